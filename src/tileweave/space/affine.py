@@ -1,0 +1,258 @@
+"""Affine maps and index projections: which region of a tensor a block of work needs.
+
+A projection sends an index point i to the region ``A i + b + stride * j`` for ``0 <= j < shape``. The image of a
+whole index box is computed exactly: a `Box`, a `Lattice`, or, where neither fits, an `AffineSet`. The `cover` is the
+exact bounding box of the image, computed row by row from the signs of the row (never from two corners only).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tileweave.errors import SpaceError
+from tileweave.space.box import Box, Lattice, Point
+
+__all__ = ["AffineMap", "AffineSet", "Projection"]
+
+
+@dataclass(frozen=True, slots=True)
+class AffineMap:
+    """The map ``p -> matrix @ p + offset`` between integer spaces.
+
+    Args:
+        matrix: one row per output dimension, each with one integer per input dimension.
+        offset: one integer per output dimension.
+        inputs: the number of input dimensions; needed only when there is no row to tell it.
+
+    Example:
+        >>> AffineMap(((1, 0), (0, 2)), (0, 1))((3, 4))
+        (3, 9)
+    """
+
+    matrix: tuple[Point, ...]
+    offset: Point
+    inputs: int = -1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", tuple(tuple(int(c) for c in row) for row in self.matrix))
+        object.__setattr__(self, "offset", tuple(int(c) for c in self.offset))
+        if self.inputs < 0:
+            object.__setattr__(self, "inputs", len(self.matrix[0]) if self.matrix else 0)
+        if len(self.matrix) != len(self.offset) or any(len(row) != self.inputs for row in self.matrix):
+            raise SpaceError(
+                "AffineMap(matrix, offset)",
+                "rows, columns and offset do not fit together",
+                inputs={"matrix": self.matrix, "offset": self.offset, "inputs": self.inputs},
+            )
+
+    @classmethod
+    def identity(cls, rank: int) -> AffineMap:
+        """The map that sends every point to itself."""
+        return cls.select(range(rank), rank)
+
+    @classmethod
+    def select(cls, dims: Sequence[int | None], inputs: int) -> AffineMap:
+        """The map whose k-th output is input ``dims[k]``, or 0 where ``dims[k]`` is None.
+
+        Example:
+            >>> AffineMap.select((1, None), 2)((5, 7))
+            (7, 0)
+        """
+        rows = tuple(tuple(int(dim == column) for column in range(inputs)) for dim in dims)
+        return cls(rows, (0,) * len(rows), inputs)
+
+    @property
+    def outputs(self) -> int:
+        """The number of output dimensions."""
+        return len(self.matrix)
+
+    def __call__(self, point: Sequence[int]) -> Point:
+        """The image of a point."""
+        if len(point) != self.inputs:
+            raise SpaceError(
+                "AffineMap(point)", f"a point of rank {len(point)} does not fit {self.inputs} inputs", inputs={"map": self}
+            )
+        return tuple(
+            sum(c * p for c, p in zip(row, point, strict=True)) + b
+            for row, b in zip(self.matrix, self.offset, strict=True)
+        )
+
+    def after(self, inner: AffineMap) -> AffineMap:
+        """The composition ``p -> self(inner(p))``."""
+        if inner.outputs != self.inputs:
+            raise SpaceError(
+                "AffineMap.after(inner)",
+                f"{inner.outputs} outputs do not fit {self.inputs} inputs",
+                inputs={"outer": self, "inner": inner},
+            )
+        matrix = tuple(
+            tuple(sum(row[k] * inner.matrix[k][j] for k in range(self.inputs)) for j in range(inner.inputs))
+            for row in self.matrix
+        )
+        return AffineMap(matrix, self(inner.offset), inner.inputs)
+
+    def cover(self, box: Box) -> Box:
+        """The exact bounding box of the image of a box; empty when the box is empty.
+
+        Each output coordinate is a sum of independent terms, so its least and greatest values are reached
+        term by term, by the sign of each coefficient.
+        """
+        if box.rank != self.inputs:
+            raise SpaceError("AffineMap.cover(box)", f"rank {box.rank} does not fit {self.inputs} inputs")
+        if box.empty:
+            return Box(self(box.start), (0,) * self.outputs)
+        last = tuple(b - 1 for b in box.stop)
+        start, stop = [], []
+        for row, b in zip(self.matrix, self.offset, strict=True):
+            start.append(b + sum(c * (lo if c > 0 else hi) for c, lo, hi in zip(row, box.start, last, strict=True)))
+            stop.append(b + sum(c * (hi if c > 0 else lo) for c, lo, hi in zip(row, box.start, last, strict=True)) + 1)
+        return Box.between(start, stop)
+
+    def __str__(self) -> str:
+        names = [f"i{k}" for k in range(self.inputs)]
+        rows = []
+        for row, b in zip(self.matrix, self.offset, strict=True):
+            terms = [name if c == 1 else f"{c}*{name}" for c, name in zip(row, names, strict=True) if c]
+            if b or not terms:
+                terms.append(str(b))
+            rows.append(" + ".join(terms))
+        return f"({', '.join(names)}) -> ({', '.join(rows)})"
+
+
+@dataclass(frozen=True, slots=True)
+class AffineSet:
+    """The image of a box under an affine map, where it is neither a box nor a lattice (a diagonal, for example)."""
+
+    map: AffineMap
+    box: Box
+
+    @property
+    def cover(self) -> Box:
+        """The least box that holds every point."""
+        return self.map.cover(self.box)
+
+    @property
+    def size(self) -> int:
+        """The number of distinct points, counted by enumeration."""
+        return len(set(self))
+
+    def __iter__(self) -> Iterator[Point]:
+        seen: set[Point] = set()
+        for point in self.box:
+            image = self.map(point)
+            if image not in seen:
+                seen.add(image)
+                yield image
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Index point i needs the region ``map(i) + stride * j`` for ``0 <= j < shape`` of a tensor.
+
+    Args:
+        map: from the index space to the tensor's space.
+        shape: extents of the region that one index point touches.
+        stride: steps inside that region; all ones when left out.
+
+    Example:
+        >>> rows = Projection(AffineMap.select((0, None), 2), (1, 8))
+        >>> str(rows.cover(Box((4, 0), (2, 5))))
+        '[4:6, 0:8]'
+
+    Source: Tapestry, "Index Projection Functions" and "Sparse Strided Convolution Operators".
+    """
+
+    map: AffineMap
+    shape: Point
+    stride: Point = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "stride", tuple(int(n) for n in self.stride) or (1,) * len(self.shape))
+        if len(self.shape) != self.map.outputs or len(self.stride) != self.map.outputs:
+            raise SpaceError(
+                "Projection(map, shape, stride)",
+                f"the map has {self.map.outputs} outputs, the region has rank {len(self.shape)}",
+                inputs={"map": self.map, "shape": self.shape, "stride": self.stride},
+            )
+        if any(n < 0 for n in self.shape) or any(s < 1 for s in self.stride):
+            raise SpaceError(
+                "Projection(map, shape, stride)",
+                "an extent is negative or a stride is not positive",
+                inputs={"shape": self.shape, "stride": self.stride},
+            )
+
+    @classmethod
+    def select(cls, dims: Sequence[int | None], inputs: int, shape: Sequence[int] | None = None) -> Projection:
+        """One tensor coordinate per selected index dimension; ``None`` selects the whole of `shape` there."""
+        return cls(AffineMap.select(dims, inputs), tuple(shape) if shape is not None else (1,) * len(dims))
+
+    @property
+    def total(self) -> AffineMap:
+        """The map from (index point, point inside the region) to the tensor."""
+        rows = tuple(
+            row + tuple(s if k == j else 0 for j in range(self.map.outputs))
+            for k, (row, s) in enumerate(zip(self.map.matrix, self.stride, strict=True))
+        )
+        return AffineMap(rows, self.map.offset, self.map.inputs + self.map.outputs)
+
+    def _domain(self, box: Box) -> Box:
+        return Box(box.start + (0,) * len(self.shape), box.shape + self.shape)
+
+    def cover(self, box: Box) -> Box:
+        """The exact bounding box of everything that the index box touches."""
+        return self.total.cover(self._domain(box))
+
+    def image(self, box: Box) -> Box | Lattice | AffineSet:
+        """Exactly the points that the index box touches, in the simplest form that holds them.
+
+        Output dimensions are independent when no index dimension of extent above one feeds two of them; each is then
+        a sum of arithmetic progressions, which is one progression iff, taken by ascending step, every step is a
+        multiple of the least and at most the length reached so far times it.
+        """
+        total, domain = self.total, self._domain(box)
+        if domain.empty:
+            return Box(total(domain.start), (0,) * total.outputs)
+        live = [j for j, extent in enumerate(domain.shape) if extent > 1]
+        if any(sum(row[j] != 0 for row in total.matrix) > 1 for j in live):
+            return AffineSet(total, domain)
+        cover = total.cover(domain)
+        shape, step = [], []
+        for row in total.matrix:
+            progression = _sum_of_progressions([(abs(row[j]), domain.shape[j]) for j in live if row[j]])
+            if progression is None:
+                return AffineSet(total, domain)
+            shape.append(progression[1])
+            step.append(progression[0])
+        if all(s == 1 for s in step):
+            return cover
+        return Lattice(cover.start, tuple(shape), tuple(step))
+
+    def __str__(self) -> str:
+        stride = "" if all(s == 1 for s in self.stride) else f" step {self.stride}"
+        return f"{self.map} + {self.shape}{stride}"
+
+
+def _sum_of_progressions(terms: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """(step, count) of ``sum_k step_k * [0, count_k)`` when that set is one progression, else None."""
+    step, count = 1, 1
+    for s, n in sorted(terms):
+        if count == 1:
+            step, count = s, n
+        elif s % step or s // step > count:
+            return None
+        else:
+            count += (n - 1) * (s // step)
+    return step, count
+
+
+def enumerate_image(projection: Projection, box: Box) -> set[Point]:
+    """The image by its definition, point by point: the oracle of `Projection.image`."""
+    points = set()
+    for index in box:
+        base = projection.map(index)
+        for inner in itertools.product(*(range(n) for n in projection.shape)):
+            points.add(tuple(b + s * j for b, s, j in zip(base, projection.stride, inner, strict=True)))
+    return points
