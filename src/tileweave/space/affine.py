@@ -72,7 +72,9 @@ class AffineMap:
         """The image of a point."""
         if len(point) != self.inputs:
             raise SpaceError(
-                "AffineMap(point)", f"a point of rank {len(point)} does not fit {self.inputs} inputs", inputs={"map": self}
+                "AffineMap(point)",
+                f"a point of rank {len(point)} does not fit {self.inputs} inputs",
+                inputs={"map": self},
             )
         return tuple(
             sum(c * p for c, p in zip(row, point, strict=True)) + b

@@ -1,0 +1,277 @@
+"""Gradients as ordinary graphs, built from one rule per operator.
+
+Source: own; reverse accumulation over the nodes in topological order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import DtypeError, GraphError
+from tileweave.graph import operators as op
+from tileweave.graph.nodes import Operation, Selector, Source, Tensor, TensorType, topological
+from tileweave.graph.select import broadcast_to, concat, full, permute, slice_, unsqueeze
+from tileweave.space import AffineMap, Box
+
+__all__ = ["GRADIENTS", "grad"]
+
+Rule = Callable[[Operation, Tensor, Tensor], dict[str, Tensor]]
+
+
+def grad(y: Tensor, wrt: Tensor | Sequence[Tensor]) -> Any:
+    """The gradient of a scalar tensor with respect to one tensor or several, as ordinary tensors.
+
+    Args:
+        y: a tensor of rank 0 and of a floating type.
+        wrt: tensors that y may depend on; the gradient of one that it does not depend on is zero.
+
+    Returns:
+        One tensor, or a list in the order of `wrt`, each of the shape and type of its tensor.
+
+    Raises:
+        GraphError: y is not a scalar, or an operator on the way has no gradient rule.
+
+    Example:
+        >>> import numpy as np
+        >>> x = op.as_tensor(np.array([1.0, 2.0]))
+        >>> np.asarray(grad(op.sum(x * x), x)).tolist()
+        [2.0, 4.0]
+    """
+    targets = [wrt] if isinstance(wrt, Tensor) else list(wrt)
+    if y.shape != ():
+        raise GraphError("grad(y, wrt)", "y is not a scalar", inputs={"y": y.type}, legal="rank 0; sum(y), for example")
+    for tensor in (y, *targets):
+        if tensor.dtype.kind != "f":
+            raise DtypeError("grad(y, wrt)", f"{tensor.type} has no gradient", legal="floating types")
+    nodes = topological([y])
+    needed = _dependent(nodes, set(targets))
+    flow: dict[Tensor, Tensor] = {y: full((), 1.0, y.dtype)}
+    for node in reversed(nodes):
+        if isinstance(node, Tensor) and node in flow and node in needed:
+            for source, part in _backward(node, flow[node], needed):
+                flow[source] = op.add(flow[source], part) if source in flow else part
+    out = [flow[t] if t in flow else full(t.shape, 0.0, t.dtype) for t in targets]
+    return out[0] if isinstance(wrt, Tensor) else out
+
+
+def _dependent(nodes: Sequence[Any], targets: set[Tensor]) -> set[Tensor]:
+    """The tensors whose value depends on a target through floating values."""
+    found: set[Tensor] = set()
+    for node in nodes:
+        if not isinstance(node, Tensor):
+            continue
+        inputs = () if isinstance(node.producer, Source) else node.producer.inputs
+        if node in targets or (node.dtype.kind == "f" and any(t in found for _, t in inputs)):
+            found.add(node)
+    return found
+
+
+def _backward(y: Tensor, dy: Tensor, needed: set[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    producer = y.producer
+    if isinstance(producer, Source):
+        return []
+    wanted = {name: t for name, t in producer.inputs if t in needed}
+    if not wanted:
+        return []
+    if isinstance(producer, Selector):
+        parts = _selector_gradient(producer, dy)
+    elif producer.operator in GRADIENTS:
+        parts = GRADIENTS[producer.operator](producer, y, dy)
+    else:
+        raise GraphError(
+            "grad(y, wrt)",
+            f"operator {producer.operator} has no gradient",
+            inputs={"operation": producer},
+            legal=", ".join(sorted(GRADIENTS)),
+        )
+    return [(t, parts[name]) for name, t in wanted.items() if name in parts]
+
+
+def _fold(dy: Tensor, like: Tensor) -> Tensor:
+    """The sum over the dimensions along which `like` was broadcast to the shape of dy."""
+    extra = len(dy.shape) - len(like.shape)
+    ones = tuple(extra + k for k, n in enumerate(like.shape) if n == 1 and dy.shape[extra + k] != 1)
+    out = op.sum(dy, (*range(extra), *ones)) if extra or ones else dy
+    if ones:
+        out = unsqueeze(out, tuple(k - extra for k in ones))
+    return op.cast(out, like.dtype)
+
+
+def _broadcasting(partials: Callable[..., Sequence[Tensor | None]]) -> Rule:
+    """A rule for an elementwise operator from its partial derivatives times dy."""
+
+    def rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+        tensors = [t for _, t in operation.inputs]
+        parts = partials(*tensors, y, dy)
+        return {
+            name: _fold(part, t) for (name, t), part in zip(operation.inputs, parts, strict=True) if part is not None
+        }
+
+    return rule
+
+
+def _choose(picked: Tensor, other: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+    """dy where `picked` is the result, shared equally where both are."""
+    share = op.where(op.equal(picked, other), 0.5, 1.0)
+    return op.multiply(op.where(op.equal(picked, y), dy, 0.0), op.cast(share, dy.dtype))
+
+
+def _reduced(operation: Operation, value: Tensor) -> Tensor:
+    """A reduction's result (or its gradient) at the shape of the reduction's input."""
+    x = operation.input("x")
+    return broadcast_to(unsqueeze(value, operation.parameter("axes")), x.shape)
+
+
+def _sum_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    return {"x": _reduced(operation, dy)}
+
+
+def _product_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    return {"x": op.divide(_reduced(operation, op.multiply(dy, y)), operation.input("x"))}
+
+
+def _extreme_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    x = operation.input("x")
+    hit = op.cast(op.equal(x, _reduced(operation, y)), x.dtype)
+    count = _reduced(operation, op.sum(hit, operation.parameter("axes")))
+    return {"x": op.divide(op.multiply(hit, _reduced(operation, dy)), count)}
+
+
+def _contract_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    left, out = operation.parameter("equation").split("->")
+    terms = left.split(",")
+    tensors = dict(operation.inputs)
+    names = [name for name in tensors if name != "b"]
+    grads = {}
+    for k, name in enumerate(names):
+        others = [(terms[j], tensors[other]) for j, other in enumerate(names) if j != k]
+        grads[name] = _term_gradient(terms[k], tensors[name], [(out, dy), *others])
+    if "b" in tensors:
+        grads["b"] = _fold(dy, tensors["b"])
+    return grads
+
+
+def _term_gradient(term: str, x: Tensor, factors: Sequence[tuple[str, Tensor]]) -> Tensor:
+    """The contraction of the other factors back onto the indices of one operand."""
+    known = {letter for own, _ in factors for letter in own}
+    unique = "".join(dict.fromkeys(term))
+    kept = "".join(letter for letter in unique if letter in known)
+    part = op.einsum(",".join(own for own, _ in factors) + "->" + kept, *(t for _, t in factors))
+    extent = dict(zip(term, x.shape, strict=True))
+    for place, letter in enumerate(unique):
+        if letter not in known:
+            part = unsqueeze(part, place)
+    part = broadcast_to(part, [extent[letter] for letter in unique])
+    if len(unique) == len(term):
+        return part
+    # a repeated index reads a diagonal: the gradient is zero off it
+    spread = part
+    for place, letter in enumerate(term):
+        first = term.index(letter)
+        if place != first:
+            spread = unsqueeze(spread, place)
+    spread = broadcast_to(spread, x.shape)
+    for place, letter in enumerate(term):
+        first = term.index(letter)
+        if place != first:
+            n = extent[letter]
+            eye = op.as_tensor(np.eye(n, dtype=x.dtype))
+            dims = [place, first] if place < first else [first, place]
+            lifted = unsqueeze(eye, [k for k in range(len(term)) if k not in dims])
+            spread = op.multiply(spread, lifted)
+    return spread
+
+
+GRADIENTS: dict[str, Rule] = {
+    "negative": _broadcasting(lambda x, y, dy: [op.negative(dy)]),
+    "absolute": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.sign(x))]),
+    "sign": _broadcasting(lambda x, y, dy: [op.multiply(dy, 0.0)]),
+    "exp": _broadcasting(lambda x, y, dy: [op.multiply(dy, y)]),
+    "log": _broadcasting(lambda x, y, dy: [op.divide(dy, x)]),
+    "sqrt": _broadcasting(lambda x, y, dy: [op.divide(dy, op.multiply(2.0, y))]),
+    "tanh": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.subtract(1.0, op.multiply(y, y)))]),
+    "sigmoid": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.multiply(y, op.subtract(1.0, y)))]),
+    "relu": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.cast(op.greater(x, 0), dy.dtype))]),
+    "cast": _broadcasting(lambda x, y, dy: [dy]),
+    "add": _broadcasting(lambda a, b, y, dy: [dy, dy]),
+    "subtract": _broadcasting(lambda a, b, y, dy: [dy, op.negative(dy)]),
+    "multiply": _broadcasting(lambda a, b, y, dy: [op.multiply(dy, b), op.multiply(dy, a)]),
+    "divide": _broadcasting(lambda a, b, y, dy: [op.divide(dy, b), op.negative(op.divide(op.multiply(dy, y), b))]),
+    "power": _broadcasting(
+        lambda a, b, y, dy: [
+            op.multiply(dy, op.multiply(b, op.power(a, op.subtract(b, 1.0)))),
+            op.multiply(dy, op.multiply(y, op.log(a))),
+        ]
+    ),
+    "maximum": _broadcasting(lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)]),
+    "minimum": _broadcasting(lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)]),
+    "where": _broadcasting(lambda c, a, b, y, dy: [None, op.where(c, dy, 0.0), op.where(c, 0.0, dy)]),
+    "sum": _sum_rule,
+    "product": _product_rule,
+    "max": _extreme_rule,
+    "min": _extreme_rule,
+    "matmul": _contract_rule,
+    "einsum": _contract_rule,
+    "linear": _contract_rule,
+}
+"""Operator name -> (operation, its result, gradient of the result) -> gradient per input."""
+
+
+def _selector_gradient(selector: Selector, dy: Tensor) -> dict[str, Tensor]:
+    if selector.kind == "concat":
+        dim, low, parts = selector.parameter("dim"), 0, {}
+        for name, part in selector.inputs:
+            box = dy.type.box.with_range(dim, low, low + part.shape[dim])
+            parts[name] = slice_(dy, box)
+            low += part.shape[dim]
+        return parts
+    if selector.kind == "full":
+        return {}
+    (name, x) = selector.inputs[0]
+    map = AffineMap(selector.parameter("matrix"), selector.parameter("offset"), len(selector.out.shape))
+    return {name: _scatter(map, x.type, dy)}
+
+
+def _scatter(map: AffineMap, kind: TensorType, dy: Tensor) -> Tensor:
+    """The transpose of a view: dy put back where the view read it, summed where it read twice, zero elsewhere."""
+    used = [k for row in map.matrix for k, c in enumerate(row) if c]
+    summed = [k for k in range(map.inputs) if k not in used]
+    out = op.sum(dy, summed) if summed else dy
+    left = [k for k in range(map.inputs) if k not in summed]
+    order = [left.index(k) for k in used]
+    out = permute(out, order)
+    for row, coefficients in enumerate(map.matrix):
+        if not any(coefficients):
+            out = unsqueeze(out, row)
+    for row, coefficients in enumerate(map.matrix):
+        step = next((c for c in coefficients if c), 1)
+        out = _spread(out, row, step, map.offset[row], kind.shape[row])
+    return out
+
+
+def _spread(x: Tensor, dim: int, step: int, start: int, extent: int) -> Tensor:
+    """x placed at ``start + step * i`` of a zero dimension of the given extent."""
+    count = x.shape[dim]
+    if step < 0:
+        start, step = start + (count - 1) * step, -step
+        flipped = tuple(-1 if k == dim else 1 for k in range(len(x.shape)))
+        x = slice_(x, Box(tuple(max(n - 1, 0) if k == dim else 0 for k, n in enumerate(x.shape)), x.shape), flipped)
+
+    def zeros(n: int) -> Tensor:
+        return full([n if k == dim else e for k, e in enumerate(x.shape)], 0.0, x.dtype)
+
+    if count == 0:
+        return zeros(extent)
+    if step > 1 and count > 1:
+        pieces = []
+        for k in range(count):
+            pieces.append(slice_(x, x.type.box.with_range(dim, k, k + 1)))
+            if k < count - 1:
+                pieces.append(zeros(step - 1))
+        x = concat(pieces, dim)
+    before, after = start, extent - start - x.shape[dim]
+    parts = [zeros(before)] * bool(before) + [x] + [zeros(after)] * bool(after)
+    return concat(parts, dim)

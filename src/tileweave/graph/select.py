@@ -1,0 +1,385 @@
+"""Selectors: views that move values and never compute, and the exact regions that they read.
+
+`resolve(tensor, box)` pushes a box through any tree of selectors down to tensors that something produces, and
+answers disjoint pieces: which part of the box comes from which tensor, through which affine map. A broadcast
+dimension has coefficient zero in that map, so one copy is read, never many.
+
+Source: Tapestry, "Selector Expressions and Tensor Views".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from tileweave.errors import GraphError
+from tileweave.graph.nodes import Selector, Tensor, TensorType, Value
+from tileweave.space import AffineMap, Box
+
+__all__ = [
+    "SELECTORS",
+    "Piece",
+    "broadcast_to",
+    "concat",
+    "flip",
+    "full",
+    "getitem",
+    "permute",
+    "resolve",
+    "select",
+    "slice_",
+    "squeeze",
+    "transpose",
+    "unsqueeze",
+    "view",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a requested box and where its values are.
+
+    Args:
+        box: the part, in coordinates of the requested tensor.
+        origin: the tensor that holds the values, or None for a generated constant.
+        map: from coordinates of the requested tensor to coordinates of `origin`.
+        fill: the constant, where `origin` is None.
+    """
+
+    box: Box
+    origin: Tensor | None
+    map: AffineMap
+    fill: Value = None
+
+    @property
+    def region(self) -> Box:
+        """The least box of the origin that holds every value of the piece."""
+        return self.map.cover(self.box)
+
+
+def resolve(tensor: Tensor, box: Box) -> list[Piece]:
+    """Where the values of a box of a tensor come from: disjoint pieces that cover the box once.
+
+    Args:
+        tensor: any tensor.
+        box: a region inside it. An empty box has no pieces.
+
+    Source: own, after Tapestry "Selector Expressions and Tensor Views".
+    """
+    if box.empty:
+        return []
+    done: list[Piece] = []
+    todo = [Piece(box, tensor, AffineMap.identity(len(tensor.shape)))]
+    while todo:
+        piece = todo.pop()
+        origin = piece.origin
+        if origin is None or not isinstance(origin.producer, Selector):
+            done.append(piece)
+        else:
+            todo.extend(reversed(list(SELECTORS[origin.producer.kind](origin.producer, piece))))
+    return done
+
+
+def view(block: np.ndarray[Any, Any], block_box: Box, map: AffineMap, box: Box) -> np.ndarray[Any, Any]:
+    """The values of `box` seen through `map` in an array that holds `block_box`; no copy.
+
+    Every row of the map has at most one coefficient per dimension of the box, so the view is strided: the stride of a
+    box dimension is the sum of coefficient times the block's stride.
+    """
+    strides = [0] * box.rank
+    offset = 0
+    first = map(box.start)
+    for row, stride, at, low in zip(map.matrix, block.strides, first, block_box.start, strict=True):
+        offset += (at - low) * stride
+        for dim, coefficient in enumerate(row):
+            strides[dim] += coefficient * stride
+    if box.empty:
+        return np.empty(box.shape, block.dtype)
+    # a zero-copy view at a byte offset: index the start element, then stride from there
+    corner = block[tuple(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True))]
+    return as_strided(corner, box.shape, strides, writeable=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# how each kind reads: Selector, Piece of its output -> Pieces of its inputs
+
+
+def _through(map_of: Callable[[Selector], AffineMap]) -> Callable[[Selector, Piece], Iterator[Piece]]:
+    def rule(selector: Selector, piece: Piece) -> Iterator[Piece]:
+        yield Piece(piece.box, selector.inputs[0][1], map_of(selector).after(piece.map))
+
+    return rule
+
+
+def _affine(selector: Selector) -> AffineMap:
+    matrix, offset = selector.parameter("matrix"), selector.parameter("offset")
+    return AffineMap(matrix, offset, len(selector.out.shape))
+
+
+def _concat_pieces(selector: Selector, piece: Piece) -> Iterator[Piece]:
+    dim = selector.parameter("dim")
+    row, at = piece.map.matrix[dim], piece.map.offset[dim]
+    moving = next((k for k, c in enumerate(row) if c), None)
+    low = 0
+    for _, part in selector.inputs:
+        high = low + part.shape[dim]
+        box = piece.box
+        if moving is None:
+            inside = low <= at < high
+        else:
+            c, start, stop = row[moving], box.start[moving], box.stop[moving]
+            # the k with low <= c*k + at < high form one range, whatever the sign of c
+            ends = (low - at, high - 1 - at) if c > 0 else (high - 1 - at, low - at)
+            first, last = -(-ends[0] // c), ends[1] // c
+            first, last = max(first, start), min(last, stop - 1)
+            inside = first <= last
+            if inside:
+                box = box.with_range(moving, first, last + 1)
+        if inside:
+            offset = tuple(b - low if k == dim else b for k, b in enumerate(piece.map.offset))
+            yield Piece(box, part, AffineMap(piece.map.matrix, offset, piece.map.inputs))
+        low = high
+
+
+def _full_piece(selector: Selector, piece: Piece) -> Iterator[Piece]:
+    yield Piece(piece.box, None, piece.map, selector.parameter("value"))
+
+
+SELECTORS: dict[str, Callable[[Selector, Piece], Iterator[Piece]]] = {
+    "permute": _through(_affine),
+    "flip": _through(_affine),
+    "select": _through(_affine),
+    "slice": _through(_affine),
+    "squeeze": _through(_affine),
+    "unsqueeze": _through(_affine),
+    "broadcast": _through(_affine),
+    "concat": _concat_pieces,
+    "full": _full_piece,
+}
+"""Selector kind -> how a piece of its output reads its inputs."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# constructors
+
+
+def _view(kind: str, x: Tensor, shape: Sequence[int], map: AffineMap, **parameters: Value) -> Tensor:
+    if tuple(shape) == x.shape and map == AffineMap.identity(len(x.shape)):
+        return x
+    pairs: tuple[tuple[str, Value], ...] = (("matrix", map.matrix), ("offset", map.offset), *parameters.items())
+    return Tensor(Selector(kind, (("x", x),), TensorType(tuple(shape), x.dtype), pairs))
+
+
+def _dim(where: str, x: Tensor, dim: int, extra: int = 0) -> int:
+    rank = len(x.shape) + extra
+    if not isinstance(dim, (int, np.integer)) or not -rank <= dim < rank:
+        raise GraphError(
+            where,
+            f"axis {dim!r} does not exist",
+            inputs={"x": x.type},
+            legal=f"{-rank}..{rank - 1}" if rank else "no axis",
+        )
+    return int(dim) % rank
+
+
+def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Output dimension k is dimension ``axes[k]`` of x, as `numpy.transpose`."""
+    order = [_dim("permute(x, axes)", x, axis) for axis in axes]
+    if sorted(order) != list(range(len(x.shape))):
+        raise GraphError(
+            "permute(x, axes)", f"{tuple(axes)} is not a permutation", inputs={"x": x.type}, legal="each axis once"
+        )
+    map = AffineMap.select([order.index(k) for k in range(len(order))], len(order))
+    return _view("permute", x, [x.shape[k] for k in order], map)
+
+
+def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """Dimensions in reverse order, or in the given order, as `numpy.transpose`."""
+    return permute(x, tuple(axes) if axes is not None else tuple(reversed(range(len(x.shape)))))
+
+
+def slice_(x: Tensor, box: Box, step: Sequence[int] | None = None) -> Tensor:
+    """The values ``x[start + step * i]`` for ``i`` in the shape of the box; steps may be negative, not zero.
+
+    A slice that falls inside one part of a concat reads that part alone.
+    """
+    steps = tuple(step) if step is not None else (1,) * box.rank
+    rows = tuple(tuple(s if j == k else 0 for j in range(box.rank)) for k, s in enumerate(steps))
+    producer = x.producer
+    if isinstance(producer, Selector) and producer.kind == "concat" and all(s == 1 for s in steps) and not box.empty:
+        dim, low = producer.parameter("dim"), 0
+        for _, part in producer.inputs:
+            high = low + part.shape[dim]
+            if low <= box.start[dim] and box.stop[dim] <= high:
+                return slice_(part, box.translate([-low if k == dim else 0 for k in range(box.rank)]))
+            low = high
+    return _view("slice", x, box.shape, AffineMap(rows, box.start, box.rank))
+
+
+def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """The order of the elements reversed along some or all dimensions, as `numpy.flip`."""
+    axes = range(len(x.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    dims = {_dim("flip(x, axis)", x, a) for a in axes}
+    rank = len(x.shape)
+    rows = tuple(tuple((-1 if k in dims else 1) if j == k else 0 for j in range(rank)) for k in range(rank))
+    offset = tuple(max(n - 1, 0) if k in dims else 0 for k, n in enumerate(x.shape))
+    return _view("flip", x, x.shape, AffineMap(rows, offset, rank))
+
+
+def select(x: Tensor, dim: int, index: int) -> Tensor:
+    """One coordinate of a dimension, which disappears."""
+    dim = _dim("select(x, dim, index)", x, dim)
+    extent = x.shape[dim]
+    if not -extent <= index < extent:
+        raise GraphError(
+            "select(x, dim, index)",
+            f"index {index} is out of bounds for axis {dim} of extent {extent}",
+            inputs={"x": x.type},
+            legal=f"{-extent}..{extent - 1}" if extent else "no index: the axis is empty",
+        )
+    rank = len(x.shape)
+    keep = [k for k in range(rank) if k != dim]
+    map = AffineMap.select([None if k == dim else keep.index(k) for k in range(rank)], rank - 1)
+    at = tuple(index % extent if k == dim else 0 for k in range(rank))
+    return _view("select", x, [x.shape[k] for k in keep], AffineMap(map.matrix, at, rank - 1))
+
+
+def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Dimensions of extent 1 removed, as `numpy.squeeze`."""
+    rank = len(x.shape)
+    if axis is None:
+        dims = {k for k, n in enumerate(x.shape) if n == 1}
+    else:
+        dims = {_dim("squeeze(x, axis)", x, a) for a in ((axis,) if isinstance(axis, int) else axis)}
+    for dim in dims:
+        if x.shape[dim] != 1:
+            raise GraphError(
+                "squeeze(x, axis)", f"axis {dim} has extent {x.shape[dim]}", inputs={"x": x.type}, legal="extent 1"
+            )
+    keep = [k for k in range(rank) if k not in dims]
+    map = AffineMap.select([None if k in dims else keep.index(k) for k in range(rank)], len(keep))
+    return _view("squeeze", x, [x.shape[k] for k in keep], map)
+
+
+def unsqueeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """Dimensions of extent 1 inserted at these places of the result, as `numpy.expand_dims`."""
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    dims = {_dim("unsqueeze(x, axis)", x, a, extra=len(axes)) for a in axes}
+    if len(dims) != len(axes):
+        raise GraphError("unsqueeze(x, axis)", f"axis {axis} repeats", inputs={"x": x.type}, legal="each axis once")
+    rank = len(x.shape) + len(dims)
+    old = [k for k in range(rank) if k not in dims]
+    shape = [1 if k in dims else x.shape[old.index(k)] for k in range(rank)]
+    return _view("unsqueeze", x, shape, AffineMap.select(old, rank))
+
+
+def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Dimensions of extent 1 repeated, and leading dimensions added, as `numpy.broadcast_to`."""
+    extra = len(shape) - len(x.shape)
+    fits = extra >= 0 and all(n in (1, m) for n, m in zip(x.shape, shape[extra:], strict=True))
+    if not fits:
+        raise GraphError(
+            "broadcast_to(x, shape)",
+            f"shape {x.shape} does not broadcast to {tuple(shape)}",
+            inputs={"x": x.type},
+            legal="extents equal from the right, or 1",
+        )
+    dims = [None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)]
+    return _view("broadcast", x, shape, AffineMap.select(dims, len(shape)))
+
+
+def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors joined along a dimension, as `numpy.concatenate`; element types must be equal."""
+    if not tensors:
+        raise GraphError("concat(tensors, axis)", "there is no tensor", legal="at least one tensor")
+    first = tensors[0]
+    dim = _dim("concat(tensors, axis)", first, axis)
+    for k, part in enumerate(tensors):
+        same = len(part.shape) == len(first.shape) and all(
+            a == b for j, (a, b) in enumerate(zip(part.shape, first.shape, strict=True)) if j != dim
+        )
+        if not same or part.dtype != first.dtype:
+            raise GraphError(
+                "concat(tensors, axis)",
+                f"tensor {k} does not fit tensor 0",
+                inputs={"tensor 0": first.type, f"tensor {k}": part.type, "axis": dim},
+                legal=f"equal element types, and equal extents except on axis {dim}",
+            )
+    if len(tensors) == 1:
+        return first
+    shape = list(first.shape)
+    shape[dim] = sum(part.shape[dim] for part in tensors)
+    inputs = tuple((f"x{k}", part) for k, part in enumerate(tensors))
+    return Tensor(Selector("concat", inputs, TensorType(tuple(shape), first.dtype), (("dim", dim),)))
+
+
+def full(shape: Sequence[int], value: bool | int | float, dtype: Any = None) -> Tensor:
+    """A tensor of one value, generated wherever it is read; as `numpy.full`."""
+    kind = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
+    try:
+        shape = tuple(int(n) for n in shape)
+        stored = np.asarray(value).astype(kind, casting="unsafe").item()
+    except (TypeError, ValueError) as error:
+        raise GraphError("full(shape, value)", f"{value!r} is not one number", legal="a Python number") from error
+    return Tensor(Selector("full", (), TensorType(shape, kind), (("value", stored),)))
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """Basic slicing as NumPy's: integers, slices with steps of any sign, ``...`` and ``None``."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    used = sum(item is not None and item is not Ellipsis for item in items)
+    if sum(item is Ellipsis for item in items) > 1 or used > len(x.shape):
+        raise GraphError("tensor[key]", f"{key!r} does not fit rank {len(x.shape)}", inputs={"x": x.type})
+    if Ellipsis not in items:
+        items.append(Ellipsis)
+    at = items.index(Ellipsis)
+    items[at : at + 1] = [slice(None)] * (len(x.shape) - used)
+    starts: list[int] = []
+    counts: list[int] = []
+    steps: list[int] = []
+    drop: list[int] = []  # dimensions that an integer removes
+    add: list[int] = []  # places where None inserts one
+    for item in items:
+        dim = len(starts)
+        if item is None:
+            add.append(dim - len(drop) + len(add))
+            continue
+        extent = x.shape[dim]
+        if isinstance(item, slice):
+            try:
+                start, stop, step = item.indices(extent)
+            except (TypeError, ValueError) as error:
+                raise GraphError("tensor[key]", f"{item}: {error}", inputs={"x": x.type}) from None
+            count = len(range(start, stop, step))
+            starts.append(start if count else 0)
+        else:
+            try:
+                index = item.__index__() if not isinstance(item, (bool, np.bool_)) else None
+            except AttributeError:
+                index = None
+            if index is None:
+                raise GraphError(
+                    "tensor[key]",
+                    f"{item!r} is not a basic index",
+                    inputs={"x": x.type},
+                    legal="integers, slices, ..., None",
+                )
+            if not -extent <= index < extent:
+                raise GraphError(
+                    "tensor[key]",
+                    f"index {index} is out of bounds for axis {dim} of extent {extent}",
+                    inputs={"x": x.type},
+                    legal=f"{-extent}..{extent - 1}" if extent else "no index: the axis is empty",
+                )
+            count, step = 1, 1
+            starts.append(index % extent)
+            drop.append(dim)
+        counts.append(count)
+        steps.append(step)
+    out = slice_(x, Box(tuple(starts), tuple(counts)), steps)
+    out = squeeze(out, drop) if drop else out
+    return unsqueeze(out, add) if add else out

@@ -1,0 +1,278 @@
+"""Sharding: an operation's index box cut along any of its dimensions, and the explicit graph that this gives.
+
+A partition is stored as its cuts per dimension, never as its shards: a partition into a million shards is a small
+value. Cutting a dimension that every output uses gives independent blocks. Cutting a reduction dimension gives
+partial results, which the signature's monoid combines.
+
+Source: Tapestry, "Operator Index Counting", "Reduction Operations", "Sharded Expressions".
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any, cast
+
+from tileweave.errors import GraphError
+from tileweave.graph import operators as op
+from tileweave.graph.nodes import Graph, Node, Operation, Signature, Source, Tensor, TensorType, topological
+from tileweave.graph.select import concat, slice_, unsqueeze
+from tileweave.space import Box, even_cuts
+
+__all__ = ["Partition", "expand", "index_of_output", "output_partition", "partition", "shard_operation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Cuts per dimension of a box: ascending boundaries, first and last those of the box.
+
+    Example:
+        >>> p = Partition(((0, 3, 6), (0, 4)))
+        >>> p.count, str(p.block(1))
+        (2, '[3:6, 0:4]')
+    """
+
+    cuts: tuple[tuple[int, ...], ...]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of parts per dimension."""
+        return tuple(len(cuts) - 1 for cuts in self.cuts)
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return prod(self.grid)
+
+    @property
+    def box(self) -> Box:
+        """The box that is cut."""
+        return Box.between([cuts[0] for cuts in self.cuts], [cuts[-1] for cuts in self.cuts])
+
+    def place(self, k: int) -> tuple[int, ...]:
+        """The grid coordinates of block k; the last dimension is fastest."""
+        out = []
+        for parts in reversed(self.grid):
+            k, digit = divmod(k, parts)
+            out.append(digit)
+        return tuple(reversed(out))
+
+    def number(self, place: Sequence[int]) -> int:
+        """The linear number of the block at grid coordinates."""
+        k = 0
+        for digit, parts in zip(place, self.grid, strict=True):
+            k = k * parts + digit
+        return k
+
+    def block(self, k: int) -> Box:
+        """Block k as a box."""
+        return self.at(self.place(k))
+
+    def at(self, place: Sequence[int]) -> Box:
+        """The block at grid coordinates."""
+        pairs = list(zip(self.cuts, place, strict=True))
+        return Box.between([cuts[d] for cuts, d in pairs], [cuts[d + 1] for cuts, d in pairs])
+
+    def __iter__(self) -> Iterator[Box]:
+        for place in itertools.product(*(range(parts) for parts in self.grid)):
+            yield self.at(place)
+
+    def overlapping(self, box: Box) -> Iterator[tuple[int, Box]]:
+        """(number, common part) of every block that has a point in common with a box."""
+        if box.empty:
+            return
+        ranges = []
+        for cuts, low, high in zip(self.cuts, box.start, box.stop, strict=True):
+            ranges.append(range(bisect_right(cuts, low) - 1, bisect_left(cuts, high)))
+        for place in itertools.product(*ranges):
+            common = self.at(place).intersect(box)
+            if not common.empty:
+                yield self.number(place), common
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.grid)) or "1"
+
+
+def partition(operation: Operation, parts: Sequence[int]) -> Partition:
+    """The even partition of an operation's index into so many parts per dimension.
+
+    Raises:
+        GraphError: an operation without a signature is cut, or a dimension has fewer points than parts.
+    """
+    index = operation.index
+    names = operation.signature.dims if operation.signature else tuple(f"d{k}" for k in range(index.rank))
+    if len(parts) != index.rank:
+        raise GraphError(
+            f"partition({operation.operator}, parts)",
+            f"{len(parts)} counts do not fit an index of rank {index.rank}",
+            inputs={"index": index},
+            legal=f"one count for each of {', '.join(names)}",
+        )
+    if operation.signature is None and prod(parts) > 1:
+        raise GraphError(
+            f"partition({operation.operator}, parts)",
+            "the operation has no signature, so it cannot be cut",
+            legal="1 part",
+        )
+    for name, extent, count in zip(names, index.shape, parts, strict=True):
+        if count < 1 or count > max(extent, 1):
+            raise GraphError(
+                f"partition({operation.operator}, parts)",
+                f"{count} parts do not fit extent {extent} of dimension {name}",
+                inputs={"index": index, "parts": tuple(parts)},
+                legal=f"1..{max(extent, 1)}",
+            )
+    return Partition(tuple(even_cuts(n, p, a) for n, p, a in zip(index.shape, parts, index.start, strict=True)))
+
+
+def _driver(signature: Signature, output: str, row: int) -> int | None:
+    """The index dimension that moves one dimension of an output, or None when none does."""
+    projection = signature.output(output)
+    coefficients = projection.map.matrix[row]
+    return next((k for k, c in enumerate(coefficients) if c), None)
+
+
+def output_partition(operation: Operation, output: str, cuts: Partition) -> Partition:
+    """How the blocks of an operation's partition cut one of its outputs; reduction dimensions do not."""
+    signature = operation.signature
+    shape = operation.output_types[output].shape
+    if signature is None:
+        return Partition(tuple((0, n) for n in shape))
+    projection = signature.output(output)
+    base = projection.cover(operation.index).start
+    out: list[tuple[int, ...]] = []
+    for row, extent in enumerate(shape):
+        driver = _driver(signature, output, row)
+        if driver is None or extent == 0:
+            out.append((0, extent))
+            continue
+        step, offset = projection.map.matrix[row][driver], projection.map.offset[row]
+        out.append(tuple(step * cut + offset - base[row] for cut in cuts.cuts[driver][:-1]) + (extent,))
+    return Partition(tuple(out))
+
+
+def index_of_output(operation: Operation, output: str, box: Box) -> Box:
+    """The index points whose result falls in a box of an output: all of every reduction dimension."""
+    signature = operation.signature
+    if signature is None:
+        return operation.index
+    projection = signature.output(output)
+    base = projection.cover(operation.index).start
+    index = operation.index
+    for row in range(box.rank):
+        driver = _driver(signature, output, row)
+        if driver is None:
+            continue
+        step, offset = projection.map.matrix[row][driver], projection.map.offset[row]
+        low, high = box.start[row] + base[row] - offset, box.stop[row] + base[row] - offset
+        index = index.with_range(driver, low // step, -(-high // step))
+    return index
+
+
+def input_region(operation: Operation, name: str, index: Box) -> Box:
+    """The region of a named input, in the input tensor's own coordinates, that a block of the index needs."""
+    if operation.signature is None:
+        return operation.input(name).type.box
+    projection = operation.signature.input(name)
+    base = projection.cover(operation.index).start
+    return projection.cover(index).translate(tuple(-b for b in base))
+
+
+def shard_operation(operation: Operation, index: Box) -> Operation:
+    """The operation on one block of its index: the same signature, sliced inputs, its own part of the outputs.
+
+    A block that holds only part of a reduction dimension is the partial operation: inputs that the operator applies
+    after the combination are left out.
+    """
+    signature = operation.signature
+    if signature is None:
+        raise GraphError(f"shard({operation.operator})", "the operation has no signature, so it cannot be cut")
+    partial = any(index.shape[k] != operation.index.shape[k] for k in signature.monoids)
+    late = op.operator_of(operation).finish if partial else ()
+    inputs = tuple(
+        (name, slice_(tensor, input_region(operation, name, index)))
+        for name, tensor in operation.inputs
+        if name not in late
+    )
+    outputs = tuple(
+        (name, TensorType(signature.output(name).cover(index).shape, kind.dtype)) for name, kind in operation.outputs
+    )
+    if late:
+        kept = tuple((name, p) for name, p in signature.inputs if name not in late)
+        signature = Signature(signature.dims, kept, signature.outputs, signature.reductions, signature.costs)
+    return replace(operation, index=index, inputs=inputs, outputs=outputs, signature=signature)
+
+
+def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
+    """The explicit graph of a sharding: shards of the operations, slices of their inputs, concats of their outputs.
+
+    Slices that fall inside one part of a concat read that part, so chains that are cut alike are never joined in
+    between. Partial results are stacked along a new dimension and reduced by their monoid.
+
+    Args:
+        graph: any graph.
+        partitions: cuts for some of its operations; the others stay whole.
+
+    Source: Tapestry, the two Add graphs of "TEG", and "Sharding Linear, and Matmul, over the in dimension".
+    """
+    new: dict[Node, Node] = {}
+    for node in topological([graph]):
+        if isinstance(node, Tensor) and isinstance(node.producer, Operation):
+            moved = cast("Operation", new[node.producer])
+            cuts = partitions.get(node.producer)
+            if cuts is None or cuts.count == 1:
+                new[node] = Tensor(moved, node.output)
+            else:
+                new[node] = _joined(moved, node.output, cuts)
+        else:
+            new[node] = _moved(node, new)
+    return cast("Graph", new[graph])
+
+
+def _moved(node: Node, new: Mapping[Node, Node]) -> Node:
+    def move(value: Any) -> Any:
+        if isinstance(value, Node):
+            return new[value]
+        return tuple(map(move, value)) if isinstance(value, tuple) else value
+
+    if isinstance(node, Source):
+        return node
+    return type(node)(*(move(getattr(node, f.name)) for f in fields(cast("Any", node))))
+
+
+def _joined(operation: Operation, output: str, cuts: Partition) -> Tensor:
+    """The output of a sharded operation: partial results combined, blocks concatenated."""
+    signature = operation.signature
+    if signature is None:
+        raise GraphError(f"expand({operation.operator})", "the operation has no signature, so it cannot be cut")
+    reduced = sorted(signature.monoids)
+    partial = any(cuts.grid[k] > 1 for k in reduced)
+    out = output_partition(operation, output, cuts)
+
+    def at(place: tuple[int, ...]) -> Tensor:
+        block = out.at(place)
+        index = index_of_output(operation, output, block)
+        if not partial:
+            return Tensor(shard_operation(operation, index), output)
+        parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
+        monoid = signature.monoids[reduced[0]]
+        total = _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), 0)
+        finish = op.operator_of(operation).finish
+        for name in finish:
+            late = slice_(operation.input(name), input_region(operation, name, index))
+            total = op.add(total, late)
+        return total
+
+    def join(place: tuple[int, ...]) -> Tensor:
+        dim = len(place)
+        if dim == len(out.grid):
+            return at(place)
+        return concat([join((*place, k)) for k in range(out.grid[dim])], dim)
+
+    return join(())
+
+
+_REDUCE = {"sum": op.sum, "product": op.product, "max": op.max, "min": op.min}

@@ -1,0 +1,147 @@
+"""NumPy-like notation on tensors: ``h @ w + b``, slicing, reductions, ``np.asarray``.
+
+The methods call the operators by name. They import them on call, because operators are built on the very nodes
+that carry this notation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from tileweave.graph.nodes import Tensor
+
+__all__ = ["TensorSugar"]
+
+
+def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:
+    from tileweave import graph
+
+    return cast("Tensor", getattr(graph, name)(*args, **kwargs))
+
+
+class TensorSugar:
+    """Operators and methods of `Tensor`; comparison with ``==`` stays identity, `equal` compares values."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # an ndarray on the left lets the tensor answer
+
+    def __add__(self, other: Any) -> Tensor:
+        return _call("add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _call("add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _call("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _call("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _call("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _call("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _call("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _call("divide", other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return _call("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return _call("floor_divide", other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return _call("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return _call("remainder", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return _call("power", self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return _call("power", other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return _call("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return _call("matmul", other, self)
+
+    def __neg__(self) -> Tensor:
+        return _call("negative", self)
+
+    def __abs__(self) -> Tensor:
+        return _call("absolute", self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return _call("less", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return _call("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return _call("greater", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return _call("greater_equal", self, other)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _call("getitem", self, key)
+
+    def __len__(self) -> int:
+        shape = cast("Tensor", self).shape
+        if not shape:
+            raise TypeError("len() of a tensor of rank 0")
+        return shape[0]
+
+    def __bool__(self) -> bool:
+        raise TypeError("a tensor has no truth value before it is run; evaluate it with np.asarray(tensor)")
+
+    def __iter__(self) -> Any:
+        raise TypeError("a tensor is not iterated; slice it, or evaluate it with np.asarray(tensor)")
+
+    @property
+    def T(self) -> Tensor:
+        """All dimensions in reverse order."""
+        return _call("transpose", self)
+
+    def transpose(self, *axes: int) -> Tensor:
+        """Dimensions in the given order; reversed when none is given."""
+        return _call("transpose", self, axes or None)
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The sum over some or all dimensions."""
+        return _call("sum", self, axis, keepdims=keepdims)
+
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The greatest value over some or all dimensions."""
+        return _call("max", self, axis, keepdims=keepdims)
+
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The least value over some or all dimensions."""
+        return _call("min", self, axis, keepdims=keepdims)
+
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The mean over some or all dimensions."""
+        return _call("mean", self, axis, keepdims=keepdims)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """The same values in another element type, converted as NumPy converts them."""
+        return _call("cast", self, dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        from tileweave.graph.evaluate import evaluate
+
+        array = evaluate([cast("Tensor", self)])[0]
+        return array if dtype is None else array.astype(dtype)
