@@ -1,0 +1,256 @@
+"""Machines: what a plan may use, with rates and sizes in plain units.
+
+Rates are peak rates that the planner derates to `EFFICIENCY`; they decide between plans and estimate time. They can
+be written in a TOML file::
+
+    [defaults]
+    memory = "2GiB"            # bytes that a plan may hold on one machine
+    flops_per_second = 100e9
+    bytes_per_second = 20e9    # memory bandwidth
+    cores = 2
+
+    [link]
+    bytes_per_second = 1.25e9  # between any two machines, per machine
+    seconds = 100e-6           # per message
+
+    [storage]
+    bytes_per_second = 500e6   # sources and sinks, per machine
+
+    [task]
+    seconds = 10e-6            # the runtime's own cost of one task
+
+    [[machine]]
+    name = "a"
+    [[machine]]
+    name = "b"
+    memory = "8GiB"
+
+Source: own; alpha-beta links and a task cost as in LogGP.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tileweave.errors import PlanError
+
+__all__ = ["Machine", "Machines", "bytes_from", "machines", "size_text"]
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgtp", start=1):
+    _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
+
+
+def bytes_from(text: str | int | float, where: str = "bytes_from(text)") -> int:
+    """A number of bytes from an integer or from text such as ``"2GiB"``, ``"500 MB"``, ``"1.5e9"``.
+
+    Example:
+        >>> bytes_from("2GiB")
+        2147483648
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        size = int(text)
+    else:
+        match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", str(text).lower())
+        try:
+            if match is None:
+                raise ValueError
+            size = int(float(match[1]) * _UNITS[match[2]])
+        except (ValueError, KeyError):
+            raise PlanError(where, f"{text!r} is not an amount of memory", legal="such as 512MiB, 2GiB, 1e9") from None
+    if size < 1:
+        raise PlanError(where, f"{text!r} is not a positive amount of memory", legal="such as 512MiB, 2GiB, 1e9")
+    return size
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes for people: at most four digits and a binary unit.
+
+    Example:
+        >>> size_text(1536)
+        '1.5 KiB'
+    """
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.4g} TiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine.
+
+    Args:
+        name: unique.
+        memory_bytes: what a plan may hold there at any moment.
+        cores: threads that compute.
+        flops_per_second: peak of all cores.
+        bytes_per_second: memory bandwidth.
+    """
+
+    name: str
+    memory_bytes: int
+    cores: int = 1
+    flops_per_second: float = 50e9
+    bytes_per_second: float = 10e9
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines of a plan and what joins them.
+
+    Args:
+        machines: at least one.
+        link_bytes_per_second: into each machine.
+        link_seconds: per message.
+        storage_bytes_per_second: of sources and sinks, per machine.
+        task_seconds: the runtime's own cost of one task.
+    """
+
+    machines: tuple[Machine, ...]
+    link_bytes_per_second: float = 1.25e9
+    link_seconds: float = 100e-6
+    storage_bytes_per_second: float = 500e6
+    task_seconds: float = 10e-6
+
+    def __post_init__(self) -> None:
+        names = [machine.name for machine in self.machines]
+        if not names or len(set(names)) != len(names):
+            raise PlanError("Machines(machines)", "there is no machine, or two share a name", inputs={"names": names})
+
+    def __len__(self) -> int:
+        return len(self.machines)
+
+    def __str__(self) -> str:
+        first = self.machines[0]
+        same = all(replace(m, name=first.name) == first for m in self.machines)
+        memory = size_text(first.memory_bytes) if same else "/".join(size_text(m.memory_bytes) for m in self.machines)
+        plural = "machine" if len(self) == 1 else "machines"
+        return f"{len(self)} {plural} x {memory}, {first.cores} cores, link {size_text(self.link_bytes_per_second)}/s"
+
+
+def _host_memory_bytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 8 << 30
+
+
+def machines(
+    count: int | str | os.PathLike[str] | Machines = 1,
+    *,
+    memory: str | int | None = None,
+    cores: int | None = None,
+    flops_per_second: float | None = None,
+    bytes_per_second: float | None = None,
+    link_bytes_per_second: float | None = None,
+    task_seconds: float | None = None,
+) -> Machines:
+    """A number of equal machines, or the machines that a TOML file describes.
+
+    Args:
+        count: how many, or the path of a TOML file, or machines to change.
+        memory: of each machine, as bytes or text such as ``"2GiB"``; this host's memory, shared equally, by default.
+        cores: threads per machine.
+        flops_per_second: per machine.
+        bytes_per_second: memory bandwidth per machine.
+        link_bytes_per_second: into each machine.
+        task_seconds: the runtime's own cost of one task.
+
+    Raises:
+        PlanError: a count below one, an amount that is no amount, a file that does not describe machines.
+
+    Example:
+        >>> str(machines(4, memory="2GiB", cores=2))
+        '4 machines x 2 GiB, 2 cores, link 1.16 GiB/s'
+    """
+    if isinstance(count, Machines):
+        out = count
+    elif isinstance(count, (str, os.PathLike)):
+        out = _from_toml(Path(count))
+    else:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise PlanError("machines(count)", f"{count!r} machines cannot be used", legal="1 or more, or a TOML file")
+        share = max(1, _host_memory_bytes() // count)
+        threads = max(1, (os.cpu_count() or 1) // count)
+        out = Machines(tuple(Machine(f"m{k}", share, threads, 50e9 * threads) for k in range(count)))
+    each: dict[str, Any] = {}
+    if memory is not None:
+        each["memory_bytes"] = bytes_from(memory, "machines(memory)")
+    for name, value in (
+        ("cores", cores),
+        ("flops_per_second", flops_per_second),
+        ("bytes_per_second", bytes_per_second),
+    ):
+        if value is not None:
+            each[name] = _positive("machines", name, value)
+    shared = {"link_bytes_per_second": link_bytes_per_second, "task_seconds": task_seconds}
+    given = {name: _positive("machines", name, value) for name, value in shared.items() if value is not None}
+    return replace(out, machines=tuple(replace(m, **each) for m in out.machines), **given)
+
+
+def _positive(where: str, name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise PlanError(where, f"{name} is {value!r}", legal="a positive number")
+    return value
+
+
+_MACHINE_KEYS = {"name", "memory", "cores", "flops_per_second", "bytes_per_second"}
+_TABLES = {
+    "link": {"bytes_per_second": "link_bytes_per_second", "seconds": "link_seconds"},
+    "storage": {"bytes_per_second": "storage_bytes_per_second"},
+    "task": {"seconds": "task_seconds"},
+}
+
+
+def _from_toml(path: Path) -> Machines:
+    where = f"machines({str(path)!r})"
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise PlanError(where, f"the file cannot be read: {error.strerror}", legal="a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(where, f"the file is not TOML: {error}", legal="a TOML file") from None
+    _known(where, document, {"defaults", "machine", *_TABLES})
+    defaults = _table(where, document, "defaults")
+    rows = document.get("machine", [])
+    if not isinstance(rows, list) or not rows:
+        raise PlanError(where, "there is no [[machine]]", legal="at least one [[machine]] table")
+    found = []
+    for number, row in enumerate(rows):
+        _known(f"{where} [[machine]] {number}", row, _MACHINE_KEYS)
+        values = {"name": f"m{number}", "memory": _host_memory_bytes() // len(rows)} | defaults | row
+        memory_bytes = bytes_from(values.pop("memory"), where)
+        for name, value in values.items():
+            if name != "name":
+                _positive(where, name, value)
+        found.append(Machine(memory_bytes=memory_bytes, **values))
+    shared: dict[str, Any] = {}
+    for table, names in _TABLES.items():
+        rates = _table(where, document, table)
+        _known(f"{where} [{table}]", rates, set(names))
+        shared |= {names[key]: _positive(f"{where} [{table}]", key, value) for key, value in rates.items()}
+    return Machines(tuple(found), **shared)
+
+
+def _table(where: str, document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise PlanError(where, f"{name} is not a table", legal=f"[{name}]")
+    if name == "defaults":
+        _known(f"{where} [defaults]", table, _MACHINE_KEYS - {"name"})
+    return dict(table)
+
+
+def _known(where: str, table: Mapping[str, Any], names: set[str]) -> None:
+    unknown = sorted(set(table) - names)
+    if unknown:
+        raise PlanError(where, f"{unknown[0]!r} is not known here", legal=", ".join(sorted(names)))

@@ -1,0 +1,433 @@
+"""The choice of cuts: a beam search over the operations in dependency order, then an exact simulation of the finalists.
+
+Every operation is offered every grid whose parts are as many as the machines (and one part, and fewer where its
+extents allow no more). A beam keeps the best partial choices by estimated time; ties go to fewer bytes moved and
+fewer tasks. The finalists are simulated. When none fits the machines' memory, the same grids are cut into waves, so
+that less is alive at once. If still none fits, the least peak that was reached is reported with the operation.
+
+For a handful of operations the beam holds every combination, so the search is exhaustive there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from tileweave.errors import PlanError
+from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Source, Tensor, resolve, verify
+from tileweave.graph.operators import operator_of
+from tileweave.graph.shard import index_of_output, input_region, output_partition
+from tileweave.planner.machines import Machines, size_text
+from tileweave.planner.plan import Plan, Stage, Step, placement
+from tileweave.planner.simulate import EFFICIENCY, Simulation, costed
+from tileweave.space import Box, even_cuts
+
+__all__ = ["Describe", "candidates", "make_plan", "search"]
+
+BEAM = 12
+"""Partial choices kept after each operation."""
+FINALISTS = 4
+"""Choices that are simulated exactly."""
+MOST_WAVES = 64
+"""The most waves per machine that the search tries."""
+
+Grid = tuple[int, ...]
+Describe = Callable[[Operation, Stage], str]
+Atoms = Callable[[Sink], tuple[int, ...] | None]
+
+
+def candidates(operation: Operation, count: int) -> list[Grid]:
+    """The grids of an operation's index that are offered for so many machines; the whole comes first."""
+    index = operation.index
+    whole = (1,) * index.rank
+    if count == 1 or operation.signature is None or index.size <= 1:
+        return [whole]
+    for parts in range(count, 1, -1):
+        grids = [
+            grid
+            for grid in _factorizations(parts, index.rank)
+            if all(g <= n for g, n in zip(grid, index.shape, strict=True)) and _one_monoid(operation, grid)
+        ]
+        if grids:
+            return [whole, *grids]
+    return [whole]
+
+
+def _one_monoid(operation: Operation, grid: Grid) -> bool:
+    monoids = operation.signature.monoids if operation.signature else {}
+    return len({monoids[k] for k, g in enumerate(grid) if g > 1 and k in monoids}) <= 1
+
+
+@lru_cache(maxsize=1024)
+def _factorizations(count: int, rank: int) -> tuple[Grid, ...]:
+    if rank == 0:
+        return ((),) if count == 1 else ()
+    out = []
+    for first in range(count, 0, -1):
+        if count % first == 0:
+            out += [(first, *rest) for rest in _factorizations(count // first, rank - 1)]
+    return tuple(out)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a choice of grids -> steps
+
+
+def steps_of(
+    graph: Graph, grids: Mapping[Operation, Grid], machines: int, describe: Describe, atoms: Atoms, waves: int = 1
+) -> tuple[Step, ...]:
+    """The steps of a choice: operations with their cuts, combinations of cut reductions, stores."""
+    out: list[Step] = []
+    made: dict[Operation, Step] = {}
+    for node in graph.nodes():
+        if isinstance(node, Operation):
+            cuts = _cut(node, grids[node], waves)
+            partial = node.signature is not None and any(cuts.grid[k] > 1 for k in node.signature.monoids)
+            if partial:
+                out.append(Step(node, "partial", cuts, describe(node, "partial")))
+                made[node] = Step(node, "combine", _combine_cuts(node, cuts, machines), describe(node, "combine"))
+            else:
+                made[node] = Step(node, "block", cuts, describe(node, "block"))
+            out.append(made[node])
+        elif isinstance(node, Sink):
+            out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines), "write"))
+    return tuple(out)
+
+
+def _cut(operation: Operation, grid: Grid, waves: int) -> Partition:
+    index = operation.index
+    parts = list(grid)
+    if waves > 1 and operation.signature is not None and prod(parts) >= 1:
+        monoids = operation.signature.monoids
+        free = [k for k, n in enumerate(index.shape) if k not in monoids and n > parts[k]]
+        cut = [k for k in free if parts[k] > 1] or sorted(free, key=lambda k: -index.shape[k])[:1]
+        if not cut:
+            cut = [k for k in monoids if index.shape[k] > parts[k]][:1]
+        if cut:
+            parts[cut[0]] = min(parts[cut[0]] * waves, index.shape[cut[0]])
+    return Partition(
+        tuple(even_cuts(n, max(1, min(p, n)), a) for n, p, a in zip(index.shape, parts, index.start, strict=True))
+    )
+
+
+def _combine_cuts(operation: Operation, cuts: Partition, machines: int) -> Partition:
+    """The output blocks of the index cuts, cut further along the largest dimension so that every machine combines."""
+    blocks = output_partition(operation, "out", cuts)
+    shape = operation.output_types["out"].shape
+    parts = machines // blocks.count if blocks.count and machines % blocks.count == 0 else 1
+    if parts == 1 or not shape:
+        return blocks
+    dim = max(range(len(shape)), key=lambda k: shape[k] // max(1, blocks.grid[k]))
+    wanted = blocks.grid[dim] * parts
+    small = prod(shape) * operation.output_types["out"].dtype.itemsize < 1 << 16
+    if small or blocks.grid[dim] > 1 or wanted > shape[dim]:
+        return blocks
+    return Partition(tuple(even_cuts(shape[dim], wanted) if k == dim else c for k, c in enumerate(blocks.cuts)))
+
+
+def _store_cuts(sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...] | None, machines: int) -> Partition:
+    """The blocks that exist, where the tensor is an operation's own output; otherwise even rows; aligned to chunks."""
+    tensor = sink.tensor
+    producer = tensor.producer
+    if isinstance(producer, Operation):
+        step = made[producer]
+        cuts = output_partition(producer, "out", step.cuts) if step.stage == "block" else step.cuts
+    else:
+        shape = tensor.shape
+        parts = min(machines, shape[0]) if shape and tensor.type.box.size else 1
+        cuts = Partition(tuple(even_cuts(n, max(1, parts) if k == 0 else 1) for k, n in enumerate(shape)))
+    if atom is None:
+        return cuts
+    return Partition(
+        tuple(_aligned(c, size, extent) for c, size, extent in zip(cuts.cuts, atom, tensor.shape, strict=True))
+    )
+
+
+def _aligned(cuts: Sequence[int], atom: int, extent: int) -> tuple[int, ...]:
+    """Boundaries moved to multiples of a chunk's extent, so that every chunk has one writer."""
+    if extent == 0:
+        return (0, 0)
+    return tuple(sorted({0, extent} | {min(extent, round(cut / atom) * atom) for cut in cuts[1:-1]}))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# estimates for the beam
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A partial choice: the grids so far (newest first, shared tails) and what they are estimated to cost."""
+
+    seconds: float = 0.0
+    bytes_moved: int = 0
+    tasks: int = 0
+    last: tuple[Operation, Grid] | None = None
+    rest: _Choice | None = None
+
+    def grids(self) -> dict[Operation, Grid]:
+        out: dict[Operation, Grid] = {}
+        at: _Choice | None = self
+        while at is not None and at.last is not None:
+            out[at.last[0]] = at.last[1]
+            at = at.rest
+        return out
+
+
+class _Estimator:
+    """The estimated time of one operation under a grid, given the blocks of its producers."""
+
+    def __init__(self, graph: Graph, machines: Machines) -> None:
+        self.machines = machines
+        self.reads: dict[tuple[Tensor, Box], list[tuple[Operation | None, Box, int]]] = {}
+        self.known: dict[object, tuple[float, int, int]] = {}
+
+    def cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
+        producers = {p for _, t in operation.inputs for p in self._origins(t)}
+        key = (operation, grid, tuple(sorted((id(p), chosen[p]) for p in producers)))
+        if key not in self.known:
+            self.known[key] = self._cost(operation, grid, chosen)
+        return self.known[key]
+
+    def _origins(self, tensor: Tensor) -> set[Operation]:
+        return {who for who, _, _ in self._pieces(tensor, tensor.type.box) if who is not None}
+
+    def _pieces(self, tensor: Tensor, box: Box) -> list[tuple[Operation | None, Box, int]]:
+        key = (tensor, box)
+        if key not in self.reads:
+            found: list[tuple[Operation | None, Box, int]] = []
+            for piece in resolve(tensor, box):
+                if piece.origin is not None:
+                    producer = piece.origin.producer
+                    who = producer if isinstance(producer, Operation) else None
+                    found.append((who, piece.region, tensor.dtype.itemsize))
+            self.reads[key] = found
+        return self.reads[key]
+
+    def _cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
+        cuts = _cut(operation, grid, 1)
+        signature = operation.signature
+        reduced = signature.monoids if signature else {}
+        partial = any(cuts.grid[k] > 1 for k in reduced)
+        late = operator_of(operation).finish if partial else ()
+        place = placement(cuts.count, len(self.machines))
+        busy = [0.0] * len(self.machines)
+        moved = 0
+        for shard in range(cuts.count):
+            machine = place(shard)["machine"]
+            index = cuts.block(shard)
+            touched = fetched = here = messages = 0
+            for name, tensor in operation.inputs:
+                if name in late:
+                    continue
+                region = input_region(operation, name, index)
+                for who, box, itemsize in self._pieces(tensor, region):
+                    size = box.size * itemsize
+                    touched += size
+                    if who is None:
+                        fetched += size
+                    else:
+                        away, count = self._away(who, box, machine, chosen)
+                        here += away * itemsize
+                        messages += count
+            out = sum(_out_size(operation, name, index) * kind.dtype.itemsize for name, kind in operation.outputs)
+            flops = signature.cost("flops", index) if signature else 0.0
+            one = self.machines.machines[machine]
+            busy[machine] += (
+                self.machines.task_seconds
+                + max(flops / one.flops_per_second, (touched + out) / one.bytes_per_second) / EFFICIENCY
+                + here / self.machines.link_bytes_per_second
+                + messages * self.machines.link_seconds
+                + fetched / self.machines.storage_bytes_per_second
+            )
+            moved += here
+        seconds = max(busy)
+        if partial:
+            extra = self._combine_bytes(operation, cuts)
+            moved += extra
+            seconds += extra / self.machines.link_bytes_per_second + self.machines.task_seconds
+            seconds += self.machines.link_seconds * prod(cuts.grid[k] for k in reduced)
+        return seconds, moved, cuts.count + partial
+
+    def _away(self, who: Operation, box: Box, machine: int, chosen: Mapping[Operation, Grid]) -> tuple[int, int]:
+        """(elements, messages) of a region that do not lie on a machine."""
+        cuts = _cut(who, chosen[who], 1)
+        reduced = who.signature.monoids if who.signature else {}
+        if any(cuts.grid[k] > 1 for k in reduced):
+            blocks = _combine_cuts(who, cuts, len(self.machines))
+            owner = placement(blocks.count, len(self.machines))
+            parts = [(owner(k)["machine"], common.size) for k, common in blocks.overlapping(box)]
+        else:
+            blocks = output_partition(who, "out", cuts)
+            owner = placement(cuts.count, len(self.machines))
+            parts = []
+            for k, common in blocks.overlapping(box):
+                index = index_of_output(who, "out", blocks.block(k))
+                shard = next(number for number, _ in cuts.overlapping(index))
+                parts.append((owner(shard)["machine"], common.size))
+        away = [size for at, size in parts if at != machine]
+        return sum(away), len(away)
+
+    def _combine_bytes(self, operation: Operation, cuts: Partition) -> int:
+        kind = operation.output_types["out"]
+        reduced = operation.signature.monoids if operation.signature else {}
+        parts = prod(cuts.grid[k] for k in reduced)
+        return kind.size_bytes * (parts - 1)
+
+
+def _out_size(operation: Operation, name: str, index: Box) -> int:
+    if operation.signature is None:
+        return operation.output_types[name].box.size
+    return operation.signature.output(name).cover(index).size
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the search
+
+
+def _beam(graph: Graph, machines: Machines) -> Iterator[dict[Operation, Grid]]:
+    """The best choices of grids by estimated time, best first; then everything whole."""
+    estimator = _Estimator(graph, machines)
+    operations = graph.operations
+    last_use = _last_uses(graph)
+    beam = [(_Choice(), {})]  # type: list[tuple[_Choice, dict[Operation, Grid]]]
+    for number, operation in enumerate(operations):
+        grown = []
+        for choice, live in beam:
+            for grid in candidates(operation, len(machines)):
+                seconds, moved, count = estimator.cost(operation, grid, live)
+                grown.append(
+                    (
+                        _Choice(
+                            choice.seconds + seconds,
+                            choice.bytes_moved + moved,
+                            choice.tasks + count,
+                            (operation, grid),
+                            choice,
+                        ),
+                        {**live, operation: grid},
+                    )
+                )
+        grown.sort(key=lambda item: (item[0].seconds, item[0].bytes_moved, item[0].tasks))
+        beam, seen = [], set()
+        for choice, live in grown:
+            live = {who: grid for who, grid in live.items() if last_use[who] > number}
+            key = tuple(sorted((id(who), grid) for who, grid in live.items()))
+            if key not in seen:  # of two choices with the same future, the better past wins
+                seen.add(key)
+                beam.append((choice, live))
+            if len(beam) == BEAM:
+                break
+    for choice, _ in beam[:FINALISTS]:
+        yield choice.grids()
+    if len(machines) > 1:
+        yield {operation: (1,) * operation.index.rank for operation in operations}
+
+
+def _last_uses(graph: Graph) -> dict[Operation, int]:
+    """The number of the last operation that reads each operation, through any selectors."""
+    operations = graph.operations
+    origins: dict[Tensor, frozenset[Operation]] = {}
+    for node in graph.nodes():
+        if isinstance(node, Tensor):
+            producer = node.producer
+            if isinstance(producer, Operation):
+                origins[node] = frozenset([producer])
+            elif isinstance(producer, Source):
+                origins[node] = frozenset()
+            else:
+                origins[node] = frozenset().union(*(origins[t] for _, t in producer.inputs))
+    last = dict.fromkeys(operations, -1)
+    for number, operation in enumerate(operations):
+        for _, tensor in operation.inputs:
+            for origin in origins[tensor]:
+                last[origin] = number
+    return last
+
+
+def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> tuple[Plan, Simulation]:
+    """The fastest plan that was found among those that fit the machines' memory.
+
+    Raises:
+        PlanError: none fits; carries the operation, the least peak that was reached, and so the budget that would do.
+    """
+    budgets = [machine.memory_bytes for machine in machines.machines]
+    tried: list[tuple[str, Plan, Simulation]] = []
+    finalists = list(_beam(graph, machines))
+    largest = max((max(op.index.shape, default=1) for op in graph.operations), default=1)
+    for waves in _wave_counts(largest):
+        for rank, grids in enumerate(finalists):
+            steps = steps_of(graph, grids, len(machines), describe, atoms, waves)
+            plan, result = costed(Plan(graph, machines, steps))
+            label = _label(plan, rank, waves)
+            tried.append((label, plan, result))
+        fitting = [
+            (result.seconds, plan.bytes_moved, plan.tasks, k)
+            for k, (_, plan, result) in enumerate(tried)
+            if all(peak <= budget for peak, budget in zip(result.peak_bytes, budgets, strict=True))
+        ]
+        if fitting:
+            _, plan, result = tried[min(fitting)[-1]]
+            rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in tried)
+            return replace(plan, alternatives=rows), result
+    _refuse(tried, machines)
+    raise AssertionError  # _refuse always raises
+
+
+def _wave_counts(largest: int) -> Iterator[int]:
+    for power in itertools.count():
+        if 2**power > min(MOST_WAVES, max(1, largest)):
+            return
+        yield 2**power
+
+
+def _label(plan: Plan, rank: int, waves: int) -> str:
+    whole = all(step.cuts.count == 1 for step in plan.steps)
+    name = "whole" if whole else f"choice {rank + 1}"
+    return name if waves == 1 else f"{name}, {waves} waves"
+
+
+def _refuse(tried: Sequence[tuple[str, Plan, Simulation]], machines: Machines) -> None:
+    label, plan, result = min(tried, key=lambda item: max(item[2].peak_bytes))
+    least = max(result.peak_bytes)
+    step = plan.steps[result.peak_step]
+    budget = min(machine.memory_bytes for machine in machines.machines)
+    raise PlanError(
+        "plan(target, machines)",
+        f"no plan that was found fits {size_text(budget)} per machine",
+        inputs={
+            "machines": machines,
+            "operation": f"{step.name} {step.tensor.type} over {step.cuts.box}, cut {step.cuts}, stage {step.stage}",
+            "least": f"{size_text(least)} ({least} bytes) per machine, by plan {label!r} of {len(tried)} tried",
+        },
+        legal=f"a budget of {least} bytes per machine, or more machines",
+        facts={"least_bytes": least, "operation": step.name},
+    )
+
+
+def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms = lambda sink: None) -> Plan:
+    """The verified graph's plan.
+
+    Args:
+        graph: what to compute.
+        machines: where.
+        describe: (operation, stage) -> what will compute a shard, for people.
+        atoms: sink -> the extents of the region that must have one writer, or None.
+    """
+    verify(graph)
+    for sink in graph.sinks:
+        if sink.placement is not None and not 0 <= sink.placement < len(machines):
+            raise PlanError(
+                "plan(target, machines)",
+                f"a sink is placed on machine {sink.placement}",
+                inputs={"machines": machines, "sink": sink},
+                legal=f"0..{len(machines) - 1}",
+            )
+    targets = [sink.target for sink in graph.sinks if isinstance(sink.target, FileTarget)]
+    names = [(target.path, target.key) for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise PlanError("plan(target, machines)", f"two sinks write {name[0]!r}", legal="one sink per file member")
+    return search(graph, machines, describe, atoms)[0]
