@@ -21,6 +21,7 @@ from tileweave.graph import operators as op
 from tileweave.graph.nodes import Graph, Node, Operation, Signature, Source, Tensor, TensorType, topological
 from tileweave.graph.select import concat, slice_, unsqueeze
 from tileweave.space import Box, even_cuts
+from tileweave.space.box import trusted_box
 
 __all__ = ["Partition", "expand", "index_of_output", "output_partition", "partition", "shard_operation"]
 
@@ -74,7 +75,7 @@ class Partition:
     def at(self, place: Sequence[int]) -> Box:
         """The block at grid coordinates."""
         pairs = list(zip(self.cuts, place, strict=True))
-        return Box.between([cuts[d] for cuts, d in pairs], [cuts[d + 1] for cuts, d in pairs])
+        return trusted_box(tuple(cuts[d] for cuts, d in pairs), tuple(cuts[d + 1] - cuts[d] for cuts, d in pairs))
 
     def __iter__(self) -> Iterator[Box]:
         for place in itertools.product(*(range(parts) for parts in self.grid)):

@@ -148,7 +148,7 @@ class Plan:
         return to_json(self)
 
     def _repr_svg_(self) -> str:
-        from tileweave.planner.explain import to_svg
+        from tileweave.planner.picture import to_svg
 
         return to_svg(self)
 

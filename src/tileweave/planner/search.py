@@ -183,6 +183,7 @@ class _Estimator:
         self.machines = machines
         self.reads: dict[tuple[Tensor, Box], list[tuple[Operation | None, Box, int]]] = {}
         self.known: dict[object, tuple[float, int, int]] = {}
+        self.owners: dict[tuple[Operation, Grid], tuple[Partition, tuple[int, ...]]] = {}
 
     def cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
         producers = {p for _, t in operation.inputs for p in self._origins(t)}
@@ -253,22 +254,27 @@ class _Estimator:
 
     def _away(self, who: Operation, box: Box, machine: int, chosen: Mapping[Operation, Grid]) -> tuple[int, int]:
         """(elements, messages) of a region that do not lie on a machine."""
-        cuts = _cut(who, chosen[who], 1)
-        reduced = who.signature.monoids if who.signature else {}
-        if any(cuts.grid[k] > 1 for k in reduced):
-            blocks = _combine_cuts(who, cuts, len(self.machines))
-            owner = placement(blocks.count, len(self.machines))
-            parts = [(owner(k)["machine"], common.size) for k, common in blocks.overlapping(box)]
-        else:
-            blocks = output_partition(who, "out", cuts)
-            owner = placement(cuts.count, len(self.machines))
-            parts = []
-            for k, common in blocks.overlapping(box):
-                index = index_of_output(who, "out", blocks.block(k))
-                shard = next(number for number, _ in cuts.overlapping(index))
-                parts.append((owner(shard)["machine"], common.size))
-        away = [size for at, size in parts if at != machine]
+        blocks, owners = self._owners(who, chosen[who])
+        away = [common.size for k, common in blocks.overlapping(box) if owners[k] != machine]
         return sum(away), len(away)
+
+    def _owners(self, who: Operation, grid: Grid) -> tuple[Partition, tuple[int, ...]]:
+        """The blocks of an operation's result under a grid, and the machine that holds each."""
+        if (who, grid) not in self.owners:
+            cuts = _cut(who, grid, 1)
+            reduced = who.signature.monoids if who.signature else {}
+            if any(cuts.grid[k] > 1 for k in reduced):
+                blocks = _combine_cuts(who, cuts, len(self.machines))
+                shards: Sequence[int] = range(blocks.count)
+                count = blocks.count
+            else:
+                blocks = output_partition(who, "out", cuts)
+                made = (index_of_output(who, "out", box) for box in blocks)
+                shards = [next(number for number, _ in cuts.overlapping(index)) for index in made]
+                count = cuts.count
+            place = placement(count, len(self.machines))
+            self.owners[who, grid] = blocks, tuple(place(shard)["machine"] for shard in shards)
+        return self.owners[who, grid]
 
     def _combine_bytes(self, operation: Operation, cuts: Partition) -> int:
         kind = operation.output_types["out"]
@@ -372,8 +378,7 @@ def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -
             _, plan, result = tried[min(fitting)[-1]]
             rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in tried)
             return replace(plan, alternatives=rows), result
-    _refuse(tried, machines)
-    raise AssertionError  # _refuse always raises
+    raise _refusal(tried, machines)
 
 
 def _wave_counts(largest: int) -> Iterator[int]:
@@ -389,12 +394,12 @@ def _label(plan: Plan, rank: int, waves: int) -> str:
     return name if waves == 1 else f"{name}, {waves} waves"
 
 
-def _refuse(tried: Sequence[tuple[str, Plan, Simulation]], machines: Machines) -> None:
+def _refusal(tried: Sequence[tuple[str, Plan, Simulation]], machines: Machines) -> PlanError:
     label, plan, result = min(tried, key=lambda item: max(item[2].peak_bytes))
     least = max(result.peak_bytes)
     step = plan.steps[result.peak_step]
     budget = min(machine.memory_bytes for machine in machines.machines)
-    raise PlanError(
+    return PlanError(
         "plan(target, machines)",
         f"no plan that was found fits {size_text(budget)} per machine",
         inputs={

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tileweave.errors import SpaceError
-from tileweave.space.box import Box, Lattice, Point
+from tileweave.space.box import Box, Lattice, Point, trusted_box
 
 __all__ = ["AffineMap", "AffineSet", "Projection"]
 
@@ -105,12 +105,19 @@ class AffineMap:
             raise SpaceError("AffineMap.cover(box)", f"rank {box.rank} does not fit {self.inputs} inputs")
         if box.empty:
             return Box(self(box.start), (0,) * self.outputs)
-        last = tuple(b - 1 for b in box.stop)
-        start, stop = [], []
-        for row, b in zip(self.matrix, self.offset, strict=True):
-            start.append(b + sum(c * (lo if c > 0 else hi) for c, lo, hi in zip(row, box.start, last, strict=True)))
-            stop.append(b + sum(c * (hi if c > 0 else lo) for c, lo, hi in zip(row, box.start, last, strict=True)) + 1)
-        return Box.between(start, stop)
+        start, shape = [], []
+        for row, low in zip(self.matrix, self.offset, strict=True):
+            extent = 1
+            for c, first, n in zip(row, box.start, box.shape, strict=True):
+                if c > 0:
+                    low += c * first
+                    extent += c * (n - 1)
+                elif c:
+                    low += c * (first + n - 1)
+                    extent -= c * (n - 1)
+            start.append(low)
+            shape.append(extent)
+        return trusted_box(tuple(start), tuple(shape))
 
     def __str__(self) -> str:
         names = [f"i{k}" for k in range(self.inputs)]
@@ -205,7 +212,11 @@ class Projection:
 
     def cover(self, box: Box) -> Box:
         """The exact bounding box of everything that the index box touches."""
-        return self.total.cover(self._domain(box))
+        start = self.map.cover(box)
+        if box.empty or 0 in self.shape:
+            return Box(start.start, (0,) * len(self.shape))
+        reach = zip(start.shape, self.shape, self.stride, strict=True)
+        return trusted_box(start.start, tuple(a + (n - 1) * s for a, n, s in reach))
 
     def image(self, box: Box) -> Box | Lattice | AffineSet:
         """Exactly the points that the index box touches, in the simplest form that holds them.

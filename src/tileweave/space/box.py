@@ -117,14 +117,14 @@ class Box:
     def translate(self, by: Sequence[int]) -> Box:
         """The box moved by a vector."""
         self._same_rank("translate", len(by))
-        return Box(tuple(a + d for a, d in zip(self.start, by, strict=True)), self.shape)
+        return trusted_box(tuple(a + d for a, d in zip(self.start, by, strict=True)), self.shape)
 
     def intersect(self, other: Box) -> Box:
         """The box of the common points; empty (never negative) when there are none."""
         self._same_rank("intersect", other.rank)
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
-        return Box(start, tuple(max(0, b - a) for a, b in zip(start, stop, strict=True)))
+        return trusted_box(start, tuple(max(0, b - a) for a, b in zip(start, stop, strict=True)))
 
     def union(self, other: Box) -> Box:
         """The least box that holds both; an empty operand adds nothing."""
@@ -148,7 +148,7 @@ class Box:
         """The same box with one dimension replaced by ``start <= p < stop``."""
         starts, shape = list(self.start), list(self.shape)
         starts[dim], shape[dim] = start, stop - start
-        return Box(tuple(starts), tuple(shape))
+        return trusted_box(tuple(starts), tuple(shape)) if stop >= start else Box(tuple(starts), tuple(shape))
 
     def _same_rank(self, method: str, rank: int) -> None:
         if rank != self.rank:
@@ -205,6 +205,14 @@ class Lattice:
     def __str__(self) -> str:
         axes = zip(self.start, self.shape, self.step, strict=True)
         return "[" + ", ".join(f"{a}:{a + (n - 1) * s + 1 if n else a}:{s}" for a, n, s in axes) + "]"
+
+
+def trusted_box(start: Point, shape: Point) -> Box:
+    """A box of tuples of integers that are known to fit, without checking them again."""
+    box = object.__new__(Box)
+    object.__setattr__(box, "start", start)
+    object.__setattr__(box, "shape", shape)
+    return box
 
 
 def even_cuts(extent: int, parts: int, start: int = 0) -> tuple[int, ...]:

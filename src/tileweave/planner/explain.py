@@ -1,0 +1,148 @@
+"""A plan for people and for programs: a table, plain data, a picture."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from tileweave.graph import FileTarget, Sink
+from tileweave.planner.machines import size_text
+from tileweave.planner.plan import Plan, Step
+
+__all__ = ["count_text", "explain", "seconds_text", "to_json"]
+
+
+def count_text(value: float) -> str:
+    """A count for people.
+
+    Example:
+        >>> count_text(2_500_000)
+        '2.5 M'
+    """
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(value) < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.4g} P"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for people.
+
+    Example:
+        >>> seconds_text(0.0042)
+        '4.2 ms'
+    """
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return "0 s" if seconds == 0 else f"{seconds * 1e9:.3g} ns"
+
+
+def _cuts_text(step: Step) -> str:
+    """The cut dimensions by name, e.g. ``batch/4``; ``whole`` where nothing is cut."""
+    node = step.node
+    names: tuple[str, ...]
+    if step.stage in ("block", "partial") and not isinstance(node, Sink) and node.signature:
+        names = node.signature.dims
+    else:
+        names = tuple(f"axis{k}" for k in range(len(step.cuts.cuts)))
+    cut = [f"{name}/{parts}" for name, parts in zip(names, step.cuts.grid, strict=True) if parts > 1]
+    return " ".join(cut) or "whole"
+
+
+def _label(step: Step) -> str:
+    if isinstance(step.node, Sink):
+        target = step.node.target
+        where = target.path + (f"#{target.key}" if target.key else "") if isinstance(target, FileTarget) else "memory"
+        return f"store -> {where}"
+    return step.name if step.stage == "block" else f"{step.name} ({step.stage})"
+
+
+def explain(plan: Plan) -> str:
+    """The plan as text: what runs where, and what it costs, per step and in sum."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("step", justify="right")
+    table.add_column("operation", overflow="fold")
+    table.add_column("result")
+    table.add_column("cuts")
+    for name in ("shards", "flops", "read", "moved", "peak", "time"):
+        table.add_column(name, justify="right")
+    table.add_column("kernel")
+    for number, step in enumerate(plan.steps):
+        costs = step.costs
+        table.add_row(
+            str(number),
+            _label(step),
+            str(step.tensor.type),
+            _cuts_text(step),
+            str(step.cuts.count),
+            count_text(costs.flops) if costs.flops else "",
+            size_text(costs.bytes_read) if costs.bytes_read else "",
+            size_text(costs.bytes_moved) if costs.bytes_moved else "",
+            size_text(costs.peak_bytes),
+            seconds_text(costs.seconds),
+            step.kernel,
+        )
+    console = Console(file=io.StringIO(), width=160, color_system=None)
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = [f"plan for {plan.machines}", "\n".join(line.rstrip() for line in text.splitlines()).strip("\n"), ""]
+    peak = max(plan.peak_bytes, default=0)
+    budget = min(machine.memory_bytes for machine in plan.machines.machines)
+    lines += [
+        f"total: {plan.tasks} tasks, {count_text(plan.flops)}flop, {size_text(plan.bytes_moved)} moved between machines, "
+        f"{size_text(plan.bytes_read)} read, {size_text(plan.bytes_written)} written",
+        f"estimate: {seconds_text(plan.seconds)}; peak memory {size_text(peak)} per machine of {size_text(budget)} "
+        "(tensors that tasks hold)",
+    ]
+    if len(plan.alternatives) > 1:
+        lines.append("simulated:")
+        lines += [
+            f"  {label:<22} {seconds_text(seconds):>8}  peak {size_text(most):>9}  moved {size_text(moved):>9}"
+            for label, seconds, most, moved in plan.alternatives
+        ]
+    return "\n".join(lines)
+
+
+def to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data; names carry the units."""
+    return {
+        "machines": [
+            {"name": m.name, "memory_bytes": m.memory_bytes, "cores": m.cores, "peak_bytes": peak}
+            for m, peak in zip(plan.machines.machines, plan.peak_bytes, strict=True)
+        ],
+        "seconds": plan.seconds,
+        "flops": plan.flops,
+        "bytes_moved": plan.bytes_moved,
+        "bytes_read": plan.bytes_read,
+        "bytes_written": plan.bytes_written,
+        "tasks": plan.tasks,
+        "steps": [
+            {
+                "operation": _label(step),
+                "stage": step.stage,
+                "shape": list(step.tensor.shape),
+                "dtype": step.tensor.dtype.name,
+                "index": list(step.cuts.box.shape),
+                "cuts": [list(cuts) for cuts in step.cuts.cuts],
+                "shards": step.cuts.count,
+                "flops": step.costs.flops,
+                "bytes_moved": step.costs.bytes_moved,
+                "bytes_read": step.costs.bytes_read,
+                "bytes_written": step.costs.bytes_written,
+                "peak_bytes": step.costs.peak_bytes,
+                "seconds": step.costs.seconds,
+                "kernel": step.kernel,
+            }
+            for step in plan.steps
+        ],
+        "alternatives": [
+            {"label": label, "seconds": seconds, "peak_bytes": peak, "bytes_moved": moved}
+            for label, seconds, peak, moved in plan.alternatives
+        ],
+    }
