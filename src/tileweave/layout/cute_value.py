@@ -1,0 +1,558 @@
+"""The CuTe value: nested ``shape:stride`` layouts and the integer tuples that they are made of.
+
+Everything here is colexicographic: a linear index runs through the **first** mode fastest. A shape is a positive
+integer or a nested tuple of them; a stride has the same nesting, with integers or coordinates (`E`) at the leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Final, Union
+
+import numpy as np
+
+from tileweave.errors import Incongruent, LayoutError
+from tileweave.layout.layout import Coord
+
+__all__ = [
+    "CuteLayout",
+    "E",
+    "IntTuple",
+    "Pair",
+    "Shape",
+    "Stride",
+    "StrideLeaf",
+    "Underscore",
+    "_",
+    "compatible",
+    "congruent",
+    "crd2crd",
+    "crd2idx",
+    "depth",
+    "flat_tuple",
+    "idx2crd",
+    "make_shape",
+    "mode_path",
+    "new_layout",
+    "rank",
+    "size",
+    "tuple_text",
+    "weakly_congruent",
+    "zip_shape",
+]
+
+IntTuple = Union[int, tuple["IntTuple", ...]]  # noqa: UP007 - recursive, so the text form
+Shape = IntTuple
+StrideLeaf = int | Coord
+Stride = Union[int, Coord, tuple["Stride", ...]]  # noqa: UP007
+Pair = tuple[int, Any]
+"""One flat mode: (extent, stride); the stride is an int or a `Coord`, never a mixture within one layout."""
+
+
+class Underscore:
+    """The free coordinate ``_`` of `slice_` and `dice`: this mode stays."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "_"
+
+
+_: Final = Underscore()
+
+
+def E(*path: int) -> Coord:
+    """The unit vector of the mode at `path`: a coordinate stride, printed ``1@0``, and ``1@1@0`` for ``E(0, 1)``.
+
+    Args:
+        path: mode numbers from the outermost in; on the core they name the axes ``e0``, ``e0_1``.
+
+    Example:
+        >>> layout = CuteLayout((4, 5), (E(1), E(0)))
+        >>> print(layout, layout(2, 3))
+        (4,5):(1@1,1@0) 3@e0 + 2@e1
+
+    Source: CuTe, coordinate (TMA) tensors; the axis names are own.
+    """
+    if not path or any(type(i) is not int or i < 0 for i in path):
+        raise LayoutError("E(*path)", f"{path!r} is no path to a mode", legal="one or more mode numbers, from 0")
+    return Coord((("e" + "_".join(map(str, path)), 1),))
+
+
+# --- integer tuples
+
+
+def flat_tuple(tree: Any) -> tuple[Any, ...]:
+    """The leaves of a nested tuple, in order."""
+    if not isinstance(tree, tuple):
+        return (tree,)
+    out: list[Any] = []
+    for item in tree:
+        if isinstance(item, tuple):
+            out.extend(flat_tuple(item))
+        else:
+            out.append(item)
+    return tuple(out)
+
+
+def zip_shape(shape: Shape, leaves: Iterator[Any]) -> Any:
+    """The leaves, taken in order, put into the nesting of `shape`."""
+    return tuple(zip_shape(s, leaves) for s in shape) if isinstance(shape, tuple) else next(leaves)
+
+
+def mode_path(axis: str) -> tuple[int, ...] | None:
+    """The mode that an axis made by `E` stands for; None for any other axis."""
+    digits = axis[1:].split("_")
+    return tuple(map(int, digits)) if axis[:1] == "e" and all(d.isdecimal() for d in digits) else None
+
+
+def tuple_text(tree: Any) -> str:
+    """A nested tuple as CuTe prints it, without blanks; coordinate strides as ``2@1``, sums joined by ``+``."""
+    if isinstance(tree, tuple):
+        return "(" + ",".join(map(tuple_text, tree)) + ")"
+    if not isinstance(tree, Coord):
+        return str(tree)
+    terms = []
+    for axis, value in tree.terms:
+        path = mode_path(axis)
+        terms.append(f"{value}@" + (axis if path is None else "@".join(map(str, reversed(path)))))
+    return "+".join(terms) or "0"
+
+
+def make_shape(value: Any, where: str = "make_shape(value)") -> Shape:
+    """The shape that `value` spells: a positive integer or a (nested) tuple or list of them.
+
+    Raises:
+        LayoutError: an extent that is not a positive integer, or an empty tuple below the top.
+    """
+    if isinstance(value, CuteLayout):
+        return value.shape
+    if isinstance(value, tuple | list):
+        return tuple(make_shape(v, where) for v in value)
+    return _extent(value, where)
+
+
+def _extent(value: Any, where: str) -> int:
+    number = _integer(value)
+    if number is None or number < 1:
+        raise LayoutError(
+            where, f"extent {value!r} is not a positive integer", legal="integers from 1, or nested tuples"
+        )
+    return number
+
+
+def _integer(value: Any) -> int | None:
+    """The exact integer that `value` is, or None (bools and floats are none)."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+        return None
+    try:
+        return int(value.__index__())
+    except TypeError:
+        return None
+
+
+def size(value: Any) -> int:
+    """The number of coordinates of a layout or a shape: the product of its extents."""
+    if isinstance(value, CuteLayout):
+        return value.size
+    if isinstance(value, tuple):
+        return reduce(lambda a, b: a * size(b), value, 1)
+    out = getattr(value, "size", value)
+    return int(out() if callable(out) else out)
+
+
+def rank(value: Any) -> int:
+    """The number of top-level modes of a layout or a tuple; 1 for a plain integer."""
+    tree = getattr(value, "shape", value)
+    return len(tree) if isinstance(tree, tuple) else 1
+
+
+def depth(value: Any) -> int:
+    """How deep the tuples nest: 0 for an integer, 1 for a flat tuple."""
+    tree = getattr(value, "shape", value)
+    return 1 + max(map(depth, tree), default=0) if isinstance(tree, tuple) else 0
+
+
+def congruent(a: Any, b: Any) -> bool:
+    """Whether the two have the same nesting, so that they zip leaf by leaf.
+
+    Example:
+        >>> congruent((2, (3, 4)), (5, (6, 7))), congruent((2, 12), (5, (6, 7)))
+        (True, False)
+    """
+    a, b = getattr(a, "shape", a), getattr(b, "shape", b)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(congruent, a, b))
+    return not isinstance(a, tuple) and not isinstance(b, tuple)
+
+
+def weakly_congruent(a: Any, b: Any) -> bool:
+    """Whether every tuple of `a` meets a tuple of the same length in `b`: `a` is a coarser nesting of `b`.
+
+    Example:
+        >>> weakly_congruent((2, 12), (5, (6, 7))), weakly_congruent((5, (6, 7)), (2, 12))
+        (True, False)
+    """
+    a, b = getattr(a, "shape", a), getattr(b, "shape", b)
+    if not isinstance(a, tuple):
+        return True
+    return isinstance(b, tuple) and len(a) == len(b) and all(map(weakly_congruent, a, b))
+
+
+def compatible(a: Any, b: Any) -> bool:
+    """Whether every coordinate of shape `a` is a coordinate of shape `b`: `b` refines `a` mode by mode.
+
+    Example:
+        >>> compatible((2, 12), (2, (3, 4))), compatible((4, 6), (2, (3, 4)))
+        (True, False)
+    """
+    a, b = getattr(a, "shape", a), getattr(b, "shape", b)
+    if not isinstance(a, tuple):
+        return bool(a == size(b))
+    return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
+
+
+def _compact(shape: Shape) -> Stride:
+    """Column-major strides: the first mode fastest, congruent with the shape."""
+
+    def leaves() -> Iterator[int]:
+        run = 1
+        for extent in flat_tuple(shape):
+            yield run
+            run *= extent
+
+    return zip_shape(shape, leaves())  # type: ignore[no-any-return]
+
+
+def _check_range(crd: Any, extent: int, where: str, shape: Shape) -> Any:
+    """`crd` itself, proved to lie in [0, extent) when it is a number or an array of numbers."""
+    number = _integer(crd)
+    if number is not None:
+        if not 0 <= number < extent:
+            raise LayoutError(
+                where,
+                f"coordinate {number} is out of range",
+                inputs={"shape": tuple_text(shape)},
+                legal=f"0..{extent - 1}",
+            )
+        return number
+    if isinstance(crd, np.ndarray):
+        if crd.dtype.kind not in "iu":
+            raise LayoutError(where, f"an array of {crd.dtype} is no coordinate", legal="an array of integers")
+        if crd.size and (int(crd.min()) < 0 or int(crd.max()) >= extent):
+            bad = crd[(crd < 0) | (crd >= extent)].flat[0]
+            raise LayoutError(
+                where,
+                f"coordinate {bad} is out of range",
+                inputs={"shape": tuple_text(shape)},
+                legal=f"0..{extent - 1}",
+            )
+        return crd
+    if crd is None or isinstance(crd, bool | float | str | Underscore) or not hasattr(crd, "__floordiv__"):
+        raise LayoutError(where, f"{crd!r} is no coordinate", legal="integers, integer arrays, index expressions")
+    return crd
+
+
+def _dot(crd: Any, shape: Any, stride: Any, where: str) -> Any:
+    """The inner product of a coordinate with strides, integers spread over nested modes first mode fastest."""
+    if isinstance(crd, tuple):
+        if not isinstance(shape, tuple) or len(crd) != len(shape):
+            raise Incongruent(
+                where,
+                f"coordinate {tuple_text(crd)} does not fit",
+                inputs={"shape": tuple_text(shape)},
+                legal="one coordinate for each mode, or one linear index",
+            )
+        if not crd:
+            return 0
+        return reduce(_add, (_dot(c, s, d, where) for c, s, d in zip(crd, shape, stride, strict=True)))
+    crd = _check_range(crd, size(shape), where, shape)
+    if not isinstance(shape, tuple):
+        return _scale(crd, stride)
+    total: Any = None
+    extents, strides = flat_tuple(shape), flat_tuple(stride)
+    last = len(extents) - 1
+    for k, (n, d) in enumerate(zip(extents, strides, strict=True)):
+        digit = crd if k == last else crd % n
+        crd = crd if k == last else crd // n
+        term = _scale(digit, d)
+        total = term if total is None else _add(total, term)
+    return 0 if total is None else total
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _scale(digit: Any, stride: Any) -> Any:
+    if isinstance(stride, Coord) and type(digit) is not int:
+        raise LayoutError(
+            "layout(coordinate)", "coordinate strides take plain integers", legal="integers, one at a time"
+        )
+    if isinstance(digit, np.ndarray):
+        wide = digit.size and abs(stride) * (int(digit.max()) + 1) >= 1 << 57  # 32 such terms still fit 64 bits
+        return digit.astype(object if wide else np.int64, copy=False) * stride
+    return digit * stride
+
+
+def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
+    """The index of a coordinate: ``sum(digit * stride)``, digits taken first mode fastest.
+
+    Args:
+        crd: an integer (a linear index), or a tuple that `shape` refines; integers, integer arrays or index
+            expressions at the leaves.
+        shape: the shape that the coordinate lies in.
+        stride: congruent with `shape`; left out, the column-major strides of the shape.
+
+    Raises:
+        LayoutError: a number outside its mode, or a leaf that is no integer.
+        Incongruent: a tuple that does not fit the shape.
+
+    Example:
+        >>> crd2idx((1, 2), (3, 4)), crd2idx(7, (3, 4), (4, 1))
+        (7, 6)
+    """
+    shape = make_shape(shape, "crd2idx(crd, shape, stride)")
+    stride = _compact(shape) if stride is None else stride
+    if not congruent(shape, stride):
+        raise Incongruent(
+            "crd2idx(crd, shape, stride)",
+            "shape and stride nest differently",
+            inputs={"shape": tuple_text(shape), "stride": tuple_text(stride)},
+        )
+    return _dot(crd, shape, stride, "crd2idx(crd, shape, stride)")
+
+
+def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
+    """The coordinate of an index: ``(idx // stride) % shape`` at every leaf.
+
+    With the column-major strides (`stride` left out) this inverts `crd2idx`; with others it does where the
+    strides are a permutation of compact ones.
+
+    Example:
+        >>> idx2crd(7, (3, 4)), idx2crd(7, (3, 4), (4, 1)), idx2crd(7, ((3, 2), 2))
+        ((1, 2), (1, 3), ((1, 0), 1))
+    """
+    where = "idx2crd(idx, shape, stride)"
+    shape = make_shape(shape, where)
+    if stride is not None and not congruent(shape, stride):
+        raise Incongruent(
+            where,
+            "shape and stride nest differently",
+            inputs={"shape": tuple_text(shape), "stride": tuple_text(stride)},
+        )
+    strides = flat_tuple(_compact(shape) if stride is None else stride)
+    for d in strides:
+        if _integer(d) is None or d < 1:
+            raise LayoutError(where, f"stride {d} has no quotient", legal="positive integer strides")
+    if stride is None:
+        idx = _check_range(idx, size(shape), where, shape)
+    elif isinstance(idx, int) and idx < 0:
+        raise LayoutError(where, f"index {idx} is out of range", legal="an index from 0")
+    leaves = ((idx // d) % n for n, d in zip(flat_tuple(shape), strides, strict=True))
+    return zip_shape(shape, iter(tuple(leaves)))
+
+
+def crd2crd(crd: Any, shape: Any, dst_shape: Any) -> Any:
+    """The coordinate in `dst_shape` with the linear index that `crd` has in `shape`.
+
+    Raises:
+        Incongruent: the two shapes differ in size.
+
+    Example:
+        >>> crd2crd((1, 2), (3, 4), (2, 6))
+        (1, 3)
+    """
+    where = "crd2crd(crd, shape, dst_shape)"
+    shape, dst = make_shape(shape, where), make_shape(dst_shape, where)
+    if size(shape) != size(dst):
+        raise Incongruent(
+            where,
+            f"sizes {size(shape)} and {size(dst)} differ",
+            inputs={"shape": tuple_text(shape), "dst_shape": tuple_text(dst)},
+        )
+    return idx2crd(crd2idx(crd, shape), dst)
+
+
+# --- the layout
+
+
+@dataclass(frozen=True, slots=True)
+class CuteLayout:
+    """A layout ``shape:stride``: coordinate ``c`` goes to ``sum(c_i * d_i)``; linear indices run first mode fastest.
+
+    Args:
+        shape: a positive integer or a nested tuple of them.
+        stride: the same nesting; integers of any sign, or coordinates (`E`). When one leaf is a coordinate, all
+            become coordinates (0 the zero vector, k the vector k@m).
+
+    Raises:
+        LayoutError: an extent that is not positive, a stride that is no integer or coordinate.
+        Incongruent: shape and stride nest differently.
+
+    Example:
+        >>> layout = CuteLayout(((2, 2), 4), ((1, 8), 2))
+        >>> print(layout, layout(3), layout(1, 2), layout((0, 1), 2))
+        ((2,2),4):((1,8),2) 9 5 12
+
+    Source: CuTe; seed 003, sections 1 to 4.
+    """
+
+    shape: Shape
+    stride: Stride
+    _flat: tuple[Pair, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        where = "CuteLayout(shape, stride)"
+        shape = make_shape(self.shape, where)
+        stride = _make_stride(self.stride, where)
+        if not congruent(shape, stride):
+            raise Incongruent(
+                where,
+                "shape and stride nest differently",
+                inputs={"shape": tuple_text(shape), "stride": tuple_text(stride)},
+                legal="one stride for each extent",
+            )
+        strides = flat_tuple(stride)
+        if any(isinstance(d, Coord) for d in strides):
+            strides = tuple(map(Coord.of, strides))
+            stride = zip_shape(shape, iter(strides))
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "stride", stride)
+        object.__setattr__(self, "_flat", tuple(zip(flat_tuple(shape), strides, strict=True)))
+
+    @property
+    def flat(self) -> tuple[Pair, ...]:
+        """The modes without nesting: (extent, stride) pairs, first fastest."""
+        return self._flat
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates: the product of the extents."""
+        out = 1
+        for n, _d in self._flat:
+            out *= n
+        return out
+
+    @property
+    def zero(self) -> Any:
+        """The value at the origin: 0, or the zero vector where the strides are coordinates."""
+        return Coord() if self._flat and isinstance(self._flat[0][1], Coord) else 0
+
+    def __call__(self, *crd: Any) -> Any:
+        """The value at a linear index or a coordinate; with `_` among the coordinates, the sublayout that it leaves.
+
+        Args:
+            crd: one linear index, or one coordinate per mode, or one tuple of them. Integers, integer arrays
+                (vectorised) or index expressions.
+
+        Raises:
+            LayoutError: a number out of range: layouts are finite here.
+        """
+        if len(crd) == 1:
+            index = crd[0]
+            if type(index) is int:
+                rest, out = index, self.zero
+                if rest >= 0:
+                    for n, d in self._flat:
+                        rest, digit = divmod(rest, n)
+                        out = out + digit * d
+                    if not rest:
+                        return out
+                _check_range(index, self.size, "layout(index)", self.shape)
+            return self._at(index)
+        return self._at(crd)
+
+    def _at(self, crd: Any) -> Any:
+        if isinstance(crd, list):
+            crd = tuple(crd)
+        if crd is None or any(item is _ or item is None for item in flat_tuple(crd)):
+            return _concat(list(_select(crd, self, True)))
+        return _dot(crd, self.shape, self.stride, "layout(coordinate)")
+
+    def __getitem__(self, mode: int) -> CuteLayout:
+        """The layout of one top-level mode; a layout without tuple has the one mode 0."""
+        if not isinstance(self.shape, tuple):
+            modes: tuple[tuple[Any, Any], ...] = ((self.shape, self.stride),)
+        else:
+            modes = tuple(zip(self.shape, self.stride, strict=True))  # type: ignore[arg-type]
+        number = _integer(mode)
+        if number is None or not -len(modes) <= number < len(modes):
+            raise LayoutError(
+                "layout[mode]", f"there is no mode {mode!r}", inputs={"layout": self}, legal=f"0..{len(modes) - 1}"
+            )
+        return new_layout(*modes[number])
+
+    def __iter__(self) -> Iterator[CuteLayout]:
+        return (self[k] for k in range(rank(self.shape)))
+
+    def __len__(self) -> int:
+        return rank(self.shape)
+
+    def __str__(self) -> str:
+        return f"{tuple_text(self.shape)}:{tuple_text(self.stride)}"
+
+
+def _make_stride(value: Any, where: str) -> Stride:
+    if isinstance(value, tuple | list):
+        return tuple(_make_stride(v, where) for v in value)
+    if isinstance(value, Coord):
+        return value
+    number = _integer(value)
+    if number is None:
+        raise LayoutError(where, f"stride {value!r} is not an integer", legal="integers of any sign, or E(i)")
+    return number
+
+
+def new_layout(shape: Any, stride: Any) -> CuteLayout:
+    """A layout from parts that are known to be sound: no checks, for results of the algebra."""
+    self = object.__new__(CuteLayout)
+    _set(self, "shape", shape)
+    _set(self, "stride", stride)
+    flat = (
+        ((shape, stride),)
+        if type(shape) is not tuple
+        else tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True))
+    )
+    _set(self, "_flat", flat)
+    return self
+
+
+_set: Callable[[Any, str, Any], None] = object.__setattr__
+
+
+def _concat(layouts: list[CuteLayout]) -> CuteLayout:
+    """The layout whose modes are the given layouts; a single one stands for itself."""
+    if len(layouts) == 1:
+        return layouts[0]
+    if layouts and any(isinstance(a.zero, Coord) for a in layouts):  # mixed strides become coordinates together
+        return CuteLayout(tuple(a.shape for a in layouts), tuple(a.stride for a in layouts))
+    return new_layout(tuple(a.shape for a in layouts), tuple(a.stride for a in layouts))
+
+
+def _select(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
+    """The modes at which `crd` is (not) free, in order; tuples of the coordinate descend."""
+    if isinstance(crd, tuple):
+        if not isinstance(layout.shape, tuple) or len(crd) != len(layout.shape):
+            raise Incongruent(
+                "slice_(layout, crd)",
+                f"coordinate {tuple_text(crd)} does not fit",
+                inputs={"layout": layout},
+                legal="_ or a coordinate for each mode",
+            )
+        for c, mode in zip(crd, layout, strict=True):
+            kept = list(_select(c, mode, free))
+            if isinstance(c, tuple) and kept:
+                yield _concat(kept)
+            else:
+                yield from kept
+        return
+    is_free = crd is _ or crd is None
+    if not is_free:
+        _check_range(crd, layout.size, "slice_(layout, crd)", layout.shape)
+    if is_free is free:
+        yield layout
