@@ -1,0 +1,58 @@
+"""TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
+
+from tileweave.teir.dtypes import dtype_name, numpy_dtype
+from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu, emit_zero
+from tileweave.teir.interpret import interpret, tile_address
+from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
+from tileweave.teir.program import (
+    Axis,
+    First,
+    Guard,
+    Id,
+    Invocation,
+    Iteration,
+    Last,
+    Node,
+    Operation,
+    Policy,
+    Primitive,
+    Profile,
+    Program,
+    TensorSpec,
+)
+from tileweave.teir.verify import Problem, Rule, problems, verify
+
+__all__ = [
+    "Axis",
+    "First",
+    "Guard",
+    "Id",
+    "Invocation",
+    "Iteration",
+    "Last",
+    "Node",
+    "Operand",
+    "Operation",
+    "OperationSpec",
+    "Policy",
+    "Primitive",
+    "Problem",
+    "Profile",
+    "Program",
+    "Rule",
+    "TensorSpec",
+    "dtype_name",
+    "emit_contraction",
+    "emit_copy",
+    "emit_relu",
+    "emit_zero",
+    "interpret",
+    "numpy_dtype",
+    "operands_of",
+    "operation",
+    "operations",
+    "problems",
+    "register",
+    "tile_address",
+    "verify",
+]

@@ -2,7 +2,8 @@
 
 ::
 
-    Program    = profile, tensors: TensorSpec*, axes: Axis*, roots: id*, nodes: (Iteration | Invocation)*, primitives: Primitive*
+    Program    = profile, name, tensors: TensorSpec*, axes: Axis*, roots: id*, nodes: Node*, primitives: Primitive*
+    Node       = Iteration | Invocation
     TensorSpec = name, dtype, role: in | out | inout | scratch, size_bytes (scratch only)
     Axis       = id, extent, strides: bytes per tensor, offsets: bytes per tensor
     Iteration  = id, axis, policy: sequential | parallel, children: id*, guard: (First | Last)*
@@ -177,3 +178,8 @@ class Program:
     def position(self, tensor: str) -> int:
         """Where a tensor stands in every axis' strides; KeyError when there is none."""
         return {spec.name: k for k, spec in enumerate(self.tensors)}[tensor]
+
+    def __str__(self) -> str:
+        from tileweave.teir.text import show
+
+        return show(self)

@@ -1,0 +1,301 @@
+"""The slow, obvious meaning of a program; every backend is judged against it.
+
+Every operand is a stretch of memory and the address of its base. An invocation forms the address of its tile from the
+indices of its ancestors; the primitive then applies its operation's scalar step at every point of its own axes. Every
+byte that is read or written is checked against the memory that holds the operand.
+
+Source: TEIR, sections 10.2 to 10.4.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.errors import VerifyError
+from tileweave.teir.dtypes import numpy_dtype
+from tileweave.teir.primitives import OperationSpec, operands_of, operation
+from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Primitive, Program
+from tileweave.teir.verify import verify
+
+__all__ = ["interpret", "tile_address"]
+
+Order = Literal["forward", "reversed", "random"]
+
+
+def tile_address(program: Program, tensor: str, indices: Mapping[Id, int]) -> int:
+    """The byte address relative to the tensor's base: the sum of offset + stride * index over the given axes.
+
+    Args:
+        program: any program.
+        tensor: a tensor's name.
+        indices: the current index of every iterated axis of the path.
+
+    Raises:
+        VerifyError: an index is outside its axis, rule ``address.index``.
+
+    Example:
+        >>> from tileweave.teir.program import Axis, Program, TensorSpec
+        >>> axes = (Axis("a", 4, (32, 64), (0, 0)), Axis("b", 8, (4, 8), (0, 16)))
+        >>> tensors = (TensorSpec("in0", "FP32", "in"), TensorSpec("out", "FP64", "out"))
+        >>> tile_address(Program(tensors, axes, (), (), ()), "out", {"a": 1, "b": 2})
+        96
+
+    Source: TEIR, section 10.4.
+    """
+    j = program.position(tensor)
+    total = 0
+    for id, index in indices.items():
+        axis = program.axis(id)
+        if not 0 <= index < axis.extent:
+            raise VerifyError(
+                "tile_address(program, tensor, indices)",
+                f"index {index} of axis {id!r} is out of range",
+                legal=f"0..{axis.extent - 1}",
+                facts={"rule": "address.index", "path": f"axis {id!r}"},
+            )
+        total += axis.offsets[j] + axis.strides[j] * index
+    return total
+
+
+def interpret(
+    program: Program,
+    arrays: Mapping[str, NDArray[Any]],
+    *,
+    order: Order = "forward",
+    seed: int = 0,
+) -> None:
+    """Runs a well-formed program on arrays, in place.
+
+    Args:
+        program: verified first.
+        arrays: one array per tensor that is not scratch, of the tensor's element type. The address of its first element
+            is the tensor's base; its shape and strides do not matter. A byte is inside when it is inside the memory of
+            the array that owns the data.
+        order: how parallel iterations are traversed; a program without races gives the same result in every order.
+        seed: of the random order.
+
+    Raises:
+        VerifyError: the program is not well formed; an array is missing, superfluous, of another type or read-only
+            where it is written (rule ``interpret.arrays``); or an address is outside (rule ``address.in-bounds``).
+
+    Example:
+        >>> from tileweave.teir.program import Axis, Invocation, Primitive, Program, TensorSpec
+        >>> out = np.array([3, 1, 4], "int32")
+        >>> interpret(
+        ...     Program(
+        ...         (TensorSpec("out", "INT32", "out"),),
+        ...         (Axis("n", 2, (8,), (0,)),),
+        ...         ("zero",),
+        ...         (Invocation("zero", "z"),),
+        ...         (Primitive("z", "Zero", (("M", ()), ("N", ("n",))), ("out",)),),
+        ...     ),
+        ...     {"out": out},
+        ... )
+        >>> out
+        array([0, 1, 0], dtype=int32)
+    """
+    verify(program)
+    memories = {spec.name: _scratch(spec.size_bytes) for spec in program.tensors if spec.role == "scratch"}
+    memories |= _operands(program, arrays)
+    with np.errstate(all="ignore"):
+        _Run(program, memories, order, Random(seed)).forest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The bytes that hold a tensor, the position of its base among them, and what keeps them alive."""
+
+    data: NDArray[np.uint8]
+    base: int
+    owner: Any
+
+
+def _scratch(size_bytes: int) -> _Memory:
+    data = np.full(size_bytes, 0xA5, np.uint8)  # a value that no program may rely on
+    return _Memory(data, 0, data)
+
+
+def _operands(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, _Memory]:
+    expected = {spec.name: spec for spec in program.tensors if spec.role != "scratch"}
+    for name in arrays:
+        if name not in expected:
+            raise _refused(program, name, "the program has no such operand")
+    memories = {}
+    for name, spec in expected.items():
+        if name not in arrays:
+            raise _refused(program, name, "no array is given")
+        array = arrays[name]
+        if array.dtype != numpy_dtype(spec.dtype):
+            raise _refused(program, name, f"the array holds {array.dtype}, the tensor {spec.dtype}")
+        if spec.role != "in" and not array.flags.writeable:
+            raise _refused(program, name, "the array is read-only and the program writes it")
+        memories[name] = _memory(array)
+    return memories
+
+
+def _refused(program: Program, name: str, why: str) -> VerifyError:
+    wants = ", ".join(f"{spec.name} {spec.dtype} {spec.role}" for spec in program.tensors if spec.role != "scratch")
+    return VerifyError(
+        "interpret(program, arrays)",
+        f"operand {name!r}: {why}",
+        legal=f"one array per operand: {wants}",
+        facts={"rule": "interpret.arrays", "path": f"tensor {name!r}"},
+    )
+
+
+def _memory(array: NDArray[Any]) -> _Memory:
+    """All bytes of the array that owns the data of this one, and where this one's first element lies in them."""
+    owner = array
+    below: Any = array
+    while below is not None:
+        if isinstance(below, np.ndarray):
+            owner = below
+        below = getattr(below, "base", None)
+    low, high = np.lib.array_utils.byte_bounds(owner)
+    raw = (ctypes.c_uint8 * (high - low)).from_address(low)
+    return _Memory(np.asarray(memoryview(raw).cast("B")), array.__array_interface__["data"][0] - low, owner)
+
+
+class _Run:
+    """One traversal of the schedule: the current indices, and the memory that they address."""
+
+    def __init__(self, program: Program, memories: dict[str, _Memory], order: Order, random: Random) -> None:
+        self.program = program
+        self.memories = memories
+        self.order = order
+        self.random = random
+        self.axes = {axis.id: axis for axis in program.axes}
+        self.nodes = {node.id: node for node in program.nodes}
+        self.primitives = {primitive.id: primitive for primitive in program.primitives}
+        self.position = {spec.name: k for k, spec in enumerate(program.tensors)}
+        self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in program.tensors}
+        self.indices: dict[Id, int] = {}
+
+    def forest(self) -> None:
+        for root in self.program.roots:
+            self.node(root)
+
+    def node(self, id: Id) -> None:
+        node = self.nodes[id]
+        if not self.holds(node.guard):
+            return
+        if isinstance(node, Invocation):
+            self.invoke(node, self.primitives[node.primitive])
+            return
+        for index in self.traversal(node):
+            self.indices[node.axis] = index
+            for child in node.children:
+                self.node(child)
+        del self.indices[node.axis]
+
+    def holds(self, guard: Guard) -> bool:
+        return all(
+            self.indices[term.axis] == (0 if isinstance(term, First) else self.axes[term.axis].extent - 1)
+            for term in guard
+        )
+
+    def traversal(self, node: Iteration) -> Any:
+        indices = range(self.axes[node.axis].extent)
+        if node.policy == "parallel" and self.order == "reversed":
+            return reversed(indices)
+        if node.policy == "parallel" and self.order == "random":
+            return self.random.sample(indices, len(indices))
+        return indices
+
+    def invoke(self, node: Invocation, primitive: Primitive) -> None:
+        """The scalar step at every point of the primitive's axes, M outermost, then N, then K."""
+        spec = operation(primitive.operation)
+        names = operands_of(primitive, self.program)
+        axes = [[self.axes[id] for id in primitive.role(role)] for role in spec.roles]
+        free = [
+            axis for role, group in zip(spec.roles, axes, strict=True) for axis in group if role not in spec.contracted
+        ]
+        inner = [
+            axis for role, group in zip(spec.roles, axes, strict=True) for axis in group if role in spec.contracted
+        ]
+        tiles = [self.tile(name, free, inner) for name in names]
+        steps = list(product(*(range(axis.extent) for axis in inner)))
+        for name, tile in zip(names, tiles, strict=True):
+            self.check(node, name, tile, inner)
+        moves = [[self.move(name, inner, step) for name in names] for step in steps]
+        if self.independent(spec, names, tiles, moves):
+            for move in moves:
+                self.step(spec, names, [tile + by for tile, by in zip(tiles, move, strict=True)])
+        else:  # elements of the tile meet each other: one point after the other
+            for point in range(len(tiles[-1])):
+                for move in moves:
+                    self.step(spec, names, [tile[point : point + 1] + by for tile, by in zip(tiles, move, strict=True)])
+
+    def tile(self, name: str, free: list[Axis], inner: list[Axis]) -> NDArray[np.int64]:
+        """The address of every point of the free axes, relative to the tensor's memory, in row-major order."""
+        j = self.position[name]
+        base = self.memories[name].base + tile_address(self.program, name, self.indices)
+        base += sum(axis.offsets[j] for axis in (*free, *inner))
+        addresses = np.array([base], np.int64)
+        for axis in free:
+            addresses = np.add.outer(addresses, axis.strides[j] * np.arange(axis.extent, dtype=np.int64)).ravel()
+        return addresses
+
+    def move(self, name: str, inner: list[Axis], step: tuple[int, ...]) -> int:
+        j = self.position[name]
+        return sum(axis.strides[j] * index for axis, index in zip(inner, step, strict=True))
+
+    def check(self, node: Invocation, name: str, tile: NDArray[np.int64], inner: list[Axis]) -> None:
+        j = self.position[name]
+        reach = [axis.strides[j] * (axis.extent - 1) for axis in inner]
+        low = int(tile.min()) + sum(min(r, 0) for r in reach)
+        high = int(tile.max()) + sum(max(r, 0) for r in reach) + self.dtypes[name].itemsize
+        memory = self.memories[name]
+        if low < 0 or high > memory.data.size:
+            at = ", ".join(f"{id}={index}" for id, index in self.indices.items())
+            raise VerifyError(
+                "interpret(program, arrays)",
+                f"node {node.id!r} touches bytes {low - memory.base}..{high - memory.base - 1} of {name!r} at ({at})",
+                legal=f"bytes {-memory.base}..{memory.data.size - memory.base - 1} from its base",
+                facts={"rule": "address.in-bounds", "path": f"node {node.id!r}", "indices": dict(self.indices)},
+            )
+
+    def step(self, spec: OperationSpec, names: tuple[str, ...], addresses: list[NDArray[np.int64]]) -> None:
+        values = [self.read(name, at) for name, at in zip(names, addresses, strict=True)]
+        result = spec.step(tuple(values[:-1]), values[-1])
+        dtype = self.dtypes[names[-1]]
+        cells = addresses[-1][:, None] + np.arange(dtype.itemsize)
+        self.memories[names[-1]].data[cells] = np.ascontiguousarray(result, dtype).view(np.uint8).reshape(cells.shape)
+
+    def read(self, name: str, addresses: NDArray[np.int64]) -> NDArray[Any]:
+        dtype = self.dtypes[name]
+        cells = addresses[:, None] + np.arange(dtype.itemsize)
+        values: NDArray[Any] = self.memories[name].data[cells].view(dtype)[:, 0]
+        return values
+
+    def independent(
+        self, spec: OperationSpec, names: tuple[str, ...], tiles: list[NDArray[np.int64]], moves: list[list[int]]
+    ) -> bool:
+        """Whether all points of a tile may take a step at once: no point writes what another reads or writes."""
+        out = tiles[-1]
+        if len(out) == 1:
+            return True
+        if any(move[-1] for move in moves) or int(np.diff(np.sort(out)).min()) < self.dtypes[names[-1]].itemsize:
+            return False
+        low, high = self.span(names[-1], out, [0])
+        for k, name in enumerate(names[:-1]):
+            first, last = self.span(name, tiles[k], [move[k] for move in moves])
+            same = (first, last) == (low, high) and self.dtypes[name] == self.dtypes[names[-1]]
+            in_place = same and not spec.contracted and np.array_equal(tiles[k] - tiles[k][0], out - out[0])
+            if first < high and low < last and not in_place:
+                return False
+        return True
+
+    def span(self, name: str, tile: NDArray[np.int64], moves: list[int]) -> tuple[int, int]:
+        """The absolute addresses between which a tile and its moves lie, end excluded."""
+        start = self.memories[name].data.__array_interface__["data"][0]
+        low, high = int(tile.min()) + min(moves), int(tile.max()) + max(moves) + self.dtypes[name].itemsize
+        return start + low, start + high
