@@ -95,8 +95,8 @@ def explain(plan: Plan) -> str:
     peak = max(plan.peak_bytes, default=0)
     budget = min(machine.memory_bytes for machine in plan.machines.machines)
     lines += [
-        f"total: {plan.tasks} tasks, {count_text(plan.flops)}flop, {size_text(plan.bytes_moved)} moved between machines, "
-        f"{size_text(plan.bytes_read)} read, {size_text(plan.bytes_written)} written",
+        f"total: {plan.tasks} tasks, {count_text(plan.flops)}flop, {size_text(plan.bytes_moved)} moved between "
+        f"machines, {size_text(plan.bytes_read)} read, {size_text(plan.bytes_written)} written",
         f"estimate: {seconds_text(plan.seconds)}; peak memory {size_text(peak)} per machine of {size_text(budget)} "
         "(tensors that tasks hold)",
     ]

@@ -1,0 +1,42 @@
+# Two commands do everything from nothing: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := io,ray,demo,plot,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check format bench clean
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | sort
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: .venv/ready          ## train on real digits, show the plan, write the logits
+	$(BIN)/tileweave run examples/digits.py --overwrite
+
+test: .venv/ready          ## the tests
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: .venv/ready     ## the long random suites
+	$(BIN)/python -m pytest -q -m slow
+
+check: .venv/ready         ## format, lint, types, floors, then the tests (which run the docs)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory test
+
+format: .venv/ready        ## format and sort
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready         ## ratios against peers, as JSON lines
+	for file in bench/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean:           ## remove what was built
+	rm -rf .venv build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

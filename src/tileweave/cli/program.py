@@ -1,0 +1,128 @@
+"""``tileweave run`` and ``tileweave plan``: a user's program under the command line's settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from tileweave.errors import PlanError, StorageError, TileweaveError
+from tileweave.planner import Machines, Plan, machines
+from tileweave.runtime.session import PlanningDone, Session, session
+
+__all__ = ["chosen_machines", "plan_program", "run_program"]
+
+
+def chosen_machines(options: argparse.Namespace) -> Callable[[Machines | None], Machines] | None:
+    """How the flags change the machines that a program asks for; None where they say nothing."""
+    if options.machines is None and options.memory is None:
+        return None
+    fixed = None
+    if options.machines is not None:
+        words = options.machines
+        if words.isdecimal():
+            fixed = machines(int(words))
+        elif words.endswith(".toml"):
+            fixed = machines(words)
+        else:
+            raise PlanError("--machines", f"{words!r} is neither", legal="a count of 1 or more, or a .toml file")
+    if options.memory is not None:
+        machines(1, memory=options.memory)  # refuse a bad amount before the program starts
+
+    def choose(asked: Machines | None) -> Machines:
+        base = fixed or asked or machines(1)
+        return machines(base, memory=options.memory) if options.memory is not None else base
+
+    return choose
+
+
+def run_program(options: argparse.Namespace) -> int:
+    """Run a program; its own failure shows its own traceback."""
+    settings = Session(
+        machines=chosen_machines(options),
+        runtime=options.runtime,
+        address=options.address,
+        threads=options.threads,
+        overwrite=options.overwrite,
+        progress=options.progress,
+    )
+    return _execute(options, settings)
+
+
+def plan_program(options: argparse.Namespace) -> int:
+    """Print the plan of each distinct graph that a program would run, up to the first result that it needs."""
+    plans: list[Plan] = []
+
+    def planned(plan: Plan) -> None:
+        if plan not in plans:
+            plans.append(plan)
+
+    settings = Session(machines=chosen_machines(options), planned=planned)
+    out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
+    try:
+        status = _execute(options, settings)
+    finally:
+        sys.stdout = out
+    if options.json:
+        print(json.dumps([plan.to_json() for plan in plans], indent=2))
+    else:
+        for number, plan in enumerate(plans, start=1):
+            print(f"graph {number} of {len(plans)}")
+            print(plan.explain())
+            print()
+        if not plans and status == 0:
+            print("the program runs nothing")
+    if options.draw and plans:
+        Path(options.draw).write_text(plans[0]._repr_svg_())
+        print(f"drawn: {options.draw}", file=sys.stderr)
+    return status
+
+
+def _execute(options: argparse.Namespace, settings: Session) -> int:
+    path = Path(options.program)
+    if not path.is_file():
+        raise StorageError(f"tileweave {options.command}", f"there is no file {str(path)!r}", legal="a Python program")
+    words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
+    argv, sys.argv = sys.argv, [str(path), *words]
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        with session(settings):
+            runpy.run_path(str(path), run_name="__main__")
+    except PlanningDone:
+        return 0
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:
+        _show(error, path)
+        return 1
+    finally:
+        sys.argv = argv
+        sys.path.remove(str(path.parent.resolve()))
+    return 0
+
+
+def _show(error: Exception, path: Path) -> None:
+    """The program's own traceback: from its first frame on, and for our refusals without our inner frames."""
+    ours = str(Path(__file__).resolve().parent.parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((k for k, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()), len(frames))
+    shown = frames[first:]
+    if isinstance(error, TileweaveError):
+        shown = traceback.StackSummary.from_list([f for f in shown if not f.filename.startswith(ours)])
+    if shown:
+        print("Traceback (most recent call last):", file=sys.stderr)
+        print("".join(traceback.format_list(shown)), end="", file=sys.stderr)
+    if isinstance(error, TileweaveError):
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    else:
+        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+
+

@@ -1,0 +1,197 @@
+"""The kernels of shards: which code computes a block, and the cache of compiled programs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import BackendError, GraphError
+from tileweave.graph import Operation, TensorType
+from tileweave.graph.monoids import MONOIDS
+from tileweave.graph.operators import Operator, operator_of
+from tileweave.layout import Layout, strided
+from tileweave.space import Box
+from tileweave.teir import Operand, Program, dtype_name, emit_contraction, emit_copy, emit_relu
+
+__all__ = ["copy", "describe", "execute", "operand"]
+
+Array = np.ndarray[Any, Any]
+_CONTRACTIONS = ("einsum", "matmul", "linear")
+_TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
+COPY_ELEMENTS = 1 << 18
+"""Copies of fewer elements than this are NumPy assignments: compiling a kernel would cost more than it saves."""
+
+
+def describe(operation: Operation, stage: str) -> str:
+    """What computes a shard of an operation: ``teir: ...`` for compiled programs, ``numpy: ...`` for definitions."""
+    out = operation.output_types["out"]
+    if stage == "combine":
+        monoid = _monoid(operation)
+        return f"numpy: combine by {monoid}"
+    if operation.operator in _CONTRACTIONS and out.dtype in _TEIR_DTYPES and len(operation.inputs) > 1:
+        if operation.operator == "linear" and stage == "block":
+            return "teir: copy bias, contraction"
+        return "teir: zero, contraction"
+    if operation.operator in _CONTRACTIONS and out.dtype in _TEIR_DTYPES and _is_permutation(operation):
+        return "teir: copy"
+    if operation.operator == "relu" and out.dtype in _TEIR_DTYPES:
+        return "teir: relu"
+    return f"numpy: {operation.operator}"
+
+
+def execute(
+    operation: Operation, stage: str, index: Box, inputs: Mapping[str, Array], *, threads: int = 1
+) -> dict[str, Array]:
+    """The outputs of one shard.
+
+    Args:
+        operation: the whole operation.
+        stage: ``block``, ``partial`` (part of a reduction dimension), or ``combine``.
+        index: the block of the index; for ``combine`` the index points of the output block.
+        inputs: the blocks by input name, any strides, never written. For ``combine`` the partial
+            results are ``partial0, partial1, ..`` beside the inputs that the operator applies last.
+        threads: that the kernel may use.
+
+    Returns:
+        New arrays by output name.
+    """
+    operator = operator_of(operation)
+    if stage == "combine":
+        return {"out": _combined(operation, operator, inputs)}
+    shard = _on_block(operation, index, stage == "partial")
+    kind = shard.output_types["out"]
+    if describe(operation, stage).startswith("teir"):
+        if kind.box.empty or any(array.size == 0 for array in inputs.values()):
+            return {"out": _without_points(kind, inputs)}
+        out = np.empty(kind.shape, kind.dtype)
+        _native(operation, inputs, out, threads)
+        return {"out": out}
+    with np.errstate(all="ignore"):
+        return operator.block(shard, inputs)
+
+
+@lru_cache(maxsize=8192)
+def _on_block(operation: Operation, index: Box, partial: bool) -> Operation:
+    """The operation as its block function sees it: the block's index and output types, without a signature's inputs."""
+    if index == operation.index and not partial:
+        return operation
+    signature = operation.signature
+    if signature is None:
+        raise GraphError(f"execute({operation.operator})", "the operation has no signature, so it cannot be cut")
+    outputs = tuple(
+        (name, TensorType(signature.output(name).cover(index).shape, kind.dtype)) for name, kind in operation.outputs
+    )
+    return replace(operation, index=index, outputs=outputs, signature=None)
+
+
+def _monoid(operation: Operation) -> str:
+    signature = operation.signature
+    return next(iter(signature.monoids.values())) if signature and signature.monoids else "sum"
+
+
+def _combined(operation: Operation, operator: Operator, inputs: Mapping[str, Array]) -> Array:
+    parts = [inputs[f"partial{k}"] for k in range(sum(name.startswith("partial") for name in inputs))]
+    with np.errstate(all="ignore"):
+        total = np.asarray(reduce(MONOIDS[_monoid(operation)].combine, parts))
+        if operator.finished is None:
+            return total.copy() if total is parts[0] else total
+        return np.asarray(operator.finished(operation, total, {name: inputs[name] for name in operator.finish}))
+
+
+def _without_points(kind: TensorType, inputs: Mapping[str, Array]) -> Array:
+    """A contraction over no point: zero, plus the bias where there is one."""
+    out = np.zeros(kind.shape, kind.dtype)
+    return np.asarray(out + inputs["b"]) if "b" in inputs else out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# native kernels
+
+
+def operand(array: Array) -> Operand:
+    """An array's layout (element strides, any sign) and element type, as TEIR's emitters take them."""
+    return Operand(_layout(array.shape, array.strides, array.itemsize), dtype_name(array.dtype))
+
+
+def _layout(shape: Sequence[int], strides_bytes: Sequence[int], itemsize: int) -> Layout:
+    return strided(shape, [s // itemsize for s in strides_bytes])
+
+
+def _regular(array: Array) -> Array:
+    """The array itself where its strides are whole elements and aligned, else a dense copy."""
+    whole = all(s % array.itemsize == 0 for s in array.strides)
+    return array if whole and array.flags.aligned else np.ascontiguousarray(array)
+
+
+def _is_permutation(operation: Operation) -> bool:
+    left, out = operation.parameter("equation").split("->")
+    return "," not in left and sorted(left) == sorted(out)
+
+
+Kernel = Callable[..., None]
+_KERNELS: dict[Any, Kernel] = {}
+_LOCK = threading.Lock()
+
+
+def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int) -> None:
+    arrays = {name: _regular(array) for name, array in inputs.items()}
+    equation = dict(operation.parameters).get("equation", "")
+    key = (
+        operation.operator,
+        equation,
+        threads,
+        out.dtype,
+        *((name, array.shape, array.strides) for name, array in arrays.items()),
+    )
+    kernel = _KERNELS.get(key)
+    if kernel is None:
+        program = _program(operation, arrays, out)
+        kernel = _KERNELS[key] = _compiled(program, threads)
+    kernel(*arrays.values(), out)
+
+
+def _program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
+    """The TEIR program of a shard; its tensors are the inputs in order, then the output."""
+    values = [operand(array) for array in arrays.values()]
+    made = operand(out)
+    if operation.operator == "relu":
+        return emit_relu(values[0], made)
+    equation = operation.parameter("equation")
+    if len(values) == 1:
+        return emit_copy(values[0], made, equation)
+    if "b" in arrays:
+        bias = np.broadcast_to(arrays["b"], out.shape)
+        return emit_contraction(equation, values[:2], made, init=operand(bias), name="linear")
+    return emit_contraction(equation, values, made, init="zero", name=operation.operator)
+
+
+def _compiled(program: Program, threads: int) -> Kernel:
+    """A callable of the program's tensors in order."""
+    from tileweave.backends import cpu  # LLVM is loaded with the first kernel, not with the package
+
+    with _LOCK:
+        try:
+            return cpu.compile(program, threads=threads)
+        except BackendError:
+            raise
+        except Exception as error:
+            raise BackendError("lower", f"{type(error).__name__}: {error}", inputs={"program": program}) from error
+
+
+def copy(out: Array, source: Array, *, threads: int = 1) -> None:
+    """``out[...] = source`` for arrays of one shape; large rearrangements run as compiled TEIR copies."""
+    plain = source.flags.c_contiguous and out.flags.c_contiguous
+    if plain or out.size < COPY_ELEMENTS or out.dtype != source.dtype or out.dtype not in _TEIR_DTYPES:
+        out[...] = source
+        return
+    source = _regular(source)
+    key = ("copy", threads, out.dtype, source.shape, source.strides, out.strides)
+    kernel = _KERNELS.get(key)
+    if kernel is None:
+        kernel = _KERNELS[key] = _compiled(emit_copy(operand(source), operand(out)), threads)
+    kernel(source, out)

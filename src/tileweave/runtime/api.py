@@ -1,0 +1,222 @@
+"""The main job's verbs: `source`, `sink`, `plan`, `run`.
+
+Example:
+    >>> import numpy as np
+    >>> y = relu(source(np.array([-1.0, 2.0])) * 3)
+    >>> run(y).tolist()
+    [0.0, 6.0]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave import lower
+from tileweave.errors import GraphError
+from tileweave.graph import Graph, Hole, MemoryTarget, Sink, Source, Tensor, TensorType, as_tensor, relu
+from tileweave.planner import Machines, Plan, make_plan
+from tileweave.planner import machines as make_machines
+from tileweave.runtime import io
+from tileweave.runtime.events import Listener
+from tileweave.runtime.run import run_plan
+from tileweave.runtime.session import PlanningDone, current_session
+
+__all__ = ["plan", "relu", "run", "sink", "source"]
+
+Array = np.ndarray[Any, Any]
+Target = Tensor | Sink
+MachinesLike = Machines | int | str | os.PathLike[str] | None
+
+
+def source(
+    data: Any = None,
+    *,
+    name: str = "",
+    key: str = "",
+    shape: Sequence[int] | None = None,
+    dtype: Any = None,
+    placement: int | None = None,
+) -> Tensor:
+    """A tensor from an array, or from a file that is read shard by shard when the plan runs.
+
+    Args:
+        data: an array, anything that NumPy reads as one, or the path or URL of a .npy, .npz or zarr file.
+            Arrays are not copied. None makes a hole of the given shape and dtype, to be bound by each run.
+        name: how `run(.., bind={name: array})` refers to it.
+        key: the member of a .npz file or zarr group.
+        shape: of a hole.
+        dtype: of a hole.
+        placement: number of the machine that holds it.
+
+    Raises:
+        StorageError: the file does not exist, is broken, or has a format that is not known.
+        GraphError: a hole without shape and dtype.
+        DtypeError: elements that are not numbers.
+    """
+    if data is None:
+        if shape is None or dtype is None:
+            raise GraphError("source(data)", "there is no data", legal="data, or the shape and dtype of a hole")
+        return Tensor(Source(Hole(), TensorType(tuple(shape), np.dtype(dtype)), name, placement))
+    if isinstance(data, (str, os.PathLike)):
+        path = os.fspath(data)
+        _stop_if_planned(path)
+        kind, file = io.describe(path, key)
+        return Tensor(Source(file, kind, name or path, placement))
+    tensor = as_tensor(data, "source(data)")
+    if not isinstance(tensor.producer, Source):
+        raise GraphError("source(data)", f"{tensor!r} is a tensor already", legal="an array or a path")
+    held = tensor.producer
+    return Tensor(Source(held.data, held.type, name, placement))
+
+
+def sink(
+    tensor: Any, path: str | os.PathLike[str], *, key: str = "", overwrite: bool = False, placement: int | None = None
+) -> Sink:
+    """A tensor that a run writes to a file: whole, or not at all.
+
+    Args:
+        tensor: what to write.
+        path: path or URL ending in .npy, .npz or .zarr.
+        key: the member of a .npz file.
+        overwrite: replace a file that exists; otherwise the run is refused before it starts.
+        placement: number of the machine that writes it.
+
+    Raises:
+        StorageError: a format that is not known.
+    """
+    return Sink(as_tensor(tensor, "sink(tensor, path)"), io.target(os.fspath(path), key, overwrite), placement)
+
+
+def _graph(target: Target | Sequence[Target] | Graph) -> Graph:
+    if isinstance(target, Graph):
+        return target
+    items = [target] if isinstance(target, (Tensor, Sink)) else list(target)
+    for item in items:
+        if not isinstance(item, (Tensor, Sink)):
+            raise GraphError("plan(target)", f"{item!r} cannot be computed", legal="tensors and sinks")
+    if not items:
+        raise GraphError("plan(target)", "there is nothing to compute", legal="at least one tensor or sink")
+    return Graph.of(*items)
+
+
+def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = None) -> Plan:
+    """How a target will be computed: per operation its cuts, where its shards run, and what that costs.
+
+    Args:
+        target: a tensor, a sink, or several.
+        machines: from `machines`, a count, or a TOML file; this host as one machine by default.
+
+    Raises:
+        PlanError: nothing that was found fits the memory; carries the least that does.
+        VerifyError: the graph is malformed.
+    """
+    chosen = make_machines(machines) if machines is not None else None
+    settings = current_session()
+    used = settings.machines(chosen) if settings.machines else chosen
+    return _plan(_graph(target), used or make_machines(1))
+
+
+@lru_cache(maxsize=16)
+def _plan(graph: Graph, machines: Machines) -> Plan:
+    return make_plan(graph, machines, lower.describe, io.atom)
+
+
+def run(
+    target: Plan | Target | Sequence[Target] | Graph,
+    *,
+    bind: Mapping[Tensor | str, Any] | None = None,
+    machines: MachinesLike = None,
+    runtime: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    threads: int | None = None,
+    progress: bool = False,
+    listeners: Sequence[Listener] = (),
+) -> Any:
+    """The values of a plan's sinks: arrays for tensors, paths for files.
+
+    Args:
+        target: a plan, or what `plan` takes.
+        bind: arrays for named or given sources, instead of what they hold, of the same shape and element type.
+        machines: as for `plan`, where the target is not a plan.
+        runtime: ``local`` (threads of this process) or ``ray``.
+        address: of a running Ray cluster; without one a local cluster is started.
+        threads: of the local runtime; the number of cores by default.
+        progress: show a bar.
+        listeners: called with every event.
+
+    Returns:
+        One result where one sink is observed (and the target is no sequence), else a list in order.
+
+    Raises:
+        RunError: a task failed; no sink was written.
+        StorageError: a sink exists and `overwrite` was not asked for, or cannot be written.
+    """
+    settings = current_session()
+    made = target if isinstance(target, Plan) else plan(target, machines)
+    if settings.planned is not None:
+        settings.planned(made)
+        if any(isinstance(item.target, MemoryTarget) for item in made.graph.sinks):
+            raise PlanningDone
+        _PLANNED.update(item.target.path for item in made.graph.sinks if not isinstance(item.target, MemoryTarget))
+        results: list[Any] = [getattr(item.target, "path", None) for item in made.graph.sinks]
+    else:
+        listening = list(listeners)
+        if settings.progress if settings.progress is not None else progress:
+            listening.append(_progress_bar())
+        results = run_plan(
+            made,
+            bind=_bound(made.graph, bind or {}),
+            runtime=settings.runtime or runtime,
+            address=settings.address or address,
+            threads=settings.threads or threads,
+            overwrite=settings.overwrite,
+            listeners=listening,
+        )
+    several = isinstance(target, Sequence) and not isinstance(target, (str, Tensor))
+    return results if several or len(results) != 1 else results[0]
+
+
+_PLANNED: set[str] = set()
+
+
+def _stop_if_planned(path: str) -> None:
+    """A program that reads what an earlier run would have written needs that run's result."""
+    if current_session().planned is not None and path in _PLANNED:
+        raise PlanningDone
+
+
+def _progress_bar() -> Callable[[Any], None]:
+    from tileweave.runtime.progress import ProgressBar
+
+    return ProgressBar()
+
+
+def _bound(graph: Graph, bind: Mapping[Tensor | str, Any]) -> dict[Source, Array]:
+    sources = [node for node in graph.nodes() if isinstance(node, Source)]
+    out: dict[Source, Array] = {}
+    for which, value in bind.items():
+        if isinstance(which, Tensor):
+            found = [which.producer] if isinstance(which.producer, Source) else []
+        else:
+            found = [s for s in sources if s.name == which]
+        if len(found) != 1:
+            names = ", ".join(repr(s.name) for s in sources if s.name) or "no source has a name"
+            raise GraphError("run(target, bind)", f"{which!r} is not one source", legal=names)
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, found[0].type.dtype)
+        if array.shape != found[0].type.shape or array.dtype != found[0].type.dtype:
+            raise GraphError(
+                "run(target, bind)",
+                f"the array for source {found[0].name!r} has shape {array.shape} and type {array.dtype.name}",
+                legal=str(found[0].type),
+            )
+        out[found[0]] = array
+    holes = [s for s in sources if isinstance(s.data, Hole) and s not in out]
+    if holes:
+        empty = f"source {holes[0].name!r} {holes[0].type} has no data"
+        raise GraphError("run(target, bind)", empty, legal="bind={name: array}")
+    return out

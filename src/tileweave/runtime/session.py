@@ -1,0 +1,59 @@
+"""What the command line says to the program that it runs: flags win over the program, the program over defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+from tileweave.planner import Machines, Plan
+
+__all__ = ["PlanningDone", "Session", "current_session", "session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Settings that override the arguments of `plan` and `run`; None leaves the program's own.
+
+    Args:
+        machines: replaces the program's machines.
+        runtime: ``local`` or ``ray``.
+        address: of a running Ray cluster.
+        threads: of the local runtime.
+        overwrite: existing sinks may be replaced.
+        progress: runs show a progress bar.
+        planned: called with each plan that would run; when given, nothing runs, and the program is stopped
+            with `PlanningDone` at the first run whose result it needs.
+    """
+
+    machines: Callable[[Machines | None], Machines] | None = None
+    runtime: Literal["local", "ray"] | None = None
+    address: str | None = None
+    threads: int | None = None
+    overwrite: bool | None = None
+    progress: bool | None = None
+    planned: Callable[[Plan], None] | None = None
+
+
+class PlanningDone(BaseException):
+    """The program needs a result that planning alone does not give. Not an Exception: programs must not catch it."""
+
+
+_SESSION: ContextVar[Session] = ContextVar("tileweave_session", default=Session())  # noqa: B039  (frozen)
+
+
+def current_session() -> Session:
+    """The settings in force."""
+    return _SESSION.get()
+
+
+@contextmanager
+def session(settings: Session) -> Iterator[None]:
+    """The settings in force inside a with block."""
+    token = _SESSION.set(settings)
+    try:
+        yield
+    finally:
+        _SESSION.reset(token)
