@@ -130,7 +130,13 @@ def _sum_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
 
 
 def _product_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    return {"x": op.divide(_reduced(operation, op.multiply(dy, y)), operation.input("x"))}
+    # beside one zero only that zero has a gradient, beside two none has
+    x, axes = operation.input("x"), operation.parameter("axes")
+    zero = op.equal(x, 0)
+    safe = op.where(zero, 1.0, x)
+    zeros = _reduced(operation, op.sum(zero, axes))
+    others = op.divide(_reduced(operation, op.multiply(dy, op.product(safe, axes))), safe)
+    return {"x": op.where(op.equal(zeros, op.cast(zero, zeros.dtype)), others, 0.0)}
 
 
 def _extreme_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
@@ -202,10 +208,12 @@ GRADIENTS: dict[str, Rule] = {
     "divide": _broadcasting(lambda a, b, y, dy: [op.divide(dy, b), op.negative(op.divide(op.multiply(dy, y), b))]),
     "power": _broadcasting(
         lambda a, b, y, dy: [
-            op.multiply(dy, op.multiply(b, op.power(a, op.subtract(b, 1.0)))),
-            op.multiply(dy, op.multiply(y, op.log(a))),
+            op.where(op.equal(b, 0), 0.0, op.multiply(dy, op.multiply(b, op.power(a, op.subtract(b, 1.0))))),
+            op.multiply(dy, op.multiply(y, op.log(op.where(op.equal(a, 0), 1.0, a)))),
         ]
     ),
+    "remainder": _broadcasting(lambda a, b, y, dy: [dy, op.negative(op.multiply(dy, op.floor_divide(a, b)))]),
+    "floor_divide": _broadcasting(lambda a, b, y, dy: [op.multiply(dy, 0.0), op.multiply(dy, 0.0)]),
     "maximum": _broadcasting(lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)]),
     "minimum": _broadcasting(lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)]),
     "where": _broadcasting(lambda c, a, b, y, dy: [None, op.where(c, dy, 0.0), op.where(c, 0.0, dy)]),

@@ -121,7 +121,9 @@ def _operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[
     try:
         *loop, out = ufunc.resolve_dtypes((*kinds, None))
     except TypeError:
-        types = {f"operand {k}": getattr(v, "type", repr(v)) for k, v in enumerate(values)}
+        types = {
+            f"operand {k}": v if type(v) in (bool, int, float) else as_tensor(v).type for k, v in enumerate(values)
+        }
         raise DtypeError(
             where, "no loop takes these element types", inputs=types, legal="types that NumPy's ufunc takes"
         ) from None
@@ -227,6 +229,13 @@ def _unary(name: str, ufunc: np.ufunc) -> Callable[[Any], Tensor]:
 def _binary(name: str, ufunc: np.ufunc) -> Callable[[Any, Any], Tensor]:
     def function(x: Any, y: Any) -> Tensor:
         tensors, dtype = _operands(f"{name}(x, y)", [x, y], ufunc)
+        if name == "power" and dtype.kind in "iu" and type(y) is int and y < 0:
+            raise DtypeError(
+                "power(x, y)",
+                f"an integer to the power {y} is not an integer",
+                inputs={"x": tensors[0].type},
+                legal="a floating base, or an exponent of zero or more",
+            )
         return _elementwise(name, tensors, dtype)
 
     function.__name__ = function.__qualname__ = name
@@ -332,16 +341,16 @@ _REDUCTIONS: dict[str, tuple[np.ufunc, str]] = {
 }
 
 
-def _reduce(name: str, x: Any, axis: int | Sequence[int] | None, keepdims: bool) -> Tensor:
+def _reduce(name: str, x: Any, axis: int | Sequence[int] | None, keepdims: bool, dtype: Any = None) -> Tensor:
     where = f"{name}(x, axis)"
     x = as_tensor(x, where)
     ufunc, monoid = _REDUCTIONS[name]
     dims = _axes(where, x, axis)
-    if name in ("max", "min") and builtins.any(x.shape[k] == 0 for k in dims):
-        raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dims})
     rank = len(x.shape)
     kept = [k for k in range(rank) if k not in dims]
-    dtype = ufunc.reduce(np.ones(1, x.dtype)).dtype
+    if name in ("max", "min") and builtins.any(x.shape[k] == 0 for k in dims):
+        raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dims})
+    dtype = np.dtype(dtype) if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype
     if not dims:
         return cast(x, dtype)
     signature = Signature(
@@ -370,14 +379,14 @@ for _name, (_ufunc, _) in _REDUCTIONS.items():
     register(Operator(_name, _reduce_block(_ufunc)))
 
 
-def sum(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
-    """The sum over some or all dimensions, in the type that `numpy.sum` gives."""
-    return _reduce("sum", x, axis, keepdims)
+def sum(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False, dtype: Any = None) -> Tensor:
+    """The sum over some or all dimensions, in the type that `numpy.sum` gives, or in `dtype`."""
+    return _reduce("sum", x, axis, keepdims, dtype)
 
 
-def product(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
-    """The product over some or all dimensions, in the type that `numpy.prod` gives."""
-    return _reduce("product", x, axis, keepdims)
+def product(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False, dtype: Any = None) -> Tensor:
+    """The product over some or all dimensions, in the type that `numpy.prod` gives, or in `dtype`."""
+    return _reduce("product", x, axis, keepdims, dtype)
 
 
 def max(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
@@ -452,9 +461,11 @@ def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int
     return Tensor(operation)
 
 
+_LETTERS = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
+
+
 def _letter(k: int) -> str:
-    letters = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
-    return letters[k] if k < len(letters) else f"i{k}"
+    return _LETTERS[k]
 
 
 def _contract_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
@@ -485,13 +496,19 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         raise GraphError(where, f"the equation does not fit: {error}", inputs=shapes, legal="'ij,jk->ik'") from None
     labels = [[ord(c) for c in term] for term in left.split(",")]
     out = [ord(c) for c in right]
+    batch = {ord(c) for c in left + right} - {ord(c) for c in equation}  # what the parser wrote for "..."
+    tensors, labels = _einsum_batch(tensors, labels, batch)
     _check_einsum(where, tensors, labels, out, shapes)
     symbols = {label: k for k, label in enumerate(dict.fromkeys([*out, *(q for own in labels for q in own)]))}
     labels = [[symbols[q] for q in own] for own in labels]
     out = [symbols[q] for q in out]
     if len(tensors) <= 2:
         return _contract("einsum", tensors, labels, out)
-    path, _ = opt_einsum.contract_path(f"{left}->{right}", *(x.shape for x in tensors), shapes=True)
+    dtype = np.result_type(*(x.dtype for x in tensors))
+    tensors = [cast(x, dtype) for x in tensors]
+    terms = ["".join(opt_einsum.get_symbol(q) for q in own) for own in (*labels, out)]
+    equation = ",".join(terms[:-1]) + "->" + terms[-1]
+    path, _ = opt_einsum.contract_path(equation, *(x.shape for x in tensors), shapes=True)
     for step in path:
         picked = [(tensors.pop(k), labels.pop(k)) for k in sorted(step, reverse=True)]
         picked.reverse()
@@ -501,6 +518,22 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         tensors.append(_contract("einsum", [t for t, _ in picked], [own for _, own in picked], kept))
         labels.append(list(kept))
     return tensors[0]
+
+
+def _einsum_batch(
+    tensors: Sequence[Tensor], labels: Sequence[list[int]], batch: set[int]
+) -> tuple[list[Tensor], list[list[int]]]:
+    """Operands without the ``...`` dimensions of extent 1 that another operand has longer: they broadcast."""
+    extents: dict[int, int] = {}
+    for x, own in zip(tensors, labels, strict=True):
+        for label, extent in zip(own, x.shape, strict=False):
+            extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
+    out: list[tuple[Tensor, list[int]]] = []
+    for x, own in zip(tensors, labels, strict=True):
+        single = [k for k, q in enumerate(own) if q in batch and x.shape[k] == 1 and extents[q] != 1]
+        kept = [q for k, q in enumerate(own) if k not in single]
+        out.append((squeeze(x, single) if single else x, kept))
+    return [x for x, _ in out], [own for _, own in out]
 
 
 def _check_einsum(
@@ -528,6 +561,8 @@ def _check_einsum(
     for label in out:
         if label not in extents:
             raise GraphError(where, f"output index {chr(label)!r} is in no operand", inputs=shapes)
+    if len(extents) > len(_LETTERS):
+        raise GraphError(where, f"{len(extents)} different indices", inputs=shapes, legal=f"{len(_LETTERS)} at most")
     if builtins.any(x.dtype.kind == "b" for x in tensors) and builtins.all(x.dtype.kind == "b" for x in tensors):
         raise DtypeError(where, "bool has no sum of products", inputs=shapes, legal="cast to an integer type first")
 

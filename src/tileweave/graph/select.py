@@ -208,6 +208,7 @@ def slice_(x: Tensor, box: Box, step: Sequence[int] | None = None) -> Tensor:
     A slice that falls inside one part of a concat reads that part alone.
     """
     steps = tuple(step) if step is not None else (1,) * box.rank
+    _check_slice(x, box, steps)
     rows = tuple(tuple(s if j == k else 0 for j in range(box.rank)) for k, s in enumerate(steps))
     producer = x.producer
     if isinstance(producer, Selector) and producer.kind == "concat" and all(s == 1 for s in steps) and not box.empty:
@@ -220,9 +221,28 @@ def slice_(x: Tensor, box: Box, step: Sequence[int] | None = None) -> Tensor:
     return _view("slice", x, box.shape, AffineMap(rows, box.start, box.rank))
 
 
+def _check_slice(x: Tensor, box: Box, steps: tuple[int, ...]) -> None:
+    if box.rank != len(x.shape) or len(steps) != len(x.shape) or 0 in steps:
+        raise GraphError(
+            "slice(x, box, step)",
+            f"a box of rank {box.rank} with steps {steps} does not fit rank {len(x.shape)}",
+            inputs={"x": x.type, "box": box},
+            legal="a start, a count and a step other than 0 for each dimension",
+        )
+    if not box.empty:
+        last = tuple(a + s * (n - 1) for a, s, n in zip(box.start, steps, box.shape, strict=True))
+        if not (x.type.box.contains(box.start) and x.type.box.contains(last)):
+            raise GraphError(
+                "slice(x, box, step)",
+                f"the slice reaches from {box.start} to {last}, outside the tensor",
+                inputs={"x": x.type, "box": box, "step": steps},
+                legal=f"points of {x.type.box}",
+            )
+
+
 def flip(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
     """The order of the elements reversed along some or all dimensions, as `numpy.flip`."""
-    axes = range(len(x.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    axes = range(len(x.shape)) if axis is None else (axis,) if isinstance(axis, (int, np.integer)) else axis
     dims = {_dim("flip(x, axis)", x, a) for a in axes}
     rank = len(x.shape)
     rows = tuple(tuple((-1 if k in dims else 1) if j == k else 0 for j in range(rank)) for k in range(rank))
@@ -254,7 +274,7 @@ def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
     if axis is None:
         dims = {k for k, n in enumerate(x.shape) if n == 1}
     else:
-        dims = {_dim("squeeze(x, axis)", x, a) for a in ((axis,) if isinstance(axis, int) else axis)}
+        dims = {_dim("squeeze(x, axis)", x, a) for a in ((axis,) if isinstance(axis, (int, np.integer)) else axis)}
     for dim in dims:
         if x.shape[dim] != 1:
             raise GraphError(
@@ -267,7 +287,7 @@ def squeeze(x: Tensor, axis: int | Sequence[int] | None = None) -> Tensor:
 
 def unsqueeze(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     """Dimensions of extent 1 inserted at these places of the result, as `numpy.expand_dims`."""
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
     dims = {_dim("unsqueeze(x, axis)", x, a, extra=len(axes)) for a in axes}
     if len(dims) != len(axes):
         raise GraphError("unsqueeze(x, axis)", f"axis {axis} repeats", inputs={"x": x.type}, legal="each axis once")
@@ -334,10 +354,8 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     used = sum(item is not None and item is not Ellipsis for item in items)
     if sum(item is Ellipsis for item in items) > 1 or used > len(x.shape):
         raise GraphError("tensor[key]", f"{key!r} does not fit rank {len(x.shape)}", inputs={"x": x.type})
-    if Ellipsis not in items:
-        items.append(Ellipsis)
-    at = items.index(Ellipsis)
-    items[at : at + 1] = [slice(None)] * (len(x.shape) - used)
+    at = next((k for k, item in enumerate(items) if item is Ellipsis), len(items))
+    items[at : at + 1] = [slice(None)] * (len(x.shape) - used)  # "..." is at the end when it is left out
     starts: list[int] = []
     counts: list[int] = []
     steps: list[int] = []
@@ -359,7 +377,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
         else:
             try:
                 index = item.__index__() if not isinstance(item, (bool, np.bool_)) else None
-            except AttributeError:
+            except (AttributeError, TypeError):  # TypeError: an array is no index
                 index = None
             if index is None:
                 raise GraphError(

@@ -11,14 +11,24 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, cast
 
 from tileweave.errors import GraphError
 from tileweave.graph import operators as op
-from tileweave.graph.nodes import Graph, Node, Operation, Signature, Source, Tensor, TensorType, topological
+from tileweave.graph.nodes import (
+    Graph,
+    Node,
+    Operation,
+    SequencePoint,
+    Signature,
+    Source,
+    Tensor,
+    TensorType,
+    topological,
+)
 from tileweave.graph.select import concat, slice_, unsqueeze
 from tileweave.space import Box, even_cuts
 from tileweave.space.box import trusted_box
@@ -87,7 +97,7 @@ class Partition:
             return
         ranges = []
         for cuts, low, high in zip(self.cuts, box.start, box.stop, strict=True):
-            ranges.append(range(bisect_right(cuts, low) - 1, bisect_left(cuts, high)))
+            ranges.append(range(max(bisect_right(cuts, low) - 1, 0), min(bisect_left(cuts, high), len(cuts) - 1)))
         for place in itertools.product(*ranges):
             common = self.at(place).intersect(box)
             if not common.empty:
@@ -211,26 +221,52 @@ def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
     """The explicit graph of a sharding: shards of the operations, slices of their inputs, concats of their outputs.
 
     Slices that fall inside one part of a concat read that part, so chains that are cut alike are never joined in
-    between. Partial results are stacked along a new dimension and reduced by their monoid.
+    between. Partial results are stacked along a new dimension and reduced by their monoid. A sequence point that
+    held an operation holds all of its shards, and every shard keeps what happens before it.
 
     Args:
         graph: any graph.
         partitions: cuts for some of its operations; the others stay whole.
 
+    Raises:
+        GraphError: an operation without a signature is cut, or cuts do not fit the operation's index.
+
     Source: Tapestry, the two Add graphs of "TEG", and "Sharding Linear, and Matmul, over the in dimension".
     """
     new: dict[Node, Node] = {}
+    joined: dict[tuple[Operation, str], Tensor] = {}
+    shards: dict[Operation, tuple[Operation, ...]] = {}
     for node in topological([graph]):
-        if isinstance(node, Tensor) and isinstance(node.producer, Operation):
-            moved = cast("Operation", new[node.producer])
-            cuts = partitions.get(node.producer)
-            if cuts is None or cuts.count == 1:
-                new[node] = Tensor(moved, node.output)
-            else:
-                new[node] = _joined(moved, node.output, cuts)
-        else:
-            new[node] = _moved(node, new)
+        if isinstance(node, Tensor) and (node.producer, node.output) in joined:
+            new[node] = joined[cast("Operation", node.producer), node.output]
+            continue
+        if isinstance(node, SequencePoint):
+            held = [shards.get(cast("Operation", item), (cast("Any", new[item]),)) for item in node.before]
+            new[node] = SequencePoint(tuple(itertools.chain.from_iterable(held)))
+            continue
+        new[node] = _moved(node, new)
+        cuts = partitions.get(node) if isinstance(node, Operation) else None
+        if isinstance(node, Operation) and cuts is not None:
+            _check_cuts(node, cuts)
+            if cuts.count > 1:
+                made: dict[Operation, None] = {}
+                for name, _ in node.outputs:
+                    joined[node, name] = _joined(cast("Operation", new[node]), name, cuts, made)
+                shards[node] = tuple(made)
     return cast("Graph", new[graph])
+
+
+def _check_cuts(operation: Operation, cuts: Partition) -> None:
+    ascending = all(list(row) == sorted(row) for row in cuts.cuts)
+    if len(cuts.cuts) != operation.index.rank or cuts.box != operation.index or not ascending:
+        raise GraphError(
+            f"expand({operation.operator})",
+            "the cuts do not fit the index",
+            inputs={"cuts": cuts.cuts, "index": operation.index},
+            legal="ascending boundaries per dimension, first and last those of the index",
+        )
+    if operation.signature is None and cuts.count > 1:
+        raise GraphError(f"expand({operation.operator})", "the operation has no signature, so it cannot be cut")
 
 
 def _moved(node: Node, new: Mapping[Node, Node]) -> Node:
@@ -244,36 +280,39 @@ def _moved(node: Node, new: Mapping[Node, Node]) -> Node:
     return type(node)(*(move(getattr(node, f.name)) for f in fields(cast("Any", node))))
 
 
-def _joined(operation: Operation, output: str, cuts: Partition) -> Tensor:
-    """The output of a sharded operation: partial results combined, blocks concatenated."""
-    signature = operation.signature
-    if signature is None:
-        raise GraphError(f"expand({operation.operator})", "the operation has no signature, so it cannot be cut")
-    reduced = sorted(signature.monoids)
-    partial = any(cuts.grid[k] > 1 for k in reduced)
+def _joined(operation: Operation, output: str, cuts: Partition, made: dict[Operation, None]) -> Tensor:
+    """The output of a sharded operation: partial results combined, blocks concatenated; `made` collects the shards."""
     out = output_partition(operation, output, cuts)
-
-    def at(place: tuple[int, ...]) -> Tensor:
-        block = out.at(place)
-        index = index_of_output(operation, output, block)
-        if not partial:
-            return Tensor(shard_operation(operation, index), output)
-        parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
-        monoid = signature.monoids[reduced[0]]
-        total = _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), 0)
-        finish = op.operator_of(operation).finish
-        for name in finish:
-            late = slice_(operation.input(name), input_region(operation, name, index))
-            total = op.add(total, late)
-        return total
 
     def join(place: tuple[int, ...]) -> Tensor:
         dim = len(place)
         if dim == len(out.grid):
-            return at(place)
+            block = _output_block(operation, output, cuts, index_of_output(operation, output, out.at(place)))
+            made[cast("Operation", block.producer)] = None
+            return block
         return concat([join((*place, k)) for k in range(out.grid[dim])], dim)
 
     return join(())
 
 
-_REDUCE = {"sum": op.sum, "product": op.product, "max": op.max, "min": op.min}
+def _output_block(operation: Operation, output: str, cuts: Partition, index: Box) -> Tensor:
+    """One block of an output: one shard, or the partial results of several combined and finished."""
+    monoids = cast("Signature", operation.signature).monoids
+    if all(cuts.grid[k] == 1 for k in monoids):
+        return Tensor(shard_operation(operation, index), output)
+    parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
+    monoid = monoids[min(monoids)]
+    total = _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), parts[0].dtype)
+    finish = op.operator_of(operation).finish
+    for name in [n for n, _ in operation.inputs if n in finish]:
+        total = op.add(total, slice_(operation.input(name), input_region(operation, name, index)))
+    return total
+
+
+_REDUCE: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "sum": lambda x, dtype: op.sum(x, 0, dtype=dtype),
+    "product": lambda x, dtype: op.product(x, 0, dtype=dtype),
+    "max": lambda x, dtype: op.max(x, 0),
+    "min": lambda x, dtype: op.min(x, 0),
+}
+"""Monoid name -> the combination of partial results that are stacked along dimension 0, in their own type."""

@@ -96,7 +96,7 @@ class AffineMap:
         return AffineMap(matrix, self(inner.offset), inner.inputs)
 
     def cover(self, box: Box) -> Box:
-        """The exact bounding box of the image of a box; empty when the box is empty.
+        """The exact bounding box of the image of a box; empty when the box is empty (a rank of 0 has no empty box).
 
         Each output coordinate is a sum of independent terms, so its least and greatest values are reached
         term by term, by the sign of each coefficient.
@@ -226,8 +226,8 @@ class Projection:
         multiple of the least and at most the length reached so far times it.
         """
         total, domain = self.total, self._domain(box)
-        if domain.empty:
-            return Box(total(domain.start), (0,) * total.outputs)
+        if domain.empty:  # of rank 0 no box is empty
+            return Box(total(domain.start), (0,) * total.outputs) if total.outputs else AffineSet(total, domain)
         live = [j for j, extent in enumerate(domain.shape) if extent > 1]
         if any(sum(row[j] != 0 for row in total.matrix) > 1 for j in live):
             return AffineSet(total, domain)

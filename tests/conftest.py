@@ -1,0 +1,22 @@
+"""What every room's tests share: golden texts, updated by ``UPDATE_GOLDEN=1 pytest``."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """A function ``golden(name, text)`` that compares a text with ``tests/golden/<name>``."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"{path} is missing; write it with UPDATE_GOLDEN=1"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
