@@ -1,5 +1,6 @@
 """TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
 
+from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
 from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu, emit_zero
 from tileweave.teir.interpret import interpret, tile_address
@@ -20,10 +21,12 @@ from tileweave.teir.program import (
     Program,
     TensorSpec,
 )
+from tileweave.teir.schedule import Tiling
 from tileweave.teir.verify import Problem, Rule, problems, verify
 
 __all__ = [
     "Axis",
+    "Conflict",
     "First",
     "Guard",
     "Id",
@@ -41,6 +44,8 @@ __all__ = [
     "Program",
     "Rule",
     "TensorSpec",
+    "Tiling",
+    "byte_bounds",
     "dtype_name",
     "emit_contraction",
     "emit_copy",
@@ -51,7 +56,9 @@ __all__ = [
     "operands_of",
     "operation",
     "operations",
+    "out_of_bounds",
     "problems",
+    "races",
     "register",
     "tile_address",
     "verify",

@@ -9,7 +9,7 @@ the scratch tensor ``acc`` where the output is narrower than the sums it takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,7 @@ from tileweave.teir.build import Step, build
 from tileweave.teir.dtypes import contraction_dtype, is_float, width_bytes
 from tileweave.teir.program import Program, TensorSpec
 from tileweave.teir.reach import first_collision
-from tileweave.teir.schedule import Dim, Role, Tiling, choose
+from tileweave.teir.schedule import Dim, Role, Tiling, choose, fuse_dims
 
 __all__ = ["Operand", "emit_contraction", "emit_copy", "emit_relu", "emit_zero"]
 
@@ -147,7 +147,7 @@ def emit_contraction(
         body.append(Step("ReLU", (acc, acc)))
     if acc != "out":
         body.append(Step("Copy", (acc, "out")))
-    return build(name, tuple(specs), dims, tiling or choose(dims), body, offsets)
+    return build(name, tuple(specs), dims, tiling or choose(dims, "contraction"), body, offsets)
 
 
 def emit_copy(
@@ -252,7 +252,7 @@ def _elementwise(
     operands = ("out", "out") if in_place else tuple(spec.name for spec in specs)
     dims = _elementwise_dims(output, extents, strides)
     offsets = [operand.offset_bytes for _, operand in terms]
-    return build(name, tuple(specs), dims, tiling or choose(dims), [Step(operation, operands)], offsets)
+    return build(name, tuple(specs), dims, tiling or choose(dims, "elementwise"), [Step(operation, operands)], offsets)
 
 
 # ── equations and layouts ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -326,47 +326,63 @@ def _packed(output: str, extents: dict[str, int], strides: dict[str, int], width
 
 def _contraction_dims(
     inputs: Sequence[str], output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]
-) -> tuple[list[Dim], bool]:
+) -> tuple[tuple[Dim, ...], bool]:
     """The dims of a contraction in iteration order, and whether in0 and in1 change places.
 
-    The output's fastest letter is made an N axis: in1 must move along it. Letters of both inputs and the output are
-    batch dims, except when one of them is the fastest.
+    The output's fastest dim is made N, so in1 must move along it. Dims of both inputs and the output are batch; when
+    the fastest dim is one of them it is N all the same, and the dims of either input alone are M.
     """
-    letters = [letter for letter, extent in extents.items() if extent > 1]
-    moving = sorted((c for c in letters if c in output), key=lambda c: abs(strides[2][c]))
-    fastest = moving[0] if moving else ""
-    swapped = fastest in inputs[0] and fastest not in inputs[1]
-    second = inputs[0] if swapped else inputs[1]
-    first = inputs[1] if swapped else inputs[0]
 
-    def role(letter: str) -> Role:
+    def owner(letter: str) -> Role:
+        """A first sorting: in0's free letters M, in1's N; letters fuse only within these."""
         if letter not in output:
             return "K"
-        if letter in first and letter in second:
-            return "N" if letter == fastest else "batch"
-        return "N" if letter in second else "M"
+        both = letter in inputs[0] and letter in inputs[1]
+        return "batch" if both else "M" if letter in inputs[0] else "N"
 
-    position = 1 if swapped else 0
-    dims = [Dim(c, extents[c], tuple(s.get(c, 0) for s in strides), role(c)) for c in letters]
+    dims = fuse_dims(_dims(extents, strides, owner))
+    moving = [dim for dim in dims if dim.role != "K"]
+    fastest = min(moving, key=lambda dim: abs(dim.strides[2]), default=None)
+    swapped = fastest is not None and fastest.role == "M"
+    across = fastest is not None and fastest.role == "batch"
+
+    def role(dim: Dim) -> Role:
+        if dim is fastest:
+            return "N"
+        if dim.role in ("K", "batch"):
+            return dim.role
+        if across:
+            return "M"
+        return "N" if (dim.role == "N") != swapped else "M"
+
     rank = {"batch": 0, "M": 1, "N": 2, "K": 3}
+    reduced = 1 if swapped else 0
+    dims = tuple(Dim(dim.name, dim.extent, dim.strides, role(dim)) for dim in dims)
 
     def key(dim: Dim) -> tuple[int, int]:
-        return rank[dim.role], -abs(dim.strides[position if dim.role == "K" else 2])
+        if dim.role == "K":
+            return rank["K"], -max(abs(dim.strides[reduced]), abs(dim.strides[1 - reduced]))
+        return rank[dim.role], -abs(dim.strides[2])
 
-    return sorted(dims, key=key), swapped
+    return tuple(sorted(dims, key=key)), swapped
 
 
-def _elementwise_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> list[Dim]:
-    """The output's fastest letter is N, the source's fastest M if it is another; the order is the output's."""
-    letters = sorted((c for c in output if extents[c] > 1), key=lambda c: -abs(strides[-1][c]))
+def _elementwise_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> tuple[Dim, ...]:
+    """The output's fastest dim is N, the source's fastest M if it is another; the order is the output's."""
+    dims = fuse_dims(_dims({letter: extents[letter] for letter in output}, strides, lambda letter: "batch"))
+    dims = tuple(sorted(dims, key=lambda dim: -abs(dim.strides[-1])))
+    n = dims[-1] if dims else None
+    # a dim along which the source stands still is no help to it: broadcasts come last
+    m = min(dims[:-1], key=lambda dim: (dim.strides[0] == 0, abs(dim.strides[0]), abs(dim.strides[-1])), default=None)
+    return tuple(
+        Dim(dim.name, dim.extent, dim.strides, "N" if dim is n else "M" if dim is m else "batch") for dim in dims
+    )
 
-    def speed(letter: str) -> int:
-        return abs(strides[0].get(letter, 0)) or 1 << 62  # a broadcast letter does not move
 
-    n = letters[-1] if letters else ""
-    m = min((c for c in letters if c != n), key=speed, default="")
-
-    def role(letter: str) -> Role:
-        return "N" if letter == n else "M" if letter == m else "batch"
-
-    return [Dim(c, extents[c], tuple(s.get(c, 0) for s in strides), role(c)) for c in letters]
+def _dims(extents: dict[str, int], strides: Sequence[dict[str, int]], role: Callable[[str], Role]) -> tuple[Dim, ...]:
+    """One dim per letter of more than one step."""
+    return tuple(
+        Dim(letter, extent, tuple(s.get(letter, 0) for s in strides), role(letter))
+        for letter, extent in extents.items()
+        if extent > 1
+    )

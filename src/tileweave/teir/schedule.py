@@ -1,4 +1,9 @@
-"""Choosing tiles: which part of every axis a primitive consumes, and which part the schedule iterates."""
+"""Choosing tiles: which part of every axis a primitive consumes, and which part the schedule iterates.
+
+The choice is a deterministic rule of thumb. A contraction tile has about 64 x 256 outputs and 256 contracted steps, so
+that its panels stay in the caches of one core; a role takes its fastest dim, and more only while the tile is small. A
+divisor near the target is preferred, since a remainder doubles the branches of the schedule.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Dim", "Tiling", "choose", "untiled"]
+__all__ = ["Dim", "Role", "Target", "Tiling", "choose", "fuse_dims", "untiled"]
 
 Role = Literal["batch", "M", "N", "K"]
 
@@ -44,11 +49,118 @@ class Tiling:
         return "\n".join(self.reasons)
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a role's tile should be.
+
+    Args:
+        size: the number of steps aimed at, all dims of the role together.
+        enough: the steps in a role's fastest dims that make further dims unnecessary.
+        most: a dim up to this size is consumed whole, and divisors up to it are accepted.
+        multiple: of which a tile that does not divide its dim is made.
+    """
+
+    size: int
+    enough: int
+    most: int
+    multiple: int
+
+
+CONTRACTION = {"M": Target(64, 16, 96, 8), "N": Target(256, 32, 384, 16), "K": Target(256, 128, 384, 16)}
+TRANSPOSE = {"M": Target(64, 1, 96, 16), "N": Target(64, 1, 96, 16)}
+STREAM = {"M": Target(16, 1, 32, 8), "N": Target(8192, 64, 16384, 64)}
+
+
 def untiled(dims: Sequence[Dim]) -> Tiling:
     """Consumes every dim whole, except that batch dims are iterated."""
-    return Tiling(tuple(1 if dim.role == "batch" else dim.extent for dim in dims))
+    return Tiling(tuple(1 if dim.role == "batch" else dim.extent for dim in dims), ("every role is consumed whole",))
 
 
-def choose(dims: Sequence[Dim]) -> Tiling:
-    """The tiling that emitters use."""
-    return untiled(dims)
+def choose(dims: Sequence[Dim], kind: Literal["contraction", "elementwise"]) -> Tiling:
+    """The tiling that emitters use: the same for the same dims, on every machine.
+
+    Args:
+        dims: outermost first within each role.
+        kind: contractions tile for reuse, transposes for square tiles, other elementwise operations for long runs.
+
+    Example:
+        >>> m, n, k = Dim("m", 1000, (4000, 0, 4000), "M"), Dim("n", 50, (0, 4, 4), "N"), Dim("k", 90, (4, 200, 0), "K")
+        >>> print(choose((m, n, k), "contraction"))
+        M: m in tiles of 50 out of 1000
+        N: n whole (50)
+        K: k whole (90)
+    """
+    targets = CONTRACTION
+    if kind == "elementwise":
+        targets = TRANSPOSE if _transposes(dims) else STREAM
+    tiles = {dim.name: 1 for dim in dims}
+    reasons = []
+    for role, target in targets.items():
+        taken = 1
+        words = []
+        for dim in reversed([dim for dim in dims if dim.role == role]):
+            tile = 1 if taken >= target.enough else _tile(dim.extent, target, taken)
+            tiles[dim.name] = tile
+            taken *= tile
+            words.append(_say(dim, tile))
+        if words:
+            reasons.append(f"{role}: " + ", ".join(words))
+    iterated = [dim.name for dim in dims if dim.role == "batch"]
+    if iterated:
+        reasons.append("iterated: " + ", ".join(iterated))
+    return Tiling(tuple(tiles[dim.name] for dim in dims), tuple(reasons))
+
+
+def _transposes(dims: Sequence[Dim]) -> bool:
+    """Whether the source's fastest dim is not the output's: then M moves along it."""
+    speed = {dim.role: abs(dim.strides[0]) for dim in dims if dim.role != "batch"}
+    return 0 < speed.get("M", 0) < speed.get("N", 0)
+
+
+def _tile(extent: int, target: Target, taken: int) -> int:
+    """How much of a dim to consume when ``taken`` steps of its role are consumed already."""
+    size, most = max(target.size // taken, 1), max(target.most // taken, 1)
+    if extent <= most:
+        return extent
+    if size < 4:
+        return 1
+    divisors = [d for d in range(max(size // 2, 2), most + 1) if extent % d == 0]
+    if divisors:
+        # the nearest to the target; among equals a multiple, then the larger
+        return min(divisors, key=lambda d: (abs(d - size) > size // 4, d % target.multiple != 0, abs(d - size), -d))
+    even = -(-extent // -(-extent // size))
+    rounded = -(-even // target.multiple) * target.multiple
+    return rounded if rounded <= most else even
+
+
+def _say(dim: Dim, tile: int) -> str:
+    if tile == dim.extent:
+        return f"{dim.name} whole ({tile})"
+    if tile == 1:
+        return f"{dim.name} iterated ({dim.extent})"
+    rest = dim.extent % tile
+    return f"{dim.name} in tiles of {tile} out of {dim.extent}" + (f" and a rest of {rest}" if rest else "")
+
+
+def fuse_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Fewer dims for the same loops: two dims of a role are one when the outer steps over exactly the inner.
+
+    Example:
+        >>> a, b = Dim("a", 3, (8, 80), "M"), Dim("b", 2, (4, 40), "M")
+        >>> fuse_dims((a, b))
+        (Dim(name='ab', extent=6, strides=(4, 40), role='M'),)
+    """
+    result = list(dims)
+    k = 0
+    while k < len(result):
+        inner = result[k]
+        for outer in result:
+            fits = all(s == t * inner.extent for s, t in zip(outer.strides, inner.strides, strict=True))
+            if outer is not inner and outer.role == inner.role and fits:
+                fused = Dim(outer.name + inner.name, outer.extent * inner.extent, inner.strides, inner.role)
+                result[k] = fused
+                result.remove(outer)
+                k = -1
+                break
+        k += 1
+    return tuple(result)
