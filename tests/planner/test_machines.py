@@ -1,0 +1,63 @@
+import pytest
+
+from tileweave.errors import PlanError
+from tileweave.planner import machines
+from tileweave.planner.machines import bytes_from, size_text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2GiB", 2 << 30), ("1kb", 1000), ("1.5 KiB", 1536), ("1e6", 10**6), (4096, 4096), ("7", 7)]
+)
+def test_amounts_of_memory(text, size):
+    assert bytes_from(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "2 gigs", "-1GiB", "0", "1..2MB"])
+def test_what_is_no_amount_of_memory_is_refused(text):
+    with pytest.raises(PlanError, match="amount of memory"):
+        bytes_from(text)
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.5])
+def test_what_is_no_count_of_machines_is_refused(count):
+    with pytest.raises(PlanError, match="cannot be used"):
+        machines(count)
+
+
+def test_a_toml_file_describes_machines(tmp_path):
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        '[defaults]\nmemory = "2GiB"\ncores = 3\n[link]\nbytes_per_second = 5e9\nseconds = 1e-5\n'
+        '[task]\nseconds = 1e-3\n[[machine]]\nname = "a"\n[[machine]]\nname = "b"\nmemory = "8GiB"\n'
+    )
+    found = machines(path)
+    assert [(m.name, m.memory_bytes, m.cores) for m in found.machines] == [("a", 2 << 30, 3), ("b", 8 << 30, 3)]
+    assert (found.link_bytes_per_second, found.link_seconds, found.task_seconds) == (5e9, 1e-5, 1e-3)
+    assert [m.memory_bytes for m in machines(found, memory="1GiB").machines] == [1 << 30] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[[machine]]\nmemroy = 3", "memroy"),
+        ("x = 1\n[[machine]]", "'x' is not known"),
+        ("", r"no \[\[machine\]\]"),
+        ("[[machine]\n", "not TOML"),
+        ("[link]\nbytes_per_second = -1\n[[machine]]", "bytes_per_second is -1"),
+        ("[[machine]]\nname='a'\n[[machine]]\nname='a'", "share a name"),
+    ],
+)
+def test_a_file_that_describes_no_machines_is_refused(tmp_path, text, problem):
+    path = tmp_path / "m.toml"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=problem):
+        machines(path)
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(PlanError, match="cannot be read"):
+        machines("no/such/file.toml")
+
+
+def test_sizes_for_people():
+    assert [size_text(n) for n in (0, 512, 1536, 300 << 20, 5 << 40)] == ["0 B", "512 B", "1.5 KiB", "300 MiB", "5 TiB"]

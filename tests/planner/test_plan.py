@@ -1,0 +1,239 @@
+"""Plans: cuts, tasks, costs. The oracle for values is the NumPy evaluator; for bytes, counting points."""
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+
+from tileweave import graph as g
+from tileweave.errors import PlanError, VerifyError
+from tileweave.graph.monoids import MONOIDS
+from tileweave.graph.operators import operator_of
+from tileweave.graph.select import view
+from tileweave.planner import machines, make_plan, placement, simulate, tasks
+from tileweave.planner.plan import Plan
+from tileweave.planner.search import candidates, steps_of
+from tileweave.planner.simulate import costed
+from tileweave.planner.tasks import PARTIAL
+from tileweave.space import Box
+
+
+def describe(operation, stage):
+    return stage
+
+
+def plan_of(*tensors, count=4, memory="1GiB", **rates):
+    return make_plan(g.Graph.of(*tensors), machines(count, memory=memory, **rates), describe)
+
+
+def mlp(rng, batch=37, dims=(11, 7, 5)):
+    a, b, c = dims
+    x, w1, b1, w2 = (g.as_tensor(rng.standard_normal(s)) for s in ((batch, a), (a, b), (b,), (b, c)))
+    return g.softmax(g.matmul(g.relu(g.linear(x, w1, b1)), w2))
+
+
+def run_by_tasks(plan: Plan):
+    """A plan executed by its tasks alone, each from the blocks that it names: the meaning of `tasks`."""
+    made = tasks(plan)
+    blocks: dict[int, np.ndarray] = {}
+    results = {sink: np.empty(sink.tensor.shape, sink.tensor.dtype) for sink in plan.graph.sinks}
+    written = {sink: np.zeros(sink.tensor.shape, int) for sink in plan.graph.sinks}
+
+    def fetch(read):
+        out = np.empty(read.box.shape, read.tensor.dtype)
+        filled = np.zeros(read.box.shape, int)
+        for piece in read.pieces:
+            at = tuple(
+                slice(a - o, b - o) for a, b, o in zip(piece.box.start, piece.box.stop, read.box.start, strict=True)
+            )
+            filled[at] += 1
+            if piece.task >= 0:
+                out[at] = view(blocks[piece.task], piece.block, piece.map, piece.box)
+            elif piece.source is not None:
+                out[at] = view(piece.source.data.array, piece.block, piece.map, piece.box)
+            else:
+                out[at] = piece.fill
+        assert (filled == 1).all(), "pieces cover the region once"
+        return out
+
+    for task in made:
+        assert all(n < task.number for n in task.needs)
+        step = plan.steps[task.step]
+        if step.stage == "store":
+            at = tuple(slice(a, b) for a, b in zip(task.out.start, task.out.stop, strict=True))
+            results[step.node][at] = fetch(task.reads[0])
+            written[step.node][at] += 1
+        elif step.stage == "combine":
+            parts = [fetch(r) for r in task.reads if r.name == PARTIAL]
+            late = {r.name: fetch(r) for r in task.reads if r.name != PARTIAL}
+            total = parts[0]
+            for part in parts[1:]:
+                total = MONOIDS[next(iter(step.node.signature.monoids.values()))].combine(total, part)
+            finished = operator_of(step.node).finished
+            blocks[task.number] = finished(step.node, total, late) if finished else total
+        else:
+            inputs = {r.name: fetch(r) for r in task.reads}
+            blocks[task.number] = operator_of(step.node).block(step.node, inputs)["out"]
+        if step.stage != "store":
+            assert blocks[task.number].shape == task.out.shape
+    assert all((count == 1).all() for count in written.values()), "every element is stored once"
+    return list(results.values()), made
+
+
+def test_tasks_compute_the_value_under_any_choice_of_grids():
+    rng, chance = np.random.default_rng(0), random.Random(0)
+    y = mlp(rng)
+    loss = g.sum(g.log(y)[:, ::-1] * y[1:2])
+    graph = g.Graph.of(y, loss)
+    want = g.evaluate([sink.tensor for sink in graph.sinks])
+    for count in (1, 2, 3, 4, 6):
+        for waves in (1, 2, 5):
+            grids = {op: chance.choice(candidates(op, count)) for op in graph.operations}
+            steps = steps_of(graph, grids, count, describe, lambda sink: None, waves)
+            plan, result = costed(Plan(graph, machines(count), steps))
+            got, made = run_by_tasks(plan)
+            for a, b in zip(want, got, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-12)
+            assert len(made) == plan.tasks
+            assert len(result.spans) == plan.tasks
+
+
+def test_bytes_moved_are_the_points_that_lie_elsewhere():
+    rng = np.random.default_rng(1)
+    plan = plan_of(mlp(rng), count=4)
+    made = tasks(plan)
+    counted = 0
+    for task in made:
+        for read in task.reads:
+            points = set()
+            for piece in read.pieces:
+                if piece.task >= 0 and made[piece.task].machine != task.machine:
+                    points |= {(piece.task, piece.map(p)) for p in piece.box}
+            counted += len(points) * read.tensor.dtype.itemsize
+    assert plan.bytes_moved == counted
+
+
+def test_a_chain_of_row_wise_operations_moves_nothing():
+    x = g.as_tensor(np.ones((64, 8), np.float32))
+    plan = plan_of(g.relu(g.exp(x) * 2.0), count=4)
+    assert plan.bytes_moved == 0
+    assert {step.cuts.grid for step in plan.steps} == {(4, 1)}
+
+
+def test_a_long_contraction_is_cut_along_its_reduction():
+    a = g.exp(g.as_tensor(np.ones((8, 40000))))
+    b = g.exp(g.as_tensor(np.ones((40000, 8))))
+    plan = plan_of(g.matmul(a, b), count=4, flops_per_second=1e9)
+    stages = {(step.name, step.stage): step.cuts.grid for step in plan.steps}
+    assert stages["matmul", "partial"] == (1, 1, 4)
+    assert plan.bytes_moved < 8 * 8 * 8 * 4
+
+
+def test_peak_memory_is_what_the_tasks_hold():
+    """Recounted block by block from the tasks, without the simulator."""
+    plan = plan_of(mlp(np.random.default_rng(2)), count=2)
+    made = tasks(plan)
+    last = {}
+    for task in made:
+        for read in task.reads:
+            for piece in read.pieces:
+                last[piece.task] = task.number
+    peak = [0, 0]
+    for task in made:
+        alive = [t for t in made if t.number < task.number and last.get(t.number, -1) >= task.number]
+        held = sum(t.out.size * 8 for t in alive if t.machine == task.machine)
+        for read in task.reads:
+            local = len(read.pieces) == 1 and read.pieces[0].task >= 0
+            if not (local and made[read.pieces[0].task].machine == task.machine):
+                held += read.box.size * 8
+        if plan.steps[task.step].stage != "store":
+            held += task.out.size * 8
+        peak[task.machine] = max(peak[task.machine], held)
+    assert plan.peak_bytes == tuple(peak)
+
+
+def test_waves_lower_the_peak_until_the_budget_holds():
+    x = g.as_tensor(np.ones((4096, 64)))
+    y = g.relu(g.exp(x) * 2.0)
+    whole = plan_of(y, count=1).peak_bytes[0]
+    small = plan_of(y, count=1, memory=whole // 8)
+    assert small.peak_bytes[0] <= whole // 8
+    assert small.steps[0].cuts.count >= 8
+    np.testing.assert_array_equal(run_by_tasks(small)[0][0], np.maximum(np.exp(np.ones((4096, 64))) * 2, 0))
+
+
+def test_a_budget_that_nothing_meets_is_refused_with_the_least_that_would_do():
+    y = g.matmul(g.as_tensor(np.ones((300, 300))), g.as_tensor(np.ones((300, 300))))
+    with pytest.raises(PlanError) as caught:
+        plan_of(y, count=1, memory=1000)
+    error = caught.value
+    assert "matmul" in str(error) and "operation" in str(error)
+    assert plan_of(y, count=1, memory=error.least_bytes).peak_bytes[0] <= error.least_bytes
+    with pytest.raises(PlanError):
+        plan_of(y, count=1, memory=error.least_bytes - 1)
+
+
+def test_plans_are_deterministic():
+    first, second = (plan_of(mlp(np.random.default_rng(3))).to_json() for _ in range(2))
+    assert first == second
+
+
+def test_explain_and_json_state_the_same_totals():
+    plan = plan_of(mlp(np.random.default_rng(4)), count=4)
+    data = json.loads(json.dumps(plan.to_json()))
+    assert data["bytes_moved"] == plan.bytes_moved == sum(s["bytes_moved"] for s in data["steps"])
+    assert data["flops"] == pytest.approx(sum(s["flops"] for s in data["steps"]))
+    text = plan.explain()
+    for step in data["steps"]:
+        assert step["operation"] in text
+    assert "peak memory" in text and "moved between machines" in text
+
+
+def test_placement_is_a_layout_from_shards_to_machines_and_waves():
+    for count, machine_count in itertools.product((1, 2, 3, 4, 8, 12), (1, 2, 4)):
+        layout = placement(count, machine_count)
+        seen = [(layout(k)["machine"], layout(k)["wave"]) for k in range(count)]
+        assert len(set(seen)) == count
+        assert all(0 <= m < machine_count for m, _ in seen)
+
+
+def test_a_pinned_sink_runs_on_its_machine():
+    x = g.exp(g.as_tensor(np.ones((8, 8))))
+    graph = g.Graph.of(g.Sink(x, g.MemoryTarget(), 2))
+    plan = make_plan(graph, machines(4, memory="1GiB"), describe)
+    assert {t.machine for t in tasks(plan) if plan.steps[t.step].stage == "store"} == {2}
+    with pytest.raises(PlanError, match="machine 9"):
+        make_plan(g.Graph.of(g.Sink(x, g.MemoryTarget(), 9)), machines(4), describe)
+
+
+def test_sequence_points_order_tasks():
+    x = g.as_tensor(np.ones((8, 8)))
+    first = g.Sink(g.exp(x), g.MemoryTarget())
+    point = g.SequencePoint((first,))
+    late = g.relu(x).producer
+    ordered = g.Operation(
+        late.operator, late.index, late.inputs, late.outputs, late.parameters, late.signature, (point,)
+    )
+    graph = g.Graph((point, g.SequencePoint((g.Sink(g.Tensor(ordered), g.MemoryTarget()),))))
+    plan = make_plan(graph, machines(2, memory="1GiB"), describe)
+    made = tasks(plan)
+    stores = [t.number for t in made if plan.steps[t.step].node is first]
+    for task in made:
+        if plan.steps[task.step].node is ordered:
+            assert set(stores) <= set(task.needs)
+            assert max(stores) < task.number
+
+
+def test_a_malformed_graph_is_refused_before_planning():
+    bad = g.Operation("no such operator", Box.of((2,)), (), (("out", g.TensorType((2,), np.float32)),))
+    with pytest.raises(VerifyError, match=r"operation\.operator-known"):
+        plan_of(g.Tensor(bad))
+
+
+def test_the_simulated_time_is_at_least_the_longest_chain_and_at_most_the_sum():
+    plan = plan_of(mlp(np.random.default_rng(5)), count=4)
+    result = simulate(plan)
+    lengths = [end - start for _, _, start, end in result.spans]
+    assert max(lengths) <= result.seconds <= sum(lengths) + 1e-12
