@@ -25,7 +25,16 @@ from tileweave.errors import NoLayout, Undecided
 from tileweave.layout.cute_value import Pair
 from tileweave.layout.layout import Coord
 
-__all__ = ["BOUND", "coalesce_flat", "compose_flat", "evaluate_flat", "flat_text", "linear_on", "no_layout"]
+__all__ = [
+    "BOUND",
+    "check_domain",
+    "coalesce_flat",
+    "compose_flat",
+    "evaluate_flat",
+    "flat_text",
+    "linear_on",
+    "no_layout",
+]
 
 BOUND = 1 << 20
 """The most points that one decision enumerates; beyond it the answer is `Undecided`."""
@@ -100,7 +109,7 @@ def compose_flat(a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[
     quick = _structural(a, b)
     if quick is not None:
         return quick
-    _check_domain(a, b, where, inputs)
+    check_domain(a, b, where, inputs)
     zero = 0 * a[0][1] if a else 0
     digits: list[list[Digit]] = []
     for k, (n, s) in enumerate(b):
@@ -149,8 +158,8 @@ def _structural(a: Sequence[Pair], b: Sequence[Pair]) -> list[list[Pair]] | None
     return out
 
 
-def _check_domain(a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[str, object]) -> None:
-    """B must stay inside [0, size A): layouts are finite here."""
+def check_domain(a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[str, object]) -> None:
+    """Refuses an inner layout B that leaves [0, size A): layouts are finite here."""
     domain = prod(n for n, _d in a)
     for sign in (1, -1):
         corner = tuple(n - 1 if sign * s > 0 else 0 for n, s in b)

@@ -27,6 +27,7 @@ __all__ = [
     "Underscore",
     "_",
     "compatible",
+    "concat",
     "congruent",
     "crd2crd",
     "crd2idx",
@@ -37,6 +38,7 @@ __all__ = [
     "mode_path",
     "new_layout",
     "rank",
+    "select_modes",
     "size",
     "tuple_text",
     "weakly_congruent",
@@ -471,7 +473,7 @@ class CuteLayout:
         if isinstance(crd, list):
             crd = tuple(crd)
         if crd is None or any(item is _ or item is None for item in flat_tuple(crd)):
-            return _concat(list(_select(crd, self, True)))
+            return concat(list(select_modes(crd, self, True)))
         return _dot(crd, self.shape, self.stride, "layout(coordinate)")
 
     def __getitem__(self, mode: int) -> CuteLayout:
@@ -525,16 +527,16 @@ def new_layout(shape: Any, stride: Any) -> CuteLayout:
 _set: Callable[[Any, str, Any], None] = object.__setattr__
 
 
-def _concat(layouts: list[CuteLayout]) -> CuteLayout:
-    """The layout whose modes are the given layouts; a single one stands for itself."""
-    if len(layouts) == 1:
+def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
+    """The layout whose modes are the given layouts; a single one stands for itself unless `keep` asks for a tuple."""
+    if len(layouts) == 1 and not keep:
         return layouts[0]
     if layouts and any(isinstance(a.zero, Coord) for a in layouts):  # mixed strides become coordinates together
         return CuteLayout(tuple(a.shape for a in layouts), tuple(a.stride for a in layouts))
     return new_layout(tuple(a.shape for a in layouts), tuple(a.stride for a in layouts))
 
 
-def _select(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
+def select_modes(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
     """The modes at which `crd` is (not) free, in order; tuples of the coordinate descend."""
     if isinstance(crd, tuple):
         if not isinstance(layout.shape, tuple) or len(crd) != len(layout.shape):
@@ -545,9 +547,9 @@ def _select(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
                 legal="_ or a coordinate for each mode",
             )
         for c, mode in zip(crd, layout, strict=True):
-            kept = list(_select(c, mode, free))
+            kept = list(select_modes(c, mode, free))
             if isinstance(c, tuple) and kept:
-                yield _concat(kept)
+                yield concat(kept)
             else:
                 yield from kept
         return

@@ -1,0 +1,543 @@
+"""CuTe's notation: nested ``shape:stride`` layouts, **first mode fastest**, with every operation exact.
+
+The face of the room for CuTe users: ``from tileweave.layout import cute``. Names and orders are CuTe's. Layouts are
+finite, a refusal carries its witness, and where CuTe rounds up there is a separate name that returns the predicate.
+The operations live beside this file: values (`cute_value`), algebra (`cute_algebra`), tiling (`cute_tiling`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tileweave.errors import Incongruent, LayoutError, NoLayout
+from tileweave.layout.cute_algebra import (
+    coalesce,
+    complement,
+    composition,
+    composition_unbounded,
+    cosize,
+    filter_layout,
+    filter_zeros,
+    left_inverse,
+    max_common_layout,
+    max_common_vector,
+    nullspace,
+    right_inverse,
+)
+from tileweave.layout.cute_tiling import (
+    Cover,
+    blocked_product,
+    cover_divide,
+    cover_tile_to_shape,
+    downcast,
+    flat_divide,
+    flat_product,
+    logical_divide,
+    logical_product,
+    make_ordered_layout,
+    raked_product,
+    recast_layout,
+    tile_to_shape,
+    tiled_divide,
+    tiled_product,
+    upcast,
+    zipped_divide,
+    zipped_product,
+)
+from tileweave.layout.cute_value import (
+    CuteLayout,
+    E,
+    Shape,
+    Underscore,
+    _,
+    compatible,
+    concat,
+    congruent,
+    crd2crd,
+    crd2idx,
+    depth,
+    flat_tuple,
+    idx2crd,
+    make_shape,
+    new_layout,
+    rank,
+    select_modes,
+    size,
+    weakly_congruent,
+    zip_shape,
+)
+from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.swizzle import (
+    ComposedLayout,
+    F2Map,
+    Swizzle,
+    XorLayout,
+    f2_from_layout,
+    f2_from_swizzle,
+    f2_to_layout,
+    make_swizzle,
+    xor_strides,
+)
+
+__all__ = [
+    "ComposedLayout",
+    "Cover",
+    "CuteLayout",
+    "E",
+    "F2Map",
+    "Swizzle",
+    "XorLayout",
+    "_",
+    "blocked_product",
+    "coalesce",
+    "compatible",
+    "complement",
+    "composition",
+    "composition_unbounded",
+    "congruent",
+    "cosize",
+    "cover_divide",
+    "cover_tile_to_shape",
+    "crd2crd",
+    "crd2idx",
+    "depth",
+    "dice",
+    "downcast",
+    "f2_from_layout",
+    "f2_from_swizzle",
+    "f2_to_layout",
+    "filter_layout",
+    "filter_zeros",
+    "flat_divide",
+    "flat_product",
+    "flatten",
+    "from_coordinate_map",
+    "from_index_map",
+    "get",
+    "group",
+    "idx2crd",
+    "left_inverse",
+    "logical_divide",
+    "logical_product",
+    "make_identity_layout",
+    "make_layout",
+    "make_layout_like",
+    "make_ordered_layout",
+    "make_swizzle",
+    "max_common_layout",
+    "max_common_vector",
+    "nullspace",
+    "parse",
+    "raked_product",
+    "rank",
+    "recast_layout",
+    "right_inverse",
+    "select",
+    "shape",
+    "size",
+    "slice_",
+    "slice_and_offset",
+    "stride",
+    "take",
+    "tile_to_shape",
+    "tiled_divide",
+    "tiled_product",
+    "to_coordinate_map",
+    "to_index_map",
+    "ungroup",
+    "upcast",
+    "weakly_congruent",
+    "xor_strides",
+    "zipped_divide",
+    "zipped_product",
+]
+
+
+# --- constructors: first mode fastest
+
+
+def make_layout(*parts: Any) -> CuteLayout:
+    """A layout from a shape (column-major strides), from shape and stride, or from layouts as its modes.
+
+    Args:
+        parts: a shape; a shape and a stride; or one or more layouts. A linear index runs first mode fastest.
+
+    Example:
+        >>> print(make_layout((2, (3, 4))), make_layout((2, 3), (3, 1)))
+        (2,(3,4)):(1,(2,6)) (2,3):(3,1)
+        >>> print(make_layout(make_layout(2, 1), make_layout((3, 4), (2, 6))))
+        (2,(3,4)):(1,(2,6))
+
+    Source: CuTe.
+    """
+    where = "make_layout(*parts)"
+    if parts and all(isinstance(p, CuteLayout) for p in parts):
+        return concat(list(parts), keep=True)
+    if len(parts) == 1:
+        return make_ordered_layout(make_shape(parts[0], where), 0)
+    if len(parts) == 2 and not any(isinstance(p, CuteLayout) for p in parts):
+        return CuteLayout(*parts)
+    raise LayoutError(where, f"{len(parts)} parts make no layout", legal="a shape; a shape and a stride; layouts")
+
+
+def make_layout_like(layout: CuteLayout) -> CuteLayout:
+    """The compact layout of the same shape whose strides keep the order of the given ones; zero strides stay zero.
+
+    Example:
+        >>> print(make_layout_like(CuteLayout((4, 3, 2), (10, 0, 1))))
+        (4,3,2):(2,0,1)
+
+    Source: CuTe.
+    """
+    where = "make_layout_like(layout)"
+    if isinstance(layout.zero, Coord):
+        raise LayoutError(where, "coordinate strides have no order", inputs={"layout": layout}, legal="integer strides")
+    strides = [0] * len(layout.flat)
+    run = 1
+    for k in sorted(range(len(strides)), key=lambda k: abs(layout.flat[k][1])):
+        n, d = layout.flat[k]
+        if d:
+            strides[k] = run
+            run *= n
+    return new_layout(layout.shape, zip_shape(layout.shape, iter(strides)))
+
+
+def make_identity_layout(shape: Any) -> CuteLayout:
+    """The layout that maps each coordinate to itself: the stride of every leaf is its unit vector `E`.
+
+    Example:
+        >>> print(make_identity_layout((2, (3, 4))))
+        (2,(3,4)):(1@0,(1@0@1,1@1@1))
+    """
+    where = "make_identity_layout(shape)"
+    checked = make_shape(shape, where)
+
+    def units(part: Shape, path: tuple[int, ...]) -> Any:
+        return tuple(units(s, (*path, k)) for k, s in enumerate(part)) if isinstance(part, tuple) else E(*path)
+
+    return CuteLayout(checked, units(checked, ()) if isinstance(checked, tuple) else E(0))
+
+
+# --- parts
+
+
+def shape(layout: CuteLayout, *path: int) -> Any:
+    """The shape of a layout, or of the mode at `path`."""
+    return get(layout, *path).shape
+
+
+def stride(layout: CuteLayout, *path: int) -> Any:
+    """The stride of a layout, or of the mode at `path`."""
+    return get(layout, *path).stride
+
+
+def get(layout: CuteLayout, *path: int) -> CuteLayout:
+    """The sublayout at a path of mode numbers, outermost first.
+
+    Example:
+        >>> print(get(CuteLayout((2, (3, 4)), (1, (2, 6))), 1, 0))
+        3:2
+    """
+    for mode in path:
+        layout = layout[mode]
+    return layout
+
+
+def take(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
+    """The modes ``begin .. end - 1`` as a layout."""
+    if not 0 <= begin < end <= rank(layout):
+        raise LayoutError(
+            "take(layout, begin, end)",
+            f"there are no modes {begin} to {end}",
+            inputs={"layout": layout},
+            legal=f"0 <= begin < end <= {rank(layout)}",
+        )
+    return concat(list(layout)[begin:end], keep=True)
+
+
+def select(layout: CuteLayout, *modes: int) -> CuteLayout:
+    """The named modes, in the order named.
+
+    Example:
+        >>> print(select(CuteLayout((2, 3, 4), (1, 2, 6)), 2, 0))
+        (4,2):(6,1)
+    """
+    return concat([layout[k] for k in modes], keep=True)
+
+
+def group(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
+    """The same map with the modes ``begin .. end - 1`` nested into one; linear indices keep their values.
+
+    Example:
+        >>> print(group(CuteLayout((2, 3, 4), (1, 2, 6)), 1, 3))
+        (2,(3,4)):(1,(2,6))
+    """
+    modes = list(layout)
+    return concat([*modes[:begin], take(layout, begin, end), *modes[end:]], keep=True)
+
+
+def ungroup(layout: CuteLayout, mode: int) -> CuteLayout:
+    """The same map with one nested mode opened; inverse of `group`.
+
+    Example:
+        >>> print(ungroup(CuteLayout((2, (3, 4)), (1, (2, 6))), 1))
+        (2,3,4):(1,2,6)
+    """
+    inner = layout[mode]
+    modes = list(layout)
+    mode %= len(modes)
+    return concat([*modes[:mode], *inner, *modes[mode + 1 :]], keep=True)
+
+
+def flatten(layout: CuteLayout) -> CuteLayout:
+    """The same map without nesting.
+
+    Example:
+        >>> print(flatten(CuteLayout((2, (3, 4)), (1, (2, 6)))))
+        (2,3,4):(1,2,6)
+    """
+    if not isinstance(layout.shape, tuple):
+        return layout
+    return new_layout(flat_tuple(layout.shape), flat_tuple(layout.stride))
+
+
+def slice_(layout: CuteLayout, crd: Any) -> CuteLayout:
+    """The modes at which the coordinate is `_` (or None), in order; `slice_and_offset` gives the offset of the rest.
+
+    Example:
+        >>> print(slice_(CuteLayout((2, (3, 4)), (1, (2, 6))), (1, (_, 2))))
+        3:2
+
+    Source: CuTe, ``slice``.
+    """
+    return concat(list(select_modes(crd, layout, True)))
+
+
+def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
+    """The sliced layout and the value of the fixed coordinates: ``layout(crd with _ = c) = offset + sliced(c)``.
+
+    Example:
+        >>> sliced, offset = slice_and_offset(CuteLayout((2, (3, 4)), (1, (2, 6))), (1, (_, 2)))
+        >>> print(sliced, offset)
+        3:2 13
+    """
+    return slice_(layout, crd), layout(_zeroed(crd))
+
+
+def _zeroed(crd: Any) -> Any:
+    """The coordinate with 0 in place of every `_`."""
+    if isinstance(crd, tuple):
+        return tuple(map(_zeroed, crd))
+    return 0 if crd is None or isinstance(crd, Underscore) else crd
+
+
+def dice(layout: CuteLayout, crd: Any) -> CuteLayout:
+    """The modes at which the coordinate is **not** `_`, in order; the complement of `slice_`.
+
+    Example:
+        >>> print(dice(CuteLayout((2, (3, 4)), (1, (2, 6))), (1, (_, 2))))
+        (2,4):(1,6)
+
+    Source: CuTe, ``dice``.
+    """
+    return concat(list(select_modes(crd, layout, False)))
+
+
+# --- text
+
+
+def parse(text: str) -> CuteLayout:
+    """The layout that CuTe's text form spells; inverse of ``str``.
+
+    Args:
+        text: ``shape:stride`` with nested parentheses, coordinate strides as ``2@1`` or ``1@0@1``; or a shape alone,
+            which gets column-major strides. Blanks and ``_`` before numbers are ignored.
+
+    Raises:
+        LayoutError: text that is no layout, with the position.
+
+    Example:
+        >>> print(parse("((2, 2), 4):((1, 8), 2)"), parse("(_4,_8)"))
+        ((2,2),4):((1,8),2) (4,8):(1,4)
+    """
+    where = "parse(text)"
+    tokens = [t for t in re.split(r"(\d+(?:@\w+)+|\d+|[(),:+-])|\s+|_(?=\d)", text) if t and t.strip()]
+    legal = "e.g. ((2,2),4):((1,8),2)"
+    at = 0
+
+    def fail() -> LayoutError:
+        found = tokens[at] if at < len(tokens) else "the end"
+        return LayoutError(where, f"unexpected {found!r} at token {at}", inputs={"text": text}, legal=legal)
+
+    def peek() -> str:
+        return tokens[at] if at < len(tokens) else ""
+
+    def tree() -> Any:
+        nonlocal at
+        if peek() != "(":
+            return leaf()
+        at += 1
+        items: list[Any] = []
+        while peek() != ")":
+            items.append(tree())
+            if peek() == ",":
+                at += 1
+            elif peek() != ")":
+                raise fail()
+        at += 1
+        return tuple(items)
+
+    def leaf() -> Any:
+        nonlocal at
+        total: Any = None
+        sign = 1
+        while True:
+            while peek() in ("-", "+"):
+                sign = -sign if peek() == "-" else sign
+                at += 1
+            if not peek()[:1].isdigit():
+                raise fail()
+            value = _term(peek(), sign)
+            at += 1
+            if total is None:
+                total = value
+            else:
+                total = Coord.of(total) + Coord.of(value)
+            if peek() not in ("+", "-"):
+                return total
+            sign = 1
+
+    first = tree()
+    if at == len(tokens):
+        return make_layout(first)
+    if peek() != ":":
+        raise fail()
+    at += 1
+    second = tree()
+    if at != len(tokens):
+        raise fail()
+    return CuteLayout(first, second)
+
+
+def _term(token: str, sign: int) -> Any:
+    number, *names = token.split("@")
+    if not names:
+        return sign * int(number)
+    if all(name.isdecimal() for name in names):
+        return sign * int(number) * E(*(int(name) for name in reversed(names)))
+    if len(names) == 1:
+        return Coord.of({names[0]: sign * int(number)})
+    raise LayoutError("parse(text)", f"{token!r} names no axis", legal="2@1, 1@0@1 or 4@lane")
+
+
+# --- conversions to and from the core: two maps, two names
+
+
+def _core(pairs: list[tuple[int, Any]]) -> Layout:
+    return Layout(tuple(Iter(n, Coord.of(d)) for n, d in pairs))
+
+
+def to_index_map(layout: CuteLayout) -> Layout:
+    """The core layout with the same value at every **linear index**: the flat modes in reverse, since the core is
+    row-major and CuTe is not.
+
+    Example:
+        >>> print(to_index_map(CuteLayout((2, 3), (1, 10))))
+        (3:10@m, 2:1@m)
+    """
+    return _core(list(reversed(layout.flat)))
+
+
+def to_coordinate_map(layout: CuteLayout) -> Layout:
+    """The core layout with the same value at every **coordinate** of the top-level modes, under the row-major shape of
+    their sizes: top-level order kept, each mode reversed inside.
+
+    Example:
+        >>> print(to_coordinate_map(CuteLayout(((2, 2), 3), ((1, 8), 2))))
+        (2:8@m, 2:1@m, 3:2@m)
+    """
+    return _core([pair for mode in layout for pair in reversed(mode.flat)])
+
+
+def _plain(core: Layout, where: str) -> None:
+    if any(it.extent > 1 for it in core.replica) or core.offset:
+        part = "replicas" if any(it.extent > 1 for it in core.replica) else f"the offset {core.offset}"
+        raise NoLayout(
+            where,
+            f"a CuTe layout has no {part.removeprefix('the ')}",
+            inputs={"core": core},
+            legal="a core layout with empty R and O; keep the offset beside it",
+            facts={
+                "witness": {
+                    "points": (0,),
+                    "values": (core.offset,),
+                    "condition": "the origin goes to 0, one value each",
+                }
+            },
+        )
+
+
+def _strides(core: Layout) -> list[tuple[int, Any]]:
+    """The iters with integer strides where all lie on the default axis, with coordinates otherwise."""
+    one_axis = all(set(it.stride.axes) <= {DEFAULT_AXIS} for it in core.shard)
+    return [(it.extent, it.stride[DEFAULT_AXIS] if one_axis else it.stride) for it in core.shard]
+
+
+def from_index_map(core: Layout) -> CuteLayout:
+    """The flat CuTe layout with the value of a core layout at every linear index; inverse of `to_index_map`.
+
+    Raises:
+        NoLayout: the core layout has replicas or an offset.
+    """
+    _plain(core, "from_index_map(core)")
+    pairs = _strides(core)[::-1]
+    if len(pairs) == 1:
+        return CuteLayout(*pairs[0])
+    return CuteLayout(tuple(n for n, _d in pairs), tuple(d for _n, d in pairs))
+
+
+def from_coordinate_map(core: Layout, shape: tuple[int, ...]) -> CuteLayout:
+    """The CuTe layout with one top-level mode per entry of `shape` and the values of `core` at its coordinates.
+
+    Args:
+        core: a core layout without replicas and offset.
+        shape: row-major extents; each must be the product of consecutive iters of D.
+
+    Raises:
+        Incongruent: an extent ends inside an iter; group the layout first.
+        NoLayout: replicas or an offset.
+
+    Example:
+        >>> core = to_coordinate_map(CuteLayout(((2, 2), 3), ((1, 8), 2)))
+        >>> print(from_coordinate_map(core, (4, 3)))
+        ((2,2),3):((1,8),2)
+    """
+    where = "from_coordinate_map(core, shape)"
+    _plain(core, where)
+    pairs = iter(_strides(core))
+    modes = [_mode_of(extent, pairs, core, where) for extent in shape]
+    if any(n > 1 for n, _d in pairs):
+        raise Incongruent(where, f"shape {tuple(shape)} is too small", inputs={"core": core})
+    return CuteLayout(tuple(m.shape for m in modes), tuple(m.stride for m in modes))
+
+
+def _mode_of(extent: int, pairs: Iterator[tuple[int, Any]], core: Layout, where: str) -> CuteLayout:
+    found: list[tuple[int, Any]] = []
+    have = 1
+    while have < extent:
+        n, d = next(pairs, (0, 0))
+        have *= n
+        found.insert(0, (n, d))
+        if not n or extent % have:
+            raise Incongruent(
+                where,
+                f"extent {extent} ends inside an iter",
+                inputs={"core": core},
+                legal="a shape that the iters refine",
+            )
+    found = [pair for pair in found if pair[0] > 1] or [(1, 0)]
+    if len(found) == 1:
+        return CuteLayout(*found[0])
+    return CuteLayout(tuple(n for n, _d in found), tuple(d for _n, d in found))

@@ -1,0 +1,579 @@
+"""The algebra of CuTe layouts: coalesce, filter, composition, complement, inverses, common layouts.
+
+Every operation agrees with its definition at every point of its domain, or raises `NoLayout` with the witness.
+Layouts are finite: the inner layout of a composition must stay inside the outer domain (`composition_unbounded`
+extends the last mode, as CuTe does). Linear indices run first mode fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.layout.cute_exact import (
+    BOUND,
+    check_domain,
+    coalesce_flat,
+    compose_flat,
+    evaluate_flat,
+    no_layout,
+)
+from tileweave.layout.cute_solve import left_inverse_modes
+from tileweave.layout.cute_value import (
+    CuteLayout,
+    Pair,
+    Shape,
+    Underscore,
+    concat,
+    make_shape,
+    mode_path,
+    new_layout,
+    rank,
+    zip_shape,
+)
+from tileweave.layout.layout import Coord
+from tileweave.layout.swizzle import ComposedLayout, Swizzle
+
+__all__ = [
+    "Tiler",
+    "as_layout",
+    "coalesce",
+    "complement",
+    "composition",
+    "composition_unbounded",
+    "cosize",
+    "filter_layout",
+    "filter_zeros",
+    "from_modes",
+    "left_inverse",
+    "max_common_layout",
+    "max_common_vector",
+    "nullspace",
+    "right_inverse",
+]
+
+Tiler = Any
+"""An int n (the layout n:1), a layout, or a tuple of tilers, one for each leading mode; `_` leaves a mode alone."""
+
+
+def from_modes(modes: Sequence[Pair], zero: Any = 0) -> CuteLayout:
+    """The layout of a list of flat modes: none gives 1:0, one a plain mode, several a tuple."""
+    if not modes:
+        return new_layout(1, zero)
+    if len(modes) == 1:
+        return new_layout(*modes[0])
+    return new_layout(tuple([n for n, _d in modes]), tuple([d for _n, d in modes]))
+
+
+def as_layout(value: Any, where: str) -> CuteLayout:
+    """A layout as it is; an integer n as the layout n:1.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    if isinstance(value, CuteLayout):
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return CuteLayout(make_shape(value, where), 1)
+    raise LayoutError(where, f"{value!r} is no layout", legal="a CuteLayout, or an integer n for n:1")
+
+
+def _integers(layout: CuteLayout, where: str) -> CuteLayout:
+    if isinstance(layout.zero, Coord):
+        raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
+    return layout
+
+
+def cosize(layout: CuteLayout) -> int:
+    """One more than the greatest value: ``1 + max(layout)``. A negative stride never raises the maximum.
+
+    Example:
+        >>> cosize(CuteLayout((2, 3), (1, 4))), cosize(CuteLayout(4, -1))
+        (10, 1)
+
+    Source: seed 003, section 2.
+    """
+    layout = _integers(as_layout(layout, "cosize(layout)"), "cosize(layout)")
+    return 1 + int(sum(d * (n - 1) for n, d in layout.flat if d > 0))
+
+
+def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
+    """The layout with the fewest modes and the same values at all linear indices; unique.
+
+    Args:
+        layout: any layout.
+        profile: left out, the whole is coalesced; a tuple coalesces mode by mode, keeping that nesting (its leaves
+            carry no meaning, and modes beyond its length stay as they are).
+
+    Raises:
+        Incongruent: the profile has more modes than the layout.
+
+    Example:
+        >>> print(coalesce(CuteLayout((2, (1, 6)), (1, (7, 2)))))
+        12:1
+        >>> print(coalesce(CuteLayout(((2, 3), 4), ((1, 2), 6)), (1, 1)))
+        (6,4):(1,6)
+
+    Source: CuTe; Axe, theorem A.8 (uniqueness).
+    """
+    if not isinstance(profile, tuple):
+        return from_modes(coalesce_flat(layout.flat), layout.zero)
+    if len(profile) > rank(layout):
+        raise Incongruent(
+            "coalesce(layout, profile)",
+            f"the profile has {len(profile)} modes, the layout {rank(layout)}",
+            inputs={"layout": layout},
+        )
+    modes = list(layout)
+    head = [coalesce(mode, p if isinstance(p, tuple) else None) for mode, p in zip(modes, profile, strict=False)]
+    return concat(head + modes[len(profile) :], keep=True)
+
+
+def filter_zeros(layout: CuteLayout) -> CuteLayout:
+    """The layout with every mode of stride zero shrunk to extent 1; the nesting stays."""
+    leaves = iter([1 if not d else n for n, d in layout.flat])
+    return new_layout(zip_shape(layout.shape, leaves), layout.stride)
+
+
+def filter_layout(layout: CuteLayout) -> CuteLayout:
+    """The coalesced layout of the modes that move: stride zero and extent one are dropped.
+
+    Example:
+        >>> print(filter_layout(CuteLayout((2, 1, 3, 4), (1, 5, 0, 2))))
+        8:1
+
+    Source: CuTe, ``filter``.
+    """
+    return from_modes(coalesce_flat([(n, d) for n, d in layout.flat if d]), layout.zero)
+
+
+# --- composition
+
+
+def composition(a: Any, b: Any) -> Any:
+    """The layout ``c -> a(b(c))``, refining the shape of `b` mode by mode; exact, or refused with a witness.
+
+    Args:
+        a: a layout, a swizzle or a composed layout; applied last.
+        b: a layout; an integer n (n:1); a tuple (mode k of `a` with entry k, further modes kept); a swizzle. A layout
+            with coordinate strides `E` reads the modes of `a` by their paths.
+
+    Returns:
+        a `CuteLayout`, or a `ComposedLayout` where a swizzle takes part.
+
+    Raises:
+        NoLayout: `b` leaves the domain [0, size(a)), or no layout that refines `b` agrees with ``a(b(c))``.
+        Undecided: the exact search would pass its bound.
+
+    Example:
+        >>> a = CuteLayout((6, 2), (8, 2))
+        >>> print(composition(a, CuteLayout((4, 3), (3, 1))))
+        ((2,2),3):((24,2),8)
+        >>> print(composition(CuteLayout((2, 2), (8, 12)), CuteLayout(2, 3)))
+        2:20
+
+    Source: CuTe; the decision is own (`cute_exact`).
+    """
+    if isinstance(b, CuteLayout):
+        if isinstance(a, CuteLayout):
+            return _compose(a, b, "composition(a, b)")
+        if isinstance(a, Swizzle):
+            return ComposedLayout(a, 0, b)
+        if isinstance(a, ComposedLayout):
+            return replace(a, inner=_compose(a.inner, b, "composition(a, b)"))
+    elif isinstance(a, CuteLayout | ComposedLayout):
+        if isinstance(b, tuple | list):
+            return _by_mode(a, tuple(b))
+        if isinstance(b, Swizzle | ComposedLayout):
+            inner = b.inner if isinstance(b, ComposedLayout) else None
+            return _behind_swizzle(a, b, inner)
+        return composition(a, as_layout(b, "composition(a, b)"))
+    elif isinstance(a, Swizzle):
+        return _behind_swizzle(a, b, b.inner if isinstance(b, ComposedLayout) else None)
+    raise LayoutError("composition(a, b)", f"cannot compose {a!r} with {b!r}", legal="layouts, tilers and swizzles")
+
+
+def _behind_swizzle(a: Any, b: Any, inner: CuteLayout | None) -> Any:
+    """``a o (swizzle o layout)``: equal swizzles cancel, and the identity in front changes nothing."""
+    where = "composition(a, b)"
+    if isinstance(a, Swizzle) and isinstance(b, Swizzle) and a == b:
+        return CuteLayout(1 << max(1, (a.source_mask | a.target_mask).bit_length()), 1)
+    if isinstance(a, Swizzle) and isinstance(b, ComposedLayout) and a == b.outer and not b.offset:
+        return b.inner
+    if isinstance(b, Swizzle):
+        return (
+            composition(a, ComposedLayout(b, 0, CuteLayout(a.size, 1))) if not isinstance(a, Swizzle) else _refuse(a, b)
+        )
+    if isinstance(a, CuteLayout) and inner is not None and coalesce(a) == CuteLayout(a.size, 1):
+        return b
+    raise LayoutError(
+        where,
+        "a swizzle inside a layout has no closed form here",
+        inputs={"a": a, "b": b},
+        legal="composition(swizzle, layout), or maps over F2: f2_from_layout(a).compose(f2_from_layout(b))",
+    )
+
+
+def _refuse(a: Swizzle, b: Swizzle) -> Any:
+    raise LayoutError(
+        "composition(a, b)", f"{a} o {b} is no single swizzle", legal="maps over F2: f2_from_swizzle(a, n).compose(...)"
+    )
+
+
+def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
+    """Mode k of `a` composed with entry k; further modes are kept."""
+    if isinstance(a, ComposedLayout):
+        return replace(a, inner=_by_mode(a.inner, tiler))
+    if len(tiler) > rank(a):
+        raise Incongruent(
+            "composition(a, b)",
+            f"a tiler of {len(tiler)} entries for {rank(a)} modes",
+            inputs={"a": a},
+            legal="at most one entry for each mode",
+        )
+    modes = list(a)
+    head = [m if isinstance(t, Underscore) else composition(m, t) for m, t in zip(modes, tiler, strict=False)]
+    return concat(head + modes[len(tiler) :], keep=True)
+
+
+def _compose(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
+    if isinstance(b.zero, Coord):
+        return _compose_coordinates(a, b, where)
+    modes = _modes_or_hint(a, b, where)
+    return _refine(b.shape, modes)
+
+
+def _modes_or_hint(a: CuteLayout, b: CuteLayout, where: str) -> list[list[Pair]]:
+    """The composed modes; a refusal tells whether the coalesced inner layout would compose."""
+    outer = coalesce_flat(a.flat)
+    try:
+        return compose_flat(outer, b.flat, where, {"a": a, "b": b})
+    except NoLayout as error:
+        merged = coalesce_flat(b.flat)
+        if len(merged) < len(b.flat):
+            try:
+                flat = _refine(tuple(n for n, _d in merged), compose_flat(outer, merged, where, {}))
+            except (NoLayout, Undecided):
+                raise error from None
+            raise NoLayout(
+                where,
+                error.problem,
+                inputs=error.inputs,
+                facts=error.facts,
+                legal=f"composition(a, coalesce(b)), which is {coalesce(flat)}",
+            ) from None
+        raise
+
+
+def _refine(shape: Shape, modes: list[list[Pair]]) -> CuteLayout:
+    """The layout of `shape` with each leaf replaced by its modes."""
+    if not isinstance(shape, tuple):
+        return from_modes(modes[0])
+    shapes: list[Any] = []
+    strides: list[Any] = []
+    for found in modes:
+        if len(found) == 1:
+            n, d = found[0]
+            shapes.append(n)
+            strides.append(d)
+        else:
+            shapes.append(tuple([n for n, _d in found]))
+            strides.append(tuple([d for _n, d in found]))
+    if len(shape) == len(modes):
+        return new_layout(tuple(shapes), tuple(strides))
+    return new_layout(zip_shape(shape, iter(shapes)), zip_shape(shape, iter(strides)))
+
+
+def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
+    """``a(b(c))`` where `b` gives coordinates of `a`: as linear indices, the steps of the modes added up."""
+    step: dict[str, int] = {}
+    for axis in sorted({axis for _n, d in b.flat for axis in d.axes}):
+        path = mode_path(axis)
+        if path is None:
+            raise LayoutError(where, f"axis {axis} names no mode", inputs={"a": a, "b": b}, legal="strides made of E")
+        mode, step[axis] = a, 1
+        for k in path:
+            step[axis] *= prod(m.size for m in list(mode)[:k])
+            mode = mode[k]
+        check_domain([(mode.size, 1)], [(n, d[axis]) for n, d in b.flat], where, {"a": a, "b": b})
+    inner = [(n, sum(step[axis] * value for axis, value in d.terms)) for n, d in b.flat]
+    return _refine(b.shape, compose_flat(coalesce_flat(a.flat), inner, where, {"a": a, "b": b}))
+
+
+def composition_unbounded(a: CuteLayout, b: CuteLayout) -> CuteLayout:
+    """The composition with the last mode of `a` extended without bound, as CuTe reads every layout.
+
+    Where `b` stays inside [0, size(a)) this is `composition`; elsewhere it depends on how `a` is written, which is why
+    it has its own name.
+
+    Example:
+        >>> print(composition_unbounded(CuteLayout(4, 2), CuteLayout(8, 1)))
+        8:2
+    """
+    where = "composition_unbounded(a, b)"
+    b = _integers(as_layout(b, where), where)
+    return _compose(extend(_integers(a, where), cosize(b)), b, where)
+
+
+def extend(a: CuteLayout, least: int) -> CuteLayout:
+    """`a` with its slowest leaf lengthened, if need be, until the size reaches `least`."""
+    if a.size >= least:
+        return a
+    if not a.flat:
+        return new_layout(least, 0)
+    n, d = a.flat[-1]
+    modes = [*a.flat[:-1], (-(-least // (a.size // n)), d)]
+    return new_layout(zip_shape(a.shape, iter(m for m, _d in modes)), a.stride)
+
+
+# --- complement and inverses
+
+
+def _moving(layout: CuteLayout) -> list[tuple[int, int, int]]:
+    """The modes (extent, stride, step of the linear index) of extent above one, coalesced."""
+    out, step = [], 1
+    for n, d in coalesce_flat(layout.flat):
+        out.append((n, d, step))
+        step *= n
+    return out
+
+
+def complement(layout: CuteLayout, bound: int | None = None) -> CuteLayout:
+    """The ascending layout that, together with `layout`, is a bijection onto [0, bound).
+
+    It exists iff the modes, sorted by stride, fit into each other: each ``extent * stride`` divides the next stride,
+    the last one divides `bound`, and no stride is zero or negative. (An interval has no other tilings by such sets.)
+
+    Args:
+        layout: integer strides.
+        bound: M; left out, the least M for which the complement exists.
+
+    Raises:
+        NoLayout: no complement exists; the witness names the two values or strides that do not fit.
+
+    Example:
+        >>> print(complement(CuteLayout((2, 2), (1, 6)), 24), complement(CuteLayout(4, 2)))
+        (3,2):(2,12) 2:1
+
+    Source: CuTe; exact by de Bruijn's structure of the tilings of an interval.
+    """
+    where = "complement(layout, bound)"
+    layout = _integers(as_layout(layout, where), where)
+    inputs: dict[str, object] = {"layout": layout} if bound is None else {"layout": layout, "bound": bound}
+    if bound is not None:
+        make_shape(bound, where)
+    period = 1
+    out: list[Pair] = []
+    for n, d, step in sorted(_moving(layout), key=lambda mode: mode[1]):
+        if d <= 0:
+            raise no_layout(
+                where,
+                f"stride {d} leaves [0, bound) or repeats a value",
+                inputs=inputs,
+                legal="positive strides",
+                points=(0, step),
+                values=(0, d),
+                condition="values are distinct and not negative",
+            )
+        if d % period:
+            raise no_layout(
+                where,
+                f"stride {d} is no multiple of {period}, the period of the faster modes",
+                inputs=inputs,
+                legal=f"a stride that {period} divides",
+                points=(step,),
+                values=(d,),
+                condition=f"{period} | {d}",
+            )
+        if d > period:
+            out.append((d // period, period))
+        period = n * d
+    bound = period if bound is None else bound
+    if bound % period:
+        raise no_layout(
+            where,
+            f"bound {bound} is no multiple of {period}, the period of the layout",
+            inputs=inputs,
+            legal=f"a multiple of {period}",
+            points=(layout.size - 1,),
+            values=(layout(layout.size - 1),),
+            condition=f"{period} | {bound}",
+        )
+    if bound > period:
+        out.append((bound // period, period))
+    return from_modes(coalesce_flat(out))
+
+
+def right_inverse(layout: CuteLayout) -> CuteLayout:
+    """The longest layout R with ``layout(R(i)) = i`` for all i, each iter of R walking within one mode.
+
+    Example:
+        >>> print(right_inverse(CuteLayout((2, 4), (4, 1))), right_inverse(CuteLayout((4, 3), (2, 1))))
+        (4,2):(2,1) (2,4):(4,1)
+
+    Source: CuTe; modes are cut short where that makes the inverse longer (own).
+    """
+    where = "right_inverse(layout)"
+    layout = _integers(as_layout(layout, where), where)
+    best: dict[int, tuple[int, list[Pair]]] = {}
+    for n, d, step in sorted(_moving(layout), key=lambda mode: -mode[1]):
+        if d < 1:
+            continue
+        reach = (d * n, [(n, step)])
+        for ahead, (total, modes) in best.items():
+            ratio, rest = divmod(ahead, d)
+            if not rest and 2 <= ratio <= n and total > reach[0]:
+                reach = (total, [(ratio, step), *modes])
+        if d not in best or reach[0] > best[d][0]:
+            best[d] = reach
+    return from_modes(coalesce_flat(best[1][1]) if 1 in best else [])
+
+
+def left_inverse(layout: CuteLayout) -> CuteLayout:
+    """A layout L with ``L(layout(i)) = i`` for all i in [0, size); it exists only for injective layouts.
+
+    Its domain is [0, cosize) or a little more; between the values of `layout` it is arbitrary.
+
+    Raises:
+        NoLayout: two indices (the witness) have the same value, a value is negative, or no layout agrees.
+        Undecided: the exact search for layouts whose strides do not divide each other passed its bound.
+
+    Example:
+        >>> print(left_inverse(CuteLayout((5, 2), (3, 1))))
+        (3,5):(5,1)
+
+    Source: CuTe; complete by own search.
+    """
+    where = "left_inverse(layout)"
+    layout = _integers(as_layout(layout, where), where)
+    moving = sorted(_moving(layout), key=lambda mode: mode[1])
+    for _n, d, step in moving:
+        if d <= 0:
+            raise no_layout(
+                where,
+                f"index {step} has the value {d}, which is taken or negative",
+                inputs={"layout": layout},
+                legal="an injective layout with values from 0",
+                points=(0, step),
+                values=(0, d),
+                condition="values are distinct and not negative",
+            )
+    if all(not after[1] % before[1] and before[0] * before[1] <= after[1] for before, after in pairwise(moving)):
+        modes: list[Pair] = []
+        for (n, d, step), after in zip(moving, [*moving[1:], None], strict=True):
+            if not modes and d > 1:
+                modes.append((d, 0))
+            modes.append((after[1] // d if after else n, step))
+        return from_modes(coalesce_flat(modes))
+    check_injective(layout, where)
+    return from_modes(coalesce_flat(left_inverse_modes(coalesce_flat(layout.flat), where, {"layout": layout})))
+
+
+def check_injective(layout: CuteLayout, where: str) -> None:
+    """Proves by enumeration that no two indices share a value.
+
+    Raises:
+        NoLayout: with two indices that do; Undecided: more than `BOUND` indices.
+    """
+    if layout.size > BOUND:
+        raise Undecided(
+            where, f"{layout.size} values would have to be compared", inputs={"layout": layout}, facts={"bound": BOUND}
+        )
+    values = np.asarray(layout(np.arange(layout.size)))
+    order = np.argsort(values, kind="stable")
+    same = np.flatnonzero(values[order][1:] == values[order][:-1])
+    if same.size:
+        x, y = (int(v) for v in order[same[0] : same[0] + 2])
+        raise no_layout(
+            where,
+            f"indices {x} and {y} have the same value",
+            inputs={"layout": layout},
+            legal="an injective layout",
+            points=(x, y),
+            values=(int(values[x]), int(values[y])),
+            condition="values are distinct",
+        )
+
+
+def nullspace(layout: CuteLayout) -> CuteLayout:
+    """The layout of the indices along the modes of stride zero: ``layout(N(i)) = 0`` for all i, N injective.
+
+    Example:
+        >>> print(nullspace(CuteLayout((2, 3, 4), (0, 1, 0))))
+        (2,4):(1,6)
+
+    Source: CuTe.
+    """
+    out, step = [], 1
+    for n, d in layout.flat:
+        if not d:
+            out.append((n, step))
+        step *= n
+    return from_modes(coalesce_flat(out))
+
+
+def max_common_layout(a: CuteLayout, b: CuteLayout) -> CuteLayout:
+    """A layout R of the common index with ``a(R(i)) = b(R(i)) = i`` for all i: the elements contiguous in both.
+
+    R is the longest beginning of `right_inverse` (b) on which `a` agrees.
+
+    Raises:
+        Incongruent: the sizes differ.
+
+    Example:
+        >>> print(max_common_layout(CuteLayout((4, 8), (1, 4)), CuteLayout((4, 8), (1, 8))))
+        4:1
+
+    Source: CuTe.
+    """
+    where = "max_common_layout(a, b)"
+    if a.size != b.size:
+        raise Incongruent(where, f"sizes {a.size} and {b.size} differ", inputs={"a": a, "b": b})
+    outer = coalesce_flat(_integers(a, where).flat)
+    kept: list[Pair] = []
+    run = 1
+    for n, step in coalesce_flat(right_inverse(b).flat):
+        longest = _agreeing(outer, [*kept, (n, step)], run)
+        if longest > 1:
+            kept.append((longest, step))
+        run *= longest
+        if longest < n:
+            break
+    return from_modes(coalesce_flat(kept))
+
+
+def _agreeing(outer: list[Pair], modes: list[Pair], run: int) -> int:
+    """The greatest extent of the last mode for which ``A(R(i)) = i`` still holds; found by bisection."""
+    n, step = modes[-1]
+
+    def holds(extent: int) -> bool:
+        index = [*modes[:-1], (extent, step)]
+        try:
+            found = [mode for part in compose_flat(outer, index, "max_common_layout(a, b)", {}) for mode in part]
+        except NoLayout:
+            return False
+        return coalesce_flat(found) == [(run * extent, 1)]
+
+    if run == 1 and evaluate_flat(outer, step) != 1:
+        return 1
+    low, high = 1, n
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def max_common_vector(a: CuteLayout, b: CuteLayout) -> int:
+    """How many elements, contiguous in both layouts, can be moved at once: the size of `max_common_layout`.
+
+    Example:
+        >>> max_common_vector(CuteLayout((4, 8), (1, 4)), CuteLayout((4, 8), (1, 8)))
+        4
+    """
+    return prod(n for n, _d in max_common_layout(a, b).flat)

@@ -1,0 +1,124 @@
+"""The bounded exact search behind `left_inverse`: is there a layout with given values at given points?
+
+A layout on [0, N) is ``sum of v_k floor(x / Q_k)`` for a chain ``1 = Q_0 | Q_1 | ..``. For a fixed chain the strides
+solve a linear system over the integers; the search runs through the chains of primes and stops where the system of
+the points seen so far has no solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tileweave.errors import NoLayout, Undecided
+from tileweave.layout.cute_value import Pair
+
+__all__ = ["CHAINS", "integer_solution", "left_inverse_modes"]
+
+CHAINS = 4096
+"""The most chains of boundaries that one search tries; beyond it the answer is `Undecided`."""
+
+POINTS = 1 << 12
+"""The greatest value range that the search accepts."""
+
+
+def integer_solution(rows: Sequence[Sequence[int]], values: Sequence[int]) -> list[int] | None:
+    """Integers x with ``rows x = values``, or None if there are none; exact, by column reduction.
+
+    Example:
+        >>> integer_solution([[2, 3]], [1]), integer_solution([[2, 4]], [1])
+        ([-1, 1], None)
+    """
+    width = len(rows[0]) if rows else 0
+    columns = [[row[j] for row in rows] for j in range(width)]
+    made = [[int(i == j) for i in range(width)] for j in range(width)]
+    solution = [0] * width
+    rest = list(values)
+    first = 0
+    for r in range(len(rows)):
+        while True:
+            live = [j for j in range(first, width) if columns[j][r]]
+            if len(live) < 2:
+                break
+            pivot = min(live, key=lambda j: abs(columns[j][r]))
+            for j in live:
+                if j != pivot:
+                    q = columns[j][r] // columns[pivot][r]
+                    columns[j] = [x - q * y for x, y in zip(columns[j], columns[pivot], strict=True)]
+                    made[j] = [x - q * y for x, y in zip(made[j], made[pivot], strict=True)]
+        if not live:
+            if rest[r]:
+                return None
+            continue
+        pivot = live[0]
+        columns[first], columns[pivot] = columns[pivot], columns[first]
+        made[first], made[pivot] = made[pivot], made[first]
+        q, left = divmod(rest[r], columns[first][r])
+        if left:
+            return None
+        rest = [x - q * y for x, y in zip(rest, columns[first], strict=True)]
+        solution = [x + q * y for x, y in zip(solution, made[first], strict=True)]
+        first += 1
+    return solution
+
+
+def left_inverse_modes(layout: Sequence[Pair], where: str, inputs: dict[str, object]) -> list[Pair]:
+    """Flat modes of a layout that sends each value of an injective `layout` (strides from 1) to its linear index.
+
+    Raises:
+        NoLayout: no layout does, proved by exhausting the chains; Undecided: a bound was passed.
+    """
+    top = sum(d * (n - 1) for n, d in layout)
+    if top >= POINTS:
+        raise Undecided(where, f"values up to {top} pass the search bound", inputs=inputs, facts={"bound": POINTS})
+    size = int(np.prod([n for n, _d in layout]))
+    index = np.arange(size)
+    values, rest = np.zeros(size, dtype=np.int64), index
+    for n, d in layout:
+        values, rest = values + rest % n * d, rest // n
+    order = np.argsort(values)
+    points = [(int(values[k]), int(index[k])) for k in order][1:]
+    primes = [p for p in range(2, top + 2) if all(p % q for q in range(2, int(p**0.5) + 1))]
+    tried = 0
+    stack: list[list[int]] = [[1]]
+    while stack:
+        chain = stack.pop()
+        tried += 1
+        if tried > CHAINS:
+            raise Undecided(where, f"more than {CHAINS} chains of strides", inputs=inputs, facts={"bound": CHAINS})
+        for p in reversed(primes):
+            end = chain[-1] * p
+            seen = [(x, y) for x, y in points if x < end]
+            solution = integer_solution([[x // q for q in chain] for x, _y in seen], [y for _x, y in seen])
+            if not seen:
+                solution = [0] * len(chain)
+            if solution is None:
+                continue
+            if end > top:
+                return _modes(chain, end, solution)
+            stack.append([*chain, end])
+    raise NoLayout(
+        where,
+        "no layout takes these values back to their indices",
+        inputs=inputs,
+        legal="a layout whose strides divide each other",
+        facts={
+            "witness": {
+                "points": tuple(y for _x, y in points[:8]),
+                "values": tuple(x for x, _y in points[:8]),
+                "condition": f"L(values) = points for some strides; {tried} chains exhausted",
+            }
+        },
+    )
+
+
+def _modes(chain: list[int], end: int, weights: list[int]) -> list[Pair]:
+    out: list[Pair] = []
+    stride = weights[0]
+    for k, (low, high) in enumerate(pairwise([*chain, end])):
+        if k:
+            stride = weights[k] + out[-1][0] * stride
+        out.append((high // low, stride))
+    return out
