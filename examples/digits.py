@@ -58,7 +58,8 @@ def main() -> None:
     forward = tw.plan(tw.sink(logits(tw.source(images[held], name="test images")), OUT / "logits.npy"))
     written = tw.run(forward, bind=weights)
     right = np.load(written).argmax(axis=1) == labels[held]
-    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {STEPS} steps, {seconds:.2f} s ({seconds / STEPS * 1e3:.1f} ms each)")
+    each = seconds / STEPS * 1e3
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {STEPS} steps, {seconds:.2f} s ({each:.1f} ms each)")
     print(f"held-out images: {right.sum()} of {len(right)} right, accuracy {right.mean():.2%}; logits in {written}")
 
 

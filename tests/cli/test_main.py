@@ -1,0 +1,168 @@
+"""The command line as a user meets it: results, help, and what it says to bad input."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileweave.cli.main import main
+
+PROGRAM = """
+import numpy as np, sys
+import tileweave as tw
+print("arguments", sys.argv[1:])
+x = tw.source("x.npy")
+first = tw.sink(tw.relu(x) * 2.0, "first.npy")
+tw.run(first)
+print("needs a result", tw.run(tw.sum(x)))
+tw.run(tw.sink(tw.exp(x), "never-planned.npy"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.arange(-6.0, 6.0).reshape(4, 3))
+    np.save("w.npy", np.arange(6.0).reshape(3, 2))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def test_run_executes_the_program(folder, capsys):
+    assert main(["run", "program.py", "--machines", "2", "--", "a", "b"]) == 0
+    out = capsys.readouterr().out
+    assert "arguments ['a', 'b']" in out
+    assert "needs a result -6.0" in out
+    np.testing.assert_array_equal(np.load("first.npy"), np.maximum(np.load("x.npy"), 0) * 2)
+
+
+def test_an_existing_sink_needs_the_flag(folder, capsys):
+    assert main(["run", "program.py"]) == 0
+    before = Path("first.npy").stat().st_mtime_ns
+    assert main(["run", "program.py"]) == 1
+    assert "first.npy" in (err := capsys.readouterr().err) and "overwrite" in err
+    assert Path("first.npy").stat().st_mtime_ns == before
+    assert main(["run", "program.py", "--overwrite"]) == 0
+
+
+def test_plan_prints_each_graph_up_to_the_first_result_and_runs_nothing(folder, capsys):
+    assert main(["plan", "program.py", "--machines", "2", "--memory", "1MiB"]) == 0
+    out = capsys.readouterr().out
+    assert "graph 1 of 2" in out and "graph 2 of 2" in out and "graph 3" not in out
+    assert "2 machines x 1 MiB" in out
+    assert "needs a result" not in out
+    assert not Path("first.npy").exists()
+
+
+def test_plan_as_json(folder, capsys):
+    assert main(["plan", "program.py", "--json", "--machines", "2"]) == 0
+    plans = json.loads(capsys.readouterr().out)
+    assert len(plans) == 2
+    assert plans[0]["steps"][0]["shards"] == 2
+    assert {"bytes_moved", "flops", "seconds", "peak_bytes"} <= set(plans[0]["steps"][0])
+
+
+def test_plan_draws_a_picture(folder):
+    assert main(["plan", "program.py", "--draw", "plan.svg", "--machines", "2"]) == 0
+    assert xml.etree.ElementTree.parse("plan.svg").getroot().tag.endswith("svg")
+
+
+def test_plan_refuses_a_budget_that_nothing_meets(folder, capsys):
+    assert main(["plan", "program.py", "--memory", "10"]) == 1
+    err = capsys.readouterr().err
+    assert "PlanError" in err and "legal" in err and "bytes per machine" in err
+
+
+def test_einsum_on_files(folder, capsys):
+    assert main(["einsum", "ij,jk->ik", "x.npy", "w.npy", "-o", "out.npy"]) == 0
+    np.testing.assert_allclose(np.load("out.npy"), np.load("x.npy") @ np.load("w.npy"))
+    assert main(["einsum", "ij,jk->ik", "x.npy", "w.npy", "-o", "out.npy"]) == 2
+    assert "overwrite" in capsys.readouterr().err
+    assert main(["einsum", "ij->j", "x.npy"]) == 0
+    assert str(np.load("x.npy").sum(0)) in capsys.readouterr().out
+
+
+def test_einsum_on_members_of_an_archive(folder):
+    np.savez("both.npz", a=np.eye(3), b=np.ones((3, 2)))
+    assert main(["einsum", "ij,jk->ik", "both.npz#a", "both.npz#b", "-o", "c.npz#product"]) == 0
+    np.testing.assert_array_equal(np.load("c.npz")["product"], np.ones((3, 2)))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["einsum", "ij,kl->il", "x.npy", "missing.npy"], "missing.npy"),
+        (["einsum", "ij,jk->iz", "x.npy", "w.npy"], "z"),
+        (["einsum", "ijk,jk->i", "x.npy", "w.npy"], "rank"),
+        (["einsum", "ij,jk->ik", "w.npy", "x.npy"], "extent"),
+        (["run", "missing.py"], "no file"),
+        (["run", "program.py", "--machines", "none"], "neither"),
+        (["run", "program.py", "--memory", "lots"], "amount of memory"),
+        (["run", "program.py", "--machines", "0"], "cannot be used"),
+    ],
+)
+def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_program_that_raises_shows_its_own_traceback(folder, capsys):
+    (folder / "bad.py").write_text("def f():\n    return 1 / 0\n\nf()\n")
+    assert main(["run", "bad.py"]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err and "bad.py" in err and "line 2" in err
+    assert "runpy" not in err and "cli/program.py" not in err
+
+
+def test_a_mistake_in_a_tensor_expression_points_at_the_programs_line(folder, capsys):
+    (folder / "bad.py").write_text("import tileweave as tw\nx = tw.source('x.npy')\ntw.linear(x, x, x)\n")
+    assert main(["run", "bad.py"]) == 1
+    err = capsys.readouterr().err
+    assert "line 3" in err and "GraphError: linear(x, w, b)" in err and "float64[4, 3]" in err
+    assert "operators.py" not in err
+
+
+def test_help_and_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tileweave ")
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert "run" in out and "plan" in out and "einsum" in out
+    with pytest.raises(SystemExit) as stop:
+        main(["plan", "--help"])
+    assert stop.value.code == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_unknown_flags_are_refused(folder, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "program.py", "--machnes", "2"])
+    assert stop.value.code == 2
+    assert "--machnes" in capsys.readouterr().err
+
+
+def test_interrupt_leaves_no_half_file(folder):
+    (folder / "long.py").write_text(
+        "import numpy as np, tileweave as tw\n"
+        "x = tw.source(np.ones((1500, 1500)))\n"
+        "y = x\n"
+        "for _ in range(400):\n    y = tw.tanh(y @ x)\n"
+        "print('starting', flush=True)\n"
+        "tw.run(tw.sink(y, 'long.npy'))\n"
+    )
+    command = [sys.executable, "-m", "tileweave.cli.main", "run", "long.py"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "starting\n"
+    time.sleep(2.5)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 130, err
+    assert [path for path in Path().iterdir() if "long.npy" in path.name] == []
