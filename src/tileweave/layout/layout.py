@@ -7,19 +7,45 @@ named axes, so one iter may move along several axes at once. CuTe, Axe and LEGO 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from math import prod
-from typing import Union
+from operator import index as as_index
+from typing import Any, Union
+
+import numpy as np
 
 from tileweave.errors import LayoutError
 
-__all__ = ["DEFAULT_AXIS", "Coord", "Iter", "Layout", "strided"]
+__all__ = [
+    "DEFAULT_AXIS",
+    "Coord",
+    "Iter",
+    "Layout",
+    "coord_of_terms",
+    "iter_of",
+    "layout_of",
+    "strided",
+]
 
 DEFAULT_AXIS = "m"
 """The axis of a stride that names none: memory."""
 
 CoordLike = Union["Coord", int, Mapping[str, int]]
+IntArray = np.ndarray[Any, Any]
+Terms = tuple[tuple[str, int], ...]
+
+
+def _integer(value: object, where: str, what: str) -> int:
+    """A plain int, or an error that names the value."""
+    if type(value) is int:
+        return value
+    try:
+        return int(as_index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise LayoutError(where, f"{what} {value!r} is not an integer", legal="an integer") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +64,23 @@ class Coord:
     Source: Axe, section 2.3.
     """
 
-    terms: tuple[tuple[str, int], ...] = ()
+    terms: Terms = ()
 
     def __post_init__(self) -> None:
         total: dict[str, int] = {}
-        for axis, value in self.terms:
-            total[axis] = total.get(axis, 0) + value
-        object.__setattr__(self, "terms", tuple(sorted((a, v) for a, v in total.items() if v)))
+        try:
+            for axis, value in self.terms:
+                if not isinstance(axis, str) or not axis.isidentifier():
+                    raise LayoutError("Coord(terms)", f"{axis!r} is not the name of an axis", legal="an identifier")
+                total[axis] = total.get(axis, 0) + _integer(value, "Coord(terms)", f"the value on axis {axis}")
+        except (TypeError, ValueError) as error:
+            if isinstance(error, LayoutError):
+                raise
+            raise LayoutError("Coord(terms)", f"{self.terms!r} is not a list of (axis, value) pairs") from None
+        _set_terms(self, tuple(sorted((a, v) for a, v in total.items() if v)))
+
+    def __repr__(self) -> str:
+        return f"Coord({self.terms!r})"
 
     @classmethod
     def of(cls, value: CoordLike) -> Coord:
@@ -54,14 +90,20 @@ class Coord:
         if isinstance(value, Mapping):
             return cls(tuple(value.items()))
         try:
-            return cls(((DEFAULT_AXIS, value.__index__()),))
-        except AttributeError:
+            number = int(as_index(value))
+        except TypeError:
             raise LayoutError(
-                "Coord.of(value)", f"{value!r} is not a coordinate", legal="an integer, a mapping axis -> integer, a Coord"
+                "Coord.of(value)",
+                f"{value!r} is not a coordinate",
+                legal="an integer, a mapping axis -> integer, a Coord",
             ) from None
+        return coord_of_terms(((DEFAULT_AXIS, number),)) if number else _ZERO
 
     def __getitem__(self, axis: str) -> int:
-        return next((value for name, value in self.terms if name == axis), 0)
+        for name, value in self.terms:
+            if name == axis:
+                return value
+        return 0
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -69,13 +111,26 @@ class Coord:
         return tuple(axis for axis, _ in self.terms)
 
     def __add__(self, other: Coord) -> Coord:
-        return Coord(self.terms + other.terms)
+        mine, theirs = self.terms, other.terms
+        if not theirs:
+            return self
+        if not mine:
+            return other
+        if len(mine) == 1 and len(theirs) == 1 and mine[0][0] == theirs[0][0]:
+            total = mine[0][1] + theirs[0][1]
+            return coord_of_terms(((mine[0][0], total),)) if total else _ZERO
+        return Coord(mine + theirs)
 
     def __sub__(self, other: Coord) -> Coord:
         return self + -1 * other
 
     def __rmul__(self, factor: int) -> Coord:
-        return Coord(tuple((axis, factor * value) for axis, value in self.terms))
+        if not factor:
+            return _ZERO
+        return coord_of_terms(tuple((axis, factor * value) for axis, value in self.terms))
+
+    def __neg__(self) -> Coord:
+        return -1 * self
 
     def __bool__(self) -> bool:
         return bool(self.terms)
@@ -91,6 +146,20 @@ class Coord:
         return text or "0"
 
 
+_set_terms = Coord.__dict__["terms"].__set__
+_new = object.__new__
+
+
+def coord_of_terms(terms: Terms) -> Coord:
+    """A coordinate from terms that are already sorted, unique and not zero; unchecked, for inner loops."""
+    coord = _new(Coord)
+    _set_terms(coord, terms)
+    return coord
+
+
+_ZERO = coord_of_terms(())
+
+
 @dataclass(frozen=True, slots=True)
 class Iter:
     """An iter: `extent` steps of `stride`, the map ``x -> x * stride`` on ``[0, extent)``.
@@ -99,6 +168,10 @@ class Iter:
         extent: a positive integer, the number of steps.
         stride: a `Coord`, or an integer meaning that many elements on the axis ``m``; zero and negative allowed.
 
+    Example:
+        >>> print(Iter(4, {"lane": 1}), Iter(8, -2))
+        4:1@lane 8:-2@m
+
     Source: Axe, definition 2.1, with vector strides (own).
     """
 
@@ -106,18 +179,55 @@ class Iter:
     stride: Coord
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stride", Coord.of(self.stride))
-        if not isinstance(self.extent, int) or self.extent < 1:
+        if type(self.stride) is not Coord:
+            _set_stride(self, Coord.of(self.stride))
+        extent = _integer(self.extent, "Iter(extent, stride)", "extent")
+        if extent < 1:
             raise LayoutError(
-                "Iter(extent, stride)", f"extent {self.extent!r} is not positive", legal="a positive integer extent"
+                "Iter(extent, stride)", f"extent {extent!r} is not positive", legal="a positive integer extent"
             )
+        _set_extent(self, extent)
 
     def __str__(self) -> str:
         return f"{self.extent}:{self.stride}"
 
 
-def _iters(items: Iterable[Iter | tuple[int, CoordLike]]) -> tuple[Iter, ...]:
-    return tuple(item if isinstance(item, Iter) else Iter(item[0], Coord.of(item[1])) for item in items)
+_set_extent = Iter.__dict__["extent"].__set__
+_set_stride = Iter.__dict__["stride"].__set__
+
+
+def iter_of(extent: int, stride: Coord) -> Iter:
+    """An iter from a positive int and a `Coord`; unchecked, for inner loops."""
+    it = _new(Iter)
+    _set_extent(it, extent)
+    _set_stride(it, stride)
+    return it
+
+
+def _iters(items: Iterable[Iter | tuple[int, CoordLike]], part: str) -> tuple[Iter, ...]:
+    try:
+        return tuple(item if isinstance(item, Iter) else Iter(*item) for item in items)  # type: ignore[arg-type]
+    except TypeError:
+        raise LayoutError(
+            "Layout(shard, replica, offset)",
+            f"the {part} {items!r} is not a list of iters",
+            legal="Iter values, or pairs (extent, stride)",
+        ) from None
+
+
+def _replica_key(it: Iter) -> tuple[int, Terms]:
+    return it.extent, it.stride.terms
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What evaluation needs, worked out once per layout: the axes used, and (extent, strides), fastest first."""
+
+    size: int
+    axes: tuple[str, ...]
+    digits: tuple[tuple[int, int], ...]  # with one axis: (extent, stride), fastest first
+    vectors: tuple[tuple[int, Terms], ...]  # with several axes: (extent, terms), fastest first
+    start: int  # with one axis: the offset on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,53 +249,170 @@ class Layout:
 
     shard: tuple[Iter, ...] = ()
     replica: tuple[Iter, ...] = ()
-    offset: Coord = Coord()
+    offset: Coord = _ZERO
+    _plan: _Plan | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shard", _iters(self.shard))
-        object.__setattr__(
-            self, "replica", tuple(sorted(_iters(self.replica), key=lambda it: (it.extent, it.stride.terms)))
-        )
-        object.__setattr__(self, "offset", Coord.of(self.offset))
+        _set_shard(self, _iters(self.shard, "shard"))
+        _set_replica(self, tuple(sorted(_iters(self.replica, "replica"), key=_replica_key)))
+        _set_offset(self, Coord.of(self.offset))
 
     @property
     def size(self) -> int:
         """The number of logical indices: the product of the extents of D."""
         return prod(it.extent for it in self.shard)
 
-    def __call__(self, index: int | Sequence[int]) -> Coord:
-        """The least replica's coordinate ``D(x) + O`` of a linear index, or of one digit per iter of D.
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The extents of D, slowest first."""
+        return tuple(it.extent for it in self.shard)
 
-        Linear indices are row-major: the last iter is fastest.
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes on which some value is not zero, sorted; ``("m",)`` for a layout that is zero everywhere."""
+        names = set(self.offset.axes)
+        for it in self.shard + self.replica:
+            names.update(it.stride.axes)
+        return tuple(sorted(names)) or (DEFAULT_AXIS,)
+
+    # Evaluation.
+
+    def __call__(self, index: Any) -> Any:
+        """The least replica's coordinate ``D(x) + O``: of one linear index, of digits, or of many indices at once.
+
+        Linear indices are row-major: the last iter is fastest. With R empty this is the whole of f(x); else `set_at`
+        and `multiset_at` give the rest.
+
+        Args:
+            index: an int in ``[0, size)``; a sequence with one digit per iter of D; or a NumPy array of linear indices.
+
+        Returns:
+            a `Coord` for an int or digits. For an array: an int64 array of the same shape if the layout uses
+            one axis, else a dict from axis to such arrays.
+
+        Raises:
+            LayoutError: an index out of range, or not an integer.
+
+        Example:
+            >>> Layout(((2, 10), (3, 1)))(np.arange(6))
+            array([ 0,  1,  2, 10, 11, 12])
         """
-        if isinstance(index, int):
-            if not 0 <= index < self.size:
-                raise LayoutError(
-                    "Layout(index)", f"{index} is out of range", inputs={"layout": self}, legal=f"0..{self.size - 1}"
-                )
-            digits = []
-            for it in reversed(self.shard):
-                index, digit = divmod(index, it.extent)
-                digits.append(digit)
-            digits.reverse()
-        else:
-            digits = list(index)
-            if len(digits) != len(self.shard) or any(
-                not 0 <= d < it.extent for d, it in zip(digits, self.shard, strict=True)
-            ):
-                raise LayoutError("Layout(digits)", f"{tuple(digits)} does not fit", inputs={"layout": self})
-        out = self.offset
-        for digit, it in zip(digits, self.shard, strict=True):
+        if type(index) is int:
+            return self._at_int(index)
+        if isinstance(index, np.ndarray):
+            return self._at_array(index)
+        if isinstance(index, Sequence):
+            return self.at(index, self.extents)
+        return self._at_int(_integer(index, "Layout(index)", "index"))
+
+    def _at_int(self, index: int) -> Coord:
+        plan = self._plan or _make_plan(self)
+        if not 0 <= index < plan.size:
+            raise LayoutError(
+                "Layout(index)", f"{index} is out of range", inputs={"layout": self}, legal=f"0..{plan.size - 1}"
+            )
+        if plan.digits or len(plan.axes) == 1:
+            total = plan.start
+            for extent, stride in plan.digits:
+                total += index % extent * stride
+                index //= extent
+            return coord_of_terms(((plan.axes[0], total),)) if total else _ZERO
+        sums = dict(self.offset.terms)
+        for extent, terms in plan.vectors:
+            digit = index % extent
+            index //= extent
             if digit:
-                out = out + digit * it.stride
-        return out
+                for axis, stride in terms:
+                    sums[axis] = sums.get(axis, 0) + digit * stride
+        return coord_of_terms(tuple(sorted((axis, value) for axis, value in sums.items() if value)))
+
+    def at(self, coords: Sequence[int], shape: Sequence[int]) -> Coord:
+        """The layout at a coordinate tuple under an admitted shape equals the layout at its row-major linear index.
+
+        Args:
+            coords: one integer per dimension of `shape`, ``0 <= coords[i] < shape[i]``.
+            shape: extents whose product is `size`; the last dimension is fastest.
+
+        Example:
+            >>> print(Layout(((6, 1),)).at((1, 2), (2, 3)))
+            5@m
+        """
+        where = "Layout.at(coords, shape)"
+        inputs = {"layout": self, "coords": tuple(coords), "shape": tuple(shape)}
+        if prod(shape) != self.size:
+            raise LayoutError(where, f"the shape has {prod(shape)} points", inputs=inputs, legal=f"{self.size} points")
+        if len(coords) != len(shape):
+            raise LayoutError(where, f"{len(coords)} coordinates for {len(shape)} dimensions", inputs=inputs)
+        index = 0
+        for c, n in zip(coords, shape, strict=True):
+            digit = _integer(c, where, "coordinate")
+            if not 0 <= digit < n:
+                raise LayoutError(where, f"coordinate {digit} is out of range", inputs=inputs, legal=f"0..{n - 1}")
+            index = index * n + digit
+        return self._at_int(index)
+
+    def _at_array(self, index: IntArray) -> Any:
+        if index.dtype.kind not in "iu":
+            raise LayoutError("Layout(index)", f"an array of {index.dtype} is no index", legal="an integer dtype")
+        size = self.size
+        if index.size and (index.min() < 0 or index.max() >= size):
+            bad = index.min() if index.min() < 0 else index.max()
+            raise LayoutError(
+                "Layout(index)", f"{bad} is out of range", inputs={"layout": self}, legal=f"0..{size - 1}"
+            )
+        if size <= 2 * index.size:  # cheaper to add outer sums once and to look up
+            whole = self.table()
+            if isinstance(whole, dict):
+                return {axis: values[index] for axis, values in whole.items()}
+            return whole[index]
+        out = {axis: _evaluate(self, axis, index) for axis in self.axes}
+        return out if len(out) > 1 else next(iter(out.values()))
+
+    def table(self) -> Any:
+        """Every value ``D(x) + O`` in order of x: an array of `size` values, or a dict from axis to arrays.
+
+        Built by outer sums, without a division per point: a table of 4096 x 4096 points takes tens of milliseconds.
+
+        Raises:
+            LayoutError: the table would have more than 2**30 points.
+        """
+        if self.size > 1 << 30:
+            raise LayoutError("Layout.table()", f"{self.size} points are too many", legal="call it on chosen indices")
+        out = {axis: _table(self, axis) for axis in self.axes}
+        return out if len(out) > 1 else next(iter(out.values()))
+
+    # Set and multiset semantics.
 
     def replicas(self) -> Iterator[Coord]:
         """The offsets that R adds, one per replica, as a multiset."""
-        offsets = [Coord()]
-        for it in self.replica:
-            offsets = [base + k * it.stride for base in offsets for k in range(it.extent)]
-        return iter(offsets)
+        strides = [it.stride for it in self.replica]
+        for steps in product(*(range(it.extent) for it in self.replica)):
+            out = _ZERO
+            for k, stride in zip(steps, strides, strict=True):
+                out = out + k * stride
+            yield out
+
+    def set_at(self, index: int | Sequence[int]) -> frozenset[Coord]:
+        """f(x) as a set of coordinates: the paper's meaning, in which replicas that collide count once.
+
+        Example:
+            >>> sorted(c["m"] for c in Layout((), ((2, 1), (2, 1))).set_at(0))
+            [0, 1, 2]
+
+        Source: Axe, definition 2.3.
+        """
+        base = self(index)
+        return frozenset(base + r for r in self.replicas())
+
+    def multiset_at(self, index: int | Sequence[int]) -> Counter[Coord]:
+        """f(x) as a multiset of coordinates: one entry per replica, counted; its total is always the size of R.
+
+        Source: own (definition 2.3 with replicas counted).
+        """
+        base = self(index)
+        return Counter(base + r for r in self.replicas())
+
+    # Extent of the image.
 
     def bounds(self, axis: str = DEFAULT_AXIS) -> tuple[int, int]:
         """The least and the greatest value that the layout takes on an axis."""
@@ -200,13 +427,85 @@ class Layout:
         low, high = self.bounds(axis)
         return high - low + 1
 
+    def cosize(self, axis: str = DEFAULT_AXIS) -> int:
+        """One more than the greatest value on an axis: how far the image reaches.
+
+        Example:
+            >>> Layout(((4, 1), (8, -4)), (), 28).cosize()
+            32
+
+        Source: Rectilinear Chamber, section 2; exact for negative strides and offsets.
+        """
+        return self.bounds(axis)[1] + 1
+
     def __str__(self) -> str:
         text = "(" + ", ".join(map(str, self.shard)) + ")"
         if self.replica:
             text += " + [" + ", ".join(map(str, self.replica)) + "]"
         if self.offset:
-            text += f" + {self.offset}"
+            first = str(self.offset)
+            text += f" - {first[1:]}" if first.startswith("-") else f" + {first}"
         return text
+
+
+_set_shard = Layout.__dict__["shard"].__set__
+_set_replica = Layout.__dict__["replica"].__set__
+_set_offset = Layout.__dict__["offset"].__set__
+_set_plan = Layout.__dict__["_plan"].__set__
+
+
+def layout_of(shard: tuple[Iter, ...], replica: tuple[Iter, ...], offset: Coord) -> Layout:
+    """A layout from values that are already in form (iters, sorted replicas, a `Coord`); unchecked, for inner loops."""
+    layout = _new(Layout)
+    _set_shard(layout, shard)
+    _set_replica(layout, replica if len(replica) < 2 else tuple(sorted(replica, key=_replica_key)))
+    _set_offset(layout, offset)
+    _set_plan(layout, None)
+    return layout
+
+
+def _make_plan(layout: Layout) -> _Plan:
+    names = set(layout.offset.axes)
+    for it in layout.shard:
+        names.update(it.stride.axes)
+    axes = tuple(sorted(names)) or (DEFAULT_AXIS,)
+    backwards = layout.shard[::-1]
+    if len(axes) == 1:
+        digits = tuple((it.extent, it.stride[axes[0]]) for it in backwards if it.extent > 1)
+        plan = _Plan(layout.size, axes, digits, (), layout.offset[axes[0]])
+    else:
+        plan = _Plan(layout.size, axes, (), tuple((it.extent, it.stride.terms) for it in backwards), 0)
+    _set_plan(layout, plan)
+    return plan
+
+
+def _dtype(layout: Layout, axis: str) -> type:
+    """int64 where every partial sum fits, else Python integers."""
+    reach = abs(layout.offset[axis]) + sum(it.extent * abs(it.stride[axis]) for it in layout.shard)
+    return np.int64 if max(reach, layout.size) < 1 << 62 else object
+
+
+def _evaluate(layout: Layout, axis: str, index: IntArray) -> IntArray:
+    """The values on one axis at many linear indices, through ``D(x) = sum of c * floor(x / p)``."""
+    dtype = _dtype(layout, axis)
+    x: IntArray = index.astype(dtype)
+    out: IntArray = np.full(index.shape, layout.offset[axis], dtype)
+    pitch, below = 1, 0
+    for it in reversed(layout.shard):
+        stride = it.stride[axis]
+        if stride != below:
+            out += (stride - below) * (x // pitch if pitch & (pitch - 1) else x >> (pitch.bit_length() - 1))
+        pitch, below = pitch * it.extent, it.extent * stride
+    return out
+
+
+def _table(layout: Layout, axis: str) -> IntArray:
+    dtype = _dtype(layout, axis)
+    out: IntArray = np.zeros(1, dtype)
+    for it in reversed(layout.shard):
+        steps: IntArray = np.arange(it.extent).astype(dtype) * it.stride[axis]
+        out = (steps[:, None] + out[None, :]).reshape(-1)
+    return out + layout.offset[axis] if layout.offset[axis] else out
 
 
 def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0, axis: str = DEFAULT_AXIS) -> Layout:
@@ -216,6 +515,7 @@ def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0, axis:
         shape: positive extents. Empty arrays have no layout; the floors above answer them first.
         strides: elements between neighbours, any sign, zero for a broadcast dimension.
         offset: elements before the first.
+        axis: the axis on which the elements lie.
 
     Example:
         >>> print(strided((2, 3), (3, 1)))
@@ -223,5 +523,5 @@ def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0, axis:
     """
     if len(shape) != len(strides):
         raise LayoutError("strided(shape, strides)", f"ranks {len(shape)} and {len(strides)} differ")
-    iters = tuple(Iter(int(n), Coord(((axis, int(s)),))) for n, s in zip(shape, strides, strict=True))
-    return Layout(iters, (), Coord(((axis, int(offset)),)))
+    iters = tuple(Iter(n, Coord(((axis, s),))) for n, s in zip(shape, strides, strict=True))
+    return Layout(iters, (), Coord(((axis, offset),)))

@@ -1,0 +1,529 @@
+"""The decision kernel: normal forms, equality of maps, the layout behind a function or the witness against it.
+
+Two facts carry everything here.
+
+*D is a sum of carries.* With suffix products p, each dividing the next slower one, ``D(x) = sum of c(p) floor(x/p)``.
+So the step ``D(m) - D(m-1)`` is the sum of c(p) over the levels p that divide m, and a function on [0, E) is a layout
+exactly if its steps have that form for levels that divide E and form a chain. The smallest m whose step the levels
+found so far do not explain is the next level, or the witness: Moebius inversion on the divisors of E, done greedily.
+
+*R is a product of (1 - z^(es)) / (1 - z^s).* The factors 1 - z^n are multiplicatively independent, so two replica lists
+are equal as multisets exactly if their numerators and denominators agree after cancelling. No divisor is ever listed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from math import gcd, lcm
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.layout.integers import divisors
+from tileweave.layout.layout import (
+    DEFAULT_AXIS,
+    Coord,
+    CoordLike,
+    IntArray,
+    Iter,
+    Layout,
+    Terms,
+    coord_of_terms,
+    iter_of,
+    layout_of,
+)
+
+__all__ = [
+    "BOUND",
+    "Replicas",
+    "Witness",
+    "canonical_key",
+    "carries",
+    "from_carries",
+    "normalize",
+    "recover",
+    "same_map",
+]
+
+BOUND = 1 << 20
+"""The greatest number of points (or search states) that an exact search visits before it answers `Undecided`."""
+
+Replicas = Literal["multiset", "set"]
+ZERO = Coord()
+
+
+class Witness(NamedTuple):
+    """Why no layout exists: at these points the function takes these values, and they break the condition."""
+
+    points: tuple[int, ...]
+    values: tuple[Any, ...]
+    condition: str
+
+
+def refuse(where: str, witness: Witness, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
+    """The error for a function that no layout describes, with its witness in the facts."""
+    shown = ", ".join(f"f({x}) = {v}" for x, v in zip(witness.points, witness.values, strict=True))
+    return NoLayout(
+        where,
+        f"no layout agrees with the definition: {witness.condition}",
+        inputs={**inputs, "witness": shown},
+        legal=legal,
+        facts={"witness": witness},
+    )
+
+
+def undecided(where: str, what: str, inputs: Mapping[str, object], bound: int = BOUND) -> Undecided:
+    """The error for an exact search that passed its bound, with the bound in the facts."""
+    return Undecided(
+        where, f"{what} needs more than {bound} steps", inputs=inputs, legal="a smaller domain", facts={"bound": bound}
+    )
+
+
+# Normal forms.
+
+
+def normalize(layout: Layout) -> Layout:
+    """The unique normal form: two layouts with equal normal forms are the same map, as multisets, and conversely.
+
+    D loses unit iters (D0) and merges an iter into the next faster one where its stride is that iter's extent times
+    stride (D1). R gets positive strides (the first axis in name order decides), its offset moves into O, and it becomes
+    the shortest list of iters with the same multiset of sums, the same for every list with that multiset.
+
+    Example:
+        >>> print(normalize(Layout(((2, 12), (3, 4), (1, 7), (4, 1)), ((2, -3), (2, 6)))))
+        (24:1@m) + [4:3@m] - 3@m
+
+    Source: Axe, appendix A (rules D0, D1, C0, C1); the form of R without the gap condition is our own.
+    """
+    shard = merge_shard(layout.shard)
+    if not layout.replica:
+        return layout_of(shard, (), layout.offset)
+    replica, shift = normal_replica(layout.replica)
+    return layout_of(shard, replica, layout.offset + shift)
+
+
+def merge_shard(iters: Iterable[Iter]) -> tuple[Iter, ...]:
+    """The unique normal list of iters (rules D0 and D1) with the same map."""
+    out: list[Iter] = []
+    for it in iters:
+        extent = it.extent
+        if extent == 1:
+            continue
+        if out and _continues(out[-1].stride.terms, extent, it.stride.terms):
+            out[-1] = iter_of(out[-1].extent * extent, it.stride)
+        else:
+            out.append(it)
+    return tuple(out)
+
+
+def _continues(slower: Terms, extent: int, faster: Terms) -> bool:
+    """Whether the slower stride is the faster iter's extent times its stride."""
+    if len(slower) == 1 and len(faster) == 1:
+        return slower[0][1] == extent * faster[0][1] and slower[0][0] == faster[0][0]
+    return len(slower) == len(faster) and all(
+        a == b and v == extent * w for (a, v), (b, w) in zip(slower, faster, strict=True)
+    )
+
+
+def normal_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
+    """The unique shortest replica list with the same multiset of sums, and the offset that its signs cost."""
+    shift, copies, ratio = replica_ratio(iters)
+    out = [iter_of(copies, ZERO)] if copies > 1 else []
+    for direction, exponents in ratio.items():
+        pairs = match_ratio(exponents)
+        if pairs is None:  # cannot happen: the list that was given is a matching before cancelling
+            raise LayoutError("normalize(layout)", f"the replicas {list(map(str, iters))} have no normal form")
+        out += [iter_of(n // m, coord_of_terms(tuple((a, m * v) for a, v in direction))) for m, n in pairs]
+    out.sort(key=lambda it: (it.extent, it.stride.terms))
+    return tuple(out), shift
+
+
+def replica_ratio(iters: Iterable[Iter]) -> tuple[Coord, int, dict[Terms, Counter[int]]]:
+    """The multiset of sums as ``copies * product of (1 - z^n)^k`` per primitive direction, after a shift.
+
+    Each iter ``e : s*u`` with u primitive contributes +1 at n = es and -1 at n = s. Entries that cancel are dropped.
+    """
+    shift, copies = ZERO, 1
+    ratio: dict[Terms, Counter[int]] = {}
+    for it in iters:
+        extent, terms = it.extent, it.stride.terms
+        if extent == 1:
+            continue
+        if not terms:
+            copies *= extent
+            continue
+        if terms[0][1] < 0:
+            shift = shift + (extent - 1) * it.stride
+            terms = tuple((a, -v) for a, v in terms)
+        pitch = gcd(*(v for _, v in terms))
+        direction = tuple((a, v // pitch) for a, v in terms)
+        exponents = ratio.setdefault(direction, Counter())
+        exponents[extent * pitch] += 1
+        exponents[pitch] -= 1
+    for direction, exponents in list(ratio.items()):
+        kept = Counter({n: k for n, k in exponents.items() if k})
+        if kept:
+            ratio[direction] = kept
+        else:
+            del ratio[direction]
+    return shift, copies, ratio
+
+
+def match_ratio(
+    exponents: Mapping[int, int], allowed: Callable[[int, int], bool] = lambda _m, _n: True
+) -> list[tuple[int, int]] | None:
+    """Pair every denominator m with a numerator n, m dividing n: the first such pairing in order, or None.
+
+    A product of (1 - z^n)^k is a product of iters (n/m : m) exactly if there is such a pairing. `allowed` restricts it.
+    """
+    numerators = sorted(n for n, k in exponents.items() for _ in range(k))
+    denominators = sorted(m for m, k in exponents.items() for _ in range(-k))
+    if len(numerators) != len(denominators):
+        return None
+    fits = [[n % m == 0 and allowed(m, n) for n in numerators] for m in denominators]
+    chosen: list[int] = []
+    for row in range(len(denominators)):
+        for column in range(len(numerators)):
+            if fits[row][column] and column not in chosen and _matches(fits, row + 1, {*chosen, column}):
+                chosen.append(column)
+                break
+        else:
+            return None
+    return [(m, numerators[c]) for m, c in zip(denominators, chosen, strict=True)]
+
+
+def _matches(fits: list[list[bool]], first: int, used: set[int]) -> bool:
+    """Whether rows from `first` on can all be matched to columns that are not used (augmenting paths)."""
+    owner: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column, fit in enumerate(fits[row]):
+            if fit and column not in used and column not in seen:
+                seen.add(column)
+                if column not in owner or place(owner[column], seen):
+                    owner[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(first, len(fits)))
+
+
+def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
+    """A hashable value, equal for two layouts exactly if they are the same map.
+
+    Args:
+        layout: any layout.
+        replicas: whether f(x) counts replicas that collide (``"multiset"``) or not (``"set"``).
+
+    Raises:
+        Undecided: only for ``"set"``, where the replicas collide and have more than `BOUND` points.
+
+    Example:
+        >>> a, b = Layout((), ((2, 1), (2, 1))), Layout((), ((3, 1),))
+        >>> canonical_key(a) == canonical_key(b), canonical_key(a, "set") == canonical_key(b, "set")
+        (False, True)
+    """
+    normal = normalize(layout)
+    part: Hashable = normal.replica
+    if _by_set(replicas, "canonical_key(layout, replicas)"):
+        from tileweave.layout.search import set_key  # search builds on this module
+
+        part = set_key(normal.replica)
+    return layout.size, normal.shard, part, normal.offset
+
+
+def _by_set(replicas: str, where: str) -> bool:
+    if replicas not in ("multiset", "set"):
+        raise LayoutError(where, f"{replicas!r} is no replica semantics", legal="'multiset' or 'set'")
+    return replicas == "set"
+
+
+def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
+    """True exactly if ``f_a(x) = f_b(x)`` for every x of a common domain.
+
+    The least element of each fibre, axes compared in name order, is D(x) + O once R has positive strides; so D and O
+    must agree (Axe, lemma A.13, for vectors), and then R must, as a multiset or as a set.
+
+    Args:
+        a: a layout.
+        b: another.
+        replicas: ``"multiset"`` counts replicas that collide; ``"set"`` is the paper's meaning.
+
+    Raises:
+        Undecided: only for ``"set"``, where replicas collide and have more than `BOUND` points.
+
+    Example:
+        >>> same_map(Layout(((2, 3), (3, 1))), Layout(((6, 1),)))
+        True
+
+    Source: Axe, theorems A.8 and A.14, without the gap condition.
+    """
+    by_set = _by_set(replicas, "same_map(a, b, replicas)")
+    if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
+        return False
+    (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
+    if a.offset + shift_a != b.offset + shift_b:
+        return False
+    if ra == rb or not by_set:
+        return ra == rb
+    from tileweave.layout.search import set_key  # search builds on this module
+
+    return set_key(ra) == set_key(rb)
+
+
+# Carries.
+
+
+def carries(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
+    """The levels p and their coefficients c(p), ascending, with ``D(x) = sum of c(p) * floor(x / p)`` and no c(p) zero.
+
+    Source: Axe, lemma A.4.
+    """
+    out: list[tuple[int, Coord]] = []
+    level, below = 1, ZERO
+    for it in reversed(shard):
+        if it.extent == 1:
+            continue
+        step = it.stride - below
+        if step:
+            out.append((level, step))
+        level, below = level * it.extent, it.extent * it.stride
+    return out
+
+
+def from_carries(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
+    """The normal iters of ``sum of c(p) floor(x/p)`` on [0, extent), for ascending levels that divide it in a chain."""
+    out: list[Iter] = []
+    starts = list(levels) if levels and levels[0][0] == 1 else [(1, ZERO), *levels]
+    below = ZERO
+    for k, (level, step) in enumerate(starts):
+        width = (starts[k + 1][0] if k + 1 < len(starts) else extent) // level
+        stride = step + below
+        if width > 1:
+            out.append(iter_of(width, stride))
+        below = width * stride
+    return tuple(reversed(out))
+
+
+def next_level(extent: int, levels: Sequence[tuple[int, Any]], m: int) -> str:
+    """Why m cannot be the next level above those found, or an empty string."""
+    if extent % m:
+        d = gcd(m, extent)
+        return f"the steps into {d} and into {m} differ, though {d} and {m} share the divisors of {extent}"
+    if levels and m % levels[-1][0]:
+        return f"it carries at {levels[-1][0]} and at {m}, and neither divides the other"
+    return ""
+
+
+def witness_at(extent: int, levels: Sequence[tuple[int, Any]], m: int, value: Callable[[int], Any]) -> Witness | None:
+    """The witness that m, the least unexplained step, is not a level; None if it is one."""
+    condition = next_level(extent, levels, m)
+    if not condition:
+        return None
+    other = gcd(m, extent) if extent % m else levels[-1][0]
+    points = tuple(sorted({other - 1, other, m - 1, m}))
+    return Witness(points, tuple(value(x) for x in points), condition)
+
+
+# Recovery from values.
+
+Values = Callable[[int], CoordLike] | Sequence[CoordLike] | IntArray | Mapping[str, IntArray] | Layout
+
+
+def recover(f: Values, extent: int | None = None, *, bound: int = BOUND) -> Layout:
+    """The unique layout with normal D that agrees with f at every point of [0, extent), verified, or the witness.
+
+    Args:
+        f: a function of one index to a coordinate (or an integer on the axis ``m``); or its table as a sequence, an
+            integer array, or arrays by axis; or a layout, whose normal form is the answer without looking at any point.
+        extent: the number of points; for tables and layouts it may be left out.
+        bound: a function is enumerated up to this many points.
+
+    Raises:
+        NoLayout: no layout agrees with f; ``witness`` has the points, their values and the condition that they break.
+        Undecided: f is a function on more than `bound` points, and no witness was found at the divisors of extent.
+
+    Example:
+        >>> print(recover([0, 1, 2, 10, 11, 12]))
+        (2:10@m, 3:1@m)
+        >>> recover([0, 1, 3])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        tileweave.errors.NoLayout: recover(f, extent): no layout agrees with the definition: the steps into 1 ...
+
+    Source: Axe, theorem A.8 (uniqueness), with vector strides and an exact refusal (own).
+    """
+    where = "recover(f, extent)"
+    if isinstance(f, Layout):
+        if extent not in (None, f.size):
+            raise LayoutError(where, f"extent {extent} is not the layout's size {f.size}", inputs={"f": f})
+        return normalize(f)
+    if callable(f):
+        if not isinstance(extent, int) or extent < 1:
+            raise LayoutError(where, f"extent {extent!r} is not positive", legal="the number of points of f")
+        if extent > bound:
+            probe(f, extent, where, {"extent": extent})
+            raise undecided(where, "verifying a function point by point", {"extent": extent}, bound)
+        return from_table(_columns([f(x) for x in range(extent)], where), extent, where, {})
+    columns = _columns(f, where)
+    count = len(next(iter(columns.values())))
+    if extent not in (None, count):
+        raise LayoutError(where, f"extent {extent} is not the table's length {count}")
+    return from_table(columns, count, where, {})
+
+
+def _columns(values: Sequence[CoordLike] | IntArray | Mapping[str, IntArray], where: str) -> dict[str, IntArray]:
+    """A table as one integer array per axis."""
+    if isinstance(values, np.ndarray):
+        values = {DEFAULT_AXIS: values}
+    if isinstance(values, Mapping):
+        out = {axis: np.asarray(column) for axis, column in values.items()}
+    else:
+        coords = [Coord.of(v) for v in values]
+        axes = sorted({axis for c in coords for axis in c.axes}) or [DEFAULT_AXIS]
+        out = {axis: np.array([c[axis] for c in coords], dtype=object) for axis in axes}
+        if all(abs(v) < 1 << 61 for column in out.values() for v in column):
+            out = {axis: column.astype(np.int64) for axis, column in out.items()}
+    shapes = {column.shape for column in out.values()}
+    if (
+        len(shapes) != 1
+        or any(len(s) != 1 or not s[0] for s in shapes)
+        or any(column.dtype.kind not in "iuO" for column in out.values())
+    ):
+        raise LayoutError(
+            where, "the table is not one non-empty list of integers per axis", legal="equal, 1-D, integer"
+        )
+    return {axis: column.astype(np.int64) if column.dtype.kind != "O" else column for axis, column in out.items()}
+
+
+def from_table(columns: Mapping[str, IntArray], extent: int, where: str, inputs: Mapping[str, object]) -> Layout:
+    """The layout behind a full table (one array per axis), or `NoLayout`: every point is checked."""
+    axes = sorted(columns)
+    rest = {axis: np.diff(columns[axis]) for axis in axes}
+    levels: list[tuple[int, Coord]] = []
+
+    def value(x: int) -> Coord:
+        return Coord(tuple((axis, int(columns[axis][x])) for axis in axes))
+
+    while True:
+        firsts = [int(np.argmax(column != 0)) for column in rest.values() if column.any()]
+        if not firsts:
+            break
+        m = min(firsts) + 1
+        witness = witness_at(extent, levels, m, value)
+        if witness:
+            raise refuse(where, witness, inputs)
+        step = {axis: int(rest[axis][m - 1]) for axis in axes}
+        for axis in axes:
+            rest[axis][m - 1 :: m] -= step[axis]
+        levels.append((m, Coord(tuple(step.items()))))
+    return layout_of(from_carries(extent, levels), (), value(0))
+
+
+def probe(
+    f: Callable[[int], CoordLike],
+    extent: int,
+    where: str,
+    inputs: Mapping[str, object],
+    check: Iterable[int] = (),
+) -> tuple[Iter, ...]:
+    """The only normal iters that can agree with f, from its steps at the divisors of extent; else `NoLayout`.
+
+    The points in `check`, and some near the levels, are compared as well; the rest is not.
+    """
+    levels: list[tuple[int, Coord]] = []
+
+    def value(x: int) -> Coord:
+        return Coord.of(f(x))
+
+    for m in divisors(extent, where)[:-1]:
+        step = value(m) - value(m - 1)
+        for level, c in levels:
+            if m % level == 0:
+                step = step - c
+        if not step:
+            continue
+        witness = witness_at(extent, levels, m, value)
+        if witness:
+            raise refuse(where, witness, inputs)
+        levels.append((m, step))
+    iters = from_carries(extent, levels)
+    guess = layout_of(iters, (), value(0))
+    near = {x for p, _ in [*levels, (extent, ZERO)] for k in (1, 2, 3) for x in (k * p - 1, k * p, k * p + 1)}
+    for x in [*check, *sorted(near)]:
+        if 0 <= x < extent and value(x) != guess(x):
+            condition = f"the steps at the divisors of {extent} force f({x}) = {guess(x)}"
+            raise refuse(where, Witness((x,), (value(x),), condition), {**inputs, "forced": guess})
+    return iters
+
+
+# Windows: a layout read from a start on.
+
+
+def window(levels: Sequence[tuple[int, Coord]], start: int, extent: int) -> tuple[Iter, ...] | Witness:
+    """The normal iters of ``u -> D(start + u) - D(start)`` on [0, extent), or the witness; exact for any size.
+
+    The step into m is the sum of c(q) over the levels q that divide start + m. Each class of m, by the deepest level of
+    either side, has its first member by the Chinese remainder theorem, so the least unexplained step is found without
+    looking at points.
+
+    Args:
+        levels: the carries of D, ascending.
+        start: the first index read.
+        extent: how many are read.
+    """
+    theirs = [(1, ZERO), *levels] if not levels or levels[0][0] > 1 else list(levels)
+    found: list[tuple[int, Coord]] = []
+    while True:
+        ours = [(1, ZERO), *found] if not found or found[0][0] > 1 else found
+        m, rest = _first_difference(theirs, start, ours, extent)
+        if not m:
+            return from_carries(extent, found)
+
+        def value(u: int) -> Coord:
+            total = ZERO
+            for q, c in theirs:
+                total = total + ((start + u) // q - start // q) * c
+            return total
+
+        witness = witness_at(extent, found, m, value)
+        if witness:
+            return witness
+        found.append((m, rest))
+
+
+def _first_difference(
+    theirs: Sequence[tuple[int, Coord]], start: int, ours: Sequence[tuple[int, Coord]], extent: int
+) -> tuple[int, Coord]:
+    """The least m in [1, extent) where the steps of the window and of the levels differ, and by how much; or 0."""
+    best, rest = extent, ZERO
+    step = ZERO
+    for j, (q, c) in enumerate(theirs):
+        step = step + c
+        above = theirs[j + 1][0] if j + 1 < len(theirs) else 0
+        guess = ZERO
+        for i, (p, d) in enumerate(ours):
+            guess = guess + d
+            if guess == step:
+                continue
+            m = _first_member(start, q, above, p, ours[i + 1][0] if i + 1 < len(ours) else 0)
+            if 0 < m < best:
+                best, rest = m, step - guess
+    return (best, rest) if best < extent else (0, ZERO)
+
+
+def _first_member(start: int, q: int, not_q: int, p: int, not_p: int) -> int:
+    """The least m > 0 with q | start + m, p | m, neither not_q | start + m nor not_p | m (0: no limit); or 0."""
+    g = gcd(p, q)
+    if start % g:
+        return 0
+    # m = p*k with p*k = -start (mod q)
+    k = (-start // g) * pow(p // g, -1, q // g) % (q // g) if q > g else 0
+    period = lcm(p, q)
+    m = p * k or period
+    for _ in range(4):  # four neighbours in the class meet one that two proper subclasses leave, if there is any
+        if not (not_q and (start + m) % not_q == 0) and not (not_p and m % not_p == 0):
+            return m
+        m += period
+    return 0
