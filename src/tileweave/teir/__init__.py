@@ -1,9 +1,11 @@
 """TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
 
 from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
+from tileweave.teir.document import from_json, schema, to_json
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
 from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu, emit_zero
 from tileweave.teir.interpret import interpret, tile_address
+from tileweave.teir.lower import Explanation, eligibility, explain
 from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
 from tileweave.teir.program import (
     Axis,
@@ -22,11 +24,13 @@ from tileweave.teir.program import (
     TensorSpec,
 )
 from tileweave.teir.schedule import Tiling
+from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
 from tileweave.teir.verify import Problem, Rule, problems, verify
 
 __all__ = [
     "Axis",
     "Conflict",
+    "Explanation",
     "First",
     "Guard",
     "Id",
@@ -46,20 +50,32 @@ __all__ = [
     "TensorSpec",
     "Tiling",
     "byte_bounds",
+    "demote",
     "dtype_name",
+    "eligibility",
     "emit_contraction",
     "emit_copy",
     "emit_relu",
     "emit_zero",
+    "explain",
+    "from_json",
+    "fuse",
     "interpret",
     "numpy_dtype",
     "operands_of",
     "operation",
     "operations",
     "out_of_bounds",
+    "parallelize",
     "problems",
+    "promote",
     "races",
     "register",
+    "reorder",
+    "schema",
+    "sequentialize",
+    "split",
     "tile_address",
+    "to_json",
     "verify",
 ]
