@@ -1,0 +1,331 @@
+"""The .npy and .npz formats: headers judged against the file's size, reading by memory map, whole-or-not writing.
+
+A .npy is read where it lies. A .npz member that is stored as it is is read where it lies too; a compressed one is
+unpacked once into an unnamed temporary file, so neither needs memory for more than what is read.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.graph import TensorType
+from tileweave.space import Box
+
+__all__ = ["MappedReader", "NpyFile", "NpzFile", "describe_npy", "describe_npz", "members_of", "open_npy", "open_npz"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """Where the elements of a .npy lie, counted from its first byte."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    offset_bytes: int
+
+    @property
+    def type(self) -> TensorType:
+        """What a tensor made of it has: the element type in this machine's byte order."""
+        return TensorType(self.shape, self.dtype.newbyteorder("="))
+
+
+def supported(dtype: np.dtype[Any]) -> bool:
+    """Whether elements of this type can be read from and written to files: bool, integers and NumPy's own floats."""
+    return dtype.kind in "biuf" and dtype.type.__module__ == "numpy"
+
+
+def slices(box: Box) -> Any:
+    """A box as an index of an array that starts at the origin; what it gives is an array even at rank 0."""
+    return (*(slice(a, b) for a, b in zip(box.start, box.stop, strict=True)), ...)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading
+
+
+def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> _Header:
+    """The header of a .npy of `size_bytes` bytes that starts at the file's position, judged against that size."""
+    start = file.tell()
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        shape = tuple(int(n) for n in shape)
+    except Exception as error:  # whatever foreign bytes lead the parser into
+        raise StorageError(where, f"{what} is not a .npy: {error}", legal="a file that numpy.save wrote") from None
+    header = _Header(shape, dtype, fortran, file.tell() - start)
+    if not supported(dtype):
+        raise StorageError(
+            where, f"{what} holds elements of type {dtype}", legal="bool, integers or floats, such as float32"
+        )
+    if any(n < 0 for n in shape):
+        raise StorageError(where, f"{what} states the impossible shape {shape}", legal="extents of zero or more")
+    wanted = header.offset_bytes + prod(shape) * dtype.itemsize
+    if size_bytes != wanted:
+        fault = "is truncated" if size_bytes < wanted else "has bytes after its array"
+        raise StorageError(
+            where,
+            f"{what} {fault}",
+            inputs={"header": f"{header.type} in {wanted} bytes", "file": f"{size_bytes} bytes"},
+            legal=f"a file of {wanted} bytes",
+        )
+    return header
+
+
+@contextmanager
+def _opened(path: str, where: str) -> Iterator[IO[bytes]]:
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115  (opening may fail, the block may not)
+    except OSError as error:
+        raise StorageError(where, f"the file cannot be opened: {error.strerror}", legal="a file that exists") from None
+    with file:
+        yield file
+
+
+def describe_npy(path: str, where: str) -> TensorType:
+    """Shape and element type of a .npy, without reading its elements."""
+    with _opened(path, where) as file:
+        return _read_header(file, os.fstat(file.fileno()).st_size, where, "the file").type
+
+
+class MappedReader:
+    """Reads boxes of one .npy that lies at a byte offset of a file; what it returns is read-only."""
+
+    def __init__(self, file: IO[bytes], header: _Header, base_bytes: int = 0) -> None:
+        self.type = header.type
+        order: Any = "F" if header.fortran else "C"
+        if self.type.box.empty:
+            self._array: Array | None = np.empty(header.shape, header.dtype, order=order)
+            return
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        at = base_bytes + header.offset_bytes
+        self._array = np.ndarray(header.shape, header.dtype, memory, at, order=order)
+
+    def read(self, box: Box) -> Array:
+        """The values of a box: a view where the file's bytes serve as they are, else a converted copy of the box."""
+        if self._array is None:
+            raise StorageError("Reader.read(box)", "the reader is closed")
+        view: Array = self._array[slices(box)]
+        plain = view.flags.aligned and view.dtype.isnative
+        return view if plain else view.astype(self.type.dtype)
+
+    def close(self) -> None:
+        """Lets go of the file; views that were handed out stay valid."""
+        self._array = None
+
+
+def open_npy(path: str, where: str) -> MappedReader:
+    """A reader of a .npy."""
+    with _opened(path, where) as file:
+        return MappedReader(file, _read_header(file, os.fstat(file.fileno()).st_size, where, "the file"))
+
+
+def members_of(path: str, where: str) -> list[str]:
+    """The names of the arrays in a .npz, in order."""
+    with _opened(path, where) as file, _unzipped(file, where) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+
+
+@contextmanager
+def _unzipped(file: IO[bytes], where: str) -> Iterator[zipfile.ZipFile]:
+    legal = "a file that numpy.savez wrote"
+    try:
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(where, f"the file cannot be read: {error}", legal=legal) from None
+    except Exception as error:  # a broken archive fails in zipfile, zlib, lzma or bz2, each in its own way
+        raise StorageError(where, f"the file is not a whole .npz: {error}", legal=legal) from None
+
+
+def _stored_at(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Byte offset of the data of a member that is stored without compression."""
+    file.seek(info.header_offset)
+    local = file.read(30)
+    if len(local) < 30 or local[:4] != b"PK\x03\x04":
+        raise zipfile.BadZipFile("a member's local header is missing")
+    name_bytes, extra_bytes = struct.unpack("<HH", local[26:30])
+    at = int(info.header_offset + 30 + name_bytes + extra_bytes)
+    if at + info.file_size > os.fstat(file.fileno()).st_size:
+        raise zipfile.BadZipFile("a member reaches past the end of the file")
+    return at
+
+
+def _plainly_stored(info: zipfile.ZipInfo) -> bool:
+    return info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1
+
+
+def describe_npz(path: str, key: str, where: str) -> TensorType:
+    """Shape and element type of one member of a .npz, without reading its elements."""
+    with _opened(path, where) as file, _unzipped(file, where) as archive:
+        info = archive.getinfo(f"{key}.npy")
+        if _plainly_stored(info):
+            file.seek(_stored_at(file, info))
+            return _read_header(file, info.file_size, where, f"member {key!r}").type
+        with archive.open(info) as member:
+            return _read_header(member, info.file_size, where, f"member {key!r}").type
+
+
+def open_npz(path: str, key: str, where: str) -> MappedReader:
+    """A reader of one member of a .npz."""
+    with _opened(path, where) as file, _unzipped(file, where) as archive:
+        info = archive.getinfo(f"{key}.npy")
+        what = f"member {key!r}"
+        if _plainly_stored(info):
+            at = _stored_at(file, info)
+            file.seek(at)
+            return MappedReader(file, _read_header(file, info.file_size, where, what), at)
+        with tempfile.TemporaryFile() as unpacked:
+            with archive.open(info) as member:
+                shutil.copyfileobj(member, unpacked, 1 << 20)  # checks the member's checksum at its end
+            unpacked.flush()
+            unpacked.seek(0)
+            return MappedReader(unpacked, _read_header(unpacked, info.file_size, where, what))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# writing
+
+
+class _MappedWriter:
+    """One .npy being filled in place; boxes may be written in any order and by several threads."""
+
+    def __init__(self, path: Path, kind: TensorType) -> None:
+        header = io.BytesIO()
+        descr = np.lib.format.dtype_to_descr(kind.dtype)
+        fields = {"descr": descr, "fortran_order": False, "shape": kind.shape}
+        np.lib.format.write_array_header_1_0(header, fields)
+        at = header.tell()
+        self._file = path.open("xb+")
+        self._memory: mmap.mmap | None = None
+        try:
+            self._file.write(header.getvalue())
+            self._file.flush()
+            if kind.box.empty:
+                self._array: Array | None = np.empty(kind.shape, kind.dtype)
+                return
+            self._reserve(at + kind.size_bytes)
+            self._memory = mmap.mmap(self._file.fileno(), at + kind.size_bytes)
+            self._array = np.ndarray(kind.shape, kind.dtype, self._memory, at)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _reserve(self, size_bytes: int) -> None:
+        """A full disk must be an error now; inside a memory map it would kill the process."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.fileno(), 0, size_bytes)
+        else:
+            self._file.truncate(size_bytes)
+
+    def place(self, box: Box) -> Array:
+        """The writable region of a box."""
+        if self._array is None:
+            raise StorageError("Writer.place(box)", "the writer is closed")
+        region: Array = self._array[slices(box)]
+        return region
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box."""
+        self.place(box)[...] = block
+
+    def finish(self) -> None:
+        """Everything that was written reaches the disk."""
+        if self._memory is not None:
+            self._memory.flush()
+        os.fsync(self._file.fileno())
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._array = None
+        if self._memory is not None:
+            with suppress(BufferError):  # a region is still held somewhere: the map goes when that goes
+                self._memory.close()
+        self._file.close()
+
+
+class NpyFile:
+    """A .npy that appears whole at `publish`, or not at all."""
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        self._path, self._temporary = path, temporary
+        self._writer: _MappedWriter | None = None
+
+    def add(self, key: str, kind: TensorType) -> _MappedWriter:
+        """The writer of the file's one array."""
+        self._writer = _MappedWriter(self._temporary, kind)
+        return self._writer
+
+    def prepare(self) -> None:
+        """All that may fail: the temporary file is complete and on disk."""
+        if self._writer is not None:
+            self._writer.finish()
+
+    def publish(self) -> None:
+        """The one step by which the file appears."""
+        self._temporary.replace(self._path)
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        if self._writer is not None:
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+class NpzFile:
+    """A .npz of one or more members that appears whole at `publish`, or not at all."""
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        self._path, self._temporary = path, temporary
+        self._members: dict[str, tuple[Path, _MappedWriter]] = {}
+
+    def add(self, key: str, kind: TensorType) -> _MappedWriter:
+        """The writer of one more member."""
+        path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
+        writer = _MappedWriter(path, kind)
+        self._members[key or "arr_0"] = (path, writer)
+        return writer
+
+    def prepare(self) -> None:
+        """All that may fail: the members are put together in one archive, on disk."""
+        with self._temporary.open("xb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                for key, (path, writer) in self._members.items():
+                    writer.finish()
+                    info = zipfile.ZipInfo(f"{key}.npy")  # a fixed date: equal values make equal files
+                    with archive.open(info, "w", force_zip64=True) as out, path.open("rb") as part:
+                        shutil.copyfileobj(part, out, 1 << 20)
+                    path.unlink()
+            file.flush()
+            os.fsync(file.fileno())
+
+    def publish(self) -> None:
+        """The one step by which the file appears."""
+        self._temporary.replace(self._path)
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        for path, writer in self._members.values():
+            writer.close()
+            path.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
