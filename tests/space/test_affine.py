@@ -62,6 +62,19 @@ def test_image_and_cover_are_exact(case):
 
 
 @given(projections_on_boxes())
+def test_the_span_is_the_cover_row_by_row(case):
+    projection, box = case
+    span = projection.span(box)
+    if not (box.empty or 0 in projection.shape):
+        assert span == projection.cover(box)
+    for k, row in enumerate(projection.map.matrix):
+        alone = AffineMap((row,), (projection.map.offset[k],), projection.map.inputs)
+        live = tuple(n if c else 1 for c, n in zip(row, box.shape, strict=True))
+        single = Projection(alone, (projection.shape[k],), (projection.stride[k],)).cover(Box(box.start, live))
+        assert span.shape[k] == single.shape[0]
+
+
+@given(projections_on_boxes())
 def test_a_box_is_answered_wherever_the_image_is_one(case):
     projection, box = case
     points = enumerate_image(projection, box)

@@ -1,5 +1,6 @@
 """Boxes and lattices against sets of points."""
 
+import itertools
 import pickle
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_even_cuts_differ_by_one_at_most(extent, parts, start):
             even_cuts(extent, parts, start)
         return
     cuts = even_cuts(extent, parts, start)
-    lengths = [b - a for a, b in zip(cuts, cuts[1:], strict=False)]
+    lengths = [b - a for a, b in itertools.pairwise(cuts)]
     assert cuts[0] == start and cuts[-1] == start + extent and len(lengths) == parts
     assert max(lengths) - min(lengths) <= 1 and lengths == sorted(lengths, reverse=True)
 

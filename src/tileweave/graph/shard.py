@@ -153,7 +153,7 @@ def output_partition(operation: Operation, output: str, cuts: Partition) -> Part
     if signature is None:
         return Partition(tuple((0, n) for n in shape))
     projection = signature.output(output)
-    base = projection.cover(operation.index).start
+    base = projection.span(operation.index).start
     out: list[tuple[int, ...]] = []
     for row, extent in enumerate(shape):
         driver = _driver(signature, output, row)
@@ -171,7 +171,7 @@ def index_of_output(operation: Operation, output: str, box: Box) -> Box:
     if signature is None:
         return operation.index
     projection = signature.output(output)
-    base = projection.cover(operation.index).start
+    base = projection.span(operation.index).start
     index = operation.index
     for row in range(box.rank):
         driver = _driver(signature, output, row)
@@ -188,8 +188,8 @@ def input_region(operation: Operation, name: str, index: Box) -> Box:
     if operation.signature is None:
         return operation.input(name).type.box
     projection = operation.signature.input(name)
-    base = projection.cover(operation.index).start
-    return projection.cover(index).translate(tuple(-b for b in base))
+    base = projection.span(operation.index).start
+    return projection.span(index).translate(tuple(-b for b in base))
 
 
 def shard_operation(operation: Operation, index: Box) -> Operation:
@@ -209,7 +209,7 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
         if name not in late
     )
     outputs = tuple(
-        (name, TensorType(signature.output(name).cover(index).shape, kind.dtype)) for name, kind in operation.outputs
+        (name, TensorType(signature.output(name).span(index).shape, kind.dtype)) for name, kind in operation.outputs
     )
     if late:
         kept = tuple((name, p) for name, p in signature.inputs if name not in late)
@@ -298,7 +298,7 @@ def _joined(operation: Operation, output: str, cuts: Partition, made: dict[Opera
 def _output_block(operation: Operation, output: str, cuts: Partition, index: Box) -> Tensor:
     """One block of an output: one shard, or the partial results of several combined and finished."""
     monoids = cast("Signature", operation.signature).monoids
-    if all(cuts.grid[k] == 1 for k in monoids):
+    if index.empty or all(cuts.grid[k] == 1 for k in monoids):
         return Tensor(shard_operation(operation, index), output)
     parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
     monoid = monoids[min(monoids)]

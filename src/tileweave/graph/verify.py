@@ -52,16 +52,15 @@ def _signature_agrees(node: Operation) -> Iterator[str]:
 
 
 def _regions_fit(node: Operation) -> Iterator[str]:
-    if node.signature is None or node.index.empty:
+    if node.signature is None or len(node.signature.dims) != node.index.rank:
         return
+    regions = dict(node.signature.inputs), dict(node.signature.outputs)
     for name, tensor in node.inputs:
-        needed = dict(node.signature.inputs).get(name)
-        if needed is not None and needed.cover(node.index).shape != tensor.shape:
-            yield f"input {name} has shape {tensor.shape}, the index needs {needed.cover(node.index).shape}"
+        if name in regions[0] and regions[0][name].span(node.index).shape != tensor.shape:
+            yield f"input {name} has shape {tensor.shape}, the index needs {regions[0][name].span(node.index).shape}"
     for name, kind in node.outputs:
-        made = dict(node.signature.outputs).get(name)
-        if made is not None and made.cover(node.index).shape != kind.shape:
-            yield f"output {name} has shape {kind.shape}, the index makes {made.cover(node.index).shape}"
+        if name in regions[1] and regions[1][name].span(node.index).shape != kind.shape:
+            yield f"output {name} has shape {kind.shape}, the index makes {regions[1][name].span(node.index).shape}"
 
 
 def _outputs_covered(node: Operation) -> Iterator[str]:

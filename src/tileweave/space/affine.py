@@ -218,6 +218,24 @@ class Projection:
         reach = zip(start.shape, self.shape, self.stride, strict=True)
         return trusted_box(start.start, tuple(a + (n - 1) * s for a, n, s in reach))
 
+    def span(self, box: Box) -> Box:
+        """The cover taken row by row: an empty index dimension empties only the rows that it feeds.
+
+        For a box that is not empty this is `cover`. For an empty one it still tells the shapes of blocks: the sum
+        over an empty dimension has an empty index and a result.
+
+        Example:
+            >>> str(Projection.select((1,), 2).span(Box((0, 0), (0, 3))))
+            '[0:3]'
+        """
+        domain = self._domain(box)
+        filled = self.total.cover(Box(domain.start, tuple(max(n, 1) for n in domain.shape)))
+        shape = []
+        for row, own, extent in zip(self.map.matrix, self.shape, filled.shape, strict=True):
+            fed = own > 0 and all(n > 0 for c, n in zip(row, box.shape, strict=True) if c)
+            shape.append(extent if fed else 0)
+        return Box(filled.start, tuple(shape))
+
     def image(self, box: Box) -> Box | Lattice | AffineSet:
         """Exactly the points that the index box touches, in the simplest form that holds them.
 
