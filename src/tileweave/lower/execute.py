@@ -152,11 +152,12 @@ def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threa
     if kernel is None:
         program = _program(operation, arrays, out)
         kernel = _KERNELS[key] = _compiled(program, threads)
-    kernel(*arrays.values(), out)
+    first, late = list(arrays.values())[:2], list(arrays.values())[2:]
+    kernel(*first, out, *late)
 
 
 def _program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
-    """The TEIR program of a shard; its tensors are the inputs in order, then the output."""
+    """The TEIR program of a shard; its tensors are one or two inputs, the output, then the bias if there is one."""
     values = [operand(array) for array in arrays.values()]
     made = operand(out)
     if operation.operator == "relu":

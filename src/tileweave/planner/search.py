@@ -19,7 +19,8 @@ from math import prod
 from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Source, Tensor, resolve, verify
 from tileweave.graph.operators import operator_of
-from tileweave.graph.shard import index_of_output, input_region, output_partition
+from tileweave.graph.shard import input_region, output_partition
+from tileweave.planner.cost import Blocks, Traffic, machine_runs
 from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.plan import Plan, Stage, Step, placement
 from tileweave.planner.simulate import EFFICIENCY, Simulation, costed
@@ -177,35 +178,36 @@ class _Choice:
 
 
 class _Estimator:
-    """The estimated time of one operation under a grid, given the blocks of its producers."""
+    """The estimated time of one operation under a grid, given where its producers' results lie; in closed form."""
 
-    def __init__(self, graph: Graph, machines: Machines) -> None:
+    def __init__(self, machines: Machines) -> None:
         self.machines = machines
-        self.reads: dict[tuple[Tensor, Box], list[tuple[Operation | None, Box, int]]] = {}
+        self.traffic: dict[tuple[Operation, str, Grid], Traffic | None] = {}
         self.known: dict[object, tuple[float, int, int]] = {}
-        self.owners: dict[tuple[Operation, Grid], tuple[Partition, tuple[int, ...]]] = {}
+        self.places: dict[tuple[Operation, Grid], Blocks] = {}
 
     def cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
-        producers = {p for _, t in operation.inputs for p in self._origins(t)}
-        key = (operation, grid, tuple(sorted((id(p), chosen[p]) for p in producers)))
+        """(seconds, bytes moved, tasks)."""
+        origins = [p for name, _ in operation.inputs for p in self._origins(operation, name, grid)]
+        key = (operation, grid, tuple((id(p), chosen[p]) for p in origins))
         if key not in self.known:
             self.known[key] = self._cost(operation, grid, chosen)
         return self.known[key]
 
-    def _origins(self, tensor: Tensor) -> set[Operation]:
-        return {who for who, _, _ in self._pieces(tensor, tensor.type.box) if who is not None}
+    def _traffic(self, operation: Operation, name: str, grid: Grid) -> Traffic | None:
+        key = (operation, name, grid)
+        if key not in self.traffic:
+            self.traffic[key] = Traffic.of(operation, name, _cut(operation, grid, 1))
+        return self.traffic[key]
 
-    def _pieces(self, tensor: Tensor, box: Box) -> list[tuple[Operation | None, Box, int]]:
-        key = (tensor, box)
-        if key not in self.reads:
-            found: list[tuple[Operation | None, Box, int]] = []
-            for piece in resolve(tensor, box):
-                if piece.origin is not None:
-                    producer = piece.origin.producer
-                    who = producer if isinstance(producer, Operation) else None
-                    found.append((who, piece.region, tensor.dtype.itemsize))
-            self.reads[key] = found
-        return self.reads[key]
+    def _origins(self, operation: Operation, name: str, grid: Grid) -> list[Operation]:
+        traffic = self._traffic(operation, name, grid)
+        if traffic is not None:
+            return traffic.origins()
+        tensor = operation.input(name)
+        pieces = resolve(tensor, tensor.type.box)
+        producers = [p.origin.producer for p in pieces if p.origin is not None]
+        return list(dict.fromkeys(p for p in producers if isinstance(p, Operation)))
 
     def _cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
         cuts = _cut(operation, grid, 1)
@@ -213,68 +215,74 @@ class _Estimator:
         reduced = signature.monoids if signature else {}
         partial = any(cuts.grid[k] > 1 for k in reduced)
         late = operator_of(operation).finish if partial else ()
-        place = placement(cuts.count, len(self.machines))
-        busy = [0.0] * len(self.machines)
-        moved = 0
-        for shard in range(cuts.count):
-            machine = place(shard)["machine"]
-            index = cuts.block(shard)
-            touched = fetched = here = messages = 0
-            for name, tensor in operation.inputs:
-                if name in late:
-                    continue
-                region = input_region(operation, name, index)
-                for who, box, itemsize in self._pieces(tensor, region):
-                    size = box.size * itemsize
-                    touched += size
-                    if who is None:
-                        fetched += size
-                    else:
-                        away, count = self._away(who, box, machine, chosen)
-                        here += away * itemsize
-                        messages += count
-            out = sum(_out_size(operation, name, index) * kind.dtype.itemsize for name, kind in operation.outputs)
-            flops = signature.cost("flops", index) if signature else 0.0
-            one = self.machines.machines[machine]
-            busy[machine] += (
-                self.machines.task_seconds
-                + max(flops / one.flops_per_second, (touched + out) / one.bytes_per_second) / EFFICIENCY
-                + here / self.machines.link_bytes_per_second
-                + messages * self.machines.link_seconds
-                + fetched / self.machines.storage_bytes_per_second
-            )
-            moved += here
-        seconds = max(busy)
+        count, machines = cuts.count, self.machines
+        block = cuts.block(0)  # even cuts: the first block is the largest
+        arrived = [(0, 0)] * len(machines)
+        touched = sum(_out_size(operation, name, block) * kind.dtype.itemsize for name, kind in operation.outputs)
+        fetched = 0.0
+        for name, tensor in operation.inputs:
+            if name in late:
+                continue
+            touched += input_region(operation, name, block).size * tensor.dtype.itemsize
+            traffic = self._traffic(operation, name, grid)
+            if traffic is None:
+                here = self._counted(operation, name, cuts, chosen)
+            else:
+                here = traffic.moved({who: self._place(who, chosen[who]) for who in traffic.origins()}, len(machines))
+                fetched += traffic.bytes_read() / count
+            arrived = [(a + c, b + d) for (a, b), (c, d) in zip(arrived, here, strict=True)]
+        flops = signature.cost("flops", block) if signature else 0.0
+        busy = []
+        runs = machine_runs(count, len(machines))
+        for one, (first, last), (size, messages) in zip(machines.machines, runs, arrived, strict=True):
+            compute = max(flops / one.flops_per_second, touched / one.bytes_per_second) / EFFICIENCY
+            each = machines.task_seconds + compute + fetched / machines.storage_bytes_per_second
+            transfer = size / machines.link_bytes_per_second + messages * machines.link_seconds
+            busy.append((last - first) * each + transfer)
+        seconds, moved = max(busy), sum(size for size, _ in arrived)
         if partial:
             extra = self._combine_bytes(operation, cuts)
             moved += extra
-            seconds += extra / self.machines.link_bytes_per_second + self.machines.task_seconds
-            seconds += self.machines.link_seconds * prod(cuts.grid[k] for k in reduced)
-        return seconds, moved, cuts.count + partial
+            seconds += extra / machines.link_bytes_per_second + machines.task_seconds
+            seconds += machines.link_seconds * prod(cuts.grid[k] for k in reduced)
+        return seconds, moved, count + partial
 
-    def _away(self, who: Operation, box: Box, machine: int, chosen: Mapping[Operation, Grid]) -> tuple[int, int]:
-        """(elements, messages) of a region that do not lie on a machine."""
-        blocks, owners = self._owners(who, chosen[who])
-        away = [common.size for k, common in blocks.overlapping(box) if owners[k] != machine]
-        return sum(away), len(away)
-
-    def _owners(self, who: Operation, grid: Grid) -> tuple[Partition, tuple[int, ...]]:
-        """The blocks of an operation's result under a grid, and the machine that holds each."""
-        if (who, grid) not in self.owners:
+    def _place(self, who: Operation, grid: Grid) -> Blocks:
+        """Where an operation's result lies under a grid."""
+        if (who, grid) not in self.places:
             cuts = _cut(who, grid, 1)
-            reduced = who.signature.monoids if who.signature else {}
-            if any(cuts.grid[k] > 1 for k in reduced):
-                blocks = _combine_cuts(who, cuts, len(self.machines))
-                shards: Sequence[int] = range(blocks.count)
-                count = blocks.count
+            signature = who.signature
+            rank = len(who.output_types["out"].shape)
+            if signature is None or any(cuts.grid[k] > 1 for k in signature.monoids):
+                made = _combine_cuts(who, cuts, len(self.machines)) if signature else output_partition(who, "out", cuts)
+                self.places[who, grid] = Blocks(made, tuple(range(rank)), made.grid)
             else:
-                blocks = output_partition(who, "out", cuts)
-                made = (index_of_output(who, "out", box) for box in blocks)
-                shards = [next(number for number, _ in cuts.overlapping(index)) for index in made]
-                count = cuts.count
-            place = placement(count, len(self.machines))
-            self.owners[who, grid] = blocks, tuple(place(shard)["machine"] for shard in shards)
-        return self.owners[who, grid]
+                matrix = signature.output("out").map.matrix
+                rows = {k: r for r, row in enumerate(matrix) for k, c in enumerate(row) if c}
+                order = tuple(rows.get(k) for k in range(who.index.rank))
+                self.places[who, grid] = Blocks(output_partition(who, "out", cuts), order, cuts.grid)
+        return self.places[who, grid]
+
+    def _counted(
+        self, operation: Operation, name: str, cuts: Partition, chosen: Mapping[Operation, Grid]
+    ) -> list[tuple[int, int]]:
+        """(bytes, messages) per machine of an input that does not factor, shard by shard."""
+        tensor = operation.input(name)
+        arrived = [(0, 0)] * len(self.machines)
+        mine = placement(cuts.count, len(self.machines))
+        for shard in range(cuts.count):
+            machine = mine(shard)["machine"]
+            for piece in resolve(tensor, input_region(operation, name, cuts.block(shard))):
+                producer = piece.origin.producer if piece.origin is not None else None
+                if not isinstance(producer, Operation):
+                    continue
+                blocks = self._place(producer, chosen[producer])
+                owner = placement(blocks.count, len(self.machines))
+                for k, common in blocks.cuts.overlapping(piece.region):
+                    if owner(k)["machine"] != machine:
+                        size, messages = arrived[machine]
+                        arrived[machine] = size + common.size * tensor.dtype.itemsize, messages + 1
+        return arrived
 
     def _combine_bytes(self, operation: Operation, cuts: Partition) -> int:
         kind = operation.output_types["out"]
@@ -295,7 +303,7 @@ def _out_size(operation: Operation, name: str, index: Box) -> int:
 
 def _beam(graph: Graph, machines: Machines) -> Iterator[dict[Operation, Grid]]:
     """The best choices of grids by estimated time, best first; then everything whole."""
-    estimator = _Estimator(graph, machines)
+    estimator = _Estimator(machines)
     operations = graph.operations
     last_use = _last_uses(graph)
     beam = [(_Choice(), {})]  # type: list[tuple[_Choice, dict[Operation, Grid]]]

@@ -122,7 +122,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
         temporary += local_bytes(read, task, made)
         touched += read.size_bytes
         for piece in read.pieces:
-            size = piece.region.size * itemsize
+            size = piece.points * itemsize
             if piece.source is not None:
                 fetched += size
             elif piece.task >= 0 and made[piece.task].machine != task.machine:

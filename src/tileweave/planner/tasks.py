@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from tileweave.graph import Operation, Partition, Sink, Source, Tensor, resolve
 from tileweave.graph.nodes import Value
@@ -45,6 +46,12 @@ class ReadPiece:
     block: Box
     region: Box
     fill: Value = None
+
+    @property
+    def points(self) -> int:
+        """The distinct elements that are read: a broadcast dimension counts once."""
+        moving = {dim for row in self.map.matrix for dim, c in enumerate(row) if c}
+        return prod(n for dim, n in enumerate(self.box.shape) if dim in moving or n == 0)
 
 
 @dataclass(frozen=True, slots=True)
