@@ -473,7 +473,7 @@ def _plain(core: Layout, where: str) -> None:
                 "witness": {
                     "points": (0,),
                     "values": (core.offset,),
-                    "condition": "the origin goes to 0, one value each",
+                    "condition": "the origin goes to 0 alone",
                 }
             },
         )
@@ -535,7 +535,7 @@ def _mode_of(extent: int, pairs: Iterator[tuple[int, Any]], core: Layout, where:
                 where,
                 f"extent {extent} ends inside an iter",
                 inputs={"core": core},
-                legal="a shape that the iters refine",
+                legal="a shape made of whole iters",
             )
     found = [pair for pair in found if pair[0] > 1] or [(1, 0)]
     if len(found) == 1:

@@ -17,7 +17,6 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.cute_exact import (
-    BOUND,
     check_domain,
     coalesce_flat,
     compose_flat,
@@ -37,7 +36,8 @@ from tileweave.layout.cute_value import (
     rank,
     zip_shape,
 )
-from tileweave.layout.layout import Coord
+from tileweave.layout.layout import Coord, Iter, Layout
+from tileweave.layout.search import collision
 from tileweave.layout.swizzle import ComposedLayout, Swizzle
 
 __all__ = [
@@ -285,7 +285,7 @@ def _refine(shape: Shape, modes: list[list[Pair]]) -> CuteLayout:
         else:
             shapes.append(tuple([n for n, _d in found]))
             strides.append(tuple([d for _n, d in found]))
-    if len(shape) == len(modes):
+    if len(shape) == len(modes) and tuple not in map(type, shape):
         return new_layout(tuple(shapes), tuple(strides))
     return new_layout(zip_shape(shape, iter(shapes)), zip_shape(shape, iter(strides)))
 
@@ -466,7 +466,7 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
             )
     if all(not after[1] % before[1] and before[0] * before[1] <= after[1] for before, after in pairwise(moving)):
         modes: list[Pair] = []
-        for (n, d, step), after in zip(moving, [*moving[1:], None], strict=True):
+        for (n, d, step), after in zip(moving, [*moving[1:], None], strict=False):
             if not modes and d > 1:
                 modes.append((d, 0))
             modes.append((after[1] // d if after else n, step))
@@ -476,27 +476,21 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
 
 
 def check_injective(layout: CuteLayout, where: str) -> None:
-    """Proves by enumeration that no two indices share a value.
+    """Proves that no two indices share a value.
 
     Raises:
-        NoLayout: with two indices that do; Undecided: more than `BOUND` indices.
+        NoLayout: with two indices that do; Undecided: the exact search passed its bound.
     """
-    if layout.size > BOUND:
-        raise Undecided(
-            where, f"{layout.size} values would have to be compared", inputs={"layout": layout}, facts={"bound": BOUND}
-        )
-    values = np.asarray(layout(np.arange(layout.size)))
-    order = np.argsort(values, kind="stable")
-    same = np.flatnonzero(values[order][1:] == values[order][:-1])
-    if same.size:
-        x, y = (int(v) for v in order[same[0] : same[0] + 2])
+    found = collision(Layout(tuple(Iter(n, Coord.of(d)) for n, d in reversed(layout.flat))))
+    if found is not None:
+        x, y = found
         raise no_layout(
             where,
             f"indices {x} and {y} have the same value",
             inputs={"layout": layout},
             legal="an injective layout",
             points=(x, y),
-            values=(int(values[x]), int(values[y])),
+            values=(layout(x), layout(y)),
             condition="values are distinct",
         )
 
