@@ -1,0 +1,1 @@
+"""Backends: a verified TEIR program, or a kernel, becomes machine code."""

@@ -1,0 +1,281 @@
+"""Writing LLVM IR as text: a function under construction, with loops and folded integer arithmetic.
+
+Values are strings (``%7``, an operand of an instruction) or Python integers (constants). Integer arithmetic on two
+constants is done here, so address code with static strides stays short. Loops carry their values through phi nodes,
+and no IR pass is needed afterwards: what is written is what is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+__all__ = ["Function", "Module", "Value"]
+
+Value = str | int
+Carry = Sequence[tuple[str, Value]]
+
+
+class Module:
+    """Text of one LLVM module: declarations once each, then functions in the order of their creation."""
+
+    def __init__(self) -> None:
+        self._declarations: dict[str, str] = {}
+        self._functions: dict[str, Function] = {}
+
+    def declare(self, name: str, signature: str) -> None:
+        """Declare an external function or intrinsic once; ``signature`` holds a ``{}`` for its name."""
+        self._declarations.setdefault(name, f"declare {signature.format('@' + name)}")
+
+    def add(self, function: Function) -> None:
+        """Take a function into the module."""
+        self._functions[function.name] = function
+
+    def has(self, name: str) -> bool:
+        """Whether a function of this name was added."""
+        return name in self._functions
+
+    def text(self) -> str:
+        """The module as LLVM reads it."""
+        parts = [*self._declarations.values(), *(function.text() for function in self._functions.values())]
+        parts.append("!0 = !{i32 1}")  # what !nontemporal refers to
+        return "\n\n".join(parts) + "\n"
+
+
+class Function:
+    """One LLVM function under construction; ``block`` is the label that instructions go to.
+
+    Args:
+        module: where it is added.
+        name: unique in the module.
+        parameters: (type, name) pairs; the value of a parameter is ``%name``.
+        public: whether the function is callable from outside the module.
+        returns: the result type.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        parameters: Sequence[tuple[str, str]],
+        *,
+        public: bool = False,
+        returns: str = "void",
+    ) -> None:
+        self.module = module
+        self.name = name
+        self.block = "entry"
+        self._head = (
+            f"define {'' if public else 'internal '}{returns} @{name}"
+            f"({', '.join(f'{type} %{label}' for type, label in parameters)}) nounwind"
+        )
+        self._lines: list[str] = ["entry:"]
+        self._slots: list[str] = []
+        self._count = 0
+        module.add(self)
+
+    def text(self) -> str:
+        """The function as LLVM reads it."""
+        lines = [self._lines[0], *self._slots, *self._lines[1:]]
+        return "\n".join([self._head + " {", *lines, "}"])
+
+    def emit(self, line: str) -> None:
+        """One instruction without a result."""
+        self._lines.append("  " + line)
+
+    def value(self, instruction: str) -> str:
+        """One instruction with a result, which is returned."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {instruction}")
+        return name
+
+    def slot(self, type: str, count: int = 1, align: int = 64) -> str:
+        """A place on the stack, taken once per call of the function."""
+        self._count += 1
+        name = f"%s{self._count}"
+        self._slots.append(f"  {name} = alloca {type}, i64 {count}, align {align}")
+        return name
+
+    # ---- blocks -------------------------------------------------------------------------------------------------
+
+    def new_label(self) -> str:
+        """A fresh label, not yet placed."""
+        self._count += 1
+        return f"b{self._count}"
+
+    def place(self, label: str) -> None:
+        """Begin the block of this label; the block before must have ended."""
+        self._lines.append(f"{label}:")
+        self.block = label
+
+    def branch(self, label: str) -> None:
+        """End the block with a jump."""
+        self.emit(f"br label %{label}")
+
+    def ret(self, value: str = "void") -> None:
+        """End the block and the function."""
+        self.emit(f"ret {value}")
+
+    def when(
+        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None] | None = None
+    ) -> None:
+        """Run ``then`` where the condition (an i1) holds, ``otherwise`` where it does not."""
+        if isinstance(condition, int):
+            if condition:
+                then()
+            elif otherwise is not None:
+                otherwise()
+            return
+        yes, no, done = self.new_label(), self.new_label(), self.new_label()
+        self.emit(f"br i1 {condition}, label %{yes}, label %{no if otherwise else done}")
+        self.place(yes)
+        then()
+        self.branch(done)
+        if otherwise is not None:
+            self.place(no)
+            otherwise()
+            self.branch(done)
+        self.place(done)
+
+    def loop(
+        self,
+        start: Value,
+        stop: Value,
+        body: Callable[[Value, list[str]], Sequence[Value] | None],
+        *,
+        step: Value = 1,
+        carry: Carry = (),
+        nonempty: bool = False,
+    ) -> list[Value]:
+        """``for i in range(start, stop, step)``, with values carried from one iteration to the next.
+
+        Args:
+            start: first index.
+            stop: exclusive bound.
+            body: takes the index and the carried values, returns the carried values of the next iteration.
+            step: positive.
+            carry: (type, initial value) pairs.
+            nonempty: promises at least one iteration, so that the test stands at the bottom.
+
+        Returns:
+            The carried values after the loop.
+        """
+        if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
+            if start >= stop:
+                return [value for _, value in carry]
+            if start + step >= stop:
+                return list(body(start, [str(value) for _, value in carry]) or ())
+            nonempty = True
+        index = self._fresh()
+        names = [self._fresh() for _ in carry]
+        head, inside, done = self.new_label(), self.new_label(), self.new_label()
+        before = self.block
+        self.branch(head)
+        self.place(head)
+        mark = len(self._lines)
+        if not nonempty:
+            more = self.value(f"icmp slt i64 {index}, {stop}")
+            self.emit(f"br i1 {more}, label %{inside}, label %{done}")
+            self.place(inside)
+        following = list(body(index, list(names)) or ())
+        after = self.add(index, step)
+        latch = self.block
+        phis = [f"  {index} = phi i64 [ {start}, %{before} ], [ {after}, %{latch} ]"]
+        for name, (type, initial), next_value in zip(names, carry, following, strict=True):
+            phis.append(f"  {name} = phi {type} [ {initial}, %{before} ], [ {next_value}, %{latch} ]")
+        self._lines[mark:mark] = phis
+        if nonempty:
+            more = self.value(f"icmp slt i64 {after}, {stop}")
+            self.emit(f"br i1 {more}, label %{head}, label %{done}")
+        else:
+            self.branch(head)
+        self.place(done)
+        return list(following) if nonempty else list(names)
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
+
+    # ---- 64-bit integers ----------------------------------------------------------------------------------------
+
+    def add(self, a: Value, b: Value) -> Value:
+        """``a + b``."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0:
+            return b
+        if b == 0:
+            return a
+        return self.value(f"add i64 {a}, {b}")
+
+    def sub(self, a: Value, b: Value) -> Value:
+        """``a - b``."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self.value(f"sub i64 {a}, {b}")
+
+    def mul(self, a: Value, b: Value) -> Value:
+        """``a * b``."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        if a == 1:
+            return b
+        if b == 1:
+            return a
+        return self.value(f"mul i64 {a}, {b}")
+
+    def div(self, a: Value, b: Value) -> Value:
+        """``a // b`` of non-negative numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b
+        return a if b == 1 else self.value(f"udiv i64 {a}, {b}")
+
+    def rem(self, a: Value, b: Value) -> Value:
+        """``a % b`` of non-negative numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        return 0 if b == 1 else self.value(f"urem i64 {a}, {b}")
+
+    def min(self, a: Value, b: Value) -> Value:
+        """The lesser of two signed numbers."""
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        return self.value(f"select i1 {self.compare('slt', a, b)}, i64 {a}, i64 {b}")
+
+    def compare(self, predicate: str, a: Value, b: Value) -> str:
+        """``icmp`` of two 64-bit integers."""
+        return self.value(f"icmp {predicate} i64 {a}, {b}")
+
+    def both(self, a: Value, b: Value) -> Value:
+        """``a and b`` of conditions."""
+        if isinstance(a, int):
+            return b if a else 0
+        if isinstance(b, int):
+            return a if b else 0
+        return self.value(f"and i1 {a}, {b}")
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def at(self, pointer: str, offset_bytes: Value) -> str:
+        """The address so many bytes after a pointer."""
+        if offset_bytes == 0:
+            return pointer
+        return self.value(f"getelementptr i8, ptr {pointer}, i64 {offset_bytes}")
+
+    def load(self, type: str, pointer: str, align: int = 1) -> str:
+        """Read a value."""
+        return self.value(f"load {type}, ptr {pointer}, align {align}")
+
+    def store(self, type: str, value: Value, pointer: str, align: int = 1) -> None:
+        """Write a value."""
+        self.emit(f"store {type} {value}, ptr {pointer}, align {align}")
+
+    def call(self, name: str, *arguments: str, returns: str = "void") -> str:
+        """Call a function of the module, or a pointer."""
+        text = f"call {returns} {name if name.startswith('%') else '@' + name}({', '.join(arguments)})"
+        if returns == "void":
+            self.emit(text)
+            return ""
+        return self.value(text)

@@ -1,0 +1,352 @@
+"""Compiled programs: what `compile` returns, and how arrays are checked before machine code sees them."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.jit import Code, compile_ir
+from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program
+from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
+from tileweave.backends.cpu.target import Target, host
+from tileweave.backends.cpu.threads import arena, available_threads, pool
+from tileweave.errors import BackendError
+from tileweave.teir.dtypes import numpy_dtype
+from tileweave.teir.primitives import operands_of
+from tileweave.teir.program import Program
+from tileweave.teir.verify import verify
+
+__all__ = ["Kernel", "compile", "forget"]
+
+Array = NDArray[Any]
+_LINE = 64
+
+
+class Kernel:
+    """A program as one native function.
+
+    Call it with one array per tensor that is not scratch, in the program's order. The address of an array's first
+    element is the tensor's base; the program alone says which bytes are touched, and all of them must lie in the
+    memory of the array that owns the data. The call releases the GIL; kernels may be called from several threads.
+
+    An output may be the very same memory as an input of the same strides (in place); any other overlap is refused.
+    """
+
+    def __init__(self, program: Program, nest: Nest, code: Code, plan: str, threads: int, target: Target) -> None:
+        self.program = program
+        self.threads = threads
+        self.target = target
+        self.source = nest.source
+        self.from_cache = code.from_cache
+        self._plan = plan
+        self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.addresses["entry"])
+        self._extents = reached(program)
+        self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
+        self._dtypes = [numpy_dtype(spec.dtype) for spec in self._specs]
+        self._written = _written(program)
+        self._scratch, scratch_bytes = _scratch_offsets(program, self._extents)
+        self._shared_at = scratch_bytes
+        self._thread_at = _rounded(scratch_bytes + nest.shared_bytes)
+        self._thread_bytes = _rounded(nest.thread_bytes)
+        self._block_bytes = self._thread_at + self._thread_bytes * threads
+
+    def __call__(self, *arrays: Array) -> None:
+        """Run on arrays in the order of the program's tensors, scratch left out.
+
+        Raises:
+            BackendError: arrays that are missing, of another type, read-only, too small, or that overlap.
+        """
+        self._check(arrays)
+        self._run([array.__array_interface__["data"][0] for array in arrays])
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run on arrays by name; as `__call__` otherwise."""
+        names = [spec.name for spec in self._specs]
+        if set(arrays) != set(names):
+            raise self._error(f"arrays are given for {', '.join(sorted(arrays)) or 'no tensor'}")
+        self(*(arrays[name] for name in names))
+
+    def prepare(self, *arrays: Array) -> Callable[[], None]:
+        """A function without arguments that runs on these arrays; they are checked now, once.
+
+        The arrays are kept alive. Calls of the result must not overlap in time.
+        """
+        self._check(arrays)
+        block = arena.take(self._block_bytes)
+        env = self._environment([array.__array_interface__["data"][0] for array in arrays], block.address)
+        address = ctypes.addressof(env)
+        entry = self._entry
+        kept = (arrays, block, env)
+
+        def call(_kept: object = kept) -> None:
+            entry(address)
+
+        return call
+
+    def explain(self) -> str:
+        """The loops and operations that were compiled, as a tree."""
+        return self._plan
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.program.name!r}, threads={self.threads}, cpu={self.target.cpu!r})"
+
+    # ---- the call -----------------------------------------------------------------------------------------------
+
+    def _run(self, addresses: list[int]) -> None:
+        block = arena.take(self._block_bytes)
+        try:
+            env = self._environment(addresses, block.address)  # held until the call returns
+            self._entry(ctypes.addressof(env))
+        finally:
+            arena.give(block)
+
+    def _environment(self, addresses: list[int], memory: int) -> Any:
+        shared = pool(self.threads)
+        bases = iter(addresses)
+        tensors = [
+            memory + self._scratch[spec.name] if spec.role == "scratch" else next(bases)
+            for spec in self.program.tensors
+        ]
+        words = (
+            shared.address,
+            shared.run,
+            memory + self._shared_at,
+            self.threads,
+            memory + self._thread_at,
+            self._thread_bytes,
+            *tensors,
+        )
+        return (ctypes.c_int64 * (ENV_WORDS + len(tensors)))(*words)
+
+    # ---- checks -------------------------------------------------------------------------------------------------
+
+    def _check(self, arrays: tuple[Array, ...]) -> None:
+        if len(arrays) != len(self._specs):
+            raise self._error(f"{len(arrays)} arrays are given")
+        for array, spec, dtype in zip(arrays, self._specs, self._dtypes, strict=True):
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+                raise self._error(f"tensor {spec.name!r} is given {found} instead of {dtype}")
+            if spec.name in self._written and not array.flags.writeable:
+                raise self._error(f"tensor {spec.name!r} is written, and its array is read-only")
+            self._check_bounds(array, spec.name)
+        self._check_overlap(arrays)
+
+    def _check_bounds(self, array: Array, name: str) -> None:
+        extent = self._extents.get(name)
+        if extent is None or (extent.low >= 0 and array.flags.c_contiguous and extent.high <= array.nbytes):
+            return
+        base = array.__array_interface__["data"][0]
+        low, high = np.lib.array_utils.byte_bounds(_owner(array))
+        if base + extent.low < low or base + extent.high > high:
+            raise self._error(
+                f"tensor {name!r}: the program touches bytes {extent.low} to {extent.high} from its base, "
+                f"and its array holds bytes {low - base} to {high - base}"
+            )
+
+    def _check_overlap(self, arrays: tuple[Array, ...]) -> None:
+        ranges = []
+        for array, spec in zip(arrays, self._specs, strict=True):
+            extent = self._extents.get(spec.name, Extent(0, 0))
+            base = array.__array_interface__["data"][0]
+            ranges.append((base + extent.low, base + extent.high, spec.name, base))
+        for k, (low, high, name, base) in enumerate(ranges):
+            for low2, high2, name2, base2 in ranges[:k]:
+                if low < high2 and low2 < high and (name in self._written or name2 in self._written):
+                    self._check_pair(name, base, name2, base2)
+
+    def _check_pair(self, name: str, base: int, name2: str, base2: int) -> None:
+        program = self.program
+        if base == base2 and _same_map(program, name, name2) and not _contracts(program, {name, name2}):
+            return
+        if not _share_bytes(program, self._extents, (name, base), (name2, base2)):
+            return
+        raise self._error(
+            f"tensors {name!r} and {name2!r} share memory and one of them is written",
+            "separate memory, or the very same elements in the same order for elementwise operations",
+        )
+
+    def _error(self, problem: str, legal: str = "") -> BackendError:
+        wants = ", ".join(f"{spec.name} {spec.dtype}" for spec in self._specs)
+        return BackendError(
+            f"{self.program.name}(..)",
+            problem,
+            legal=legal or f"one array per tensor: {wants}",
+            facts={"source": self.source, "log": ""},
+        )
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+def _owner(array: Array) -> Array:
+    owner, below = array, array.base
+    while below is not None:
+        if isinstance(below, np.ndarray):
+            owner = below
+        below = getattr(below, "base", None)
+    return owner
+
+
+def _written(program: Program) -> frozenset[str]:
+    return frozenset(operands_of(primitive, program)[-1] for primitive in program.primitives)
+
+
+def _scratch_offsets(program: Program, extents: Mapping[str, Extent]) -> tuple[dict[str, int], int]:
+    """Where each scratch tensor lies in the call's memory."""
+    offsets, end = {}, 0
+    for spec in program.tensors:
+        if spec.role == "scratch":
+            extent = extents.get(spec.name, Extent(0, 0))
+            if extent.low < 0 or extent.high > spec.size_bytes:
+                raise BackendError(
+                    "compile(program)",
+                    f"scratch tensor {spec.name!r} holds {spec.size_bytes} bytes, "
+                    f"and the program touches bytes {extent.low} to {extent.high}",
+                    legal="accesses between 0 and size_bytes",
+                    facts={"source": "", "log": ""},
+                )
+            offsets[spec.name] = end
+            end = _rounded(end + spec.size_bytes)
+    return offsets, end
+
+
+def _same_map(program: Program, a: str, b: str) -> bool:
+    j, k = program.position(a), program.position(b)
+    same_type = program.tensors[j].dtype == program.tensors[k].dtype
+    return same_type and all(x.strides[j] == x.strides[k] and x.offsets[j] == x.offsets[k] for x in program.axes)
+
+
+def _contracts(program: Program, names: set[str]) -> bool:
+    """Whether a contraction reads one of two tensors and writes the other."""
+    return any(
+        primitive.operation == "Contraction"
+        and operands_of(primitive, program)[-1] in names
+        and names & set(operands_of(primitive, program)[:-1])
+        for primitive in program.primitives
+    )
+
+
+def _share_bytes(
+    program: Program, extents: Mapping[str, Extent], one: tuple[str, int], two: tuple[str, int]
+) -> bool:
+    """Whether any access to one tensor and any access to the other meet in a byte; True when that is too hard to say."""
+    for a in _views(program, *one):
+        for b in _views(program, *two):
+            try:
+                if np.shares_memory(a, b, max_work=100_000):
+                    return True
+            except (np.exceptions.TooHardError, OverflowError):
+                return True
+    return False
+
+
+class _Memory:
+    """A stretch of memory as NumPy's array interface names it; never read or written here."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": shape,
+            "strides": strides,
+            "typestr": f"|V{width}",
+            "version": 3,
+        }
+
+
+def _views(program: Program, name: str, base: int) -> list[Array]:
+    """One array per invocation that touches a tensor, over all of its indices."""
+    from tileweave.teir.dtypes import width_bytes
+    from tileweave.teir.program import Invocation
+    from tileweave.teir.walk import axes_by_id, primitives_by_id, walk
+
+    axes, primitives = axes_by_id(program), primitives_by_id(program)
+    j = program.position(name)
+    width = width_bytes(program.tensors[j].dtype)
+    views = []
+    for visit in walk(program):
+        if not isinstance(visit.node, Invocation):
+            continue
+        primitive = primitives[visit.node.primitive]
+        if name not in operands_of(primitive, program):
+            continue
+        used = [axes[node.axis] for node in visit.path] + [axes[id] for _, ids in primitive.axes for id in ids]
+        shape = tuple(axis.extent for axis in used)
+        strides = tuple(axis.strides[j] for axis in used)
+        address = base + sum(axis.offsets[j] for axis in used)
+        views.append(np.asarray(_Memory(address, shape, strides, width)))
+    return views
+
+
+# ---- compiling --------------------------------------------------------------------------------------------------
+
+_KERNELS: OrderedDict[tuple[Any, ...], Kernel] = OrderedDict()
+_KERNELS_KEPT = 1024
+_LOCK = threading.Lock()
+
+
+def compile(
+    program: Program,
+    *,
+    threads: int | None = None,
+    merge: bool = True,
+    target: Target | None = None,
+    cache: bool = True,
+) -> Kernel:
+    """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
+
+    Args:
+        program: any well-formed program of the operations Zero, Copy, ReLU and Contraction.
+        threads: how many threads its parallel loops and large operations use; None: all processors of the process.
+        merge: whether loops and operations are merged before code is made (see `tileweave.backends.cpu.plan`).
+        target: the processor; None: this one. A lesser one of the same kind makes code that runs here, slower.
+        cache: whether compiled objects are kept in memory and on disk.
+
+    Raises:
+        VerifyError: the program is not well formed.
+        BackendError: there is no code for an operation, or LLVM fails; source and log are kept.
+
+    Example:
+        >>> from tileweave.teir.program import Axis, Invocation, Primitive, TensorSpec
+        >>> zero = Primitive("z", "Zero", (("M", ()), ("N", ("n",))), ("out",))
+        >>> out = TensorSpec("out", "INT32", "out")
+        >>> program = Program((out,), (Axis("n", 2, (8,), (0,)),), ("i",), (Invocation("i", "z"),), (zero,))
+        >>> array = np.array([3, 1, 4], "int32")
+        >>> compile(program)(array)
+        >>> array
+        array([0, 1, 0], dtype=int32)
+
+    Source: own; what a program means is TEIR, sections 10.2 to 10.6.
+    """
+    target = target or host()
+    threads = available_threads() if threads is None else max(1, int(threads))
+    key = (program, threads, merge, target)
+    if cache:
+        with _LOCK:
+            if key in _KERNELS:
+                _KERNELS.move_to_end(key)
+                return _KERNELS[key]
+    verify(program)
+    steps = make_plan(program, merge=merge)
+    nest = emit_program(program, steps, target)
+    code = compile_ir(nest.source, ("entry",), target, disk=cache)
+    kernel = Kernel(program, nest, code, describe(steps, program), threads, target)
+    if cache:
+        with _LOCK:
+            _KERNELS[key] = kernel
+            while len(_KERNELS) > _KERNELS_KEPT:
+                _KERNELS.popitem(last=False)
+    return kernel
+
+
+def forget() -> None:
+    """Empty the cache in memory."""
+    with _LOCK:
+        _KERNELS.clear()

@@ -1,0 +1,225 @@
+"""A plan becomes one module of IR: loops, guards, addresses, parallel regions, and a function per operation.
+
+Every operation's function has the form ``(env, thread, operands..)``, contractions with two more flags. ``env`` is an
+array of 64-bit words that the caller fills::
+
+    0 pool   8 run   16 shared memory   24 threads   32 memory of thread 0   40 bytes per thread   48.. operands
+
+Parallel loops that are directly nested are flattened into one range, cut into tasks, and run by the pool. Inside a
+parallel region everything is sequential.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tileweave.backends.cpu.contract import Workspace, emit_contraction
+from tileweave.backends.cpu.elements import Element, element
+from tileweave.backends.cpu.elementwise import emit_elementwise, run_tasks
+from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.plan import Loop, Op, Step
+from tileweave.backends.cpu.target import Target
+from tileweave.errors import BackendError
+from tileweave.teir.program import First, Guard, Id, Program
+
+__all__ = ["ENV_WORDS", "Nest", "emit_program"]
+
+ENV_WORDS = 6
+"""Words of the environment before the operands' addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A finished module.
+
+    Args:
+        source: its IR; the public function is ``entry(env)``.
+        shared_bytes: working memory shared by all threads.
+        thread_bytes: working memory of each thread.
+    """
+
+    source: str
+    shared_bytes: int
+    thread_bytes: int
+
+
+def emit_program(program: Program, steps: tuple[Step, ...], target: Target) -> Nest:
+    """The module of a plan."""
+    emitter = _Emitter(program, target)
+    f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
+    bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
+    emitter.steps(_Place(f, bases, {}, False, "0"), steps)
+    f.ret()
+    memory = emitter.memory
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where code goes, and what is known there: addresses, indices, whether in a parallel region, the thread."""
+
+    f: Function
+    bases: list[str]
+    indices: dict[Id, tuple[Value, int]]
+    inside: bool
+    thread: str
+
+
+@dataclass
+class _Emitter:
+    """Writes the functions of one program."""
+
+    program: Program
+    target: Target
+    module: Module = field(default_factory=Module)
+    memory: Workspace = field(default_factory=Workspace)
+    operations: dict[tuple[Op, bool], str] = field(default_factory=dict)
+    regions: int = 0
+
+    def elements(self, op: Op) -> tuple[Element, ...]:
+        return tuple(element(self.program.tensors[j].dtype) for j in op.operands)
+
+    def steps(self, at: _Place, steps: tuple[Step, ...]) -> None:
+        for step in steps:
+            at.f.when(_condition(at, step.guard), lambda step=step: self.step(at, step))  # type: ignore[misc]
+
+    def step(self, at: _Place, step: Step) -> None:
+        if isinstance(step, Op):
+            self.invoke(at, step)
+        elif step.parallel and not at.inside:
+            self.region(at, step)
+        else:
+            self.loop(at, step)
+
+    def loop(self, at: _Place, loop: Loop) -> None:
+        def body(index: Value, _: list[str]) -> None:
+            self.steps(_moved(at, loop, index), loop.body)
+
+        at.f.loop(0, loop.axis.extent, body)
+
+    def invoke(self, at: _Place, op: Op) -> None:
+        key = (op, at.inside)
+        if key not in self.operations:
+            self.operations[key] = name = f"op{len(self.operations)}"
+            self.define(name, op, not at.inside)
+        arguments = ["ptr %env", f"i64 {at.thread}", *(f"ptr {at.bases[j]}" for j in op.operands)]
+        if op.kind == "Contraction":
+            arguments += [f"i1 {_flag(at, op.init)}", f"i1 {_flag(at, op.relu)}"]
+        at.f.call(self.operations[key], *arguments)
+
+    def define(self, name: str, op: Op, parallel: bool) -> None:
+        elements = self.elements(op)
+        if op.kind == "Contraction":
+            emit_contraction(self.module, self.target, name, op, elements, self.memory, parallel=parallel)
+        elif op.kind in ("Zero", "Copy", "ReLU"):
+            emit_elementwise(self.module, self.target, name, op, elements, parallel=parallel)
+        else:
+            raise BackendError(
+                "compile(program)",
+                f"the CPU backend has no code for the operation {op.kind!r}",
+                legal="Zero, Copy, ReLU, Contraction",
+                facts={"source": "", "log": ""},
+            )
+
+    def region(self, at: _Place, loop: Loop) -> None:
+        """A chain of parallel loops as tasks of the pool."""
+        chain = [loop]
+        while len(chain[-1].body) == 1:
+            below = chain[-1].body[0]
+            if not (isinstance(below, Loop) and below.parallel and not below.guard):
+                break
+            chain.append(below)
+        total = 1
+        for one in chain:
+            total *= one.axis.extent
+        name = f"region{self.regions}"
+        self.regions += 1
+        f = at.f
+        outside = list(at.indices.items())
+        frame = f.slot("i64", 2 + len(at.bases) + len(outside))
+        f.store("ptr", "%env", frame, 8)
+        threads = f.load("i64", f.at("%env", 24), 8)
+        count = f.min(f.mul(threads, 8), total)
+        f.store("i64", count, f.at(frame, 8), 8)
+        for k, base in enumerate(at.bases):
+            f.store("ptr", base, f.at(frame, 16 + 8 * k), 8)
+        for k, (_, (index, _extent)) in enumerate(outside):
+            f.store("i64", index, f.at(frame, 16 + 8 * (len(at.bases) + k)), 8)
+        run_tasks(f, name, frame, count, at.thread)
+        self.task(name, chain, total, len(at.bases), outside)
+
+    def task(
+        self, name: str, chain: list[Loop], total: int, tensors: int, outside: list[tuple[Id, tuple[Value, int]]]
+    ) -> None:
+        g = Function(self.module, name, [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
+        env = g.load("ptr", "%frame", 8)
+        count = g.load("i64", g.at("%frame", 8), 8)
+        bases = [g.load("ptr", g.at("%frame", 16 + 8 * k), 8) for k in range(tensors)]
+        indices: dict[Id, tuple[Value, int]] = {
+            id: (g.load("i64", g.at("%frame", 16 + 8 * (tensors + k)), 8), extent)
+            for k, (id, (_, extent)) in enumerate(outside)
+        }
+        first = g.div(g.mul("%task", total), count)
+        last = g.div(g.mul(g.add("%task", 1), total), count)
+        body = Function(
+            self.module,
+            f"{name}.body",
+            [("ptr", "env"), ("i64", "thread"), ("i64", "flat")]
+            + [("ptr", f"b{k}") for k in range(tensors)]
+            + [("i64", f"i{k}") for k in range(len(outside))],
+        )
+
+        def one(index: Value, _: list[str]) -> None:
+            g.call(
+                f"{name}.body",
+                f"ptr {env}",
+                "i64 %thread",
+                f"i64 {index}",
+                *(f"ptr {base}" for base in bases),
+                *(f"i64 {value}" for value, _ in indices.values()),
+            )
+
+        g.loop(first, last, one)
+        g.ret()
+
+        known = {id: (f"%i{k}", extent) for k, (id, (_, extent)) in enumerate(outside)}
+        at = _Place(body, [f"%b{k}" for k in range(tensors)], dict(known), True, "%thread")
+        rest: Value = "%flat"
+        digits: list[Value] = []
+        for loop in reversed(chain):
+            digits.append(body.rem(rest, loop.axis.extent))
+            rest = body.div(rest, loop.axis.extent)
+        for loop, digit in zip(chain, reversed(digits), strict=True):
+            at = _moved(at, loop, digit)
+        self.steps(at, chain[-1].body)
+        body.ret()
+
+
+def _moved(at: _Place, loop: Loop, index: Value) -> _Place:
+    f, axis = at.f, loop.axis
+    bases = [
+        f.at(base, f.add(f.mul(index, stride), offset))
+        for base, stride, offset in zip(at.bases, axis.strides, axis.offsets, strict=True)
+    ]
+    return _Place(f, bases, {**at.indices, axis.id: (index, axis.extent)}, at.inside, at.thread)
+
+
+def _condition(at: _Place, guard: Guard) -> Value:
+    """A guard as an i1, or as 0 or 1 where it is known."""
+    result: Value = 1
+    for term in guard:
+        index, extent = at.indices[term.axis]
+        wanted = 0 if isinstance(term, First) else extent - 1
+        if isinstance(index, int) or extent == 1:
+            holds: Value = int(extent == 1 or index == wanted)
+        else:
+            holds = at.f.compare("eq", index, wanted)
+        result = at.f.both(result, holds)
+    return result
+
+
+def _flag(at: _Place, guard: Guard | None) -> str:
+    if guard is None:
+        return "false"
+    value = _condition(at, guard)
+    return {0: "false", 1: "true"}[value] if isinstance(value, int) else value

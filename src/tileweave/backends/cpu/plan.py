@@ -1,0 +1,292 @@
+"""From a schedule to the loops and operations that are compiled: what may be one operation becomes one.
+
+A plan is a forest like the schedule, with two changes that keep every value (up to the order of a sum):
+
+- *Fusion*: a Zero before a Contraction into the same tile, and a ReLU after it, become flags of the Contraction.
+- *Absorption*: a loop around a single operation becomes one more axis of the operation.
+
+So a contraction that was scheduled down to scalars is again one contraction, which the backend then blocks for the
+caches and registers of the machine. What cannot be merged stays a loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tileweave.errors import Undecided
+from tileweave.teir.dtypes import width_bytes
+from tileweave.teir.primitives import operands_of
+from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Last, Primitive, Program
+from tileweave.teir.reach import first_collision
+from tileweave.teir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
+
+__all__ = ["Dim", "Extent", "Loop", "Op", "Step", "describe", "injective", "make_plan", "reached"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """An axis of an operation: its extent and its byte stride per operand (inputs first, output last)."""
+
+    extent: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation on tiles.
+
+    Args:
+        kind: Zero, Copy, ReLU or Contraction.
+        operands: positions of its tensors in the program, inputs first, output last.
+        dims: outermost first, in the order that a literal execution follows.
+        offsets: bytes added to each operand's address.
+        width_bytes: bytes of one element of the output.
+        guard: when it runs at all.
+        init: a Contraction stores instead of accumulating where this holds; None: never.
+        relu: a Contraction applies ReLU after its sum where this holds; None: never.
+    """
+
+    kind: str
+    operands: tuple[int, ...]
+    dims: tuple[Dim, ...]
+    offsets: tuple[int, ...]
+    width_bytes: int
+    guard: Guard = ()
+    init: Guard | None = None
+    relu: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop that stays: its axis, whether its iterations may run at once, when it runs at all."""
+
+    axis: Axis
+    parallel: bool
+    body: tuple[Step, ...]
+    guard: Guard = ()
+
+
+Step = Loop | Op
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes of a tensor that a program touches: from ``low`` to ``high`` (exclusive), relative to its base."""
+
+    low: int
+    high: int
+
+
+def make_plan(program: Program, *, merge: bool = True) -> tuple[Step, ...]:
+    """The plan of a well-formed program.
+
+    Args:
+        program: verified.
+        merge: whether operations are fused and loops absorbed; without, the schedule is followed to the letter.
+    """
+    return _Planner(program, merge).forest()
+
+
+class _Planner:
+    """Builds steps bottom-up; holds what every step looks up."""
+
+    def __init__(self, program: Program, merge: bool) -> None:
+        self.program = program
+        self.merge = merge
+        self.nodes = nodes_by_id(program)
+        self.axes = axes_by_id(program)
+        self.primitives = primitives_by_id(program)
+        self.positions = {spec.name: k for k, spec in enumerate(program.tensors)}
+
+    def forest(self) -> tuple[Step, ...]:
+        return self.merged([self.step(root) for root in self.program.roots])
+
+    def step(self, id: Id) -> Step:
+        node = self.nodes[id]
+        if isinstance(node, Invocation):
+            return self.operation(node, self.primitives[node.primitive])
+        body = self.merged([self.step(child) for child in node.children])
+        loop = Loop(self.axes[node.axis], node.policy == "parallel", body, node.guard)
+        if self.merge and len(body) == 1:
+            return _absorbed(loop) or loop
+        return loop
+
+    def operation(self, node: Invocation, primitive: Primitive) -> Op:
+        operands = tuple(self.positions[name] for name in operands_of(primitive, self.program))
+        axes = [self.axes[id] for role in ("M", "N", "K") for id in primitive.role(role)]
+        dims = tuple(Dim(axis.extent, tuple(axis.strides[j] for j in operands)) for axis in axes)
+        offsets = tuple(sum(axis.offsets[j] for axis in axes) for j in operands)
+        width = width_bytes(self.program.tensors[operands[-1]].dtype)
+        return Op(primitive.operation, operands, dims, offsets, width, node.guard)
+
+    def merged(self, steps: list[Step]) -> tuple[Step, ...]:
+        """Siblings with initialisations and epilogues fused into the contraction between them."""
+        if not self.merge:
+            return tuple(steps)
+        kept: list[Step] = []
+        for step in steps:
+            fused = _with_zero(kept[-1], step) or _with_relu(kept[-1], step) if kept else None
+            if fused is not None:
+                kept[-1] = fused
+            else:
+                kept.append(step)
+        return tuple(kept)
+
+
+def injective(dims: tuple[Dim, ...], operand: int, width: int) -> bool:
+    """Whether different indices reach different elements of an operand; False also where it cannot be decided."""
+    try:
+        strides = [dim.strides[operand] for dim in dims]
+        return first_collision([dim.extent for dim in dims], strides, width) is None
+    except Undecided:
+        return False
+
+
+def _self_reading(op: Op) -> bool:
+    """Whether a contraction reads the tensor that it writes, so that the order of its steps is its meaning."""
+    return op.kind == "Contraction" and op.operands[-1] in op.operands[:-1]
+
+
+# ---- fusion -----------------------------------------------------------------------------------------------------
+
+
+def _region(op: Op) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    """Which elements of its output an operation writes, in a form that can be compared."""
+    moves = sorted((d.strides[-1], d.extent) for d in op.dims if d.extent > 1 and d.strides[-1] != 0)
+    return op.operands[-1], op.offsets[-1], tuple(moves)
+
+
+def _moving(op: Op) -> tuple[Dim, ...]:
+    return tuple(dim for dim in op.dims if dim.extent > 1 and dim.strides[-1] != 0)
+
+
+def _minus(guard: Guard, other: Guard) -> Guard | None:
+    """The terms of a guard that another lacks; None when the other asks for more."""
+    return None if set(other) - set(guard) else tuple(t for t in dict.fromkeys(guard) if t not in other)
+
+
+def _with_zero(before: Step, step: Step) -> Op | None:
+    if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Zero" and step.kind == "Contraction"):
+        return None
+    condition = _minus(before.guard, step.guard)
+    same = _region(before) == _region(step) and injective(_moving(step), -1, step.width_bytes)
+    if condition is None or not same or step.init is not None or _self_reading(step):
+        return None
+    return replace(step, init=condition)
+
+
+def _with_relu(before: Step, step: Step) -> Op | None:
+    if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Contraction" and step.kind == "ReLU"):
+        return None
+    condition = _minus(step.guard, before.guard)
+    in_place = step.operands[0] == step.operands[1] == before.operands[-1]
+    same = _region(before) == _region(step) and injective(_moving(before), -1, before.width_bytes)
+    if condition is None or not in_place or not same or before.relu is not None or _self_reading(before):
+        return None
+    return replace(before, relu=condition)
+
+
+# ---- absorption -------------------------------------------------------------------------------------------------
+
+
+def _absorbed(loop: Loop) -> Op | None:
+    """The loop and its only operation as one operation; None where that would change the meaning."""
+    op = loop.body[0]
+    axis = loop.axis
+    if not isinstance(op, Op) or any(term.axis == axis.id for term in op.guard):
+        return None
+    dim = Dim(axis.extent, tuple(axis.strides[j] for j in op.operands))
+    merged = replace(
+        op,
+        dims=(dim, *op.dims),
+        offsets=tuple(o + axis.offsets[j] for o, j in zip(op.offsets, op.operands, strict=True)),
+        guard=tuple(dict.fromkeys((*loop.guard, *op.guard))),
+    )
+    if op.kind != "Contraction":
+        return merged
+    if _self_reading(op):
+        return None
+    if op.init is None and op.relu is None:
+        return merged
+    still = dim.strides[-1] == 0 or dim.extent == 1
+    init, relu = op.init, op.relu
+    if still and dim.extent > 1:
+        # one more contracted axis: initialised at its first index, finished at its last, or not at all
+        return _contracted(merged, axis, dim.extent)
+    if any(term.axis == axis.id for term in (*(init or ()), *(relu or ()))):
+        if dim.extent > 1:
+            return None
+        init = None if init is None else tuple(t for t in init if t.axis != axis.id)
+        relu = None if relu is None else tuple(t for t in relu if t.axis != axis.id)
+    if not injective(_moving(merged), -1, merged.width_bytes):
+        return None
+    return replace(merged, init=init, relu=relu)
+
+
+def _contracted(merged: Op, axis: Axis, extent: int) -> Op | None:
+    init, relu = merged.init, merged.relu
+    if init is not None:
+        if First(axis.id) not in init or Last(axis.id) in init:
+            return None
+        init = tuple(t for t in init if t != First(axis.id))
+    if relu is not None:
+        if Last(axis.id) not in relu or First(axis.id) in relu:
+            return None
+        relu = tuple(t for t in relu if t != Last(axis.id))
+    return replace(merged, init=init, relu=relu)
+
+
+# ---- what a program touches -------------------------------------------------------------------------------------
+
+
+def reached(program: Program) -> dict[str, Extent]:
+    """For every tensor that is touched, the least range of bytes that holds all of its accesses."""
+    axes, primitives = axes_by_id(program), primitives_by_id(program)
+    positions = {spec.name: k for k, spec in enumerate(program.tensors)}
+    found: dict[str, Extent] = {}
+    for visit in walk(program):
+        if not isinstance(visit.node, Invocation):
+            continue
+        primitive = primitives[visit.node.primitive]
+        ranges = [(axes[node.axis], *index_range(visit, axes[node.axis])) for node in visit.path]
+        ranges += [(axes[id], 0, axes[id].extent - 1) for _, ids in primitive.axes for id in ids]
+        if any(first > last for _, first, last in ranges):
+            continue  # never entered
+        for name in operands_of(primitive, program):
+            j = positions[name]
+            low = sum(a.offsets[j] + min(a.strides[j] * first, a.strides[j] * last) for a, first, last in ranges)
+            high = sum(a.offsets[j] + max(a.strides[j] * first, a.strides[j] * last) for a, first, last in ranges)
+            old = found.get(name, Extent(low, low))
+            end = high + width_bytes(program.tensors[j].dtype)
+            found[name] = Extent(min(old.low, low), max(old.high, end))
+    return found
+
+
+def describe(steps: tuple[Step, ...], program: Program, indent: str = "") -> str:
+    """A plan as an indented tree, for people.
+
+    Example:
+        >>> describe((), Program((), (), (), (), ()))
+        ''
+    """
+    lines = []
+    for step in steps:
+        condition = f"  [{_terms(step.guard)}]" if step.guard else ""
+        if isinstance(step, Loop):
+            lines.append(f"{indent}{step.axis.id}{'  (parallel)' if step.parallel else ''}{condition}")
+            lines.append(describe(step.body, program, indent + "    "))
+            continue
+        names = ", ".join(program.tensors[j].name for j in step.operands)
+        shape = " x ".join(str(dim.extent) for dim in step.dims) or "scalar"
+        flags = "".join(
+            f"  {word}{f' if {_terms(guard)}' if guard else ''}"
+            for word, guard in (("stores", step.init), ("then ReLU", step.relu))
+            if guard is not None
+        )
+        lines.append(f"{indent}{step.kind}({names})  {shape}{flags}{condition}")
+    return "\n".join(lines)
+
+
+def _terms(guard: Guard) -> str:
+    return " and ".join(f"{type(term).__name__.lower()}({term.axis})" for term in guard)
+
