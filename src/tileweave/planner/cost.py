@@ -14,13 +14,13 @@ Source: own.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
-from tileweave.graph import Operation, Partition, Source, resolve
-from tileweave.graph.nodes import Tensor
+from tileweave.graph import Operation, Partition, resolve
 from tileweave.space import AffineMap, Box
 
 __all__ = ["Blocks", "Traffic", "grid_boxes", "machine_runs"]
@@ -132,9 +132,9 @@ def _solve(step: int, offset: int, target: Range, within: Range) -> Range:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """One piece of one input: an origin and how the consumer's grid reads it."""
+    """One piece of one input: which origin, by number (-1: a source), and how the consumer's grid reads it."""
 
-    origin: Operation | None  # None: a source
+    origin: int
     dims: tuple[_Dim, ...]
     fixed: tuple[tuple[int, int], ...]  # origin rows that no dimension moves: (row, coordinate)
     itemsize: int
@@ -203,7 +203,7 @@ class Traffic:
 
     grid: tuple[int, ...]
     terms: tuple[_Term, ...]
-    tensor: Tensor
+    origins: tuple[Operation, ...]
 
     @classmethod
     def of(cls, operation: Operation, name: str, cuts: Partition) -> Traffic | None:
@@ -212,47 +212,49 @@ class Traffic:
         intervals = _intervals(operation, name, cuts)
         if intervals is None:
             return None
-        terms = []
+        terms: list[_Term] = []
+        origins: dict[Operation, int] = {}
         for piece in resolve(tensor, tensor.type.box):
             if piece.origin is None:
                 continue
             producer = piece.origin.producer
-            origin = None if isinstance(producer, Source) else producer
-            if origin is not None and not isinstance(origin, Operation):
-                return None
+            number = origins.setdefault(producer, len(origins)) if isinstance(producer, Operation) else -1
             dims, fixed = _dims(intervals, piece.box, piece.map)
-            terms.append(_Term(origin, dims, fixed, tensor.dtype.itemsize))
-        return cls(cuts.grid, tuple(terms), tensor)
+            terms.append(_Term(number, dims, fixed, tensor.dtype.itemsize))
+        return cls(cuts.grid, tuple(terms), tuple(origins))
 
     def bytes_read(self) -> int:
         """Bytes from sources, over all shards."""
         whole = [(0, n) for n in self.grid]
-        return sum(term.count(whole, None, None) * term.itemsize for term in self.terms if term.origin is None)
+        return sum(term.count(whole, None, None) * term.itemsize for term in self.terms if term.origin < 0)
 
-    def origins(self) -> list[Operation]:
-        """The operations that produced what is read."""
-        return list(dict.fromkeys(term.origin for term in self.terms if term.origin is not None))
-
-    def moved(self, places: dict[Operation, Blocks], machines: int) -> list[tuple[int, int]]:
+    def moved(self, places: Mapping[Operation, Blocks], machines: int) -> tuple[tuple[int, int], ...]:
         """(bytes, messages) that arrive at each machine from others."""
-        arrived = []
-        runs = list(machine_runs(prod(self.grid), machines))
-        for machine, run in enumerate(runs):
-            size = messages = 0
-            for mine in grid_boxes(self.grid, run):
-                for term in self.terms:
-                    if term.origin is None:
-                        continue
-                    blocks = places[term.origin]
-                    everywhere = [(0, n) for n in blocks.grid]
-                    here = list(machine_runs(blocks.count, machines))[machine]
-                    size += term.count(mine, None, None) * term.itemsize
-                    messages += term.messages(mine, blocks, everywhere)
-                    for local in grid_boxes(blocks.grid, here):
-                        size -= term.count(mine, blocks, local) * term.itemsize
-                        messages -= term.messages(mine, blocks, local)
-            arrived.append((size, messages))
-        return arrived
+        return _moved(self.grid, self.terms, tuple(places[who] for who in self.origins), machines)
+
+
+@lru_cache(maxsize=1 << 14)
+def _moved(
+    grid: tuple[int, ...], terms: tuple[_Term, ...], places: tuple[Blocks, ...], machines: int
+) -> tuple[tuple[int, int], ...]:
+    """By structure alone, so that operations that are cut alike are counted once."""
+    arrived = []
+    runs = list(machine_runs(prod(grid), machines))
+    local_runs = [list(machine_runs(blocks.count, machines)) for blocks in places]
+    for machine, run in enumerate(runs):
+        size = messages = 0
+        for mine in grid_boxes(grid, run):
+            for term in terms:
+                if term.origin < 0:
+                    continue
+                blocks = places[term.origin]
+                size += term.count(mine, None, None) * term.itemsize
+                messages += term.messages(mine, blocks, [(0, n) for n in blocks.grid])
+                for local in grid_boxes(blocks.grid, local_runs[term.origin][machine]):
+                    size -= term.count(mine, blocks, local) * term.itemsize
+                    messages -= term.messages(mine, blocks, local)
+        arrived.append((size, messages))
+    return tuple(arrived)
 
 
 def _intervals(operation: Operation, name: str, cuts: Partition) -> list[tuple[int | None, tuple[Range, ...]]] | None:

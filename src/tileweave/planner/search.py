@@ -203,7 +203,7 @@ class _Estimator:
     def _origins(self, operation: Operation, name: str, grid: Grid) -> list[Operation]:
         traffic = self._traffic(operation, name, grid)
         if traffic is not None:
-            return traffic.origins()
+            return list(traffic.origins)
         tensor = operation.input(name)
         pieces = resolve(tensor, tensor.type.box)
         producers = [p.origin.producer for p in pieces if p.origin is not None]
@@ -217,7 +217,7 @@ class _Estimator:
         late = operator_of(operation).finish if partial else ()
         count, machines = cuts.count, self.machines
         block = cuts.block(0)  # even cuts: the first block is the largest
-        arrived = [(0, 0)] * len(machines)
+        arrived: Sequence[tuple[int, int]] = [(0, 0)] * len(machines)
         touched = sum(_out_size(operation, name, block) * kind.dtype.itemsize for name, kind in operation.outputs)
         fetched = 0.0
         for name, tensor in operation.inputs:
@@ -226,9 +226,9 @@ class _Estimator:
             touched += input_region(operation, name, block).size * tensor.dtype.itemsize
             traffic = self._traffic(operation, name, grid)
             if traffic is None:
-                here = self._counted(operation, name, cuts, chosen)
+                here: Sequence[tuple[int, int]] = self._counted(operation, name, cuts, chosen)
             else:
-                here = traffic.moved({who: self._place(who, chosen[who]) for who in traffic.origins()}, len(machines))
+                here = traffic.moved({who: self._place(who, chosen[who]) for who in traffic.origins}, len(machines))
                 fetched += traffic.bytes_read() / count
             arrived = [(a + c, b + d) for (a, b), (c, d) in zip(arrived, here, strict=True)]
         flops = signature.cost("flops", block) if signature else 0.0
