@@ -120,7 +120,9 @@ def _split(words: Sequence[str]) -> list[str]:
         return words
     own = words[1 : words.index("--")] if "--" in words else words[1:]
     theirs = words[words.index("--") :] if "--" in words else []
-    flags, names, k = [], [], 0
+    flags: list[str] = []
+    names: list[str] = []
+    k = 0
     takes_value = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw"}
     while k < len(own):
         if own[k] in takes_value and k + 1 < len(own):

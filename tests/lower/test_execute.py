@@ -1,0 +1,126 @@
+"""Kernels of shards against the operators' NumPy definitions."""
+
+import numpy as np
+import pytest
+
+from tileweave import graph as g
+from tileweave import lower
+from tileweave.errors import GraphError
+from tileweave.graph.nodes import Tensor
+from tileweave.lower.execute import COPY_ELEMENTS
+from tileweave.space import Box
+
+RNG = np.random.default_rng(0)
+
+
+def block_inputs(tensor: Tensor) -> dict[str, np.ndarray]:
+    """The operands of a tensor's operation, as they were given."""
+    return {name: t.producer.data.array for name, t in tensor.producer.inputs}
+
+
+def array(shape, dtype):
+    return (RNG.standard_normal(shape) * 9).astype(dtype)
+
+
+VIEWS = {
+    "dense": lambda a: a,
+    "reversed": lambda a: a[::-1],
+    "columns first": np.asfortranarray,
+    "every other": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "transposed": lambda a: np.ascontiguousarray(a.T).T,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_native_kernels_equal_the_definitions(dtype, view):
+    x, w, b = VIEWS[view](array((13, 11), dtype)), array((11, 17), dtype), array((17,), dtype)
+    cases = [
+        g.linear(x, w, b),
+        g.matmul(x, w),
+        g.relu(x),
+        g.einsum("ij->ji", x),
+        g.einsum("ij,jk->", x, w),
+        g.einsum("ij,ij->i", x, x),
+        g.einsum("ij,ij->ij", x, x),
+        g.einsum("ii,jk->k", w[:, :11], w),
+        g.matmul(x, w[:, 3]),
+    ]
+    for tensor in cases:
+        operation = tensor.producer
+        assert lower.describe(operation, "block").startswith("teir")
+        before = {name: a.copy() for name, a in block_inputs(tensor).items()}
+        got = lower.execute(operation, "block", operation.index, block_inputs(tensor))["out"]
+        want = g.evaluate([tensor])[0]
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        if dtype.startswith("int"):
+            np.testing.assert_array_equal(got, want)
+        else:
+            np.testing.assert_allclose(got, want, rtol=3e-5 if dtype == "float32" else 1e-12, atol=1e-3)
+        for name, a in block_inputs(tensor).items():
+            np.testing.assert_array_equal(a, before[name])
+
+
+@pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 0), (0, 3)), ((2, 3), (3, 0)), ((0, 0), (0, 0))])
+def test_empty_operands_are_answered_before_any_kernel(shapes):
+    x, w = np.ones(shapes[0]), np.ones(shapes[1])
+    b = np.arange(float(shapes[1][1]))
+    tensor = g.linear(x, w, b)
+    got = lower.execute(tensor.producer, "block", tensor.producer.index, block_inputs(tensor))["out"]
+    np.testing.assert_array_equal(got, x @ w + b)
+
+
+def test_other_operators_run_their_numpy_definition_and_say_so():
+    x = array((5, 7), "float32")
+    for tensor, name in ((g.exp(x), "numpy: exp"), (g.sum(x, 0), "numpy: sum"), (g.cast(x, "int32"), "numpy: cast")):
+        operation = tensor.producer
+        assert lower.describe(operation, "block") == name
+        got = lower.execute(operation, "block", operation.index, block_inputs(tensor))["out"]
+        np.testing.assert_array_equal(got, g.evaluate([tensor])[0])
+
+
+def test_shards_of_a_linear_layer_join_to_the_whole():
+    x, w, b = array((10, 12), "float64"), array((12, 6), "float64"), array((6,), "float64")
+    operation = g.linear(x, w, b).producer
+    parts = {}
+    for k, cut in enumerate(((0, 5), (5, 12))):
+        index = Box((0, 0, cut[0]), (10, 6, cut[1] - cut[0]))
+        inputs = {"x": x[:, slice(*cut)], "w": w[slice(*cut)]}
+        parts[f"partial{k}"] = lower.execute(operation, "partial", index, inputs)["out"]
+    got = lower.execute(operation, "combine", operation.index, {**parts, "b": b})["out"]
+    np.testing.assert_allclose(got, x @ w + b, rtol=1e-12)
+
+
+def test_misaligned_and_odd_strides_are_copied_first():
+    raw = np.zeros(8 * 30 + 1, np.uint8)
+    x = raw[1:].view(np.float64).reshape(5, 6)
+    x[:] = array((5, 6), "float64")
+    record = np.zeros((4, 5), np.dtype([("tag", "u1"), ("value", "f8")]))
+    y = record["value"]
+    y[:] = array((4, 5), "float64")
+    tensor = g.matmul(y, x)
+    got = lower.execute(tensor.producer, "block", tensor.producer.index, block_inputs(tensor))["out"]
+    np.testing.assert_allclose(got, y @ x, rtol=1e-12)
+
+
+def test_nan_and_infinity_pass_through_relu():
+    x = np.array([np.nan, -np.inf, np.inf, -0.0, -1.0, 2.0], np.float32)
+    tensor = g.relu(x)
+    got = lower.execute(tensor.producer, "block", tensor.producer.index, block_inputs(tensor))["out"]
+    np.testing.assert_array_equal(got, np.maximum(x, 0))
+
+
+def test_copies_rearrange():
+    side = int(COPY_ELEMENTS**0.5) + 3
+    for source in (array((side, side), "float32").T, array((9, 9), "float32")[:, ::-1]):
+        out = np.full(source.shape, np.nan, np.float32)
+        lower.copy(out, source)
+        np.testing.assert_array_equal(out, source)
+
+
+def test_an_operation_without_a_signature_is_not_cut():
+    whole = g.exp(array((4,), "float32")).producer
+    bare = g.Operation(whole.operator, whole.index, whole.inputs, whole.outputs)
+    with pytest.raises(GraphError, match="no signature"):
+        lower.execute(bare, "block", Box((0,), (2,)), {"x": np.ones(2, np.float32)})
