@@ -101,7 +101,7 @@ class Function:
     def new_label(self) -> str:
         """A fresh label, not yet placed."""
         self._count += 1
-        return f"b{self._count}"
+        return f"block{self._count}"
 
     def place(self, label: str) -> None:
         """Begin the block of this label; the block before must have ended."""
