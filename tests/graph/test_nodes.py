@@ -15,8 +15,7 @@ from tileweave.graph.nodes import ArrayData, children, topological
 
 
 def chain(length: int, x: tw.Tensor | None = None) -> tw.Tensor:
-    y = tw.source_of(np.ones(3)) if x is None and hasattr(tw, "source_of") else x
-    y = tw.as_tensor(ONES) if y is None else y
+    y = tw.as_tensor(ONES) if x is None else x
     for k in range(length):
         y = tw.add(y, float(k % 7))
     return y

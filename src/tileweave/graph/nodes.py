@@ -24,7 +24,8 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Union, cast
+from functools import cache
+from typing import Any, Union
 
 import numpy as np
 
@@ -63,19 +64,27 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__call__(*args, **kwargs)
-        key = (cls, *(_key(getattr(node, f.name)) for f in fields(node)))
+        key = (cls, *[_key(getattr(node, name)) for name in _field_names(cls)])
         with _Interned._lock:
             return _Interned._table.setdefault(key, node)
 
 
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
+
+
 def _key(value: Any) -> Any:
-    if isinstance(value, Node):
-        return (Node, id(value))
-    if isinstance(value, tuple):
-        return tuple(_key(item) for item in value)
-    if isinstance(value, float):
+    kind = type(value)
+    if kind is str or value is None:
+        return value
+    if kind is tuple:
+        return tuple(map(_key, value))
+    if kind is float:
         return (float, struct.pack("d", value))
-    return (type(value), value)
+    if isinstance(value, Node):
+        return id(value)  # a plain integer keys as (int, value), so the two cannot meet
+    return (kind, value)
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -152,7 +161,7 @@ class Tensor(TensorSugar, Node):
     def __repr__(self) -> str:
         what = self.producer
         label = what.operator if isinstance(what, Operation) else what.kind if isinstance(what, Selector) else "source"
-        return f"<Tensor {self.type} = {label}>"
+        return f"<Tensor {what.output_types.get(self.output, self.output)} = {label}>"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -367,16 +376,13 @@ class Graph(Node):
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes that a node refers to directly, in field order."""
-    for f in fields(cast("Any", node)):
-        yield from _nodes_in(getattr(node, f.name))
-
-
-def _nodes_in(value: Any) -> Iterator[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _nodes_in(item)
+    stack = [getattr(node, name) for name in reversed(_field_names(type(node)))]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Node):
+            yield value
+        elif type(value) is tuple:
+            stack.extend(reversed(value))
 
 
 def topological(roots: Sequence[Node]) -> list[Node]:
@@ -415,7 +421,7 @@ def _to_table(roots: Sequence[Node]) -> list[tuple[type, tuple[Any, ...]]]:
             return _Ref(position[id(value)])
         return tuple(map(encode, value)) if isinstance(value, tuple) else value
 
-    return [(type(node), tuple(encode(getattr(node, f.name)) for f in fields(cast("Any", node)))) for node in nodes]
+    return [(type(node), tuple(encode(getattr(node, name)) for name in _field_names(type(node)))) for node in nodes]
 
 
 def _from_table(table: Sequence[tuple[type, tuple[Any, ...]]]) -> Node:

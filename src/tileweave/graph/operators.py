@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -185,27 +186,25 @@ def _elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *par
             legal="extents equal from the right, or 1",
         ) from None
     rank = len(shape)
-    projections = []
+    reads = []
     for x in inputs:
         extra = rank - len(x.shape)
-        dims = [None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)]
-        projections.append(Projection.select(dims, rank))
-    names = [f"x{k}" for k in range(len(inputs))] if len(inputs) > 1 else ["x"]
-    signature = Signature(
+        reads.append(tuple(None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)))
+    signature = _elementwise_signature(rank, tuple(reads))
+    named = tuple((own, x) for (own, _), x in zip(signature.inputs, inputs, strict=True))
+    return Tensor(Operation(name, Box.of(shape), named, (("out", TensorType(shape, dtype)),), parameters, signature))
+
+
+@lru_cache(maxsize=1024)
+def _elementwise_signature(rank: int, reads: tuple[tuple[int | None, ...], ...]) -> Signature:
+    """The signature of an elementwise operator; `reads` holds, per input, the index dimension of each of its own."""
+    names = [f"x{k}" for k in range(len(reads))] if len(reads) > 1 else ["x"]
+    return Signature(
         tuple(f"d{k}" for k in range(rank)),
-        tuple(zip(names, projections, strict=True)),
+        tuple((name, Projection.select(dims, rank)) for name, dims in zip(names, reads, strict=True)),
         (("out", Projection.select(range(rank), rank)),),
         costs=(("flops", 1.0),),
     )
-    operation = Operation(
-        name,
-        Box.of(shape),
-        tuple(zip(names, inputs, strict=True)),
-        (("out", TensorType(shape, dtype)),),
-        parameters,
-        signature,
-    )
-    return Tensor(operation)
 
 
 def _ufunc_block(ufunc: np.ufunc) -> Block:

@@ -7,15 +7,30 @@ Source: Tapestry, "TEG", and the validation rules of its Java implementation, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from tileweave.errors import VerifyError
 from tileweave.graph.monoids import MONOIDS
-from tileweave.graph.nodes import Graph, Node, Operation, Selector, Sink, Source, Tensor
+from tileweave.graph.nodes import (
+    FileTarget,
+    Graph,
+    Node,
+    Operation,
+    Selector,
+    SequencePoint,
+    Sink,
+    Source,
+    Tensor,
+    TensorType,
+)
 from tileweave.graph.operators import OPERATORS
 from tileweave.graph.select import SELECTORS
-from tileweave.space import Box
+from tileweave.space import AffineMap, Box
 
 __all__ = ["RULES", "problems", "verify"]
 
@@ -49,17 +64,21 @@ def _signature_agrees(node: Operation) -> Iterator[str]:
     ):
         if own != theirs:
             yield f"{what} {own} are not the signature's {theirs}"
+    ranks = {name: len(t.shape) for name, t in node.inputs} | {name: len(t.shape) for name, t in node.outputs}
+    for name, projection in (*signature.inputs, *signature.outputs):
+        if projection.map.inputs != node.index.rank or len(projection.shape) != ranks.get(name, -1):
+            yield f"the projection of {name} maps rank {projection.map.inputs} to {len(projection.shape)}"
 
 
 def _regions_fit(node: Operation) -> Iterator[str]:
-    if node.signature is None or len(node.signature.dims) != node.index.rank:
+    if node.signature is None:
         return
     regions = dict(node.signature.inputs), dict(node.signature.outputs)
     for name, tensor in node.inputs:
-        if name in regions[0] and regions[0][name].span(node.index).shape != tensor.shape:
+        if regions[0][name].span(node.index).shape != tensor.shape:
             yield f"input {name} has shape {tensor.shape}, the index needs {regions[0][name].span(node.index).shape}"
     for name, kind in node.outputs:
-        if name in regions[1] and regions[1][name].span(node.index).shape != kind.shape:
+        if regions[1][name].span(node.index).shape != kind.shape:
             yield f"output {name} has shape {kind.shape}, the index makes {regions[1][name].span(node.index).shape}"
 
 
@@ -68,14 +87,70 @@ def _outputs_covered(node: Operation) -> Iterator[str]:
     if node.signature is None or node.index.empty:
         return
     for name, projection in node.signature.outputs:
-        if not isinstance(projection.image(node.index), Box):
+        reduced = [k for k in node.signature.monoids if not any(row[k] for row in projection.map.matrix)]
+        for k in node.signature.monoids:
+            if k not in reduced and node.index.shape[k] > 1:
+                yield f"dimension {node.signature.dims[k]} is a reduction and moves output {name}"
+        image = projection.image(node.index)
+        if not isinstance(image, Box):
             yield f"output {name} has holes: {projection} on {node.index}"
-        for k, extent in enumerate(node.index.shape):
-            used = [(row[k], n) for row, n in zip(projection.map.matrix, projection.shape, strict=True) if row[k]]
-            if extent > 1 and not used and k not in node.signature.monoids:
-                yield f"dimension {node.signature.dims[k]} writes output {name} again and is not a reduction"
-            if extent > 1 and used and all(abs(step) < n for step, n in used):
-                yield f"neighbours along {node.signature.dims[k]} overlap in output {name}"
+            continue
+        points = prod(n for k, n in enumerate(node.index.shape) if k not in reduced) * prod(projection.shape)
+        if points != image.size:  # the image is the whole box, so it is covered once iff the numbers agree
+            yield f"output {name} has {image.size} elements and is written {points} times, by no declared reduction"
+
+
+def _block_agrees(node: Operation) -> Iterator[str]:
+    """What the operator returns for one index point has the declared shape and type."""
+    operator, signature = OPERATORS[node.operator], node.signature
+    if signature is None or node.index.empty:
+        return
+    point = Box(node.index.start, (1,) * node.index.rank)
+    blocks = {
+        name: np.ones(signature.input(name).cover(point).shape, tensor.dtype)
+        for name, tensor in node.inputs
+        if name not in operator.finish
+    }
+    shapes = {name: projection.cover(point).shape for name, projection in signature.outputs}
+    outputs = tuple((name, TensorType(shapes[name], kind.dtype)) for name, kind in node.outputs)
+    try:
+        made = operator.block(replace(node, index=point, outputs=outputs), blocks)
+    except Exception as error:
+        yield f"{node.operator} fails on one index point: {type(error).__name__}: {error}"
+        return
+    for name, kind in outputs:
+        if name not in made:
+            yield f"{node.operator} makes no output {name}"
+        elif made[name].dtype != kind.dtype or made[name].shape != kind.shape:
+            got = TensorType(made[name].shape, made[name].dtype)
+            yield f"output {name} is declared {kind} at one index point, {node.operator} makes {got}"
+
+
+def _selector_inside(node: Selector) -> Iterator[str]:
+    """A view reads only what its input holds, and has its type."""
+    for name, tensor in node.inputs:
+        if tensor.dtype != node.out.dtype:
+            yield f"input {name} is {tensor.dtype.name}, the result {node.out.dtype.name}"
+    parameters: dict[str, Any] = dict(node.parameters)
+    if "matrix" in parameters and len(node.inputs) == 1:
+        (name, tensor) = node.inputs[0]
+        map = AffineMap(parameters["matrix"], parameters["offset"], len(node.out.shape))
+        if map.outputs != len(tensor.shape):
+            yield f"the view has {map.outputs} coordinates, input {name} has rank {len(tensor.shape)}"
+        elif not tensor.type.box.contains(map.cover(node.out.box)):
+            yield f"the view reads {map.cover(node.out.box)}, input {name} holds {tensor.type.box}"
+    if node.kind == "concat":
+        dim = parameters["dim"]
+        shapes = [tensor.shape for _, tensor in node.inputs]
+        joined = tuple(sum(s[k] for s in shapes) if k == dim else n for k, n in enumerate(shapes[0]))
+        if any(s[:dim] + s[dim + 1 :] != joined[:dim] + joined[dim + 1 :] for s in shapes) or joined != node.out.shape:
+            yield f"shapes {shapes} do not join to {node.out.shape} along dimension {dim}"
+
+
+def _names_differ(node: Operation) -> Iterator[str]:
+    for what, names in (("input", [n for n, _ in node.inputs]), ("output", [n for n, _ in node.outputs])):
+        for name in sorted({n for n in names if names.count(n) > 1}):
+            yield f"two {what}s have the name {name!r}"
 
 
 def _reductions_declared(node: Operation) -> Iterator[str]:
@@ -94,9 +169,22 @@ def _source_matches(node: Source) -> Iterator[str]:
         yield f"the array has shape {array.shape} and type {array.dtype}, the source declares {node.type}"
 
 
-def _sinks_feed_points(node: Operation | Selector) -> Iterator[str]:
-    if any(isinstance(tensor, Sink) for _, tensor in node.inputs):
-        yield "a sink is used as an input"
+def _inputs_are_tensors(node: Any) -> Iterator[str]:
+    for name, tensor in node.inputs:
+        if not isinstance(tensor, Tensor):
+            yield f"input {name} is {tensor!r}; a sink may only stand in a sequence point"
+
+
+def _points_hold_work(node: Any) -> Iterator[str]:
+    for item in node.before:
+        if not isinstance(item, (Operation, Sink)):
+            yield f"{item!r} stands in a sequence point"
+
+
+def _graph_observes(node: Graph) -> Iterator[str]:
+    sinks = [(sink.target.path, sink.target.key) for sink in node.sinks if isinstance(sink.target, FileTarget)]
+    for path, key in sorted({target for target in sinks if sinks.count(target) > 1}):
+        yield f"two sinks write {path}{f' member {key}' if key else ''}"
 
 
 RULES: dict[str, tuple[type[Node] | tuple[type[Node], ...], Rule]] = {
@@ -104,32 +192,47 @@ RULES: dict[str, tuple[type[Node] | tuple[type[Node], ...], Rule]] = {
     "operation.signature-agrees": (Operation, _signature_agrees),
     "operation.regions-fit": (Operation, _regions_fit),
     "operation.outputs-covered": (Operation, _outputs_covered),
+    "operation.block-agrees": (Operation, _block_agrees),
+    "operation.names-differ": (Operation, _names_differ),
     "operation.reductions-declared": (Operation, _reductions_declared),
     "selector.kind-known": (Selector, _selector_known),
+    "selector.inside": (Selector, _selector_inside),
     "tensor.output-exists": (Tensor, _output_named),
     "source.array-matches": (Source, _source_matches),
-    "sink.only-observed": ((Operation, Selector), _sinks_feed_points),
+    "node.inputs-are-tensors": ((Operation, Selector), _inputs_are_tensors),
+    "point.holds-work": (SequencePoint, _points_hold_work),
+    "graph.targets-differ": (Graph, _graph_observes),
 }
 """Rule id -> (node class, rule). A rule yields what is wrong with a node."""
 
 
+TIERS = (
+    ("node.inputs-are-tensors", "point.holds-work"),
+    ("tensor.output-exists", "selector.kind-known", "operation.operator-known", "operation.names-differ"),
+    ("operation.signature-agrees", "operation.reductions-declared"),
+)
+"""Rules that later ones rely on: where a tier is broken, only its rules are reported. All other rules come last."""
+
+
 def problems(graph: Graph) -> list[VerifyError]:
-    """Every broken rule, in topological order of the nodes."""
-    found = []
-    for number, node in enumerate(graph.nodes()):
-        for rule, (kinds, check) in RULES.items():
-            if isinstance(node, kinds):
-                for problem in check(node):
-                    path = f"node {number}: {node!r}"
-                    found.append(
-                        VerifyError(
-                            f"verify(graph) [{rule}]",
-                            problem,
-                            inputs={"node": path},
-                            facts={"rule": rule, "path": path},
-                        )
-                    )
-    return found
+    """Every broken rule of the first tier that has one, in topological order of the nodes."""
+    nodes = list(enumerate(graph.nodes()))
+    early = {rule for tier in TIERS for rule in tier}
+    for tier in (*TIERS, tuple(rule for rule in RULES if rule not in early)):
+        if found := list(_broken(nodes, tier)):
+            return found
+    return []
+
+
+def _broken(nodes: Sequence[tuple[int, Node]], rules: Sequence[str]) -> Iterator[VerifyError]:
+    for number, node in nodes:
+        for rule in rules:
+            kinds, check = RULES[rule]
+            for problem in check(node) if isinstance(node, kinds) else ():
+                path = f"node {number}: {node!r}"
+                yield VerifyError(
+                    f"verify(graph) [{rule}]", problem, inputs={"node": path}, facts={"rule": rule, "path": path}
+                )
 
 
 def verify(graph: Graph) -> Graph:
