@@ -1,0 +1,94 @@
+"""What a run tells its listeners: plain values, from both runtimes alike.
+
+A listener is any callable of one event. Calls never overlap, but may come from any thread of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Done", "Event", "Failed", "Listener", "Progress", "Retry", "Started"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Everything has been checked and work starts.
+
+    Args:
+        runtime: ``local`` or ``ray``.
+        steps: the label of each step of the plan.
+        tasks: how many tasks there are.
+        machines: how many machines the plan has.
+    """
+
+    runtime: str
+    steps: tuple[str, ...]
+    tasks: int
+    machines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A task is done.
+
+    Args:
+        step: number of its step in the plan.
+        shard: number of the shard in the step.
+        machine: where it ran.
+        done: how many tasks are done now.
+        tasks: how many there are.
+    """
+
+    step: int
+    shard: int
+    machine: int
+    done: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """A task was lost with the process or machine that ran it, and has been computed again.
+
+    Args:
+        step: number of its step in the plan.
+        shard: number of the shard in the step.
+        machine: where the plan has it.
+        attempts: how often it was started before it succeeded.
+    """
+
+    step: int
+    shard: int
+    machine: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The run has succeeded and every sink is in place.
+
+    Args:
+        seconds: from start to the last sink.
+        peak_bytes: per machine, the most that its tasks and blocks held.
+        retries: how many tasks were computed again.
+    """
+
+    seconds: float
+    peak_bytes: tuple[int, ...]
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run has failed or was stopped; no sink was written.
+
+    Args:
+        error: what the run raises.
+    """
+
+    error: BaseException
+
+
+Event = Started | Progress | Retry | Done | Failed
+Listener = Callable[[Event], None]

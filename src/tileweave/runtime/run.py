@@ -1,0 +1,249 @@
+"""One entry for both runtimes: what is needed is checked, work is done, sinks appear, listeners hear of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave.errors import RunError
+from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
+from tileweave.planner import Plan
+from tileweave.runtime import io
+from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
+from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
+from tileweave.runtime.npyfile import slices
+from tileweave.runtime.prepare import Prepared, prepare
+from tileweave.space import Box
+
+__all__ = ["run_plan"]
+
+Array = np.ndarray[Any, Any]
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    bind: Mapping[Source, Array] | None = None,
+    runtime: Literal["local", "ray"] = "local",
+    listeners: Sequence[Listener] = (),
+    threads: int | None = None,
+    address: str | None = None,
+    overwrite: bool | None = None,
+) -> list[Any]:
+    """The results of a plan's sinks in order: an array for a sink in memory, its path for a file.
+
+    Args:
+        plan: any plan.
+        bind: arrays for sources, of their shapes and element types; instead of what the sources hold.
+        runtime: ``local`` (threads of this process) or ``ray``.
+        listeners: called with every event; what one raises stops the run.
+        threads: how many compute at once on this host; by default as many as the process may use.
+        address: of a running Ray cluster; without one a local cluster is started and kept for the next run.
+        overwrite: whether existing files are replaced; None leaves it to each sink.
+
+    Raises:
+        RunError: a task failed, a source has no array, Ray is missing. No sink was written.
+        StorageError: a source cannot be read or a sink cannot be written.
+    """
+    if runtime not in ("local", "ray"):
+        raise RunError("run(plan, runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
+    if threads is not None and threads < 1:
+        raise RunError("run(plan, threads)", f"{threads} threads cannot work", legal="1 or more")
+    start = time.perf_counter()
+    prepared = prepare(plan)
+    count = threads or len(os.sched_getaffinity(0))
+    retries: list[Retry] = []
+    tell = _teller(listeners, retries)
+    with _opened_sources(prepared, bind or {}) as sources:
+        engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
+        files, destinations = _open_destinations(prepared, overwrite)
+        try:
+            if tell is not None:
+                tell(Started(runtime, prepared.labels, len(prepared.jobs), len(plan.machines)))
+            if engine is not None:
+                peaks = engine(sources, destinations, tell)
+            else:
+                peaks = run_local(prepared, sources, destinations, tell, count)
+            files.commit()
+        except BaseException as error:
+            files.abort()
+            raised = _explained(error, plan, prepared)
+            _tell_failure(tell, raised)
+            if raised is error:
+                raise
+            raise raised from raised.__cause__
+    if tell is not None:
+        tell(Done(time.perf_counter() - start, peaks, len(retries)))
+    return [_result(sink, destination) for sink, destination in zip(prepared.sinks, destinations, strict=True)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# listeners and failures
+
+
+class _ListenerRaised(BaseException):
+    """Carries a listener's own exception past the handlers for failing tasks."""
+
+
+def _teller(listeners: Sequence[Listener], retries: list[Retry]) -> Callable[[Event], None] | None:
+    if not listeners:
+        return None
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Retry):
+            retries.append(event)
+        for listener in listeners:
+            try:
+                listener(event)
+            except Exception as error:
+                raise _ListenerRaised from error
+
+    return tell
+
+
+def _tell_failure(tell: Callable[[Event], None] | None, error: BaseException) -> None:
+    if tell is not None:
+        try:
+            tell(Failed(error))
+        except _ListenerRaised:
+            return  # the first failure is the one that is raised
+
+
+def _explained(error: BaseException, plan: Plan, prepared: Prepared) -> BaseException:
+    """The error as the user should see it."""
+    if isinstance(error, _ListenerRaised) and error.__cause__ is not None:
+        return error.__cause__
+    if not isinstance(error, TaskFailed):
+        return error
+    job, cause = error.job, error.__cause__
+    step = plan.steps[job.step]
+    name = prepared.labels[job.step]
+    raised = RunError(
+        "run(plan)",
+        f"{name} failed with {type(cause).__name__}; no sink was written",
+        inputs={
+            "operation": f"{name} {step.tensor.type} over {step.cuts.box}",
+            "shard": f"{job.shard} of {step.cuts.count}, {job.index}, on machine {job.machine}",
+            "cause": f"{type(cause).__name__}: {cause}",
+        },
+        facts={"operation": name, "step": job.step, "shard": job.shard, "machine": job.machine},
+    )
+    raised.__cause__ = cause
+    return raised
+
+
+def _ray(plan: Plan, prepared: Prepared, threads: int | None, address: str | None) -> Any:
+    from tileweave.runtime.ray import engine  # ray is loaded with the first run on it, not with the package
+
+    return engine(plan, prepared, threads, address)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sources
+
+
+@contextmanager
+def _opened_sources(prepared: Prepared, bind: Mapping[Source, Array]) -> Iterator[list[ReadSource]]:
+    """What reads each source, in order; every file is checked before the first is read."""
+    readers: list[io.Reader] = []
+    out: list[ReadSource] = []
+    try:
+        for source in prepared.sources:
+            if source in bind:
+                out.append(_array_source(source, bind[source]))
+            elif isinstance(source.data, ArrayData):
+                out.append(_array_source(source, source.data.array))
+            elif isinstance(source.data, FileData):
+                readers.append(io.open_source(source.data, source.type))
+                out.append(readers[-1].read)
+            else:
+                empty = f"source {source.name!r} {source.type} has no data"
+                raise RunError("run(plan, bind)", empty, legal="bind={source: array}")
+        yield out
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _array_source(source: Source, array: Array) -> ReadSource:
+    array = np.asarray(array)
+    if array.shape != source.type.shape or array.dtype != source.type.dtype:
+        raise RunError(
+            "run(plan, bind)",
+            f"the array for source {source.name!r} has shape {array.shape} and type {array.dtype.name}",
+            legal=str(source.type),
+        )
+
+    def read(box: Box) -> Array:
+        return np.asarray(array[slices(box)])  # always a view: it is not newly made
+
+    return read
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sinks
+
+
+class _Memory:
+    """A result in memory."""
+
+    whole_blocks = False
+
+    def __init__(self, sink: Sink) -> None:
+        self._type = sink.tensor.type
+        self._value: Array | None = None
+
+    @property
+    def value(self) -> Array:
+        """The result."""
+        if self._value is None:
+            self._value = np.empty(self._type.shape, self._type.dtype)
+        return self._value
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box."""
+        self.value[slices(box)] = block
+
+    def take(self, block: Array) -> None:
+        """Becomes the block."""
+        self._value = block
+
+
+class _Written:
+    """A result in a file."""
+
+    def __init__(self, sink: Sink, writer: io.Writer) -> None:
+        self.whole_blocks = io.atom(sink) is not None
+        self.write = writer.write
+        self._box = sink.tensor.type.box
+
+    def take(self, block: Array) -> None:
+        """Stores all values at once."""
+        self.write(self._box, block)
+
+
+def _open_destinations(prepared: Prepared, overwrite: bool | None) -> tuple[io.Sinks, list[Destination]]:
+    targets = []
+    for sink in prepared.sinks:
+        if isinstance(sink.target, FileTarget):
+            target = sink.target if overwrite is None else replace(sink.target, overwrite=overwrite)
+            targets.append((target, sink.tensor.type))
+    files = io.open_sinks(targets)
+    writers = iter(files.writers)
+    out: list[Destination] = [
+        _Written(sink, next(writers)) if isinstance(sink.target, FileTarget) else _Memory(sink)
+        for sink in prepared.sinks
+    ]
+    return files, out
+
+
+def _result(sink: Sink, destination: Destination) -> Any:
+    if isinstance(sink.target, FileTarget):
+        return sink.target.path
+    return destination.value if isinstance(destination, _Memory) else None
