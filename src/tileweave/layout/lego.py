@@ -1,0 +1,324 @@
+"""LEGO's notation: bijective layouts without strides, **row-major** (the last dimension is fastest).
+
+The face of the room for LEGO users: ``from tileweave.layout import lego``. The values live in `lego_value`, the
+ready-made bijections in `lego_bijections`; here are the sugar (Row, Col, TileBy), tiles that do not divide, and the
+conversions to and from the core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.index.expr import Expr
+from tileweave.layout.composition import compose
+from tileweave.layout.exact import normalize, recover
+from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.lego_bijections import (
+    antidiagonal,
+    bricks,
+    grouped,
+    hilbert,
+    morton,
+    permutation,
+    reversal,
+    xor_swizzle,
+)
+from tileweave.layout.lego_value import (
+    CHECK_BOUND,
+    Chain,
+    Dim,
+    GenP,
+    GroupBy,
+    OrderBy,
+    Piece,
+    RegP,
+    check_index,
+    choose,
+    flat_index,
+    make_dims,
+    product_of,
+    tuple_index,
+)
+
+__all__ = [
+    "CHECK_BOUND",
+    "Chain",
+    "Col",
+    "GenP",
+    "GroupBy",
+    "OrderBy",
+    "PartialTiles",
+    "RegP",
+    "Row",
+    "TileBy",
+    "TileOrderBy",
+    "antidiagonal",
+    "bricks",
+    "choose",
+    "flat_index",
+    "from_core",
+    "grouped",
+    "hilbert",
+    "morton",
+    "permutation",
+    "reversal",
+    "to_core",
+    "tuple_index",
+    "xor_swizzle",
+]
+
+
+def Row(*dims: Any) -> RegP:
+    """The row-major piece: the identity permutation; the last dimension is fastest.
+
+    Example:
+        >>> Row(2, 3).apply(1, 2)
+        5
+    """
+    return RegP(tuple(dims), tuple(range(1, len(dims) + 1)))
+
+
+def Col(*dims: Any) -> RegP:
+    """The column-major piece: dimensions reversed; the first one is fastest.
+
+    Example:
+        >>> Col(2, 3).apply(1, 0), Col(2, 3).apply(0, 1)
+        (1, 2)
+    """
+    return RegP(tuple(dims), tuple(range(len(dims), 0, -1)))
+
+
+def TileBy(*levels: Any) -> GroupBy:
+    """A row-major space indexed by tiles, outermost level first (see `Chain.TileBy`).
+
+    Example:
+        >>> tiles = TileBy((2, 2), (3, 3))
+        >>> tiles[1, 0, 0, 2], tiles.inv(20)
+        (20, (1, 0, 0, 2))
+
+    Source: LEGO, section 3.2, equation of TileBy.
+    """
+    return Chain().TileBy(*levels)
+
+
+def TileOrderBy(*pieces: Piece) -> Chain:
+    """A reordering of a tiled space, piece k at level k, outermost first (see `Chain.TileOrderBy`).
+
+    Example:
+        >>> layout = TileOrderBy(Col(2, 2), Row(3, 3)).GroupBy((6, 6))
+        >>> layout[4, 2], layout[0, 3]
+        (14, 18)
+
+    Source: LEGO, section 3.2.
+    """
+    return Chain().TileOrderBy(*pieces)
+
+
+# --- tiles that do not divide
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTiles:
+    """A space cut into tiles that need not divide it: the grid is rounded up, the strides stay those of the space.
+
+    An index is ``(grid.., tile.., ..)``: one entry per dimension for the grid and for each level of tiles.
+
+    Args:
+        dims: the real shape, integers or index expressions; row-major unless `chain` reorders it.
+        tiles: the extents of each level of tiles, outermost first.
+        chain: a reordering of the real space.
+
+    Example:
+        >>> ragged = PartialTiles((100, 100), (32, 32))
+        >>> ragged.grid, ragged.apply(2, 2, 31, 31), ragged.mask(2, 2, 31, 31), ragged.mask(3, 0, 4, 0)
+        ((4, 4), 9595, True, False)
+
+    Source: LEGO, section 3.3 (padding), with the real strides and the mask (own).
+    """
+
+    dims: tuple[Dim, ...]
+    tiles: tuple[tuple[Dim, ...], ...]
+    chain: Chain
+
+    def __init__(self, dims: Any, *tiles: Any, chain: Chain | OrderBy | None = None) -> None:
+        where = "PartialTiles(dims, *tiles)"
+        object.__setattr__(self, "dims", make_dims(dims, where))
+        object.__setattr__(self, "tiles", tuple(make_dims(level, where) for level in tiles))
+        object.__setattr__(self, "chain", Chain((chain,)) if isinstance(chain, OrderBy) else chain or Chain())
+        if not self.tiles or any(len(level) != len(self.dims) for level in self.tiles):
+            raise Incongruent(where, "every level needs one extent for each dimension", inputs={"dims": self.dims})
+        GroupBy(self.dims, *self.chain.orders)  # sizes agree
+
+    @property
+    def grid(self) -> tuple[Dim, ...]:
+        """The number of tiles along each dimension, the last one perhaps partial."""
+        return tuple(-(-n // t) for n, t in zip(self.dims, self._whole(), strict=True))
+
+    def _whole(self) -> tuple[Dim, ...]:
+        """The extents of one outermost tile."""
+        return tuple(product_of([level[d] for level in self.tiles]) for d in range(len(self.dims)))
+
+    @property
+    def index_dims(self) -> tuple[Dim, ...]:
+        """The padded index space: the grid, then each level of tiles."""
+        return tuple(n for level in (self.grid, *self.tiles) for n in level)
+
+    def coordinates(self, *index: Any) -> tuple[Any, ...]:
+        """The coordinates in the space, which may lie in the padding."""
+        check_index(index, self.index_dims, "PartialTiles.coordinates(*index)")
+        rank = len(self.dims)
+        levels = (self.grid, *self.tiles)
+        return tuple(
+            flat_index([index[k * rank + d] for k in range(len(levels))], [level[d] for level in levels])
+            for d in range(rank)
+        )
+
+    def apply(self, *index: Any) -> Any:
+        """The flat number in the real space; meaningful where `mask` holds."""
+        flat = flat_index(self.coordinates(*index), self.dims)
+        for order in reversed(self.chain.orders):
+            flat = order._apply(tuple_index(flat, order.dims))
+        return flat
+
+    def mask(self, *index: Any) -> Any:
+        """Whether the index lies in the real space; True as it stands where that is proved for all indices."""
+        out: Any = True
+        for x, n, t in zip(self.coordinates(*index), self.dims, self._whole(), strict=True):
+            if divides(t, n):
+                continue
+            inside = x < n
+            if isinstance(inside, Expr) and always(inside):
+                continue
+            out = inside if out is True else out & inside if isinstance(out, Expr | np.ndarray) else out and inside
+        return out
+
+    @property
+    def always_inside(self) -> bool:
+        """Whether every tile is whole, so that no mask is needed."""
+        return all(divides(t, n) for n, t in zip(self.dims, self._whole(), strict=True))
+
+
+def divides(t: Dim, n: Dim) -> bool:
+    """Whether a tile extent is known to divide an extent."""
+    if isinstance(t, int) and isinstance(n, int):
+        return n % t == 0
+    from tileweave.layout.lego_value import proved_zero
+
+    return proved_zero(n % t)
+
+
+def always(condition: Expr) -> bool:
+    """Whether a condition is proved for all values of its symbols."""
+    from tileweave.index.simplify import prove
+
+    return prove(condition) is True
+
+
+# --- conversions
+
+
+def to_core(layout: GroupBy) -> Layout:
+    """The core layout with the same value at every row-major logical index; it exists iff the bijection is strided.
+
+    Args:
+        layout: integer extents.
+
+    Raises:
+        NoLayout: with the point at which no list of iters agrees.
+        Undecided: a piece that is no permutation of dimensions, on more points than the core enumerates.
+
+    Example:
+        >>> print(to_core(OrderBy(RegP((2, 3), (2, 1))).GroupBy((6,))))
+        (2:1@m, 3:2@m)
+    """
+    where = "to_core(layout)"
+    if any(isinstance(n, Expr) for n in layout.dims):
+        raise LayoutError(where, "the shape is symbolic", inputs={"dims": layout.dims}, legal="integer extents")
+    try:
+        out = Layout((Iter(layout.size, Coord.of(1)),))
+        for order in reversed(layout.orders):
+            out = compose(_core_of(order), out)
+        return normalize(out)
+    except NoLayout:
+        if all(isinstance(piece, RegP) for order in layout.orders for piece in order.pieces) and len(layout.orders) < 2:
+            raise
+    if layout.size > CHECK_BOUND:
+        raise Undecided(where, f"{layout.size} values would have to be compared", facts={"bound": CHECK_BOUND})
+    return recover(layout.table().reshape(-1))
+
+
+def _core_of(order: OrderBy) -> Layout:
+    """One reordering as a core layout on its row-major flat index."""
+    iters: list[Iter] = []
+    offset = Coord()
+    scale = order.size
+    for piece in order.pieces:
+        scale //= piece.size
+        if isinstance(piece, RegP):
+            pairs = zip(piece.dims, piece.strides, strict=True)
+            iters += [Iter(int(n), Coord.of(scale * s)) for n, s in pairs if isinstance(n, int)]
+            continue
+        if piece.size > CHECK_BOUND:
+            raise Undecided("to_core(layout)", f"{piece} has too many points", facts={"bound": CHECK_BOUND})
+        part = recover(piece._table()[0])
+        iters += [Iter(it.extent, scale * it.stride) for it in part.shard]
+        offset = offset + scale * part.offset
+    return Layout(tuple(iters), (), offset)
+
+
+def from_core(core: Layout, dims: Any = None) -> GroupBy:
+    """The LEGO layout of a core layout that is a bijection onto [0, size): a permutation of its iters.
+
+    Args:
+        core: one axis, no replicas.
+        dims: the logical shape; left out, the extents of D.
+
+    Raises:
+        NoLayout: the layout has replicas, several axes, or is no bijection onto [0, size).
+
+    Example:
+        >>> layout = from_core(Layout(((2, 1), (3, 2))))
+        >>> layout.orders[0].pieces[0]
+        RegP(dims=(2, 3), sigma=(2, 1))
+    """
+    where = "from_core(core, dims)"
+
+    def refuse(problem: str, condition: str) -> NoLayout:
+        return NoLayout(
+            where,
+            problem,
+            inputs={"core": core},
+            legal="a bijection from [0, size) onto [0, size)",
+            facts={"witness": {"points": (0,), "values": (core(0),), "condition": condition}},
+        )
+
+    if any(it.extent > 1 for it in core.replica):
+        raise refuse("the layout has replicas", "one value for each index")
+    iters = [it for it in core.shard if it.extent > 1]
+    axes = {axis for it in iters for axis in it.stride.axes} | set(core.offset.axes)
+    if len(axes) > 1:
+        raise refuse(f"the values lie on the axes {', '.join(sorted(axes))}", "values on one axis")
+    axis = next(iter(axes), DEFAULT_AXIS)
+    extents = [it.extent for it in iters] or [1]
+    strides = [it.stride[axis] for it in iters] or [0]
+    order = sorted(range(len(extents)), key=lambda k: -abs(strides[k]))
+    run = 1
+    for k in reversed(order):
+        if abs(strides[k]) != run and extents[k] > 1:
+            raise refuse(f"stride {strides[k]} where {run} would be compact", "strides are compact")
+        run *= extents[k]
+    if core.offset[axis] != -sum(min(0, s * (n - 1)) for n, s in zip(extents, strides, strict=True)):
+        raise refuse(f"the least value is not 0 with the offset {core.offset}", "values start at 0")
+    pieces: list[OrderBy] = [OrderBy(RegP(tuple(extents), tuple(k + 1 for k in order)))]
+    flipped = [k for k, s in enumerate(strides) if s < 0]
+    if flipped:
+        pieces.append(OrderBy(reversal(tuple(extents), tuple(flipped))))
+    shape = make_dims(extents if dims is None else dims, where)
+    if not any(isinstance(n, Expr) for n in shape) and prod(shape) != prod(extents):
+        raise Incongruent(where, f"shape {shape} has not the size {prod(extents)}", inputs={"core": core})
+    return GroupBy(shape, *pieces)
