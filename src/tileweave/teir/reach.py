@@ -71,10 +71,10 @@ def reach(terms: Sequence[Term], low: int, high: int, limit: int = SEARCH_LIMIT)
                 inputs={"terms": list(terms), "sum": f"{low}..{high}"},
                 facts={"bound": limit},
             )
-        if depth == len(order):
-            return tuple(found)
         if not _possible(low - total, high - total, least[depth], greatest[depth], step[depth]):
             continue
+        if depth == len(order):
+            return tuple(found)
         stride, a, b = terms[order[depth]]
         if stride == 0:
             stack.append((depth + 1, total, a))
