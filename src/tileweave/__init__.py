@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         concat,
         einsum,
         exp,
-        grad,
         linear,
         log,
         log_softmax,
@@ -46,7 +45,9 @@ if TYPE_CHECKING:
         transpose,
         where,
     )
-    from tileweave.planner import Machines, Plan, machines
+    from tileweave.graph.grad import grad
+    from tileweave.planner import Machines, Plan
+    from tileweave.planner.machines import machines
     from tileweave.runtime.api import plan, run, sink, source
 
 __version__ = "0.1.0"

@@ -94,8 +94,9 @@ def explain(plan: Plan) -> str:
     lines = [f"plan for {plan.machines}", "\n".join(line.rstrip() for line in text.splitlines()).strip("\n"), ""]
     peak = max(plan.peak_bytes, default=0)
     budget = min(machine.memory_bytes for machine in plan.machines.machines)
+    flops = count_text(plan.flops) + ("flop" if plan.flops >= 1000 else " flop")
     lines += [
-        f"total: {plan.tasks} tasks, {count_text(plan.flops)}flop, {size_text(plan.bytes_moved)} moved between "
+        f"total: {plan.tasks} tasks, {flops}, {size_text(plan.bytes_moved)} moved between "
         f"machines, {size_text(plan.bytes_read)} read, {size_text(plan.bytes_written)} written",
         f"estimate: {seconds_text(plan.seconds)}; peak memory {size_text(peak)} per machine of {size_text(budget)} "
         "(tensors that tasks hold)",

@@ -369,11 +369,15 @@ def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -
     """
     budgets = [machine.memory_bytes for machine in machines.machines]
     tried: list[tuple[str, Plan, Simulation]] = []
+    seen: set[tuple[Step, ...]] = set()
     finalists = list(_beam(graph, machines))
     largest = max((max(op.index.shape, default=1) for op in graph.operations), default=1)
     for waves in _wave_counts(largest):
         for rank, grids in enumerate(finalists):
             steps = steps_of(graph, grids, len(machines), describe, atoms, waves)
+            if steps in seen:
+                continue
+            seen.add(steps)
             plan, result = costed(Plan(graph, machines, steps))
             label = _label(plan, rank, waves)
             tried.append((label, plan, result))
