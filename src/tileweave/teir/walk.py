@@ -6,8 +6,9 @@ rules and printers can use it on programs that are not well formed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Node, Primitive, Program
 
@@ -22,6 +23,9 @@ __all__ = [
     "show_path",
     "walk",
 ]
+
+
+Named = TypeVar("Named", Axis, Iteration | Invocation, Primitive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +43,24 @@ class Visit:
 
 def axes_by_id(program: Program) -> dict[Id, Axis]:
     """The axes by identifier; the first of each identifier counts."""
-    return {axis.id: axis for axis in reversed(program.axes)}
+    return _by_id(program.axes)
 
 
 def nodes_by_id(program: Program) -> dict[Id, Node]:
     """The schedule nodes by identifier; the first of each identifier counts."""
-    return {node.id: node for node in reversed(program.nodes)}
+    return _by_id(program.nodes)
 
 
 def primitives_by_id(program: Program) -> dict[Id, Primitive]:
     """The primitives by identifier; the first of each identifier counts."""
-    return {primitive.id: primitive for primitive in reversed(program.primitives)}
+    return _by_id(program.primitives)
+
+
+def _by_id(items: Iterable[Named]) -> dict[Id, Named]:
+    found: dict[Id, Named] = {}
+    for item in items:
+        found.setdefault(item.id, item)
+    return found
 
 
 def walk(program: Program) -> Iterator[Visit]:
@@ -90,7 +101,7 @@ def index_range(visit: Visit, axis: Axis) -> tuple[int, int]:
 
 def show_guard(guard: Guard) -> str:
     """A guard as the document writes it: ``first(k) and last(j)``, or ``None``."""
-    terms = [f"{'first' if isinstance(term, First) else 'last'}({term.axis})" for term in guard]
+    terms = [f"{type(term).__name__.lower()}({getattr(term, 'axis', term)})" for term in guard]
     return " and ".join(terms) or "None"
 
 
