@@ -1,5 +1,14 @@
 """Layouts: exact maps from logical indices to named physical axes."""
 
+from tileweave.layout.combine import (
+    Blocks,
+    common_refinement,
+    direct_sum,
+    direct_sum_of,
+    group,
+    tile,
+    tile_of,
+)
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import (
     BOUND,
@@ -12,29 +21,47 @@ from tileweave.layout.exact import (
     recover,
     same_map,
 )
+from tileweave.layout.inverse import complement, divide, left_inverse, product, right_inverse
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided
 from tileweave.layout.search import collision, holders, image, is_compact, is_contiguous, is_injective
+from tileweave.layout.slices import Piece, Pieces, slice_layout, slice_pieces
 
 __all__ = [
     "BOUND",
     "DEFAULT_AXIS",
+    "Blocks",
     "Coord",
     "Iter",
     "Layout",
+    "Piece",
+    "Pieces",
     "Replicas",
     "Witness",
     "canonical_key",
     "carries",
     "collision",
+    "common_refinement",
+    "complement",
     "compose",
+    "direct_sum",
+    "direct_sum_of",
+    "divide",
     "from_carries",
+    "group",
     "holders",
     "image",
     "is_compact",
     "is_contiguous",
     "is_injective",
+    "left_inverse",
     "normalize",
+    "product",
     "recover",
+    "right_inverse",
     "same_map",
+    "slice_layout",
+    "slice_pieces",
     "strided",
+    "tile",
+    "tile_of",
 ]

@@ -415,9 +415,10 @@ def _corners(b: Layout) -> list[int]:
         weight *= it.extent
     ends = [k * w for e, w in weights for k in {1, e // 2, e - 1} if 0 < k < e]
     random = Random(0)
-    return [
-        *ends,
-        *(x + y for x, y in combinations(ends, 2)),
-        b.size - 1,
-        *(random.randrange(b.size) for _ in range(256)),
-    ]
+    least = greatest = 0
+    for it in b.shard:
+        rising = sum(v for _, v in it.stride.terms) > 0
+        least = least * it.extent + (0 if rising else it.extent - 1)
+        greatest = greatest * it.extent + (it.extent - 1 if rising else 0)
+    pairs = (x + y for x, y in combinations(ends, 2))
+    return [least, greatest, *ends, *pairs, b.size - 1, *(random.randrange(b.size) for _ in range(256))]

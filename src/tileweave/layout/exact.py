@@ -64,11 +64,13 @@ class Witness(NamedTuple):
 
 def refuse(where: str, witness: Witness, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
     """The error for a function that no layout describes, with its witness in the facts."""
-    shown = ", ".join(f"f({x}) = {v}" for x, v in zip(witness.points, witness.values, strict=True))
+    shown = dict(inputs)
+    if witness.values:
+        shown["witness"] = ", ".join(f"f({x}) = {v}" for x, v in zip(witness.points, witness.values, strict=True))
     return NoLayout(
         where,
         f"no layout agrees with the definition: {witness.condition}",
-        inputs={**inputs, "witness": shown},
+        inputs=shown,
         legal=legal,
         facts={"witness": witness},
     )

@@ -9,7 +9,7 @@ sums never wrap, so an equation between vectors is one equation between integers
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import gcd
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import LayoutError
-from tileweave.layout.exact import BOUND, ZERO, normal_replica, replica_ratio, undecided
+from tileweave.errors import LayoutError, Undecided
+from tileweave.layout.exact import BOUND, ZERO, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
     Coord,
@@ -466,3 +466,36 @@ def require_injective(layout: Layout, where: str) -> None:
             legal="an injective layout",
             facts={"witness": pair},
         )
+
+
+def set_quotient(
+    whole: Sequence[Iter],
+    part: Sequence[Iter],
+    factors: Mapping[str, int],
+    where: str,
+    inputs: Mapping[str, object],
+) -> tuple[Iter, ...]:
+    """Normal replicas whose set of sums, times factors, plus that of part, is the set of whole; both sign-normal.
+
+    The factors are at least the spans of part, so every point of the whole belongs to one multiple only.
+
+    Raises:
+        NoLayout: there are none; Undecided: the multiples are not a set of distinct sums, or are too many to list.
+    """
+    lines = [_line(iters) for iters in (whole, part)]
+    points, inner = (
+        {line.decode(int(v)) for v in _sums([(it.extent, line.encode(it.stride)) for it in iters], where, inputs)}
+        for line, iters in zip(lines, (whole, part), strict=True)
+    )
+    lows = {a: min(c[a] for c in inner) for c in points for a in c.axes}
+    outer = {Coord(tuple((a, (c[a] - low) // factors.get(a, 1)) for a, low in lows.items())) for c in points}
+    again = {Coord(tuple((a, v * factors.get(a, 1)) for a, v in c.terms)) + y for c in outer for y in inner}
+    if again != points:
+        raise refuse(where, Witness((), (), "the replica sets are not multiples of b's span plus those of b"), inputs)
+    names = sorted({a for c in outer for a in c.axes})
+    found = _factors(sorted(outer, key=lambda c: tuple(c[a] for a in names)))
+    if found is None:
+        raise Undecided(
+            where, "the set of replicas that is left has collisions", inputs=inputs, facts={"bound": len(outer)}
+        )
+    return normal_replica(found)[0]

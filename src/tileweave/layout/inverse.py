@@ -1,0 +1,247 @@
+"""Complement, inverses, divide and product on one axis, each with its post-condition as the definition.
+
+Shapes and linear indices are row-major: the last dimension is fastest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from math import lcm
+
+from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.layout.combine import group
+from tileweave.layout.composition import compose
+from tileweave.layout.cute_solve import left_inverse_modes
+from tileweave.layout.exact import ZERO, Witness, match_ratio, merge_shard, refuse
+from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
+from tileweave.layout.search import collision
+
+__all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
+
+
+def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
+    """(stride, extent, weight in the index) of the iters with positive strides, the least value, and its index."""
+    if layout.replica:
+        raise LayoutError(where, "a replicated layout has no inverse", inputs={"layout": layout}, legal="R empty")
+    rows = []
+    low, base, weight = layout.offset[axis], 0, 1
+    for it in reversed(layout.shard):
+        if it.extent > 1:
+            if it.stride.axes not in ((), (axis,)):
+                raise LayoutError(where, f"{it} leaves the axis {axis}", inputs={"layout": layout})
+            stride = it.stride[axis]
+            if stride < 0:
+                low += (it.extent - 1) * stride
+                base += (it.extent - 1) * weight
+            rows.append((abs(stride), it.extent, weight if stride >= 0 else -weight))
+        weight *= it.extent
+    if layout.offset.axes not in ((), (axis,)):
+        raise LayoutError(where, f"the offset {layout.offset} leaves the axis {axis}", inputs={"layout": layout})
+    return sorted(rows), low, base
+
+
+def complement(layout: Layout, size: int, *, axis: str = DEFAULT_AXIS) -> Layout:
+    """A layout whose values, added to those of `layout`, give every integer of [0, size) exactly once.
+
+    Among the layouts that do, the one with the fewest iters, ascending strides, last fastest; its offset undoes the
+    layout's least value. Decided for any extents and strides by pairing the factors of ``(1 - z^size) / (1 - z)``.
+
+    Raises:
+        NoLayout: there is none: two indices collide, or the factors do not pair (some value is reached twice or never).
+
+    Example:
+        >>> print(complement(Layout(((4, 1), (2, 8))), 32))
+        (2:16@m, 2:4@m)
+        >>> complement(Layout(((2, 1), (3, 3))), 12)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        tileweave.errors.NoLayout: complement(layout, size): no layout agrees with the definition: ...
+
+    Source: CuTe's complement, with the post-condition as the definition (own decision).
+    """
+    where = "complement(layout, size)"
+    inputs = {"layout": layout, "size": size}
+    rows, low, _ = _flat_rows(layout, axis, where)
+    if not isinstance(size, int) or size < 1:
+        raise LayoutError(where, f"size {size!r} is not a positive integer", inputs=inputs)
+    exponents = Counter({size: 1})
+    exponents[1] -= 1
+    for stride, extent, _ in rows:
+        if not stride:
+            raise refuse(where, Witness((0, 1), (low, low), "a stride is zero, so indices collide"), inputs)
+        exponents[stride] += 1
+        exponents[stride * extent] -= 1
+    pairs = match_ratio({n: k for n, k in exponents.items() if k})
+    if pairs is None:
+        raise refuse(where, _no_complement(layout, size), inputs, "strides that nest and divide the size")
+    iters = tuple(iter_of(n // m, coord_of_terms(((axis, m),))) for m, n in reversed(pairs))
+    return layout_of(iters, (), Coord(((axis, -low),)))
+
+
+def _no_complement(layout: Layout, size: int) -> Witness:
+    try:
+        pair = collision(layout)
+    except Undecided:
+        pair = None
+    if pair:
+        return Witness(pair, tuple(layout(x) for x in pair), "these indices collide")
+    if size % layout.size:
+        return Witness((0,), (layout(0),), f"{layout.size} values do not divide {size}")
+    condition = f"no iters fill [0, {size}) between these values exactly once"
+    points = tuple(range(min(layout.size, 8)))
+    return Witness(points, tuple(layout(x) for x in points), condition)
+
+
+def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
+    """R with ``layout(R(i)) = i`` for i in [0, R.size), the longest whose every iter runs along one iter of the layout.
+
+    An iter may be used in part. R maps to the layout's linear index, on the axis ``m``.
+
+    Raises:
+        NoLayout: the layout's least value is not 0, so not even one i is reached.
+
+    Example:
+        >>> print(right_inverse(Layout(((4, 1), (8, 4)))))
+        (8:1@m, 4:8@m)
+        >>> print(right_inverse(Layout(((4, 2), (3, 1)))))
+        (4:3@m, 2:1@m)
+
+    Source: CuTe's right_inverse, for any signs and with iters used in part (own).
+    """
+    where = "right_inverse(layout)"
+    rows, low, base = _flat_rows(layout, axis, where)
+    if low:
+        raise refuse(where, Witness((base,), (low,), "this is the least value, and it is not 0"), {"layout": layout})
+    best: list[tuple[int, list[int]]] = []
+    for k, (stride, extent, _) in enumerate(rows):
+        trails: list[list[int]] = [[]] if stride == 1 else []
+        for j, (below, width, _) in enumerate(rows[:k]):
+            if below and stride > below and stride % below == 0 and stride // below <= width and best[j][0]:
+                trails.append(best[j][1])
+        longest = max(trails, key=len) if trails else None
+        best.append((0, []) if longest is None else (stride * extent, [*longest, k]))
+    trail = max(best, key=lambda item: item[0], default=(0, []))[1]
+    iters = []
+    for here, above in zip(trail, [*trail[1:], None], strict=False):  # the last has none above
+        stride, extent, weight = rows[here]
+        iters.append(iter_of(extent if above is None else rows[above][0] // stride, Coord.of(weight)))
+    return layout_of(merge_shard(reversed(iters)), (), Coord.of(base))
+
+
+def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
+    """R with ``R(layout(x)) = x`` for every x, a layout on [0, M) with M at least the layout's cosize.
+
+    Strides that nest without overlap are inverted directly, at any size; others by an exact search over the levels.
+
+    Raises:
+        LayoutError: a value is negative.
+        NoLayout: two indices collide, or no layout takes the values back.
+        Undecided: the search over chains passed its bound.
+
+    Example:
+        >>> print(left_inverse(Layout(((2, 1), (5, 3)))))
+        (5:1@m, 3:5@m)
+
+    Source: CuTe's left_inverse, right for gaps that do not divide (own decision).
+    """
+    where = "left_inverse(layout)"
+    inputs: dict[str, object] = {"layout": layout}
+    rows, low, base = _flat_rows(layout, axis, where)
+    if low < 0:
+        raise LayoutError(where, f"the value {low} is negative", inputs=inputs, legal="values from 0 on")
+    pair = collision(layout)
+    if pair:
+        raise refuse(where, Witness(pair, tuple(layout(x) for x in pair), "these indices collide"), inputs)
+    nested = _nested_inverse(rows, low, base)
+    if nested:
+        return nested
+    if low or any(weight < 0 for _, _, weight in rows):
+        raise Undecided(where, "strides that do not nest, with an offset or a sign", inputs=inputs, facts={"bound": 0})
+    ordered = sorted(rows, key=lambda row: row[2])
+    modes = left_inverse_modes([(extent, stride) for stride, extent, _ in ordered], where, inputs)
+    return layout_of(merge_shard(iter_of(n, Coord.of(d)) for n, d in reversed(modes)), (), ZERO)
+
+
+def _nested_inverse(rows: list[tuple[int, int, int]], low: int, base: int) -> Layout | None:
+    """The digits of a value in the radices of the strides, if each stride divides the next and no digit overflows."""
+    iters, offset = [], base
+    below = rows[0][0] if rows else 1
+    if below > 1:
+        iters.append(iter_of(below, ZERO))
+    for k, (stride, extent, weight) in enumerate(rows):
+        last = k == len(rows) - 1
+        width, rest = (0, 0) if last else divmod(rows[k + 1][0], stride)
+        digit = low // stride if last else low // stride % width if width else 0
+        if rest or (not last and digit + extent > width):
+            return None
+        iters.append(iter_of(digit + extent if last else width, Coord.of(weight)))
+        offset -= digit * weight
+    return layout_of(merge_shard(reversed(iters)), (), Coord.of(offset))
+
+
+# Divide and product.
+
+
+def divide(layout: Layout, tiler: Layout | int) -> Layout:
+    """The layout read tile by tile: ``layout(rest + tiler)``, with shape (number of tiles, tile size), tile fastest.
+
+    Args:
+        layout: any layout.
+        tiler: which linear indices one tile takes, a layout on ``m``; an int n means n neighbours.
+
+    Raises:
+        NoLayout: the tiles do not cover the indices exactly once, or the reading is no layout.
+
+    Example:
+        >>> print(divide(Layout(((24, 1),)), 4))
+        (6:4@m, 4:1@m)
+
+    Source: CuTe's logical_divide (the rest first, being slower); exact.
+    """
+    where = "divide(layout, tiler)"
+    inner = _tiler(tiler, where)
+    rest = complement(inner, layout.size)
+    order = layout_of(rest.shard + inner.shard, (), rest.offset + inner.offset)
+    return _regroup(compose(layout, order), (rest.size, inner.size))
+
+
+def product(block: Layout, tiler: Layout | int) -> Layout:
+    """`block` repeated as `tiler` says, without overlap: shape (size of tiler, size of block), block fastest.
+
+    The copies start at ``complement(block)(tiler(y))``.
+
+    Raises:
+        NoLayout: the block has no complement (its gaps cannot be filled), or the tiler does not fit it.
+
+    Example:
+        >>> print(product(Layout(((2, 2), (2, 1))), 3))
+        (3:4@m, 4:1@m)
+        >>> print(product(Layout(((4, 2),)), Layout(((3, 2), (2, 1)))))
+        (3:8@m, 2:1@m, 4:2@m)
+
+    Source: CuTe's logical_product (the tiler first, being slower); exact.
+    """
+    where = "product(block, tiler)"
+    outer = _tiler(tiler, where)
+    need = block.size * outer.cosize()
+    period = lcm(*(s * e for s, e, _ in _flat_rows(block, DEFAULT_AXIS, where)[0] if s)) if block.shard else 1
+    try:
+        starts = complement(block, need)
+    except NoLayout:
+        starts = complement(block, period * -(-need // period))
+    low = layout_of(starts.shard, (), ZERO)
+    mine = group(compose(low, outer), (outer.size,))[0]
+    return layout_of(mine + group(block, (block.size,))[0], (), block.offset + compose(low, outer).offset)
+
+
+def _tiler(tiler: Layout | int, where: str) -> Layout:
+    if isinstance(tiler, Layout):
+        return tiler
+    if not isinstance(tiler, int) or tiler < 1:
+        raise LayoutError(where, f"tiler {tiler!r} is not a layout or a positive integer")
+    return layout_of((Iter(tiler, Coord.of(1)),), (), ZERO)
+
+
+def _regroup(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """The same layout with D cut at the shape's dimensions."""
+    return layout_of(tuple(chain.from_iterable(group(layout, shape))), layout.replica, layout.offset)

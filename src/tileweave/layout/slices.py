@@ -1,0 +1,272 @@
+"""Slices of a layout: the layout of a box where there is one, else the fewest pieces that there are.
+
+A layout that groups by the shape is a sum of one function per dimension. Then the slice of a box is a layout if and
+only if each dimension's interval is one. (If the slice is a layout C and a sum over dimensions, then C groups by the
+box: a level of C that is neither multiple nor divisor of a boundary would make some step in a block depend on the
+block.) Each interval is decided by `window` at any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, pairwise, product
+from math import prod
+from typing import NamedTuple
+
+from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.layout.combine import Blocks, check_shape, cut
+from tileweave.layout.composition import compose
+from tileweave.layout.exact import Witness, carries, merge_shard, refuse, window
+from tileweave.layout.layout import Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
+
+__all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
+
+EXHAUSTIVE = 64
+"""Up to this many points of a dimension, `slice_pieces` compares every way to cut it."""
+
+MOST = 4096
+"""The greatest number of pieces that `slice_pieces` returns."""
+
+
+class Piece(NamedTuple):
+    """The box ``[begin, begin + extent)`` in the coordinates of the whole, and its layout, which admits `extent`."""
+
+    begin: tuple[int, ...]
+    extent: tuple[int, ...]
+    layout: Layout
+
+
+class Pieces(NamedTuple):
+    """Disjoint boxes that cover a box; `fewest` says that no cover with fewer cuts per dimension exists, proved."""
+
+    pieces: tuple[Piece, ...]
+    fewest: bool
+
+
+def slice_layout(layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Layout:
+    """The layout S of a box: ``S(u) = layout(u + begin)`` for u in the box's shape `extent`; or the witness.
+
+    Args:
+        layout: any layout; R is kept.
+        shape: a shape that the layout admits, last dimension fastest.
+        begin: the first coordinate of the box.
+        extent: how many coordinates the box has per dimension, at least one.
+
+    Returns:
+        a layout that admits `extent`, and groups by it if the layout groups by `shape`.
+
+    Raises:
+        LayoutError: the box is empty or leaves the shape.
+        NoLayout: the box has no single layout; `slice_pieces` covers it with several.
+
+    Example:
+        >>> L = Layout(((2, 192), (8, 8), (3, 64), (8, 1)))
+        >>> print(slice_layout(L, (16, 24), (0, 8), (8, 16)))
+        (8:8@m, 2:64@m, 8:1@m) + 64@m
+        >>> print(slice_layout(Layout(((4, {"t": 1}), (2, {"t": 4}))), (8,), (1,), (4,)))
+        (2:1@t, 2:-3@t) + 4@t
+
+    Source: Axe, section 3.3 and appendix E; exact where algorithm 4 is sufficient only.
+    """
+    where = "slice(layout, shape, begin, extent)"
+    shape, begin, extent = _check_box(layout, shape, begin, extent, where)
+    blocks = cut(merge_shard(layout.shard), shape)
+    if not isinstance(blocks, tuple):
+        return compose(layout, _box(shape, begin, extent))
+    shard: list[Iter] = []
+    offset = layout.offset
+    for rank, block in enumerate(blocks):
+        found, start = _interval(block, begin[rank], extent[rank], shape[rank])
+        if isinstance(found, Witness):
+            raise refuse(where, _in_box(layout, found, rank, shape, begin), _shown(layout, shape, begin, extent))
+        shard += found
+        if start:
+            offset = offset + start
+    return layout_of(tuple(shard), layout.replica, offset)
+
+
+def _shown(layout: Layout, shape: object, begin: object, extent: object) -> dict[str, object]:
+    return {"layout": layout, "shape": shape, "begin": begin, "extent": extent}
+
+
+def _check_box(
+    layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int], where: str
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    inputs = _shown(layout, tuple(shape), tuple(begin), tuple(extent))
+    whole = check_shape(shape, layout.size, where, inputs)
+    if not len(whole) == len(begin) == len(extent):
+        raise LayoutError(where, "the ranks differ", inputs=inputs, legal=f"{len(whole)} entries each")
+    for n, b, t in zip(whole, begin, extent, strict=True):
+        if not hasattr(b, "__index__") or not hasattr(t, "__index__") or not (b >= 0 and t >= 1 and b + t <= n):
+            raise LayoutError(where, f"[{b}, {b} + {t}) is no interval of [0, {n})", inputs=inputs)
+    return whole, tuple(int(b) for b in begin), tuple(int(t) for t in extent)
+
+
+def _box(shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Layout:
+    """The linear indices of a box, as a layout on the axis m."""
+    pitch = prod(shape)
+    start = 0
+    iters = []
+    for n, b, t in zip(shape, begin, extent, strict=True):
+        pitch //= n
+        start += b * pitch
+        iters.append(iter_of(t, Coord.of(pitch)))
+    return layout_of(tuple(iters), (), Coord.of(start))
+
+
+def _interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[tuple[Iter, ...] | Witness, Coord]:
+    """The iters of ``[begin, begin + extent)`` of one block, or the witness, and the value at begin."""
+    if extent == size:
+        return block, _ZERO
+    if not block:
+        return (), _ZERO
+    if len(block) == 1:
+        stride = block[0].stride
+        return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
+    start = _ZERO
+    rest = begin
+    pitch, turned, aligned = 1, 0, True
+    for k in range(len(block) - 1, -1, -1):
+        rest, digit = divmod(rest, block[k].extent) if k else (0, rest)
+        if digit:
+            start = start + digit * block[k].stride
+        if not aligned or turned:
+            continue
+        if extent <= pitch * (block[k].extent - digit) and extent % pitch == 0:
+            turned = k + 1  # the interval ends within this digit
+            width = extent // pitch
+        elif digit:
+            aligned = False
+        pitch *= block[k].extent
+    if turned:
+        head = (iter_of(width, block[turned - 1].stride),) if width > 1 else ()
+        return head + block[turned:], start
+    return window(carries(block), begin, extent), start
+
+
+_ZERO = coord_of_terms(())
+
+
+def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], begin: Sequence[int]) -> Witness:
+    """A witness along one dimension, as linear indices of the layout at the box's first corner."""
+    pitch = prod(shape[rank + 1 :])
+    corner = 0
+    for n, b in zip(shape, begin, strict=True):
+        corner = corner * n + b
+    base = layout_of(layout.shard, (), layout.offset)
+    points = tuple(corner + u * pitch for u in witness.points)
+    return Witness(points, tuple(base(x) for x in points), f"along dimension {rank} of the box, {witness.condition}")
+
+
+# Pieces.
+
+
+def slice_pieces(layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Pieces:
+    """Layouts on disjoint boxes that cover the box: one if the slice is a layout, else as few cuts as were found.
+
+    Where the layout groups by the shape, each dimension is cut on its own: into the fewest intervals, proved so for
+    up to 64 points or two intervals; beyond that, only cuts at turns of the digits are tried, and `fewest` is False.
+
+    Args:
+        layout: any layout.
+        shape: a shape that the layout admits, last dimension fastest.
+        begin: the first coordinate of the box.
+        extent: how many coordinates the box has per dimension.
+
+    Raises:
+        LayoutError: the box is empty or leaves the shape.
+        Undecided: more than 4096 pieces would be needed.
+
+    Example:
+        >>> parts = slice_pieces(Layout(((4, 100), (4, 1))), (16,), (2,), (10,))
+        >>> for piece in parts.pieces:
+        ...     print(piece.begin, piece.extent, piece.layout)
+        (2,) (2,) (2:1@m) + 2@m
+        (4,) (8,) (2:100@m, 4:1@m) + 100@m
+        >>> parts.fewest
+        True
+
+    Source: own.
+    """
+    where = "slice_pieces(layout, shape, begin, extent)"
+    shape, begin, extent = _check_box(layout, shape, begin, extent, where)
+    blocks = cut(merge_shard(layout.shard), shape)
+    if not isinstance(blocks, tuple):
+        return _halves(layout, shape, begin, extent, where)
+    cuts, proved = [], True
+    for rank, block in enumerate(blocks):
+        intervals, sure = _cut_interval(block, begin[rank], extent[rank], shape[rank])
+        cuts.append(intervals)
+        proved = proved and sure
+    if prod(len(c) for c in cuts) > MOST:
+        raise Undecided(
+            where, f"more than {MOST} pieces", inputs=_shown(layout, shape, begin, extent), facts={"bound": MOST}
+        )
+    return Pieces(tuple(_assemble(layout, blocks, shape, choice) for choice in product(*cuts)), proved)
+
+
+def _assemble(layout: Layout, blocks: Blocks, shape: Sequence[int], box: Sequence[tuple[int, int]]) -> Piece:
+    parts = [_interval(block, b, t, n) for block, (b, t), n in zip(blocks, box, shape, strict=True)]
+    offset = layout.offset
+    for _, start in parts:
+        offset = offset + start
+    shard = tuple(chain.from_iterable(found for found, _ in parts))
+    whole = layout_of(shard, layout.replica, offset)  # type: ignore[arg-type]
+    return Piece(tuple(b for b, _ in box), tuple(t for _, t in box), whole)
+
+
+def _cut_interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[list[tuple[int, int]], bool]:
+    """The fewest intervals that are layouts, as (begin, extent), and whether that is proved."""
+
+    def fits(b: int, t: int) -> bool:
+        return not isinstance(_interval(block, b, t, size)[0], Witness)
+
+    if fits(begin, extent):
+        return [(begin, extent)], True
+    end = begin + extent
+    if extent <= EXHAUSTIVE:
+        marks = list(range(begin, end + 1))
+    else:
+        found = {begin, end}
+        level = 1
+        for it in reversed(block):
+            for mark in (-(-begin // level) * level, end // level * level):
+                found |= {m for m in (mark - level, mark, mark + level) if begin <= m <= end}
+            level *= it.extent
+        marks = sorted(found)
+    best: dict[int, list[int]] = {begin: [begin]}
+    for k, mark in enumerate(marks[1:], 1):
+        for before in marks[:k]:
+            trail = best.get(before)
+            if trail and (mark not in best or len(trail) + 1 < len(best[mark])) and fits(before, mark - before):
+                best[mark] = [*trail, mark]
+    trail = best[end]
+    intervals = [(b, e - b) for b, e in pairwise(trail)]
+    return intervals, extent <= EXHAUSTIVE or len(intervals) <= 2
+
+
+def _halves(
+    layout: Layout, shape: tuple[int, ...], begin: tuple[int, ...], extent: tuple[int, ...], where: str
+) -> Pieces:
+    """Pieces of a box under a shape that does not group the layout: the slowest dimension is halved until they fit."""
+    todo = [(begin, extent)]
+    done: list[Piece] = []
+    while todo:
+        b, t = todo.pop()
+        try:
+            done.append(Piece(b, t, compose(layout, _box(shape, b, t))))
+            continue
+        except NoLayout:
+            rank = next(k for k, n in enumerate(t) if n > 1)
+        low = t[rank] // 2
+        todo.append((_at(b, rank, b[rank] + low), _at(t, rank, t[rank] - low)))
+        todo.append((b, _at(t, rank, low)))
+        if len(done) + len(todo) > MOST:
+            raise Undecided(
+                where, f"more than {MOST} pieces", inputs=_shown(layout, shape, begin, extent), facts={"bound": MOST}
+            )
+    return Pieces(tuple(done), len(done) <= 2)
+
+
+def _at(values: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:
+    return (*values[:k], value, *values[k + 1 :])
