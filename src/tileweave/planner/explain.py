@@ -9,7 +9,7 @@ from tileweave.graph import FileTarget, Sink
 from tileweave.planner.machines import size_text
 from tileweave.planner.plan import Plan, Step
 
-__all__ = ["count_text", "explain", "seconds_text", "to_json"]
+__all__ = ["count_text", "cuts_text", "explain", "seconds_text", "step_label", "to_json"]
 
 
 def count_text(value: float) -> str:
@@ -39,7 +39,7 @@ def seconds_text(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{seconds * 1e9:.3g} ns"
 
 
-def _cuts_text(step: Step) -> str:
+def cuts_text(step: Step) -> str:
     """The cut dimensions by name, e.g. ``batch/4``; ``whole`` where nothing is cut."""
     node = step.node
     names: tuple[str, ...]
@@ -51,7 +51,8 @@ def _cuts_text(step: Step) -> str:
     return " ".join(cut) or "whole"
 
 
-def _label(step: Step) -> str:
+def step_label(step: Step) -> str:
+    """What a step does, in a few words."""
     if isinstance(step.node, Sink):
         target = step.node.target
         where = target.path + (f"#{target.key}" if target.key else "") if isinstance(target, FileTarget) else "memory"
@@ -77,9 +78,9 @@ def explain(plan: Plan) -> str:
         costs = step.costs
         table.add_row(
             str(number),
-            _label(step),
+            step_label(step),
             str(step.tensor.type),
-            _cuts_text(step),
+            cuts_text(step),
             str(step.cuts.count),
             count_text(costs.flops) if costs.flops else "",
             size_text(costs.bytes_read) if costs.bytes_read else "",
@@ -125,7 +126,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "tasks": plan.tasks,
         "steps": [
             {
-                "operation": _label(step),
+                "operation": step_label(step),
                 "stage": step.stage,
                 "shape": list(step.tensor.shape),
                 "dtype": step.tensor.dtype.name,

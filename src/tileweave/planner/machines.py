@@ -134,7 +134,8 @@ class Machines:
         same = all(replace(m, name=first.name) == first for m in self.machines)
         memory = size_text(first.memory_bytes) if same else "/".join(size_text(m.memory_bytes) for m in self.machines)
         plural = "machine" if len(self) == 1 else "machines"
-        return f"{len(self)} {plural} x {memory}, {first.cores} cores, link {size_text(self.link_bytes_per_second)}/s"
+        cores = "1 core" if first.cores == 1 else f"{first.cores} cores"
+        return f"{len(self)} {plural} x {memory}, {cores}, link {size_text(self.link_bytes_per_second)}/s"
 
 
 def _host_memory_bytes() -> int:
