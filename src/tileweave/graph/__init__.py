@@ -74,10 +74,12 @@ from tileweave.graph.select import (
     unsqueeze,
 )
 from tileweave.graph.shard import Partition, expand, partition
+from tileweave.graph.text import Explanation, explain
 from tileweave.graph.verify import problems, verify
 
 __all__ = [
     "ArrayData",
+    "Explanation",
     "FileData",
     "FileTarget",
     "Graph",
@@ -105,6 +107,7 @@ __all__ = [
     "evaluate",
     "exp",
     "expand",
+    "explain",
     "flip",
     "floor_divide",
     "full",

@@ -373,6 +373,16 @@ class Graph(Node):
         """Every reachable operation, dependencies first."""
         return tuple(node for node in self.nodes() if isinstance(node, Operation))
 
+    def __str__(self) -> str:
+        from tileweave.graph.text import text  # the text is written in terms of these nodes
+
+        return text(self)
+
+    def _repr_svg_(self) -> str:
+        from tileweave.graph.svg import svg
+
+        return svg(self)
+
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes that a node refers to directly, in field order."""

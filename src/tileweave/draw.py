@@ -1,0 +1,525 @@
+"""Plain data -> SVG text: a grid of coloured cells, boxes and arrows in layers, bars on a time axis.
+
+Knows nothing of tileweave. Every picture is a self-contained, valid SVG document, the same text for the same data:
+coordinates are rounded to a tenth of a pixel, and no font is measured (all text is monospaced).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+from xml.sax.saxutils import escape, quoteattr
+
+__all__ = ["PALETTE", "Bar", "BoxNode", "Edge", "Shape", "bars", "grid", "layers", "palette", "timeline"]
+
+FONT = 12
+"""Font size in pixels."""
+CHARACTER = 7.3
+"""Width of a monospaced character at that size, in pixels."""
+LINE = 16
+"""Height of a line of text, in pixels."""
+
+PALETTE = (
+    "#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#ffff99", "#8dd3c7", "#bebada", "#fccde5", "#d9d9d9",
+    "#ccebc5", "#ffed6f", "#80b1d3", "#b3de69", "#bc80bd", "#e5d8bd",
+)  # fmt: skip
+"""Light colours that black text stays readable on, apart from each other in order."""
+
+
+def palette(k: int) -> str:
+    """The k-th colour; after the last one they repeat."""
+    return PALETTE[k % len(PALETTE)]
+
+
+def _number(value: float) -> str:
+    out = f"{value:.1f}"
+    return out[:-2] if out.endswith(".0") else out
+
+
+def _attributes(values: Mapping[str, object]) -> str:
+    shown = {k.rstrip("_").replace("_", "-"): _number(v) if isinstance(v, float) else v for k, v in values.items()}
+    return "".join(f" {name}={quoteattr(str(value))}" for name, value in shown.items())
+
+
+def _tag(name: str, content: str | None = None, /, **attributes: object) -> str:
+    opened = f"<{name}{_attributes(attributes)}"
+    return f"{opened}/>" if content is None else f"{opened}>{content}</{name}>"
+
+
+def _text(x: float, y: float, content: str, *, anchor: str = "middle", **more: object) -> str:
+    return _tag("text", escape(content), x=float(x), y=float(y), text_anchor=anchor, **more)
+
+
+def _polygon(points: Sequence[tuple[float, float]], **more: object) -> str:
+    return _tag("polygon", points=" ".join(f"{_number(x)},{_number(y)}" for x, y in points), **more)
+
+
+def _document(width: float, height: float, body: Sequence[str], defs: str = "") -> str:
+    head = _tag("rect", width="100%", height="100%", fill="white")
+    opened = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_number(width)}" height="{_number(height)}" '
+        f'viewBox="0 0 {_number(width)} {_number(height)}" font-family="monospace" font-size="{FONT}">'
+    )
+    return "\n".join([opened, *([defs] if defs else []), head, *body, "</svg>"]) + "\n"
+
+
+def _width(text: str, least: float = 0.0) -> float:
+    return max(least, len(text) * CHARACTER)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# grid
+
+
+def grid(
+    labels: Sequence[Sequence[str]],
+    colours: Sequence[Sequence[str]] | None = None,
+    *,
+    title: str = "",
+    row_names: Sequence[str] = (),
+    column_names: Sequence[str] = (),
+    limit: tuple[int, int] = (64, 64),
+) -> str:
+    """A table of labelled, coloured cells; rows and columns beyond the limit are left out, and the picture says so.
+
+    Args:
+        labels: rows of cell labels, all of equal length.
+        colours: fills of the cells, of the same shape; white when left out.
+        title: a line above.
+        row_names: a name per row, at the left.
+        column_names: a name per column, above.
+        limit: most rows and most columns that are drawn.
+
+    Raises:
+        ValueError: rows differ in length, or the colours in shape.
+
+    Example:
+        >>> grid([["0", "1"]], [["#a6cee3", "#b2df8a"]]).count("<rect")
+        3
+    """
+    count = (len(labels), len(labels[0]) if labels else 0)
+    if any(len(row) != count[1] for row in labels):
+        raise ValueError("grid(labels, colours): rows differ in length")
+    if colours is not None and [len(row) for row in colours] != [len(row) for row in labels]:
+        raise ValueError("grid(labels, colours): the colours have another shape than the labels")
+    rows, columns = min(count[0], limit[0]), min(count[1], limit[1])
+    shown = [[str(cell) for cell in row[:columns]] for row in labels[:rows]]
+    names = [str(n) for n in row_names[:rows]]
+    heads = [str(n) for n in column_names[:columns]]
+    cell = max([28.0, *(_width(c) + 10 for row in shown for c in row), *(_width(n) + 10 for n in heads)])
+    left = 8 + (max(map(_width, names)) + 8 if names else 0)
+    top = 8 + LINE * (bool(title) + bool(heads)) + (4 if title else 0)
+    body = [_text(8, 8 + FONT, title, anchor="start", font_weight="bold")] if title else []
+    body += [_text(left + (k + 0.5) * cell, top - 5, n, fill="#555") for k, n in enumerate(heads)]
+    body += [_text(left - 8, top + r * 24 + 16, n, anchor="end", fill="#555") for r, n in enumerate(names)]
+    for r, row in enumerate(shown):
+        for c, label in enumerate(row):
+            x, y = left + c * cell, float(top + r * 24)
+            fill = colours[r][c] if colours is not None else "white"
+            body.append(_tag("rect", x=x, y=y, width=cell, height=24, fill=fill, stroke="#333"))
+            if label:
+                body.append(_text(x + cell / 2, y + 16, label))
+    bottom = float(top + rows * 24 + 8)
+    width = left + columns * cell + 8
+    if (rows, columns) != count:
+        note = f"showing {rows} of {count[0]} rows, {columns} of {count[1]} columns"
+        body.append(_text(8, bottom + FONT, note, anchor="start", fill="#a00"))
+        bottom, width = bottom + LINE + 4, max(width, 16 + _width(note))
+    return _document(max(width, 16 + _width(title)), bottom, body)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# boxes and arrows in layers
+
+Shape = Literal["box", "box3d", "arrow", "parallelogram", "component", "octagon", "cds", "note"]
+"""Outlines, after Graphviz: ``arrow`` is rarrow, ``cds`` a box with a point at the right."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxNode:
+    """A node of a layered drawing.
+
+    Args:
+        key: how edges refer to it; unique.
+        lines: its text.
+        shape: its outline.
+        fill: its colour.
+        beside: the key of a node in whose layer, and next to which, it stands; "" for a layer of its own.
+    """
+
+    key: str
+    lines: tuple[str, ...]
+    shape: Shape = "box"
+    fill: str = "white"
+    beside: str = ""
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in pixels, with the margins that the outline needs."""
+        width = max([_width(line) for line in self.lines], default=0.0)
+        extra = {"arrow": 46, "parallelogram": 36, "octagon": 24, "cds": 36, "component": 34}.get(self.shape, 22)
+        tall = {"arrow": 26, "box3d": 16, "octagon": 16}.get(self.shape, 12)
+        return max(width + extra, 40.0), float(max(len(self.lines), 1) * LINE + tall)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An arrow between two nodes, with a label at its middle."""
+
+    start: str
+    end: str
+    label: str = ""
+    dashed: bool = False
+
+
+_Point = tuple[float, float]
+
+
+def layers(nodes: Sequence[BoxNode], edges: Sequence[Edge], *, title: str = "", limit: int = 400) -> str:
+    """Nodes in layers from left to right, every edge pointing to a later layer; a long edge passes between nodes.
+
+    Args:
+        nodes: at most `limit` of them are drawn, the first ones; the picture says so.
+        edges: an edge to a node that is not there is left out.
+        title: a line above.
+
+    Raises:
+        ValueError: two nodes have one key, or the edges have a cycle.
+
+    Example:
+        >>> svg = layers([BoxNode("a", ("a",)), BoxNode("b", ("b",), "box3d")], [Edge("a", "b")])
+        >>> svg.startswith("<svg") and "marker-end" in svg
+        True
+    """
+    shown = list(nodes[:limit])
+    table = {node.key: node for node in shown}
+    if len(table) != len(shown):
+        raise ValueError("layers(nodes, edges): two nodes have one key")
+    kept = [e for e in edges if e.start in table and e.end in table]
+    depth = _depths(shown, kept)
+    columns, chains = _columns(shown, kept, depth)
+    _untangle(columns, chains)
+    at, wide = _places(columns, table)
+    body = []
+    for edge, chain in zip(kept, chains, strict=True):
+        body.append(_edge(edge, chain, at, wide, table))
+    body += [_outline(node, *at[node.key]) for node in shown]
+    width = max([at[n.key][0] + n.size[0] / 2 for n in shown], default=0.0) + 16
+    height = max([at[n.key][1] + n.size[1] / 2 for n in shown] + [y + 6 for _, y in at.values()], default=0.0) + 16
+    notes = [title] if title else []
+    if len(shown) != len(nodes):
+        notes.append(f"showing {len(shown)} of {len(nodes)} nodes")
+    if notes:
+        lift = float(len(notes) * LINE + 4)
+        heads = [_text(12, 8 + FONT + k * LINE, n, anchor="start", font_weight="bold") for k, n in enumerate(notes)]
+        body = [*heads, _tag("g", "\n".join(body), transform=f"translate(0 {_number(lift)})")]
+        width, height = max(width, *(24 + _width(n) for n in notes)), height + lift
+    return _document(width, height, body, _ARROW)
+
+
+_ARROW = (
+    '<defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+    'orient="auto"><path d="M0 0L10 5L0 10z" fill="#444"/></marker></defs>'
+)
+
+
+def _depths(nodes: Sequence[BoxNode], edges: Sequence[Edge]) -> dict[str, int]:
+    """The longest path to each node; a node beside another shares its layer."""
+    home = {node.key: node.beside or node.key for node in nodes}
+    keys = {node.key for node in nodes}
+    home = {key: other if other in keys else key for key, other in home.items()}
+    before: dict[str, list[str]] = {key: [] for key in home.values()}
+    for e in edges:
+        if home[e.start] != home[e.end]:
+            before[home[e.end]].append(home[e.start])
+    depth: dict[str, int] = {}
+    for root in before:
+        stack, open_keys = [root], {root}
+        while stack:
+            key = stack[-1]
+            waiting = [k for k in before[key] if k not in depth]
+            if not waiting:
+                depth[key] = max((depth[k] + 1 for k in before[key]), default=0)
+                stack.pop()
+                continue
+            if waiting[0] in open_keys:
+                raise ValueError(f"layers(nodes, edges): a cycle goes through {waiting[0]!r}")
+            stack.append(waiting[0])
+            open_keys.add(waiting[0])
+    return _late({node.key: depth[home[node.key]] for node in nodes}, edges, home)
+
+
+def _late(depth: dict[str, int], edges: Sequence[Edge], home: Mapping[str, str]) -> dict[str, int]:
+    """Nodes without a predecessor moved right, to just before the first node that they feed."""
+    fed = {home[e.end] for e in edges if home[e.start] != home[e.end]}
+    later: dict[str, list[int]] = {}
+    for e in edges:
+        if home[e.start] != home[e.end]:
+            later.setdefault(home[e.start], []).append(depth[e.end])
+    moved = {key: min(ds) - 1 for key, ds in later.items() if key not in fed}
+    return {key: moved.get(home[key], d) for key, d in depth.items()}
+
+
+def _columns(
+    nodes: Sequence[BoxNode], edges: Sequence[Edge], depth: Mapping[str, int]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """Keys per layer, and per edge the keys that it passes: a long edge has a point in every layer between."""
+    columns: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for node in nodes:
+        columns[depth[node.key]].append(node.key)
+    chains = []
+    for number, e in enumerate(edges):
+        chain = [e.start]
+        for layer in range(depth[e.start] + 1, depth[e.end]):
+            chain.append(f"\0{number}.{layer}")
+            columns[layer].append(chain[-1])
+        chains.append([*chain, e.end])
+    return columns, chains
+
+
+def _untangle(columns: list[list[str]], chains: Sequence[Sequence[str]]) -> None:
+    """Orders each layer by the mean place of its neighbours, forth and back, a fixed number of times."""
+    near: dict[str, list[str]] = {}
+    for chain in chains:
+        for a, b in pairwise(chain):
+            near.setdefault(a, []).append(b)
+            near.setdefault(b, []).append(a)
+    for sweep in range(8):
+        layers_in_order = range(1, len(columns)) if sweep % 2 == 0 else range(len(columns) - 2, -1, -1)
+        for layer in layers_in_order:
+            other = columns[layer - 1] if sweep % 2 == 0 else columns[layer + 1]
+            place = {key: k / max(len(other) - 1, 1) for k, key in enumerate(other)}
+            old = {key: k / max(len(columns[layer]) - 1, 1) for k, key in enumerate(columns[layer])}
+
+            def mean(key: str, place: dict[str, float] = place, old: dict[str, float] = old) -> float:
+                found = [place[k] for k in near.get(key, ()) if k in place]
+                return sum(found) / len(found) if found else old[key]
+
+            columns[layer].sort(key=mean)
+
+
+def _places(
+    columns: Sequence[Sequence[str]], table: Mapping[str, BoxNode]
+) -> tuple[dict[str, _Point], dict[str, float]]:
+    """The centre of every node and passing point, and the width of its layer."""
+    sizes = {key: table[key].size if key in table else (0.0, 12.0) for column in columns for key in column}
+    heights = [sum(sizes[key][1] + 14 for key in column) for column in columns]
+    tallest = max(heights, default=0.0)
+    at: dict[str, _Point] = {}
+    widths: dict[str, float] = {}
+    x = 16.0
+    for column, height in zip(columns, heights, strict=True):
+        wide = max((sizes[key][0] for key in column), default=0.0)
+        y = 16 + (tallest - height) / 2
+        for key in column:
+            at[key] = (x + wide / 2, y + sizes[key][1] / 2)
+            widths[key] = wide
+            y += sizes[key][1] + 14
+        x += wide + 48
+    return at, widths
+
+
+def _edge(
+    edge: Edge,
+    chain: Sequence[str],
+    at: Mapping[str, _Point],
+    wide: Mapping[str, float],
+    table: Mapping[str, BoxNode],
+) -> str:
+    """An arrow from side to side; it crosses the layers that it passes in straight lines between their nodes."""
+    style: dict[str, object] = {"fill": "none", "stroke": "#444", "marker_end": "url(#arrow)"}
+    if edge.dashed:
+        style["stroke_dasharray"] = "5 3"
+    (x, y), (u, v) = at[chain[0]], at[chain[-1]]
+    half, other = table[edge.start].size, table[edge.end].size
+    if x == u:  # beside each other in one layer
+        down = 1 if v > y else -1
+        y, v = y + down * half[1] / 2, v - down * other[1] / 2
+        path = f"M{_number(x)} {_number(y)}L{_number(u)} {_number(v)}"
+        bends = [((x, y), (u, v))]
+    else:
+        start = (x + half[0] / 2, y)
+        path = f"M{_number(start[0])} {_number(y)}"
+        bends = []
+        for key in chain[1:]:
+            last = key == chain[-1]
+            left = u - other[0] / 2 - 1 if last else at[key][0] - wide[key] / 2
+            end = (left, at[key][1])
+            middle = _number((start[0] + end[0]) / 2)
+            path += f"C{middle} {_number(start[1])} {middle} {_number(end[1])} {_number(end[0])} {_number(end[1])}"
+            bends.append((start, end))
+            if not last:
+                start = (left + wide[key], at[key][1])
+                path += f"H{_number(start[0])}"
+    out = _tag("path", d=path, **style)
+    if edge.label:
+        (a, b), (c, d) = bends[-1]
+        out += _text((a + 2 * c) / 3 - 4, (b + 2 * d) / 3 - 4, edge.label, fill="#555", font_size=10)
+    return out
+
+
+def _corners(shape: Shape, left: float, top: float, right: float, bottom: float) -> list[_Point]:
+    """The polygon of an outline that fills a rectangle."""
+    y = (top + bottom) / 2
+    match shape:
+        case "box3d":
+            d = 5
+            slanted = [(right, top), (right, bottom - d), (right - d, bottom)]
+            return [(left, top + d), (left + d, top), *slanted, (left, bottom)]
+        case "arrow":
+            neck, inset = right - 22, 7
+            head = [(neck, top), (right, y), (neck, bottom)]
+            return [(left, top + inset), (neck, top + inset), *head, (neck, bottom - inset), (left, bottom - inset)]
+        case "parallelogram":
+            return [(left + 12, top), (right, top), (right - 12, bottom), (left, bottom)]
+        case "octagon":
+            cut = min(12.0, (bottom - top) / 3)
+            upper = [(left, top + cut), (left + cut, top), (right - cut, top), (right, top + cut)]
+            return [*upper, (right, bottom - cut), (right - cut, bottom), (left + cut, bottom), (left, bottom - cut)]
+        case "cds":
+            return [(left, top), (right - 14, top), (right, y), (right - 14, bottom), (left, bottom)]
+        case "note":
+            return [(left, top), (right - 8, top), (right, top + 8), (right, bottom), (left, bottom)]
+        case "component":
+            return [(left + 6, top), (right, top), (right, bottom), (left + 6, bottom)]
+        case "box":
+            return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+_SHIFT = {"box3d": (-2.5, 2.5), "arrow": (-7.0, 0.0), "cds": (-7.0, 0.0), "component": (6.0, 0.0)}
+"""How far the text of an outline stands from its centre."""
+
+
+def _outline(node: BoxNode, x: float, y: float) -> str:
+    """The outline of a node and its text."""
+    w, h = node.size
+    left, top, right, bottom = x - w / 2, y - h / 2, x + w / 2, y + h / 2
+    out = [_polygon(_corners(node.shape, left, top, right, bottom), fill=node.fill, stroke="black")]
+    if node.shape == "box3d":
+        d = 5
+        front = f"M{_number(left)} {_number(top + d)}H{_number(right - d)}V{_number(bottom)}"
+        edge = f"M{_number(right - d)} {_number(top + d)}L{_number(right)} {_number(top)}"
+        out.append(_tag("path", d=front + edge, fill="none", stroke="black"))
+    if node.shape == "component":
+        for k in (0.25, 0.6):
+            tab = {"x": left, "y": top + k * h, "width": 12, "height": 5}
+            out += [_tag("rect", **tab, fill=node.fill, stroke="black")]
+    dx, dy = _SHIFT.get(node.shape, (0.0, 0.0))
+    first = y + dy - (len(node.lines) - 1) * LINE / 2 + 4
+    out += [_text(x + dx, first + k * LINE, line) for k, line in enumerate(node.lines)]
+    return "".join(out)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# bars
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a timeline: in a row, from `start` to `stop` in the unit of the axis."""
+
+    row: str
+    start: float
+    stop: float
+    label: str = ""
+    colour: str = "#a6cee3"
+
+
+def timeline(
+    chart: Sequence[Bar],
+    *,
+    unit: str = "s",
+    title: str = "",
+    rows: Sequence[str] = (),
+    width: int = 900,
+    limit: int = 5000,
+) -> str:
+    """Bars in named rows over a common axis that starts at zero or below.
+
+    Args:
+        chart: the bars; at most `limit` are drawn, the picture says so.
+        unit: of the axis.
+        title: a line above.
+        rows: the order of the rows; rows that it does not name follow as they first appear.
+        width: of the drawing area, in pixels.
+
+    Raises:
+        ValueError: a bar stops before it starts.
+    """
+    for bar in chart:
+        if bar.stop < bar.start:
+            raise ValueError(f"timeline(bars): the bar {bar.label!r} stops before it starts")
+    shown = chart[:limit]
+    names = list(dict.fromkeys([*rows, *(bar.row for bar in shown)]))
+    low = min([0.0, *(bar.start for bar in chart)])
+    high = max([low, *(bar.stop for bar in chart)])
+    scale = width / (high - low) if high > low else 0.0
+    left = 16 + max(map(_width, names), default=0.0)
+    top = 8 + (LINE + 4) * bool(title)
+    bottom = top + len(names) * 26
+    body = [_text(8, 8 + FONT, title, anchor="start", font_weight="bold")] if title else []
+    for tick in _ticks(low, high):
+        x = left + (tick - low) * scale
+        body.append(_tag("path", d=f"M{_number(x)} {top}V{bottom + 4}", stroke="#ddd"))
+        body.append(_text(x, bottom + LINE, f"{tick:g}", fill="#555"))
+    body.append(_text(left + width, bottom + 2 * LINE, unit, anchor="end", fill="#555"))
+    for r, name in enumerate(names):
+        body.append(_text(left - 8, top + r * 26 + 17, name, anchor="end"))
+    place = {name: k for k, name in enumerate(names)}
+    for bar in shown:
+        x, y = left + (bar.start - low) * scale, float(top + place[bar.row] * 26 + 3)
+        long = (bar.stop - bar.start) * scale
+        hint = _tag("title", escape(f"{bar.label} {bar.start:g}..{bar.stop:g} {unit}".strip()))
+        paint: dict[str, object] = {"fill": bar.colour, "stroke": "#333", "stroke_width": "0.5"}
+        body.append(_tag("rect", hint, x=x, y=y, width=max(long, 0.5), height=20, **paint))
+        if bar.label and _width(bar.label) + 6 <= long:
+            body.append(_text(x + long / 2, y + 14, bar.label))
+    height = float(bottom + 2 * LINE + 10)
+    if len(shown) != len(chart):
+        note = f"showing {len(shown)} of {len(chart)} bars"
+        body.append(_text(8, height, note, anchor="start", fill="#a00"))
+        height += LINE
+    return _document(max(left + width + 24, 16 + _width(title)), height, body)
+
+
+def bars(
+    values: Sequence[tuple[str, float]], *, unit: str = "", title: str = "", width: int = 600, colour: str = "#80b1d3"
+) -> str:
+    """One horizontal bar per named value from zero, with the value written at its end.
+
+    Raises:
+        ValueError: a value is negative.
+    """
+    if any(value < 0 for _, value in values):
+        raise ValueError("bars(values): a value is negative")
+    left = 16 + max([_width(name) for name, _ in values], default=0.0)
+    top = 8 + (LINE + 4) * bool(title)
+    most = max([value for _, value in values], default=0.0)
+    body = [_text(8, 8 + FONT, title, anchor="start", font_weight="bold")] if title else []
+    wide = 0.0
+    for r, (name, value) in enumerate(values):
+        long = width * value / most if most else 0.0
+        y = float(top + r * 26 + 3)
+        label = f"{value:g} {unit}".strip()
+        body.append(_text(left - 8, y + 14, name, anchor="end"))
+        body.append(_tag("rect", x=left, y=y, width=max(long, 0.5), height=20, fill=colour, stroke="#333"))
+        body.append(_text(left + long + 6, y + 14, label, anchor="start", fill="#555"))
+        wide = max(wide, left + long + 12 + _width(label))
+    return _document(max(wide + 8, 16 + _width(title)), float(top + len(values) * 26 + 8), body)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers from low to high, about eight of them."""
+    if high <= low:
+        return [low]
+    rough = (high - low) / 8
+    power = 1.0
+    while power * 10 <= rough:
+        power *= 10
+    while power > rough:
+        power /= 10
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    first = int(-(-low // step))
+    return [round(k * step, 12) for k in range(first, int(high // step) + 1)]
