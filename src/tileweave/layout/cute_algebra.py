@@ -90,7 +90,7 @@ def _integers(layout: CuteLayout, where: str) -> CuteLayout:
     return layout
 
 
-def cosize(layout: CuteLayout) -> int:
+def cosize(layout: CuteLayout | ComposedLayout) -> int:
     """One more than the greatest value: ``1 + max(layout)``. A negative stride never raises the maximum.
 
     Example:
@@ -99,6 +99,8 @@ def cosize(layout: CuteLayout) -> int:
 
     Source: seed 003, section 2.
     """
+    if isinstance(layout, ComposedLayout):
+        return layout.cosize
     layout = _integers(as_layout(layout, "cosize(layout)"), "cosize(layout)")
     return 1 + int(sum(d * (n - 1) for n, d in layout.flat if d > 0))
 

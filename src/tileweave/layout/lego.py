@@ -15,6 +15,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index.expr import Expr
+from tileweave.index.simplify import simplify
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import normalize, recover
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
@@ -42,6 +43,7 @@ from tileweave.layout.lego_value import (
     flat_index,
     make_dims,
     product_of,
+    proved_zero,
     tuple_index,
 )
 
@@ -207,16 +209,13 @@ def divides(t: Dim, n: Dim) -> bool:
     """Whether a tile extent is known to divide an extent."""
     if isinstance(t, int) and isinstance(n, int):
         return n % t == 0
-    from tileweave.layout.lego_value import proved_zero
-
     return proved_zero(n % t)
 
 
 def always(condition: Expr) -> bool:
     """Whether a condition is proved for all values of its symbols."""
-    from tileweave.index.simplify import prove
-
-    return prove(condition) is True
+    out = simplify(condition)
+    return out.op == "true" and bool(out.args[0])
 
 
 # --- conversions

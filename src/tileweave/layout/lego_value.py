@@ -16,6 +16,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index.expr import Expr, select
+from tileweave.index.simplify import simplify
 
 __all__ = [
     "CHECK_BOUND",
@@ -133,7 +134,6 @@ def same_number(a: Any, b: Any, where: str, what: str, inputs: dict[str, object]
 
 def proved_zero(difference: Any) -> bool:
     """Whether an index expression is zero for all values of its symbols, by its normal form."""
-    from tileweave.index.simplify import simplify  # only symbolic sizes come here
 
     out = simplify(difference)
     return (isinstance(out, int) and out == 0) or (isinstance(out, Expr) and out.op == "const" and out.args[0] == 0)

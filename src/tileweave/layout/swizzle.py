@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError
-from tileweave.layout.cute_exact import coalesce_flat, no_layout
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
 from tileweave.layout.cute_value import CuteLayout, IntTuple, Stride, flat_tuple, make_shape, tuple_text, zip_shape
 from tileweave.layout.layout import Coord
 
@@ -173,6 +173,23 @@ class ComposedLayout:
         """The number of coordinates."""
         return self.inner.size
 
+    @property
+    def cosize(self) -> int:
+        """One more than the greatest value: exact, by F2 elimination where the map is linear, else by listing.
+
+        Raises:
+            Undecided: not linear, and more indices than `BOUND`.
+        """
+        try:
+            return 1 + f2_from_layout(self).greatest()
+        except NoLayout:
+            pass
+        if self.size > BOUND:
+            raise Undecided(
+                "ComposedLayout.cosize", f"{self.size} values", inputs={"layout": self}, facts={"bound": BOUND}
+            )
+        return 1 + int(np.max(self(np.arange(self.size))))
+
     def __call__(self, *crd: Any) -> Any:
         """The value at a linear index (first mode fastest) or a coordinate."""
         return self.outer(self.offset + self.inner(*crd))
@@ -274,6 +291,13 @@ class F2Map:
     def kernel(self) -> tuple[int, ...]:
         """A basis of the patterns that go to 0."""
         return tuple(self._eliminate()[1])
+
+    def greatest(self) -> int:
+        """The greatest value, as a number."""
+        best = 0
+        for column, _made in sorted((found for found in self._eliminate()[0].values()), reverse=True):
+            best = max(best, best ^ column)
+        return best
 
     def is_injective(self) -> bool:
         """Whether no two patterns have the same image."""
@@ -452,6 +476,10 @@ def _enumerate_linear(layout: ComposedLayout, columns: tuple[int, ...], bits: in
             points=(1 << j,),
             values=(columns[j],),
             condition="f(x) >= 0",
+        )
+    if bits > 26:
+        raise Undecided(
+            where, f"2^{bits} values would have to be compared", inputs={"layout": layout}, facts={"bound": 1 << 26}
         )
     for chunk in range(0, 1 << bits, 1 << 20):
         index = np.arange(chunk, min(chunk + (1 << 20), 1 << bits))
