@@ -1,0 +1,61 @@
+"""Symbolic integer expressions: build with Python operators, simplify, prove, evaluate, print.
+
+Example:
+    >>> from tileweave.index import simplify, symbol, symbols, to_c
+    >>> rows, cols = symbols("rows cols", 1)
+    >>> r, c = symbol("r", 0, rows), symbol("c", 0, cols)
+    >>> flat = r * cols + c
+    >>> to_c(simplify(flat // cols))
+    'r'
+"""
+
+from tileweave.index.cost import cost, ops
+from tileweave.index.evaluate import evaluate
+from tileweave.index.expr import (
+    Expr,
+    ExprLike,
+    as_expr,
+    const,
+    constant_of,
+    equal,
+    maximum,
+    minimum,
+    select,
+    symbol,
+    symbols,
+    symbols_of,
+    unequal,
+)
+from tileweave.index.printers import c_prelude, to_c, to_mlir, to_python
+from tileweave.index.prove import Verdict, bounds, divisor, equivalent, prove, require
+from tileweave.index.simplify import simplify
+
+__all__ = [
+    "Expr",
+    "ExprLike",
+    "Verdict",
+    "as_expr",
+    "bounds",
+    "c_prelude",
+    "const",
+    "constant_of",
+    "cost",
+    "divisor",
+    "equal",
+    "equivalent",
+    "evaluate",
+    "maximum",
+    "minimum",
+    "ops",
+    "prove",
+    "require",
+    "select",
+    "simplify",
+    "symbol",
+    "symbols",
+    "symbols_of",
+    "to_c",
+    "to_mlir",
+    "to_python",
+    "unequal",
+]

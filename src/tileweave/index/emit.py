@@ -1,0 +1,296 @@
+"""From polynomials over atoms back to expressions, with few operations.
+
+Sums are factored (Horner), a constant is folded into a floor where it vanishes outside, a symbol with a declared
+divisor appears again wherever its quotient meets that divisor, and ``x // (d*e)`` is written ``x // d // e`` where
+``x // d`` is needed anyway and the product is not constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tileweave.index.expr import Expr, as_expr, const, maximum, minimum, select
+from tileweave.index.poly import (
+    ONE,
+    Monomial,
+    Poly,
+    add,
+    exact_quotient,
+    is_constant,
+    monomial_quotient,
+)
+from tileweave.index.ranges import Atom, Key, key_of
+from tileweave.index.rules import Division, merge_digits, recombine
+
+__all__ = ["Emitter"]
+
+Term = tuple[int, Monomial]
+Part = tuple[bool, Expr]  # whether the part is added (else subtracted), and its expression
+
+LARGEST_FACTORING = 200
+"""Terms of a sum beyond which no common factors are looked for."""
+
+
+class Emitter:
+    """Writes polynomials in one style; equal polynomials give the same expression.
+
+    Args:
+        normal: the atoms and what is known of them.
+        digits: apply the rule ``c*(x % d) + k*(x // d) == c*x + (k - c*d)*(x // d)``.
+        group: write ``a - (b + c)`` for ``a - b - c``, where ``b + c`` may be needed elsewhere too.
+    """
+
+    def __init__(self, normal: Division, *, digits: bool, group: bool = False) -> None:
+        self.normal = normal
+        self.digits = digits
+        self.group = group
+        self.merged = False  # the rule on digits changed something
+        self.shapes: dict[Key, Poly] = {}
+        self.done: dict[Key, Expr] = {}
+        self.uses: dict[int, int] = {}  # how many sums hold the atom
+        self.quotients: dict[Key, list[int]] = {}  # dividend -> the quotient atoms in use
+
+    def all(self, polys: Iterable[Poly]) -> list[Expr]:
+        """The expressions of several polynomials that are evaluated together."""
+        polys = list(polys)
+        for p in polys:
+            self._survey(p)
+        return [self.expr(p) for p in polys]
+
+    def expr(self, p: Poly) -> Expr:
+        """The expression of a polynomial; no recursion over nested atoms."""
+        stack = [p]
+        while stack:
+            top = stack[-1]
+            key = key_of(top)
+            if key in self.done:
+                stack.pop()
+                continue
+            shape = self._shape(top)
+            missing = [
+                part
+                for number in dict.fromkeys(number for mono in shape for number in mono)
+                for part in self._operands(number)
+                if key_of(part) not in self.done
+            ]
+            if missing:
+                stack += missing
+            else:
+                self.done[key] = self._sum(shape)
+                stack.pop()
+        return self.done[key_of(p)]
+
+    def _shape(self, p: Poly) -> Poly:
+        key = key_of(p)
+        if key not in self.shapes:
+            shape = recombine(self.normal, p)
+            if self.digits:
+                merged = merge_digits(self.normal, shape)
+                self.merged = self.merged or merged is not shape
+                shape = merged
+            self.shapes[key] = shape
+        return self.shapes[key]
+
+    def _survey(self, p: Poly) -> None:
+        """Count the uses of every atom below p."""
+        stack = [p]
+        seen: set[Key] = set()
+        while stack:
+            top = stack.pop()
+            key = key_of(top)
+            if key in seen:
+                continue
+            seen.add(key)
+            for number in {number for mono in self._shape(top) for number in mono}:
+                self.uses[number] = self.uses.get(number, 0) + 1
+                atom = self.normal.atoms[number]
+                if self.uses[number] == 1 and atom.kind == "div":
+                    self.quotients.setdefault(key_of(atom.x), []).append(number)
+                stack += (atom.x, atom.y)
+
+    # -- atoms ----------------------------------------------------------------------------------------
+
+    def _operands(self, number: int) -> tuple[Poly, ...]:
+        """The polynomials whose expressions an atom is made of."""
+        atom = self.normal.atoms[number]
+        if atom.kind == "sym":
+            return ()
+        if atom.kind == "quot":
+            return (atom.y,)
+        nested = self._nested(number, atom)
+        return (atom.x, atom.y) if nested is None else nested
+
+    def _nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
+        """``x // (d*e)`` as the dividend and divisor of ``(x // d) // e``, where x // d is in use."""
+        if atom.kind != "div" or is_constant(atom.y):
+            return None
+        best: tuple[int, Poly] | None = None
+        for other in self.quotients.get(key_of(atom.x), ()):
+            if other == number:
+                continue
+            rest = exact_quotient(atom.y, self.normal.atoms[other].y)
+            if rest is not None and self.normal.positive(rest):
+                weight = sum(map(len, rest)) + len(rest)
+                if best is None or weight < best[0]:
+                    best = weight, rest
+                    found = other
+        return None if best is None else ({(found,): 1}, best[1])
+
+    def _atom(self, number: int) -> Expr:
+        atom = self.normal.atoms[number]
+        if atom.kind == "sym":
+            return _symbol(atom)
+        if atom.kind == "quot":
+            return _symbol(atom) // self.done[key_of(atom.y)]
+        x, y = (self.done[key_of(part)] for part in self._operands(number))
+        match atom.kind:
+            case "div":
+                return x // y
+            case "mod":
+                return x % y
+            case "xor":
+                return x ^ y
+            case "min":
+                return minimum(x, y)
+            case "max":
+                return maximum(x, y)
+            case "prod":
+                return x * y
+        return select(_symbol(atom), x, y)
+
+    # -- sums -----------------------------------------------------------------------------------------
+
+    def _sum(self, p: Poly) -> Expr:
+        extra: list[Part] = []
+        if ONE in p and len(p) > 1:
+            p, extra = self._fold_constant(p)
+        offset = p.get(ONE, 0)
+        parts = self._parts([(c, mono) for mono, c in p.items() if mono]) + extra
+        if offset or not parts:
+            parts.append((offset >= 0, const(abs(offset))))
+        return _joined(parts, self.group)
+
+    def _fold_constant(self, p: Poly) -> tuple[Poly, list[Part]]:
+        """``m*(x // d) + m*k`` as ``m*((x + k*d) // d)`` where x has a constant already: one addition less."""
+        offset = p[ONE]
+        for mono, factor in p.items():
+            atom = self.normal.atoms[mono[0]] if len(mono) == 1 else None
+            if atom is None or atom.kind != "div" or offset % factor or ONE not in atom.x:
+                continue
+            if self.uses.get(mono[0], 1) > 1 or self._nested(mono[0], atom) is not None:
+                continue
+            moved = add(atom.x, atom.y, offset // factor)
+            if len(self._shape(moved)) > len(self._shape(atom.x)) or not self._ready(moved):
+                continue
+            quotient = self._sum(self._shape(moved)) // self.done[key_of(atom.y)]
+            rest = {m: c for m, c in p.items() if m not in (mono, ONE)}
+            return rest, [(factor > 0, quotient * abs(factor))]
+        return p, []
+
+    def _ready(self, p: Poly) -> bool:
+        numbers = {number for mono in self._shape(p) for number in mono}
+        return all(key_of(part) in self.done for number in numbers for part in self._operands(number))
+
+    def _parts(self, terms: list[Term]) -> list[Part]:
+        """The terms as parts to add or subtract, common factors taken out greedily, the most shared one first."""
+        terms = [self._with_symbols(c, mono) for c, mono in terms]
+        parts: list[tuple[int, Part]] = []  # where the first term of the part stood
+        places = list(enumerate(terms))
+        while places:
+            factor = _most_shared([term for _, term in places]) if len(places) <= LARGEST_FACTORING else None
+            if factor is None:
+                parts += [(place, self._product(term)) for place, term in places]
+                break
+            group = [(place, term) for place, term in places if _has(term, factor)]
+            places = [(place, term) for place, term in places if not _has(term, factor)]
+            inner = _joined_signed(self._parts_of_group([_without(term, factor) for _, term in group]), self.group)
+            outer = const(factor) if isinstance(factor, int) else self._atom_or_symbol(factor[0])
+            parts.append((group[0][0], (inner[0], inner[1] * outer)))
+        parts.sort(key=lambda part: part[0])
+        return [part for _, part in parts]
+
+    def _parts_of_group(self, terms: list[Term]) -> list[Part]:
+        offset = sum(c for c, mono in terms if not mono)
+        parts = self._parts([term for term in terms if term[1]])
+        return [*parts, (offset >= 0, const(abs(offset)))] if offset else parts
+
+    def _with_symbols(self, coefficient: int, mono: Monomial) -> Term:
+        """Quotients times their declared divisor become the symbol again, written as a negative atom number."""
+        multiples = self.normal.multiples
+        for number in mono:
+            if number in multiples:
+                _, divisor, factor = multiples[number]
+                rest = monomial_quotient(mono, tuple(sorted((*divisor, number))))
+                if rest is not None and coefficient % factor == 0:
+                    return self._with_symbols(coefficient // factor, (~number, *rest))
+        return coefficient, mono
+
+    def _atom_or_symbol(self, number: int) -> Expr:
+        return self._atom(number) if number >= 0 else _symbol(self.normal.atoms[~number])
+
+    def _product(self, term: Term) -> Part:
+        coefficient, mono = term
+        out = const(1)
+        kept = self.normal.kept  # parameters come last: row * columns, index * 8
+        for number in sorted(mono, key=lambda number: (number in kept, number < 0, -number)):
+            out = out * self._atom_or_symbol(number)
+        return coefficient > 0, out * abs(coefficient)
+
+
+def _symbol(atom: Atom) -> Expr:
+    """The symbol, or the condition of a select."""
+    if atom.expr is None:
+        raise AssertionError(f"atom of kind {atom.kind!r} without its expression")
+    return atom.expr
+
+
+def _most_shared(terms: list[Term]) -> Monomial | int | None:
+    """The atom, or the number that the absolute coefficients equal, which most terms share; None: none is shared."""
+    counts: dict[Monomial | int, int] = {}
+    for coefficient, mono in terms:
+        for number in set(mono):
+            counts[(number,)] = counts.get((number,), 0) + 1
+        if abs(coefficient) != 1 and mono:
+            counts[abs(coefficient)] = counts.get(abs(coefficient), 0) + 1
+    best = None
+    for factor, count in counts.items():
+        if count > 1 and (best is None or count > counts[best]):
+            best = factor
+    return best
+
+
+def _has(term: Term, factor: Monomial | int) -> bool:
+    return abs(term[0]) == factor if isinstance(factor, int) else factor[0] in term[1]
+
+
+def _without(term: Term, factor: Monomial | int) -> Term:
+    coefficient, mono = term
+    if isinstance(factor, int):
+        return coefficient // factor, mono
+    at = mono.index(factor[0])
+    return coefficient, mono[:at] + mono[at + 1 :]
+
+
+def _joined_signed(parts: list[Part], group: bool) -> Part:
+    """The sum of the parts up to sign: an added part leads if there is one, else all signs turn."""
+    taken = [expr for positive, expr in parts if not positive]
+    if group and 1 < len(taken) < len(parts):
+        subtracted = _joined_signed([(True, expr) for expr in taken], group=False)
+        parts = [*(part for part in parts if part[0]), (False, subtracted[1])]
+    lead = next((at for at, part in enumerate(parts) if part[0]), None)
+    sign = lead is not None
+    lead = lead or 0
+    out = parts[lead][1]
+    for at, (positive, expr) in enumerate(parts):
+        if at != lead:
+            out = out + expr if positive == sign else out - expr
+    return sign, out
+
+
+def _joined(parts: list[Part], group: bool) -> Expr:
+    sign, out = _joined_signed(parts, group)
+    if sign:
+        return out
+    if out.op == "mul" and out.args[1].op == "const":
+        return const(-out.args[1].args[0]) * as_expr(out.args[0])
+    return 0 - out

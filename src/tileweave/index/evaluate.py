@@ -1,0 +1,199 @@
+"""The meaning of an expression: its value at a point, or at many points at once with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import LayoutError
+from tileweave.index.cost import exprs_of
+from tileweave.index.expr import Expr, ExprLike, symbols_of, walk
+from tileweave.index.ranges import Interval, interval_of
+
+__all__ = ["Value", "evaluate", "values_of"]
+
+IntArray = np.ndarray[Any, Any]
+Value = int | bool | IntArray
+
+_INT64 = np.iinfo(np.int64)
+
+
+def evaluate(expr: ExprLike, values: Mapping[str, Any] | Mapping[Expr, Any] | None = None, **named: Any) -> Value:
+    """The value of the expression where its symbols have the given values; exact at any size.
+
+    Args:
+        expr: a number or a condition.
+        values: symbol or name -> an int or an integer array; arrays broadcast.
+        named: more values by name.
+
+    Returns:
+        An int or a bool; with arrays an array: int64, or Python ints (dtype object) where 64 bits might not hold
+        an intermediate value.
+
+    Raises:
+        LayoutError: a symbol has no value, a value is no integer or outside its symbol's range, a division by zero.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> i = symbol("i", -8, 8)
+        >>> evaluate(i // 4 * 10 + i % 4, i=-3)
+        -9
+        >>> evaluate(i % 4, i=np.arange(-2, 3))
+        array([2, 3, 0, 1, 2])
+
+    Source: own.
+    """
+    (root,) = exprs_of((expr,))
+    env = _environment((root,), {**dict(values or {}), **named})
+    (value,), defined = values_of((root,), env)
+    if not np.all(defined):
+        where = "evaluate(expr, values)"
+        raise LayoutError(
+            where, "division by zero", inputs={"expr": root, **_sample(env, defined)}, legal="divisors != 0"
+        )
+    return value
+
+
+def _environment(roots: Sequence[Expr], values: Mapping[Any, Any]) -> dict[Expr, Value]:
+    """The value of every symbol under the roots, checked: integers, within the range, multiples where declared."""
+    where = "evaluate(expr, values)"
+    env: dict[Expr, Value] = {}
+    needed = {node for node in walk(roots) if node.op == "sym"}
+    for node in symbols_of(roots):
+        given = values.get(node, values.get(node.args[0]))
+        if given is None:
+            if node in needed:
+                raise LayoutError(where, f"symbol {node} has no value", inputs={"given": sorted(map(str, values))})
+            continue
+        env[node] = _integers(where, node, given)
+        _, start, stop, factor = node.args
+        for bound, wrong in ((start, "below"), (stop, "at or above")):
+            if bound is None or not all(s in env for s in symbols_of((bound,))):
+                continue
+            (limit,), _ = values_of((bound,), env)
+            bad = env[node] < limit if wrong == "below" else env[node] >= limit
+            if np.any(bad):
+                inputs = {
+                    "value": np.broadcast_to(env[node], np.shape(bad))[bad].flat[0] if np.ndim(bad) else env[node]
+                }
+                raise LayoutError(where, f"{node} lies {wrong} {bound}", inputs=inputs, legal=repr(node))
+        if all(s in env for s in symbols_of((factor,))):
+            (step,), _ = values_of((factor,), env)
+            if np.any(env[node] % step != 0):
+                raise LayoutError(
+                    where, f"{node} is no multiple of {factor}", inputs={"value": given}, legal=repr(node)
+                )
+    return env
+
+
+def _integers(where: str, node: Expr, given: Any) -> Value:
+    if isinstance(given, np.ndarray):
+        if given.dtype.kind in "iu" or (given.dtype == object and all(type(v) is int for v in given.flat)):
+            return given if given.dtype != np.uint64 else given.astype(object)
+    elif not isinstance(given, bool):
+        try:
+            return int(as_index(given))
+        except TypeError:
+            pass
+    shown = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else repr(given)
+    raise LayoutError(where, f"the value of {node} is {shown}", legal="an int or an array of integers")
+
+
+def _sample(env: Mapping[Expr, Value], defined: Any) -> dict[str, object]:
+    """The values of the symbols at the first undefined point."""
+    at = int(np.argmin(np.asarray(defined)))
+    shape = np.shape(defined)
+    return {str(s): np.broadcast_to(v, shape).flat[at] if np.ndim(v) else v for s, v in env.items()}
+
+
+def values_of(roots: Sequence[Expr], env: Mapping[Expr, Value]) -> tuple[list[Value], Any]:
+    """The values of several expressions at the same points, and where they are all defined (no divisor is zero).
+
+    Nothing is checked: the ranges of symbols are the caller's business. Undefined points have some value.
+    """
+    order = walk(roots)
+    if any(isinstance(env[node], np.ndarray) for node in order if node.op == "sym") and not _fits(order, env):
+        env = {s: v.astype(object) if isinstance(v, np.ndarray) else v for s, v in env.items()}
+    else:
+        env = {s: v.astype(np.int64) if isinstance(v, np.ndarray) and v.dtype != object else v for s, v in env.items()}
+    values: dict[Expr, Any] = {}
+    defined: Any = True
+    for node in order:
+        if node.op in ("floordiv", "mod"):
+            divisor = values[node.args[1]]
+            zero = divisor == 0
+            if np.any(zero):
+                defined = defined & ~np.asarray(zero)
+                values_divisor = np.where(zero, 1, divisor) if isinstance(zero, np.ndarray) else 1
+            else:
+                values_divisor = divisor
+            dividend = values[node.args[0]]
+            values[node] = dividend // values_divisor if node.op == "floordiv" else dividend % values_divisor
+        else:
+            values[node] = _apply(node, [values[part] for part in node.parts], env)
+    return [values[root] for root in roots], defined
+
+
+def _fits(order: Sequence[Expr], env: Mapping[Expr, Value]) -> bool:
+    """Whether every intermediate value fits 64 bits, by interval arithmetic on the least and greatest inputs."""
+    ends: dict[Expr, Interval] = {}
+    for node in order:
+        if node.op == "sym":
+            value = env[node]
+            if isinstance(value, np.ndarray):
+                ends[node] = (int(value.min()), int(value.max())) if value.size else (0, 0)
+            else:
+                ends[node] = (int(value), int(value))
+        elif not node.is_condition:
+            ends[node] = interval_of(node, [ends.get(part, (0, 1)) for part in node.parts])
+        else:
+            continue
+        low, high = ends[node]
+        if low is None or high is None:  # a divisor whose interval holds zero
+            x = ends[node.args[0]]
+            widest = max(abs(end) for end in (*x, *ends[node.args[1]]) if end is not None)
+            ends[node] = low, high = -widest - 1, widest + 1
+        if low < _INT64.min or high > _INT64.max:
+            return False
+    return True
+
+
+def _apply(node: Expr, parts: list[Any], env: Mapping[Expr, Value]) -> Any:
+    arrays = any(isinstance(part, np.ndarray) for part in parts)
+    match node.op:
+        case "const" | "true":
+            return node.args[0]
+        case "sym":
+            return env[node]
+        case "add":
+            return parts[0] + parts[1]
+        case "sub":
+            return parts[0] - parts[1]
+        case "mul":
+            return parts[0] * parts[1]
+        case "xor":
+            return parts[0] ^ parts[1]
+        case "min":
+            return np.minimum(*parts) if arrays else min(parts)
+        case "max":
+            return np.maximum(*parts) if arrays else max(parts)
+        case "select":
+            return np.where(*parts) if arrays else parts[1] if parts[0] else parts[2]
+        case "lt":
+            return parts[0] < parts[1]
+        case "le":
+            return parts[0] <= parts[1]
+        case "eq":
+            return parts[0] == parts[1]
+        case "ne":
+            return parts[0] != parts[1]
+        case "and":
+            return parts[0] & parts[1]
+        case "or":
+            return parts[0] | parts[1]
+        case "not":
+            return ~parts[0] if arrays else not parts[0]
+    raise LayoutError("evaluate(expr, values)", f"unknown op {node.op!r}")

@@ -1,0 +1,275 @@
+"""From expressions to polynomials over atoms: the normal form that simplification, proofs and bounds share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tileweave.errors import LayoutError
+from tileweave.index.emit import Emitter
+from tileweave.index.expr import Expr, const, equal, symbols_of, unequal, walk
+from tileweave.index.poly import (
+    ONE,
+    Poly,
+    add,
+    constant,
+    divide,
+    is_constant,
+    multiply,
+    negate,
+    scale,
+    subtract,
+)
+from tileweave.index.rules import Division
+
+__all__ = ["FALSE", "TRUE", "Normalizer"]
+
+TRUE, FALSE = equal(const(0), 0), unequal(const(0), 0)
+
+MOST_TERMS = 64
+"""Terms of an expanded product beyond which it is kept factored."""
+HIGHEST_DEGREE = 12
+
+
+class Normalizer(Division):
+    """Reads expressions into polynomials, with the ranges of their symbols as facts.
+
+    Args:
+        given: conditions that hold besides the ranges; sums of symbols compared with ``< <= > >=`` or `equal`, joined
+            by ``&``. Others are of no use to the prover and are skipped.
+        expand: whether a product of two sums is multiplied out; if not, it stays one factored atom.
+    """
+
+    def __init__(self, given: Sequence[Expr] = (), *, expand: bool = True) -> None:
+        super().__init__()
+        self.expand = expand
+        self.saw_product = False  # some product of two sums was met, so `expand` matters
+        self.values: dict[Expr, Poly] = {}
+        self.conditions: dict[Expr, Expr] = {}  # condition -> its normal form
+        self.load(given)
+        for condition in given:
+            self._assume(condition)
+        self.proved.clear()
+
+    def load(self, roots: Iterable[Expr]) -> None:
+        """Read every node under the roots; afterwards `values` and `conditions` hold their normal forms."""
+        roots = tuple(roots)
+        for node in symbols_of(roots):
+            if node not in self.values:
+                for bound in node.args[1:3]:
+                    if bound is not None:
+                        self._load_nodes((bound,))
+                self._load_symbol(node)
+        self._load_nodes(roots)
+
+    def value(self, expr: Expr) -> Poly:
+        """The polynomial of a number."""
+        if expr not in self.values:
+            self.load((expr,))
+        return self.values[expr]
+
+    # -- symbols --------------------------------------------------------------------------------------
+
+    def _load_symbol(self, node: Expr) -> None:
+        _, start, stop, factor = node.args
+        lower = None if start is None else self.values[start]
+        upper = None if stop is None else add(self.values[stop], constant(-1))
+        if lower is not None and upper is not None:
+            self._nonempty(node, lower, upper)
+        ((mono, number),) = self._product_of(factor).items()
+        if not mono and number == 1:
+            self.values[node] = {(self.symbol(node, "sym", lower, upper, {}, {}),): 1}
+            return
+        step = {mono: number}
+        low = None if lower is None else self._quotient_at_least(lower, step)
+        high = None if upper is None else self._quotient_at_most(upper, step)
+        quotient = self.symbol(node, "quot", low, high, {}, step)
+        self.multiples[quotient] = (node, mono, number)
+        self.values[node] = scale({(quotient,): 1}, number, mono)
+
+    def _product_of(self, factor: Expr) -> Poly:
+        self._load_nodes((factor,))
+        return self.values[factor]
+
+    def _quotient_at_least(self, lower: Poly, step: Poly) -> Poly | None:
+        quotient, rest = divide(lower, step)
+        if self.positive(rest):
+            return add(quotient, constant(1))
+        return quotient if self.positive(add(rest, step)) else None
+
+    def _quotient_at_most(self, upper: Poly, step: Poly) -> Poly | None:
+        quotient, rest = divide(upper, step)
+        return quotient if self.positive(subtract(step, rest)) else None
+
+    def _nonempty(self, node: Expr, lower: Poly, upper: Poly) -> None:
+        """Where the symbol has a value its range is not empty, which may say more about the bounds."""
+        room = subtract(upper, lower)
+        if self.interval(room)[1] is not None and (self.interval(room)[1] or 0) < 0:
+            raise LayoutError(
+                "simplify(...)", "the range is empty", inputs={"symbol": repr(node)}, legal="start < stop"
+            )
+        if self.nonnegative(room):
+            return
+        offset = room.get(ONE, 0)
+        rest = add(room, constant(-offset))
+        single = self.only_atom(rest, "sym")
+        atom = None if single is None else self.atoms[single]
+        if atom is None or (atom.lower is not None and not is_constant(atom.lower)):
+            self.given.append(room)
+        elif atom.low is None or atom.low < -offset:
+            atom.low, atom.lower = -offset, constant(-offset)
+        self.proved.clear()
+
+    def _assume(self, condition: Expr) -> None:
+        for node in walk([condition]):
+            if node.op not in ("true", "and", "lt", "le", "eq") and node.is_condition:
+                return
+        stack = [condition]
+        while stack:
+            node = stack.pop()
+            if node.op == "and":
+                stack += node.args
+            elif node.op in ("lt", "le", "eq"):
+                room = subtract(self.values[node.args[1]], self.values[node.args[0]])
+                self.given.append(add(room, constant(-1)) if node.op == "lt" else room)
+                if node.op == "eq":
+                    self.given.append(negate(room))
+
+    # -- nodes ----------------------------------------------------------------------------------------
+
+    def _load_nodes(self, roots: Sequence[Expr]) -> None:
+        order = [node for node in walk(roots) if node not in self.values and node not in self.conditions]
+        uses = Counter(part for node in order for part in node.parts)
+        values = self.values
+        own: set[Expr] = (
+            set()
+        )  # sums used once, whose dict may grow in place: a long sum costs its length, not its square
+        for node in order:
+            match node.op:
+                case "const":
+                    values[node] = constant(node.args[0])
+                case "add" | "sub":
+                    left, right = node.args
+                    if left in own and uses[left] == 1:
+                        _accumulate(values[left], values[right], 1 if node.op == "add" else -1)
+                        values[node] = values[left]
+                    else:
+                        values[node] = add(values[left], values[right], 1 if node.op == "add" else -1)
+                    own.add(node)
+                case "mul":
+                    values[node] = self._times(values[node.args[0]], values[node.args[1]])
+                case "floordiv":
+                    values[node] = self.floor(values[node.args[0]], self._divisor(node))
+                case "mod":
+                    values[node] = self.mod(values[node.args[0]], self._divisor(node))
+                case "xor":
+                    values[node] = self.xor(values[node.args[0]], values[node.args[1]])
+                case "min" | "max":
+                    values[node] = self.extreme(node.op, values[node.args[0]], values[node.args[1]])
+                case "select":
+                    values[node] = self._select(node)
+                case "sym":
+                    self._load_symbol(node)
+                case _:
+                    self.conditions[node] = self._condition(node)
+
+    def _divisor(self, node: Expr) -> Poly:
+        divisor = self.values[node.args[1]]
+        if not divisor:
+            raise LayoutError(
+                f"simplify({node.op})", "division by zero", inputs={"dividend": node.args[0], "divisor": node.args[1]}
+            )
+        return divisor
+
+    def _times(self, p: Poly, q: Poly) -> Poly:
+        if len(p) > 1 and len(q) > 1:
+            self.saw_product = True
+            if not self.expand or len(p) * len(q) > MOST_TERMS:
+                return {(self.atom("prod", p, q),): 1}
+        if p and q and max(map(len, p)) + max(map(len, q)) > HIGHEST_DEGREE:
+            return {(self.atom("prod", p, q),): 1}
+        return multiply(p, q)
+
+    def _select(self, node: Expr) -> Poly:
+        condition = self.conditions[node.args[0]]
+        then, otherwise = self.values[node.args[1]], self.values[node.args[2]]
+        if condition.op == "true":
+            return then if condition.args[0] else otherwise
+        return self.choice(condition, then, otherwise)
+
+    # -- conditions -----------------------------------------------------------------------------------
+
+    def _condition(self, node: Expr) -> Expr:
+        match node.op:
+            case "lt" | "le":
+                room = subtract(self.values[node.args[1]], self.values[node.args[0]])
+                return self._at_least_zero(add(room, constant(-1)) if node.op == "lt" else room)
+            case "eq" | "ne":
+                difference = subtract(self.values[node.args[0]], self.values[node.args[1]])
+                condition = self._zero(difference)
+                return condition if node.op == "eq" else ~condition
+            case "not":
+                return ~self.conditions[node.args[0]]
+            case "and":
+                return self.conditions[node.args[0]] & self.conditions[node.args[1]]
+            case "or":
+                return self.conditions[node.args[0]] | self.conditions[node.args[1]]
+        return node
+
+    def decide_nonnegative(self, p: Poly) -> bool | None:
+        """Whether p >= 0 always (True), never (False), or neither is proved (None)."""
+        return True if self.nonnegative(p) else False if self.positive(negate(p)) else None
+
+    def _at_least_zero(self, p: Poly) -> Expr:
+        """The condition ``p >= 0``, as a comparison of sums with positive terms in lowest terms."""
+        p = self._tight(p)
+        decided = self.decide_nonnegative(p)
+        if decided is not None:
+            return TRUE if decided else FALSE
+        offset = p.get(ONE, 0)
+        more = {mono: c for mono, c in p.items() if mono and c > 0}
+        less = {mono: -c for mono, c in p.items() if mono and c < 0}
+        if offset == -1:
+            return self.sum_of(less) < self.sum_of(more)
+        if offset >= 0:
+            return self.sum_of(less) <= self.sum_of(add(more, constant(offset)))
+        return self.sum_of(add(less, constant(-offset))) <= self.sum_of(more)
+
+    def _zero(self, p: Poly) -> Expr:
+        if not p:
+            return TRUE
+        divisor = self.known_divisor({mono: c for mono, c in p.items() if mono})
+        if divisor == 0 or p.get(ONE, 0) % divisor or self.positive(p) or self.positive(negate(p)):
+            return FALSE
+        if self.nonnegative(p) and self.nonnegative(negate(p)):
+            return TRUE
+        p = {mono: c // divisor for mono, c in p.items()}
+        offset = p.get(ONE, 0)
+        more = {mono: c for mono, c in p.items() if mono and c > 0}
+        less = {mono: -c for mono, c in p.items() if mono and c < 0}
+        if not more or (less and min(less) < min(more)):
+            more, less, offset = less, more, -offset
+        return equal(
+            self.sum_of(add(more, constant(max(offset, 0)))), self.sum_of(add(less, constant(max(-offset, 0))))
+        )
+
+    def _tight(self, p: Poly) -> Poly:
+        """The strongest ``q >= 0`` with the same solutions: divided by the common factor, constant rounded down."""
+        divisor = self.known_divisor({mono: c for mono, c in p.items() if mono})
+        if divisor <= 1:
+            return p
+        out = {mono: c // divisor for mono, c in p.items()}
+        return out if out.get(ONE, 1) else {mono: c for mono, c in out.items() if c}
+
+    def sum_of(self, p: Poly) -> Expr:
+        """The expression of a polynomial, in the plain style."""
+        return Emitter(self, digits=False).expr(p)
+
+
+def _accumulate(p: Poly, q: Poly, factor: int) -> None:
+    for mono, coefficient in list(q.items()) if p is q else q.items():
+        total = p.get(mono, 0) + factor * coefficient
+        if total:
+            p[mono] = total
+        else:
+            del p[mono]

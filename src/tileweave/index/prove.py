@@ -1,0 +1,296 @@
+"""Proofs and counterexamples: a condition over all points of the ranges, and the equality of two expressions.
+
+Three ways, in this order: the normal form with range and divisibility proofs, which knows symbolic bounds; every point,
+below a stated number of points; and a search for a counterexample at corners and random points. What none of them
+decides stays open, and is reported as open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import LayoutError, Unproved
+from tileweave.index.evaluate import IntArray, Value, values_of
+from tileweave.index.expr import Expr, ExprLike, as_expr, equal, symbols_of, unequal
+from tileweave.index.normal import Normalizer
+from tileweave.index.poly import subtract
+from tileweave.index.ranges import Interval
+from tileweave.index.rules import without_remainders
+
+__all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bounds", "divisor", "equivalent", "prove", "require"]
+
+EXHAUSTIVE_LIMIT = 1 << 24
+"""Points up to which every point is tried, unless the caller says otherwise."""
+CHUNK = 1 << 18
+SAMPLES = 1 << 12
+REACH = 40
+"""How far beyond a bound a symbol without an opposite bound is sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to "does this hold at every point?": yes with the kind of proof, no with a point, or open.
+
+    Args:
+        holds: True, False, or None where it is open. A verdict is true as a bool only when it holds.
+        how: ``"normal form"``, ``"ranges"``, ``"every point"``, ``"counterexample"``, ``"z3"`` or ``"open"``.
+        witness: a point where it fails, symbol name -> value.
+        points: how many points were tried.
+    """
+
+    holds: bool | None
+    how: str
+    witness: dict[str, int] = field(default_factory=dict)
+    points: int = 0
+
+    def __bool__(self) -> bool:
+        return self.holds is True
+
+
+def prove(
+    condition: Expr | bool, *, given: Sequence[Expr] = (), limit: int = EXHAUSTIVE_LIMIT, using: str | None = None
+) -> Verdict:
+    """Whether the condition holds wherever it is defined and its symbols are in range: proved, refuted or open.
+
+    Args:
+        condition: comparisons, joined by ``& | ~``.
+        given: conditions that hold besides the ranges.
+        limit: the most points that are all tried when the ranges alone do not decide; 0: none.
+        using: ``"z3"`` asks that solver where the question would stay open.
+
+    Raises:
+        LayoutError: not a condition, or the ranges hold no point.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> BK, nk = symbol("BK", 1), symbol("nk", 1)
+        >>> k, s = symbol("k", 0, nk), symbol("s", 0, BK)
+        >>> prove(k * BK + s < nk * BK).how
+        'ranges'
+        >>> prove(k * BK + s < nk * BK - 1).witness
+        {'nk': 1, 'k': 0, 'BK': 1, 's': 0}
+
+    Source: own.
+    """
+    condition = _condition("prove(condition)", condition)
+    normal = Normalizer(given)
+    normal.load((condition,))
+    settled = normal.conditions[condition]
+    if settled.op == "true" and settled.args[0]:
+        return Verdict(True, "ranges")
+    return _search(condition, given, limit, using)
+
+
+def require(condition: Expr | bool, where: str, *, given: Sequence[Expr] = ()) -> None:
+    """Nothing, if the condition is proved; else an `Unproved` that names it.
+
+    Args:
+        condition: what must hold.
+        where: the public function on whose behalf it is asked.
+        given: conditions that hold besides the ranges.
+
+    Raises:
+        Unproved: with the condition, and the point where it fails if one is known.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> i = symbol("i", 0, 8)
+        >>> require(i < 9, "f(i)")
+    """
+    condition = _condition(where, condition)
+    verdict = prove(condition, given=given)
+    if verdict:
+        return
+    facts: dict[str, Any] = {"condition": condition, "witness": verdict.witness}
+    ranges = {str(node): repr(node) for node in symbols_of((condition,))}
+    if verdict.holds is False:
+        point = ", ".join(f"{name} = {value}" for name, value in verdict.witness.items())
+        problem = f"{condition} fails at {point}"
+    else:
+        problem = f"{condition} is not proved"
+    raise Unproved(where, problem, inputs=ranges, legal="ranges or given conditions that imply it", facts=facts)
+
+
+def equivalent(
+    a: ExprLike,
+    b: ExprLike,
+    *,
+    given: Sequence[Expr] = (),
+    limit: int = EXHAUSTIVE_LIMIT,
+    using: str | None = None,
+) -> Verdict:
+    """Whether a and b have the same value wherever both are defined: by normal form, every point, or a counterexample.
+
+    Args:
+        a, b: two numbers, or two conditions.
+        given: conditions that hold besides the ranges.
+        limit: the most points that are all tried; 0: none.
+        using: ``"z3"`` asks that solver where the question would stay open.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> x, d = symbol("x"), symbol("d", 1)
+        >>> equivalent(x // d * d + x % d, x).how
+        'normal form'
+        >>> equivalent(x // 2, (x + 1) // 2).witness
+        {'x': -1}
+
+    Source: own.
+    """
+    a, b = as_expr(a, "equivalent(a, b)"), as_expr(b, "equivalent(a, b)")
+    if a.is_condition != b.is_condition:
+        inputs = {"a": a, "b": b}
+        raise LayoutError("equivalent(a, b)", "a number and a condition", inputs=inputs, legal="two of a kind")
+    normal = Normalizer(given)
+    normal.load((a, b))
+    if a.is_condition:
+        same = normal.conditions[a] is normal.conditions[b]
+        question = (a & b) | (~a & ~b)
+    else:
+        same = not without_remainders(normal, subtract(normal.values[a], normal.values[b]))
+        question = equal(a, b)
+    return Verdict(True, "normal form") if same else _search(question, given, limit, using)
+
+
+def bounds(expr: ExprLike, *, given: Sequence[Expr] = ()) -> Interval:
+    """Integers ``(low, high)`` with ``low <= expr <= high`` proved; None where no constant bound is found.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> i = symbol("i", 0, 100)
+        >>> bounds(i // 8 * 4 + 3)
+        (3, 51)
+        >>> bounds(symbol("n", 1) * 2)
+        (2, None)
+    """
+    normal = Normalizer(given)
+    return normal.interval(normal.value(as_expr(expr)))
+
+
+def divisor(expr: ExprLike) -> int:
+    """The greatest integer known to divide the expression at every point; 0 only for the constant zero.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> divisor(symbol("i") * 12 + symbol("n", multiple_of=8) + 4)
+        4
+    """
+    normal = Normalizer()
+    return normal.known_divisor(normal.value(as_expr(expr)))
+
+
+def _condition(where: str, condition: Expr | bool) -> Expr:
+    if isinstance(condition, bool):
+        return equal(0, 0) if condition else unequal(0, 0)
+    if not isinstance(condition, Expr) or not condition.is_condition:
+        raise LayoutError(where, f"{condition} is not a condition", legal="a comparison of expressions")
+    return condition
+
+
+# -- points -----------------------------------------------------------------------------------------------
+
+
+def _search(condition: Expr, given: Sequence[Expr], limit: int, using: str | None) -> Verdict:
+    nodes = symbols_of((condition, *given))
+    boxes = _boxes(nodes)
+    size = None if boxes is None else prod(high - low + 1 for low, high in boxes)
+    every = size is not None and size <= limit
+    points = 0
+    for env in _grid(nodes, boxes) if every and boxes is not None else _samples(nodes):
+        inside = _inside(nodes, given, env)
+        (holds,), defined = values_of((condition,), env)
+        inside = np.broadcast_to(inside & np.asarray(defined), _length(env))
+        points += int(np.count_nonzero(inside))
+        failing = inside & ~np.broadcast_to(np.asarray(holds, dtype=bool), inside.shape)
+        if failing.any():
+            at = int(np.argmax(failing))
+            witness = {str(node): int(np.broadcast_to(env[node], inside.shape)[at]) for node in nodes}
+            return Verdict(False, "counterexample", witness, points)
+    if every:
+        if points == 0:
+            raise LayoutError(
+                "prove(condition)", "the ranges hold no point", inputs={s.args[0]: repr(s) for s in nodes}
+            )
+        return Verdict(True, "every point", points=points)
+    if using is not None:
+        from tileweave.index.provers import ask  # optional packages, loaded when asked for
+
+        return ask(using, condition, given)
+    return Verdict(None, "open", points=points)
+
+
+def _length(env: dict[Expr, Value]) -> tuple[int]:
+    return (max((np.size(value) for value in env.values()), default=1),)
+
+
+def _boxes(nodes: Sequence[Expr]) -> list[tuple[int, int]] | None:
+    """The numeric interval of every symbol, if all are bounded."""
+    normal = Normalizer()
+    out = []
+    for node in nodes:
+        low, high = normal.interval(normal.value(node))
+        if low is None or high is None:
+            return None
+        out.append((low, max(low, high)))
+    return out
+
+
+def _grid(nodes: Sequence[Expr], boxes: Sequence[tuple[int, int]]) -> Iterator[dict[Expr, Value]]:
+    """Every point of the boxes, in chunks; the first symbol slowest."""
+    sizes = [high - low + 1 for low, high in boxes]
+    for start in range(0, prod(sizes), CHUNK):
+        flat = np.arange(start, min(start + CHUNK, prod(sizes)), dtype=np.int64)
+        env: dict[Expr, Value] = {}
+        for node, (low, _), size in zip(reversed(nodes), reversed(boxes), reversed(sizes), strict=True):
+            env[node] = flat % size + low
+            flat = flat // size
+        yield env
+
+
+def _samples(nodes: Sequence[Expr]) -> Iterator[dict[Expr, Value]]:
+    """Points near the bounds and random ones, the bounds of a symbol chosen before the symbol; always the same."""
+    random = np.random.default_rng(0)
+    for reach in (2, REACH, REACH * REACH):
+        env: dict[Expr, Value] = {}
+        for node in nodes:
+            _, start, stop, factor = node.args
+            (step,), _ = values_of((factor,), env)
+            below, above = _end(start, env), _end(stop, env)
+            low: Any = below if below is not None else -reach * step if above is None else above - 1 - reach * step
+            high: Any = above if above is not None else low + reach * step + 1
+            width = np.maximum(high - low, 1)
+            drawn = low + (random.random(SAMPLES) * width).astype(np.int64)
+            corner = random.integers(0, 4, SAMPLES)
+            corner[0] = 0  # every symbol at its least value comes first
+            drawn = np.where(corner == 0, low, np.where(corner == 1, high - 1, drawn))
+            env[node] = -(-drawn // step) * step
+        yield env
+
+
+def _end(bound: Expr | None, env: dict[Expr, Value]) -> IntArray | None:
+    if bound is None:
+        return None
+    (value,), _ = values_of((bound,), env)
+    return np.broadcast_to(np.asarray(value), (SAMPLES,))
+
+
+def _inside(nodes: Sequence[Expr], given: Sequence[Expr], env: dict[Expr, Value]) -> Any:
+    """Where the symbols are in their ranges and everything given holds."""
+    inside: Any = np.bool_(True)
+    for node in nodes:
+        _, start, stop, factor = node.args
+        tests = [] if start is None else [start <= node]
+        tests += [] if stop is None else [node < stop]
+        tests += [] if factor.op == "const" and factor.args[0] == 1 else [equal(node % factor, 0)]
+        values, defined = values_of([as_expr(test) for test in tests], env)
+        for value in (*values, defined):
+            inside = inside & np.asarray(value, dtype=bool)
+    values, defined = values_of(list(given), env)
+    for value in (*values, defined):
+        inside = inside & np.asarray(value, dtype=bool)
+    return inside

@@ -1,0 +1,168 @@
+"""Optional outside provers, loaded only when asked for: z3 for conditions, isl for bijections of constant size.
+
+The core never needs them. They see the same ranges, and their answers come back as the same `Verdict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from tileweave.errors import LayoutError
+from tileweave.index.expr import Expr, equal, symbols_of, walk
+from tileweave.index.prove import Verdict
+
+__all__ = ["ask", "bijective_by_isl"]
+
+Z3_TIMEOUT_MS = 5000
+
+
+def _load(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError:
+        name = {"z3": "z3-solver"}.get(package, package)
+        where = f"the prover {package!r}"
+        raise LayoutError(where, "the package is not installed", legal=f"pip install {name}, or no prover") from None
+
+
+def ask(prover: str, condition: Expr, given: Sequence[Expr] = ()) -> Verdict:
+    """Whether the condition holds in all ranges, asked of an outside solver.
+
+    Args:
+        prover: ``"z3"``.
+        condition: what is to hold.
+        given: conditions that hold besides the ranges.
+
+    Raises:
+        LayoutError: another prover, or the package is not installed.
+    """
+    if prover != "z3":
+        raise LayoutError("prove(condition, using=...)", f"no prover {prover!r}", legal="'z3'")
+    z3 = _load("z3")
+    solver = z3.Solver()
+    solver.set("timeout", Z3_TIMEOUT_MS)
+    nodes = symbols_of((condition, *given))
+    facts = [fact for node in nodes for fact in _range_of(node)]
+    wanted = [condition, *given, *facts]
+    terms, divisors = _z3_terms(z3, wanted)
+    solver.add(*(terms[fact] for fact in (*given, *facts)), *(term != 0 for term in divisors))
+    solver.add(z3.Not(terms[condition]))
+    answer = solver.check()
+    if answer == z3.unsat:
+        return Verdict(True, "z3")
+    if answer != z3.sat:
+        return Verdict(None, "open")
+    model = solver.model()
+    witness = {str(node): model.eval(terms[node], model_completion=True).as_long() for node in nodes}
+    return Verdict(False, "z3", witness)
+
+
+def _range_of(node: Expr) -> list[Expr]:
+    _, start, stop, factor = node.args
+    facts = [] if start is None else [start <= node]
+    facts += [] if stop is None else [node < stop]
+    facts += [] if factor.op == "const" and factor.args[0] == 1 else [equal(node % factor, 0)]
+    return [fact for fact in facts if fact.op != "true"]
+
+
+def _z3_terms(z3: Any, roots: Sequence[Expr]) -> tuple[dict[Expr, Any], list[Any]]:
+    """A z3 term for every node, and the divisors, which must differ from zero."""
+    terms: dict[Expr, Any] = {}
+    divisors: list[Any] = []
+    for node in walk(roots, bounds=True):
+        parts = [terms[part] for part in node.parts]
+        match node.op:
+            case "const":
+                terms[node] = z3.IntVal(node.args[0])
+            case "true":
+                terms[node] = z3.BoolVal(node.args[0])
+            case "sym":
+                terms[node] = z3.Int(node.args[0])
+            case "floordiv" | "mod":
+                x, d = parts
+                divisors.append(d)  # z3 rounds so that the remainder is never negative: turn both signs for d < 0
+                quotient = z3.If(d > 0, x / d, (-x) / (-d))
+                terms[node] = quotient if node.op == "floordiv" else x - d * quotient
+            case "xor":
+                raise LayoutError("prove(condition, using='z3')", "xor has no integer theory", legal="no xor, or no z3")
+            case "min" | "max":
+                lower = parts[0] <= parts[1]
+                terms[node] = z3.If(lower if node.op == "min" else z3.Not(lower), *parts)
+            case "select":
+                terms[node] = z3.If(*parts)
+            case "and" | "or":
+                terms[node] = (z3.And if node.op == "and" else z3.Or)(*parts)
+            case "not":
+                terms[node] = z3.Not(parts[0])
+            case _:
+                terms[node] = _arithmetic(node.op, parts)
+    return terms, divisors
+
+
+def _arithmetic(op: str, parts: list[Any]) -> Any:
+    a, b = parts
+    match op:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "lt":
+            return a < b
+        case "le":
+            return a <= b
+        case "eq":
+            return a == b
+    return a != b
+
+
+def bijective_by_isl(exprs: Sequence[Expr], extents: Sequence[int]) -> bool:
+    """Whether the map from the symbols' ranges to the box of these extents is a bijection, proved by isl.
+
+    Args:
+        exprs: one expression per output; sums, // and % by constants, over symbols with constant ranges.
+        extents: of the output box, from zero.
+
+    Raises:
+        LayoutError: islpy is not installed, or an expression that is not quasi-affine.
+
+    Source: own; the set library is isl.
+    """
+    isl = _load("islpy")
+    nodes = symbols_of(exprs)
+    names = ", ".join(node.args[0] for node in nodes)
+    try:
+        limits = " and ".join(f"{int(n.args[1].args[0])} <= {n.args[0]} < {int(n.args[2].args[0])}" for n in nodes)
+        outputs = ", ".join(_isl_text(expr) for expr in exprs)
+        graph = isl.Map(f"{{ [{names}] -> [{outputs}] : {limits} }}")
+    except (AttributeError, TypeError, isl.Error) as problem:
+        where = "bijective_by_isl(exprs, extents)"
+        raise LayoutError(where, f"not quasi-affine: {problem}", legal="constant ranges and divisors") from None
+    axes = ", ".join(f"o{k}" for k in range(len(extents)))
+    box = " and ".join(f"0 <= o{k} < {extent}" for k, extent in enumerate(extents))
+    whole = isl.Set(f"{{ [{axes}] : {box} }}")
+    return bool(graph.is_injective()) and bool(graph.range().is_equal(whole))
+
+
+def _isl_text(expr: Expr) -> str:
+    done: dict[Expr, str] = {}
+    for node in walk((expr,)):
+        parts = [done[part] for part in node.parts]
+        match node.op:
+            case "const" | "sym":
+                done[node] = str(node.args[0])
+            case "add" | "sub" | "mul":
+                sign = {"add": "+", "sub": "-", "mul": "*"}[node.op]
+                done[node] = f"({parts[0]} {sign} {parts[1]})"
+            case "floordiv":
+                done[node] = f"floor({parts[0]} / {parts[1]})"
+            case "mod":
+                done[node] = f"({parts[0]} mod {parts[1]})"
+            case _:
+                raise LayoutError(
+                    "bijective_by_isl(exprs, extents)", f"{node.op} is not quasi-affine", legal="+ - * // %"
+                )
+    return done[expr]

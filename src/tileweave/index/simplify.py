@@ -1,0 +1,86 @@
+"""`simplify`: the same values with fewer operations, by the rules of `rules.py`, never more than were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import overload
+
+from tileweave.index.cost import exprs_of, scores
+from tileweave.index.emit import Emitter
+from tileweave.index.expr import Expr, ExprLike
+from tileweave.index.normal import Normalizer
+
+__all__ = ["simplify"]
+
+
+@overload
+def simplify(exprs: ExprLike, *, given: Sequence[Expr] = ()) -> Expr: ...
+@overload
+def simplify(exprs: Iterable[ExprLike], *, given: Sequence[Expr] = ()) -> tuple[Expr, ...]: ...
+
+
+def simplify(exprs: ExprLike | Iterable[ExprLike], *, given: Sequence[Expr] = ()) -> Expr | tuple[Expr, ...]:
+    """The result has the value of the input at every point of the ranges, and neither more `cost` nor more `ops`.
+
+    Several styles of writing the normal form are tried and the cheapest is kept, the input itself among them. The
+    same input always gives the same result.
+
+    Args:
+        exprs: one expression, or several that are evaluated together and may share parts.
+        given: conditions that hold besides the ranges of the symbols.
+
+    Returns:
+        One expression for one, a tuple for several.
+
+    Raises:
+        LayoutError: a division by zero, an empty range, or two symbols of one name.
+
+    Example:
+        >>> from tileweave.index.expr import symbol, symbols
+        >>> nk, BK = symbols("nk BK", 1)
+        >>> k, j = symbol("k", 0, nk), symbol("j", 0, BK)
+        >>> flat = k * BK + j
+        >>> print(simplify(flat // BK * BK + flat % BK))
+        k * BK + j
+
+    Source: LEGO section 4.1 and Table 1, with the rules that it lacks; the method is our own.
+    """
+    single = isinstance(exprs, Expr) or not isinstance(exprs, Iterable)
+    roots = exprs_of(exprs)
+    best = _cheapest([roots, *_candidates(roots, given)])
+    return best[0] if single else best
+
+
+def _candidates(roots: tuple[Expr, ...], given: Sequence[Expr]) -> list[tuple[Expr, ...]]:
+    if all(not root.parts for root in roots):
+        return []
+    normal = Normalizer(given)
+    out = _styles(normal, roots)
+    if normal.saw_product:
+        out += _styles(Normalizer(given, expand=False), roots)
+    return out
+
+
+def _styles(normal: Normalizer, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
+    normal.load(roots)
+    numbers = [root for root in roots if not root.is_condition]
+    out = []
+    for digits in (True, False):
+        emitter = Emitter(normal, digits=digits, group=not normal.expand)
+        written = dict(zip(numbers, emitter.all(normal.values[root] for root in numbers), strict=True))
+        out.append(tuple(normal.conditions[root] if root.is_condition else written[root] for root in roots))
+        if not emitter.merged:
+            break  # the other style writes the same
+    return out
+
+
+def _cheapest(candidates: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    """The first of the least cost, then of the least ops, among those with no more ops than the first candidate."""
+    given, *others = candidates
+    best, least = given, scores(given)
+    most = least[1]
+    for candidate in dict.fromkeys(others):
+        score = scores(candidate)
+        if score[1] <= most and score < least:
+            best, least = candidate, score
+    return best
