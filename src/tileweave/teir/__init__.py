@@ -23,13 +23,15 @@ from tileweave.teir.program import (
     Program,
     TensorSpec,
 )
-from tileweave.teir.schedule import Tiling
+from tileweave.teir.schedule import Chooser, Dim, Tiling, choose
 from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
 from tileweave.teir.verify import Problem, Rule, problems, verify
 
 __all__ = [
     "Axis",
+    "Chooser",
     "Conflict",
+    "Dim",
     "Explanation",
     "First",
     "Guard",
@@ -50,6 +52,7 @@ __all__ = [
     "TensorSpec",
     "Tiling",
     "byte_bounds",
+    "choose",
     "demote",
     "dtype_name",
     "eligibility",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from tileweave.errors import ScheduleError
 from tileweave.teir.program import (
     Axis,
     Id,
@@ -131,10 +132,20 @@ def build(
         name: of the program.
         tensors: with roles; dims' strides are in this order.
         dims: free dims in the order in which they should be iterated, outermost first.
-        tiling: one tile per dim.
+        tiling: one tile of at least 1 per dim.
         body: the steps in order; those that do not reduce see the free dims only.
         offsets: bytes per tensor between the base and the first element.
+
+    Raises:
+        ScheduleError: the tiling does not fit the dims.
     """
+    if len(tiling.tiles) != len(dims) or any(tile < 1 for tile in tiling.tiles):
+        raise ScheduleError(
+            f"emit {name}",
+            f"the tiles {tiling.tiles} do not fit",
+            inputs={"dims": "\n".join(f"{dim.role} {dim.name} {dim.extent}" for dim in dims)},
+            legal="one tile of at least 1 per dim",
+        )
     b = _Builder(tensors)
     free = [b.segments(d, t) for d, t in zip(dims, tiling.tiles, strict=True) if d.role != "K"]
     contracted = [b.segments(d, t) for d, t in zip(dims, tiling.tiles, strict=True) if d.role == "K"]
@@ -155,7 +166,9 @@ def build(
 
 
 def _roles(parts: Sequence[_Segment]) -> dict[str, list[Id]]:
-    return {role: [part.tile for part in parts if part.role == role and part.tile is not None] for role in ("M", "N")}
+    """The consumed axes by role; a part of a batch dim that is consumed is an M axis that moves on every operand."""
+    tiles = [("M" if part.role == "batch" else part.role, part.tile) for part in parts if part.tile is not None]
+    return {wanted: [tile for role, tile in tiles if role == wanted] for wanted in ("M", "N")}
 
 
 def _body(

@@ -7,11 +7,11 @@ divisor near the target is preferred, since a remainder doubles the branches of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Dim", "Role", "Target", "Tiling", "choose", "fuse_dims", "untiled"]
+__all__ = ["Chooser", "Dim", "Role", "Target", "Tiling", "choose", "fuse_dims", "untiled"]
 
 Role = Literal["batch", "M", "N", "K"]
 
@@ -47,6 +47,10 @@ class Tiling:
 
     def __str__(self) -> str:
         return "\n".join(self.reasons)
+
+
+Chooser = Callable[[tuple[Dim, ...]], Tiling]
+"""What an emitter asks for tiles; a caller may give its own."""
 
 
 @dataclass(frozen=True, slots=True)
