@@ -1,0 +1,274 @@
+"""Vector width, coalescing, bank conflicts and conversions, recounted thread by thread in plain Python."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tileweave.errors import Incongruent, LayoutError, Undecided
+from tileweave.layout import lego
+from tileweave.layout.conflicts import remove_conflicts, search_padding, search_swizzle
+from tileweave.layout.convert import conversion
+from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, make_layout, xor_strides
+from tileweave.layout.layout import Coord, Layout
+from tileweave.layout.memory import bank_conflicts, coalescing, offsets_of, vector_width
+
+MANY = [200, pytest.param(10_000, marks=pytest.mark.slow)]
+
+
+def random_layout(rng):
+    rank = rng.randint(1, 3)
+    return CuteLayout(
+        tuple(rng.choice([1, 2, 4, 8, 3]) for _m in range(rank)),
+        tuple(rng.choice([0, 1, 1, 2, 4, 8, 12, 33, 32, 64]) for _m in range(rank)),
+    )
+
+
+# --- recounts
+
+
+def passes_by_hand(addresses, width, banks=32, bank_bytes=4):
+    """Thread by thread: (lane, byte address) pairs of one warp."""
+    together = max(1, min(32, banks * bank_bytes // max(width, bank_bytes)))
+    total = 0
+    for phase in {lane // together for lane, _a in addresses}:
+        wanted = {}
+        for lane, address in addresses:
+            if lane // together == phase:
+                for byte in range(address, address + width):
+                    word = byte // bank_bytes
+                    wanted.setdefault(word % banks, set()).add(word)
+        total += max(map(len, wanted.values()))
+    return total
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_bank_conflicts_are_counted_thread_by_thread(count):
+    rng = random.Random(1)
+    conflicts = 0
+    for _k in range(count):
+        layout = random_layout(rng)
+        element_bytes, vector = rng.choice([(1, 1), (2, 1), (4, 1), (8, 1), (16, 1), (4, 2), (4, 4), (2, 4)])
+        threads = np.array([rng.choice([-1, rng.randrange(layout.size)]) for _t in range(rng.randint(1, 70))])
+        if (threads < 0).all():
+            continue
+        width = element_bytes * vector
+        warps = [
+            [(t, layout(int(i)) * element_bytes) for t, i in enumerate(threads[w : w + 32]) if i >= 0]
+            for w in range(0, len(threads), 32)
+        ]
+        if vector > 1 and any(a % width for warp in warps for _t, a in warp):
+            with pytest.raises(LayoutError, match="multiples"):
+                bank_conflicts(layout, threads, element_bytes=element_bytes, vector=vector)
+            continue
+        report = bank_conflicts(layout, threads, element_bytes=element_bytes, vector=vector)
+        assert list(report.passes) == [passes_by_hand(warp, width) for warp in warps if warp]
+        assert all(p >= i for p, i in zip(report.passes, report.ideal, strict=True))
+        assert report.free == (not report.collisions)
+        for collision in report.collisions:
+            conflicts += 1
+            words = {
+                b // 4 for a in collision.first_bytes for b in range(a, a + width) if b // 4 % 32 == collision.bank
+            }
+            assert len(words) > 1
+            assert [layout(int(threads[t])) * element_bytes for t in collision.threads] == list(collision.first_bytes)
+    assert conflicts
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_coalescing_counts_sectors(count):
+    rng = random.Random(2)
+    for _k in range(count):
+        layout = random_layout(rng)
+        element_bytes, vector = rng.choice([(1, 1), (2, 1), (4, 1), (8, 1), (4, 4)])
+        threads = np.array([rng.randrange(layout.size) for _t in range(rng.randint(1, 64))])
+        report = coalescing(layout, threads, element_bytes=element_bytes, vector=vector)
+        for w, (sectors, firsts) in enumerate(zip(report.sectors, report.first_bytes, strict=True)):
+            touched = {
+                byte
+                for i in threads[32 * w : 32 * w + 32]
+                for byte in range(layout(int(i)) * element_bytes, (layout(int(i)) + vector) * element_bytes)
+            }
+            assert {b // 32 * 32 for b in touched} == set(firsts) and sectors == len(firsts)
+            assert report.ideal[w] == -(-len(touched) // 32)
+        assert 0 < report.efficiency <= 1
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_vector_width_is_the_widest_that_holds_everywhere(count):
+    rng = random.Random(3)
+    wide = 0
+    for _k in range(count):
+        layout = random_layout(rng)
+        element_bytes = rng.choice([1, 2, 4])
+        values = [layout(i) for i in range(layout.size)]
+
+        def holds(v, values=values):
+            starts = range(0, len(values), v)
+            return len(values) % v == 0 and all(
+                values[k] % v == 0 and values[k : k + v] == list(range(values[k], values[k] + v)) for k in starts
+            )
+
+        best = 1
+        while 2 * best * element_bytes <= 16 and holds(2 * best):
+            best *= 2
+        found = vector_width(layout, element_bytes)
+        assert found.elements == best and found.bytes == best * element_bytes and found.limit
+        assert vector_width(np.array(values), element_bytes).elements == best
+        core = Layout(tuple((n, {"m": d}) for n, d in reversed(layout.flat)))
+        assert vector_width(core, element_bytes).elements == best
+        wide += best > 1
+    assert wide > count // 20
+
+
+def test_vector_width_respects_alignment_and_scale():
+    assert vector_width(make_layout(1 << 60), 4).bytes == 16
+    assert vector_width(make_layout(64), 4, base_alignment=8).bytes == 8
+    assert vector_width(Layout(((8, {"m": 1}),), (), Coord.of(2)), 4).elements == 2
+    assert vector_width(CuteLayout((2, 4), (4, 1)), 4).limit == "neighbours are 4 elements apart"
+    swizzled = ComposedLayout(Swizzle(3, 3, 3), 0, CuteLayout((64, 8), (1, 64)))
+    assert vector_width(swizzled, 2).elements == 8
+    assert vector_width(ComposedLayout(Swizzle(3, 1, 3), 0, CuteLayout((64, 8), (1, 64))), 2).elements == 2
+
+
+def test_every_kind_of_layout_gives_offsets():
+    tile = CuteLayout((4, 4), (4, 1))
+    swizzled = ComposedLayout(Swizzle(2, 0, 2), 0, tile)
+    at = np.arange(16)
+    want = [swizzled(i) for i in range(16)]
+    assert offsets_of(swizzled, at).tolist() == want
+    assert offsets_of(xor_strides(swizzled), at).tolist() == want
+    assert offsets_of(np.array(want), at).tolist() == want
+    assert offsets_of(F2Map.identity(4), at).tolist() == list(range(16))
+    assert offsets_of(lego.GroupBy((4, 4), lego.OrderBy(lego.Col(4, 4))), at).tolist() == [tile(i) for i in range(16)]
+    for bad in (Layout(((2, {"a": 1}), (2, {"b": 1}))), "x"):
+        with pytest.raises(LayoutError):
+            offsets_of(bad, np.arange(2))
+    with pytest.raises(LayoutError):
+        offsets_of(np.arange(4), np.array([4]))
+    with pytest.raises(LayoutError):
+        offsets_of(tile, np.array([0.5]))
+    with pytest.raises(LayoutError):
+        bank_conflicts(tile, np.array([], dtype=int))
+    with pytest.raises(LayoutError):
+        bank_conflicts(tile, banks=0)
+
+
+# --- remedies
+
+
+def total_passes(offsets, accesses, banks):
+    return sum(bank_conflicts(offsets, threads, banks=banks).passes[0] for threads in accesses)
+
+
+def all_swizzles(bits):
+    for b, m, s in product(range(bits // 2 + 1), range(bits), range(-bits, bits + 1)):
+        if abs(s) >= b and m + b + abs(s) <= bits:
+            yield Swizzle(b, m, s)
+
+
+def test_the_swizzle_search_is_exhaustive():
+    tile = CuteLayout((8, 8), (8, 1))
+    plain = np.array([tile(i) for i in range(64)])
+    accesses = [np.arange(8), np.arange(8) * 8, np.array([0, 9, 18, 27, 36, 45, 54, 63])]
+    found = search_swizzle(tile, accesses, banks=8)
+    assert found.passes == min(total_passes(swizzle(plain), accesses, 8) for swizzle in all_swizzles(6))
+    assert found.before == total_passes(plain, accesses, 8)
+
+
+def test_the_transpose_tile_is_cured_by_a_swizzle_or_one_word_of_padding():
+    tile = CuteLayout((32, 32), (32, 1))
+    column, row = np.arange(32), np.arange(32) * 32
+    assert bank_conflicts(tile, column).passes == (32,) and bank_conflicts(tile, row).passes == (1,)
+    swizzled = search_swizzle(tile, [column, row])
+    assert (str(swizzled.swizzle), swizzled.passes, swizzled.optimal) == ("Sw<5,0,5>", 2, True)
+    assert all(bank_conflicts(swizzled.layout, t).passes == (1,) for t in (column, row))
+    padded = search_padding(tile, [column, row], 32)
+    assert (padded.padding, padded.passes, padded.optimal) == (1, 2, True)
+    assert all(bank_conflicts(padded.layout, t).passes == (1,) for t in (column, row))
+    assert remove_conflicts(tile, [column, row], 32) == swizzled
+    assert remove_conflicts(tile, [row]).kind == "none"
+
+
+def test_vector_accesses_keep_their_alignment():
+    tile = CuteLayout((32, 64), (64, 1))  # 32 rows of 64 halves: eight threads read 16 bytes of eight rows
+    rows = np.arange(32)
+    found = search_swizzle(tile, [rows], element_bytes=2, vector=8)
+    assert found.before == 32 and found.passes == 4 and found.optimal
+    assert found.swizzle.base >= 3
+    assert bank_conflicts(found.layout, rows, element_bytes=2, vector=8).passes == (4,)
+
+
+def test_a_remedy_says_when_it_is_only_the_best_of_its_family():
+    tile = CuteLayout((3, 32), (32, 1))
+    accesses = [np.array([0, 1, 2])]
+    none = search_padding(tile, accesses, 32, most=0)
+    assert none.kind == "none" and none.passes == 3 and not none.optimal
+    with pytest.raises(LayoutError):
+        search_swizzle(tile, [])
+
+
+# --- conversions
+
+
+def places(layout, x, kept):
+    base = layout(x)
+    return {tuple((base + r)[a] for a in kept) for r in layout.replicas()}
+
+
+def conversion_by_hand(source, target):
+    levels = [("devices", ["gpu"]), ("shared", ["gpu", "warp"]), ("lanes", ["gpu", "warp", "lane"]),
+              ("registers", ["gpu", "warp", "lane", "reg"])]  # fmt: skip
+    for name, kept in levels:
+        if any(not places(target, x, kept) <= places(source, x, kept) for x in range(source.size)):
+            return name
+    return "nothing"
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_conversions_need_what_the_definition_says(count):
+    rng = random.Random(4)
+    seen = {}
+    for _k in range(count):
+        extents = [rng.choice([2, 2, 3]) for _m in range(rng.randint(1, 4))]
+        axes = ["reg", "lane", "warp", "gpu"][: rng.randint(1, 4)]
+
+        def draw(extents=extents, axes=axes):
+            names = [rng.choice(axes) for _n in extents]
+            strides, reach = [], dict.fromkeys(axes, 1)
+            for n, axis in zip(extents, names, strict=True):
+                strides.append({axis: reach[axis]})
+                reach[axis] *= n
+            replica = [(2, {rng.choice(axes): rng.choice([1, 2])})] if rng.random() < 0.4 else []
+            return Layout(tuple(zip(extents, strides, strict=True)), tuple(replica))
+
+        source = draw()
+        target = source if rng.random() < 0.1 else draw()
+        found = conversion(source, target)
+        want = conversion_by_hand(source, target)
+        assert found.means == want
+        seen[want] = seen.get(want, 0) + 1
+        if found.element is not None:
+            kept = sorted({a for a, _v in found.target.terms} | set(axes))
+            assert 0 <= found.element < source.size and kept
+    assert len(seen) == 5
+
+
+def test_conversions_of_large_layouts_are_structural():
+    wide = Layout(((1 << 30, {"lane": 1}), (1 << 10, {"reg": 1})))
+    other = Layout(((1 << 30, {"lane": 1}), (1 << 5, {"reg": 1}), (1 << 5, {"reg": 32})))
+    assert conversion(wide, wide).means == "nothing"
+    assert conversion(wide, other).means == "registers"
+    with pytest.raises(Incongruent):
+        conversion(wide, Layout(((2, {"lane": 1}),)))
+    with pytest.raises(LayoutError, match="no level"):
+        conversion(Layout(((2, {"q": 1}),)), Layout(((2, {"q": 1}),)))
+    named = conversion(Layout(((2, {"q": 1}),)), Layout(((2, {"q": 2}),)), levels={"q": "lane"})
+    assert named.means == "lanes"
+    replicated = Layout(((1 << 20, {"lane": 1}),), ((2, {"lane": 3}), (2, {"lane": 5})))
+    moved = Layout(((1 << 20, {"lane": 1}),), ((16, {"lane": 3}), (16, {"lane": 7})))
+    with pytest.raises(Undecided):
+        conversion(replicated, moved)
