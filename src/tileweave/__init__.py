@@ -17,6 +17,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tileweave.version import __version__
+
 if TYPE_CHECKING:
     from tileweave.errors import TileweaveError
     from tileweave.graph import (
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
     from tileweave.planner.machines import machines
     from tileweave.runtime.api import plan, run, sink, source
 
-__version__ = "0.1.0"
 
 _HOME = {
     "tileweave.errors": ["TileweaveError"],
@@ -93,6 +94,7 @@ __all__ = [
     "Plan",
     "Tensor",
     "TileweaveError",
+    "__version__",
     "absolute",
     "broadcast_to",
     "cast",

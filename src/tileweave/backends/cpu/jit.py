@@ -18,6 +18,7 @@ from typing import Any
 
 from tileweave.backends.cpu.target import Target
 from tileweave.errors import BackendError
+from tileweave.version import __version__
 
 __all__ = ["Code", "cache_directory", "compile_ir"]
 
@@ -130,10 +131,7 @@ def _object_path(source: str, target: Target) -> Path:
     import llvmlite
     import llvmlite.binding as llvm
 
-    import tileweave
-
-    version = getattr(tileweave, "__version__", "0")
-    about = (source, target.cpu, target.features, llvmlite.__version__, str(llvm.llvm_version_info), version)
+    about = (source, target.cpu, target.features, llvmlite.__version__, str(llvm.llvm_version_info), __version__)
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
     return cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o"
 
