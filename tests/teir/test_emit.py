@@ -24,7 +24,7 @@ from tileweave.teir import (
     races,
 )
 from tileweave.teir.dtypes import DTYPES, accumulator
-from tileweave.teir.schedule import Dim, choose, fuse_dims
+from tileweave.teir.schedule import Dim, contraction_tiles, elementwise_tiles, fuse_dims, untiled
 
 
 def operand(array: np.ndarray, dtype: str) -> Operand:
@@ -92,7 +92,7 @@ def test_contractions_are_einsum(case, dtype, tiled):
         arrays["bias"] = broadcast
     operands = (operand(a, dtype), operand(b, dtype))
     target = operand(out, dtype)
-    tiling = cut_at_random(rng) if tiled else None
+    tiling = cut_at_random(rng) if tiled else untiled
     program = emit_contraction(equation, operands, target, accumulate=accumulate, init=init, relu=relu, tiling=tiling)
     check(program, arrays, expected.astype(wide).astype(numpy_dtype(dtype)))
 
@@ -107,7 +107,7 @@ def test_copies_are_transpositions_and_broadcasts(shape, seed, tiled):
     letters = LETTERS[: len(shape)]
     equation = "".join(letters[k] for k in order) + "->" + letters
     expected = source.transpose(np.argsort(order)).copy()
-    tiling = cut_at_random(rng) if tiled else None
+    tiling = cut_at_random(rng) if tiled else untiled
     program = emit_copy(operand(source, "INT32"), operand(out, "INT32"), equation, tiling=tiling)
     check(program, {"in0": source, "out": out}, expected)
     row = np.broadcast_to(rng.integers(0, 9, out.shape[-1:]).astype("i8"), out.shape)
@@ -167,8 +167,18 @@ def test_tiles_of_every_size_cover_the_product(m, n, k):
     rng = np.random.default_rng(5)
     a, b = rng.integers(-2, 3, (m, k)).astype("i4"), rng.integers(-2, 3, (k, n)).astype("i4")
     out = np.full((m, n), 99, "i4")
-    program = emit_contraction("ik,kj->ij", (operand(a, "INT32"), operand(b, "INT32")), operand(out, "INT32"))
+    operands = (operand(a, "INT32"), operand(b, "INT32"))
+    program = emit_contraction("ik,kj->ij", operands, operand(out, "INT32"), tiling=contraction_tiles)
     check(program, {"in0": a, "in1": b, "out": out}, a @ b)
+
+
+@pytest.mark.parametrize(("shape", "order"), [((70, 200), (1, 0)), ((3, 90, 70), (2, 0, 1)), ((30000,), (0,))])
+def test_elementwise_tiles_cover_the_copy(shape, order):
+    source = np.arange(np.prod(shape), dtype="i4").reshape(shape).transpose(order)
+    out = np.zeros(source.shape, "i4")
+    program = emit_copy(operand(source, "INT32"), operand(out, "INT32"), tiling=elementwise_tiles)
+    assert len(program.nodes) > 1
+    check(program, {"in0": source, "out": out}, source)
 
 
 def test_the_output_s_fastest_letter_is_an_n_axis():
@@ -225,10 +235,10 @@ def test_refusals(call, error, message):
 @given(st.lists(st.integers(2, 5000), min_size=1, max_size=5), st.sampled_from("MNK"))
 def test_tiles_stay_near_their_targets(extents, role):
     dims = tuple(Dim(f"d{k}", n, (4,), role) for k, n in enumerate(extents))
-    tiling = choose(dims, "contraction")
+    tiling = contraction_tiles(dims)
     assert all(1 <= tile <= dim.extent for tile, dim in zip(tiling.tiles, dims, strict=True))
     assert np.prod(tiling.tiles) <= {"M": 96, "N": 384, "K": 384}[role]
-    assert tiling == choose(dims, "contraction")
+    assert tiling == contraction_tiles(dims)
     assert str(tiling).startswith(f"{role}: d{len(dims) - 1} ")
 
 

@@ -23,7 +23,7 @@ from tileweave.teir.program import (
     Program,
     TensorSpec,
 )
-from tileweave.teir.schedule import Chooser, Dim, Tiling, choose
+from tileweave.teir.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
 from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
 from tileweave.teir.verify import Problem, Rule, problems, verify
 
@@ -52,9 +52,10 @@ __all__ = [
     "TensorSpec",
     "Tiling",
     "byte_bounds",
-    "choose",
+    "contraction_tiles",
     "demote",
     "dtype_name",
+    "elementwise_tiles",
     "eligibility",
     "emit_contraction",
     "emit_copy",
@@ -80,5 +81,6 @@ __all__ = [
     "split",
     "tile_address",
     "to_json",
+    "untiled",
     "verify",
 ]

@@ -19,7 +19,7 @@ from tileweave.teir.build import Step, build
 from tileweave.teir.dtypes import contraction_dtype, is_float, width_bytes
 from tileweave.teir.program import Program, TensorSpec
 from tileweave.teir.reach import first_collision
-from tileweave.teir.schedule import Chooser, Dim, Role, choose, fuse_dims
+from tileweave.teir.schedule import Chooser, Dim, Role, fuse_dims, untiled
 
 __all__ = ["Operand", "emit_contraction", "emit_copy", "emit_relu", "emit_zero"]
 
@@ -68,7 +68,7 @@ def emit_contraction(
     accumulate: bool = False,
     init: Literal["zero"] | Operand | None = None,
     relu: bool = False,
-    tiling: Chooser | None = None,
+    tiling: Chooser = untiled,
     name: str = "contraction",
 ) -> Program:
     """The program of an einsum of two operands: ``out = init + sum of in0 * in1``, then ReLU if asked.
@@ -81,7 +81,7 @@ def emit_contraction(
         accumulate: add to what the output holds, instead of to ``init``.
         init: ``"zero"`` (also None), or an operand of the output's shape, zero strides broadcast: the tensor ``bias``.
         relu: apply ReLU to the sums.
-        tiling: chooses the tiles of the dims it is given; by default `schedule.choose`.
+        tiling: chooses the tiles of the dims it is given; `schedule` has some; by default roles are whole.
         name: of the program.
 
     Returns:
@@ -147,11 +147,11 @@ def emit_contraction(
         body.append(Step("ReLU", (acc, acc)))
     if acc != "out":
         body.append(Step("Copy", (acc, "out")))
-    return build(name, tuple(specs), dims, tiling(dims) if tiling else choose(dims, "contraction"), body, offsets)
+    return build(name, tuple(specs), dims, tiling(dims), body, offsets)
 
 
 def emit_copy(
-    source: Operand, out: Operand, equation: str | None = None, *, tiling: Chooser | None = None, name: str = "copy"
+    source: Operand, out: Operand, equation: str | None = None, *, tiling: Chooser = untiled, name: str = "copy"
 ) -> Program:
     """The program of ``out[i] = in0[i]``: a permutation, a broadcast, a conversion, by strides of any sign.
 
@@ -160,7 +160,7 @@ def emit_copy(
         out: no two of its elements may share a byte.
         equation: ``"abcd->dcba"``; by default both operands have the same indices in the same order. A letter of the
             output that is not in the source is broadcast.
-        tiling: chooses the tiles of the dims it is given; by default `schedule.choose`.
+        tiling: chooses the tiles of the dims it is given; `schedule` has some; by default roles are whole.
         name: of the program.
 
     Raises:
@@ -187,7 +187,7 @@ def emit_relu(
     out: Operand | None = None,
     equation: str | None = None,
     *,
-    tiling: Chooser | None = None,
+    tiling: Chooser = untiled,
     name: str = "relu",
 ) -> Program:
     """The program of ``out[i] = max(in0[i], 0)``, NaN kept; in place on the tensor ``out`` when no output is given.
@@ -196,7 +196,7 @@ def emit_relu(
         source: in0, or the tensor that is changed in place.
         out: of the same element type; no two of its elements may share a byte.
         equation: as for `emit_copy`.
-        tiling: chooses the tiles of the dims it is given; by default `schedule.choose`.
+        tiling: chooses the tiles of the dims it is given; `schedule` has some; by default roles are whole.
         name: of the program.
 
     Raises:
@@ -214,7 +214,7 @@ def emit_relu(
     return _elementwise(where, "ReLU", source, out, equation, tiling, name)
 
 
-def emit_zero(out: Operand, *, tiling: Chooser | None = None, name: str = "zero") -> Program:
+def emit_zero(out: Operand, *, tiling: Chooser = untiled, name: str = "zero") -> Program:
     """The program of ``out[i] = 0``.
 
     Raises:
@@ -231,7 +231,7 @@ def _elementwise(
     source: Operand | None,
     out: Operand,
     equation: str | None,
-    tiling: Chooser | None,
+    tiling: Chooser,
     name: str,
 ) -> Program:
     output = "".join(map(chr, range(ord("a"), ord("a") + len(out.shape))))
@@ -256,7 +256,7 @@ def _elementwise(
         name,
         tuple(specs),
         dims,
-        tiling(dims) if tiling else choose(dims, "elementwise"),
+        tiling(dims),
         [Step(operation, operands)],
         offsets,
     )

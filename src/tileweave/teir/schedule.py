@@ -1,8 +1,11 @@
 """Choosing tiles: which part of every axis a primitive consumes, and which part the schedule iterates.
 
-The choice is a deterministic rule of thumb. A contraction tile has about 64 x 256 outputs and 256 contracted steps, so
-that its panels stay in the caches of one core; a role takes its fastest dim, and more only while the tile is small. A
-divisor near the target is preferred, since a remainder doubles the branches of the schedule.
+Three choosers. `untiled` hands whole roles to a primitive and iterates only batch dims: right for a backend that blocks
+for its own caches and registers, and the default of the emitters. `contraction_tiles` and `elementwise_tiles` write the
+blocking into the schedule, for backends that run primitives as they stand. They are deterministic rules of thumb: a
+contraction tile has about 64 x 256 outputs and 256 contracted steps, so that its panels stay in the caches of one core;
+a role takes its fastest dim, and more only while the tile is small; a divisor near the target is preferred, since a
+remainder doubles the branches of the schedule.
 """
 
 from __future__ import annotations
@@ -11,7 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Chooser", "Dim", "Role", "Target", "Tiling", "choose", "fuse_dims", "untiled"]
+__all__ = [
+    "Chooser",
+    "Dim",
+    "Role",
+    "Target",
+    "Tiling",
+    "contraction_tiles",
+    "elementwise_tiles",
+    "fuse_dims",
+    "untiled",
+]
 
 Role = Literal["batch", "M", "N", "K"]
 
@@ -80,30 +93,45 @@ def untiled(dims: Sequence[Dim]) -> Tiling:
     return Tiling(tuple(1 if dim.role == "batch" else dim.extent for dim in dims), ("every role is consumed whole",))
 
 
-def choose(dims: Sequence[Dim], kind: Literal["contraction", "elementwise"]) -> Tiling:
-    """The tiling that emitters use: the same for the same dims, on every machine.
+def contraction_tiles(dims: Sequence[Dim]) -> Tiling:
+    """Tiles for reuse: about 64 x 256 outputs, 256 contracted steps.
 
     Args:
         dims: outermost first within each role.
-        kind: contractions tile for reuse, transposes for square tiles, other elementwise operations for long runs.
 
     Example:
         >>> m, n, k = Dim("m", 1000, (4000, 0, 4000), "M"), Dim("n", 50, (0, 4, 4), "N"), Dim("k", 90, (4, 200, 0), "K")
-        >>> print(choose((m, n, k), "contraction"))
+        >>> print(contraction_tiles((m, n, k)))
         M: m in tiles of 50 out of 1000
         N: n whole (50)
         K: k whole (90)
     """
-    targets = CONTRACTION
-    if kind == "elementwise":
-        targets = TRANSPOSE if _transposes(dims) else STREAM
+    return _tiles(dims, CONTRACTION)
+
+
+def elementwise_tiles(dims: Sequence[Dim]) -> Tiling:
+    """Square tiles where the operation transposes, long runs where it does not.
+
+    Args:
+        dims: outermost first within each role.
+
+    Example:
+        >>> m, n = Dim("m", 640, (4, 4000), "M"), Dim("n", 1000, (2560, 4), "N")
+        >>> print(elementwise_tiles((m, n)))
+        M: m in tiles of 64 out of 640
+        N: n in tiles of 50 out of 1000
+    """
+    return _tiles(dims, TRANSPOSE if _transposes(dims) else STREAM)
+
+
+def _tiles(dims: Sequence[Dim], targets: dict[str, Target]) -> Tiling:
     tiles = {dim.name: 1 for dim in dims}
     reasons = []
     for role, target in targets.items():
         taken = 1
-        words = []
+        words: list[str] = []
         for dim in reversed([dim for dim in dims if dim.role == role]):
-            tile = 1 if taken >= target.enough else _tile(dim.extent, target, taken)
+            tile = 1 if words and taken >= target.enough else _tile(dim.extent, target, taken)
             tiles[dim.name] = tile
             taken *= tile
             words.append(_say(dim, tile))
