@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from tileweave.errors import Incongruent, LayoutError, NotDivisible
+from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.layout.cute_algebra import (
     Tiler,
     as_layout,
@@ -131,16 +131,16 @@ def logical_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
 
 def _rest(tile: CuteLayout, total: int, layout: CuteLayout, where: str) -> CuteLayout:
     """The complement of the tile in [0, total), or the error that says what would divide."""
-    least = complement(tile)
-    period = tile.size * least.size
-    if total % period:
-        raise NotDivisible(
-            where,
-            f"{period}, the period of the tile, does not divide the size {total}",
-            inputs={"layout": layout, "tiler": tile},
-            legal=f"a size that {period} divides, or cover_divide, which pads to {-(-total // period) * period}",
-        )
-    return complement(tile, total)
+    try:
+        return complement(tile, total)
+    except NoLayout:
+        period = tile.size * complement(tile).size  # without any complement, that refusal stands
+    raise NotDivisible(
+        where,
+        f"{period}, the period of the tile, does not divide the size {total}",
+        inputs={"layout": layout, "tiler": tile},
+        legal=f"a size that {period} divides, or cover_divide, which pads to {-(-total // period) * period}",
+    )
 
 
 def _compose_all(layout: CuteLayout, parts: list[CuteLayout]) -> CuteLayout:

@@ -409,6 +409,9 @@ class CuteLayout:
     _flat: tuple[Pair, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if _plain_modes(self.shape, self.stride):
+            _set(self, "_flat", tuple(zip(self.shape, self.stride, strict=True)))  # type: ignore[arg-type]
+            return
         where = "CuteLayout(shape, stride)"
         shape = make_shape(self.shape, where)
         stride = _make_stride(self.stride, where)
@@ -423,9 +426,9 @@ class CuteLayout:
         if any(isinstance(d, Coord) for d in strides):
             strides = tuple(map(Coord.of, strides))
             stride = zip_shape(shape, iter(strides))
-        object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "stride", stride)
-        object.__setattr__(self, "_flat", tuple(zip(flat_tuple(shape), strides, strict=True)))
+        _set(self, "shape", shape)
+        _set(self, "stride", stride)
+        _set(self, "_flat", tuple(zip(flat_tuple(shape), strides, strict=True)))
 
     @property
     def flat(self) -> tuple[Pair, ...]:
@@ -497,6 +500,16 @@ class CuteLayout:
 
     def __str__(self) -> str:
         return f"{tuple_text(self.shape)}:{tuple_text(self.stride)}"
+
+
+def _plain_modes(shape: Any, stride: Any) -> bool:
+    """Whether these are flat tuples of plain integers, sound as they stand: the common case, decided quickly."""
+    if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
+        return False
+    for n in shape:
+        if type(n) is not int or n < 1:
+            return False
+    return all(type(d) is int for d in stride)
 
 
 def _make_stride(value: Any, where: str) -> Stride:
