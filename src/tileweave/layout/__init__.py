@@ -10,6 +10,7 @@ from tileweave.layout.combine import (
     tile_of,
 )
 from tileweave.layout.composition import compose
+from tileweave.layout.convert import as_array, byte_strides, from_array, to_strides
 from tileweave.layout.exact import (
     BOUND,
     Replicas,
@@ -23,6 +24,7 @@ from tileweave.layout.exact import (
 )
 from tileweave.layout.inverse import complement, divide, left_inverse, product, right_inverse
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided
+from tileweave.layout.notation import parse, to_text
 from tileweave.layout.search import collision, holders, image, is_compact, is_contiguous, is_injective
 from tileweave.layout.slices import Piece, Pieces, slice_layout, slice_pieces
 
@@ -37,6 +39,8 @@ __all__ = [
     "Pieces",
     "Replicas",
     "Witness",
+    "as_array",
+    "byte_strides",
     "canonical_key",
     "carries",
     "collision",
@@ -46,6 +50,7 @@ __all__ = [
     "direct_sum",
     "direct_sum_of",
     "divide",
+    "from_array",
     "from_carries",
     "group",
     "holders",
@@ -55,6 +60,7 @@ __all__ = [
     "is_injective",
     "left_inverse",
     "normalize",
+    "parse",
     "product",
     "recover",
     "right_inverse",
@@ -64,4 +70,6 @@ __all__ = [
     "strided",
     "tile",
     "tile_of",
+    "to_strides",
+    "to_text",
 ]

@@ -1,158 +1,151 @@
-"""What it takes to turn one layout of a tensor into another: nothing, registers, lanes, shared memory or devices.
+"""NumPy arrays and layouts: shape, strides and offset both ways, and the one function between elements and bytes.
 
-Both layouts send logical elements to named hardware axes. For every level of the machine the question is the same: with
-the axes below that level forgotten, is every place where an element must be a place where it already is? The
-outermost level at which it is not decides the means.
+Layouts count elements; NumPy and TEIR count bytes. `byte_strides` is the only place where one becomes the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, Undecided
-from tileweave.layout.exact import same_map
-from tileweave.layout.layout import Coord, Iter, Layout
+from tileweave.errors import LayoutError
+from tileweave.layout.combine import group
+from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, strided
 
-__all__ = ["LEVELS", "Conversion", "Level", "Means", "conversion"]
-
-Level = Literal["register", "lane", "warp", "device"]
-Means = Literal["nothing", "registers", "lanes", "shared", "devices"]
-
-ORDER: tuple[Level, ...] = ("register", "lane", "warp", "device")
-MEANS: Mapping[Level, Means] = {"register": "registers", "lane": "lanes", "warp": "shared", "device": "devices"}
-
-LEVELS: Mapping[str, Level] = {
-    "reg": "register", "register": "register", "m": "register",
-    "lane": "lane", "laneid": "lane",
-    "warp": "warp", "warpid": "warp", "wg": "warp", "wgid": "warp",
-    "gpu": "device", "gpuid": "device", "device": "device", "node": "device", "block": "device", "cta": "device",
-}  # fmt: skip
-"""The level of each axis name; pass `levels` for other names."""
-
-BOUND = 1 << 24
-"""The most (element, source, target) triples that are compared one by one."""
+__all__ = ["Strides", "as_array", "byte_strides", "from_array", "to_strides"]
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """What a conversion needs.
+class Strides(NamedTuple):
+    """A strided array without its memory: extents, strides and offset, all in one unit (elements or bytes)."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def from_array(array: IntArray, base: IntArray | None = None, axis: str = DEFAULT_AXIS) -> Layout:
+    """The layout of an array's elements: ``layout.at(u, array.shape)`` is the place of ``array[u]``, in elements.
 
     Args:
-        means: the cheapest means that suffices: nothing; a permutation of registers within each thread; a lane shuffle
-            within each warp; shared memory within each block; or moving between devices.
-        level: the outermost level at which an element is not yet where it must be; None for nothing.
-        element: one logical index that has to move so far, and
-        target: the coordinate that it must reach; None where the proof is structural.
-    """
-
-    means: Means
-    level: Level | None
-    element: int | None = None
-    target: Coord | None = None
-
-
-def conversion(source: Layout, target: Layout, levels: Mapping[str, Level] | None = None) -> Conversion:
-    """The cheapest means by which a tensor held as `source` comes to be held as `target`; replicas count as holders.
-
-    Args:
-        source, target: core layouts of one tensor: equal sizes, indices row-major.
-        levels: axis name -> "register", "lane", "warp" or "device"; left out, `LEVELS`.
+        array: a NumPy array with at least one element, of any strides.
+        base: an array of the same dtype whose first element is place 0; by default the array itself.
+        axis: the axis on which the elements lie.
 
     Raises:
-        Incongruent: the sizes differ. LayoutError: an axis without a level.
-        Undecided: replicas, and more than `BOUND` comparisons.
+        LayoutError: the array is empty, or lies between elements.
 
     Example:
-        >>> rows = Layout(((4, {"lane": 1}), (2, {"reg": 1})))
-        >>> columns = Layout(((4, {"reg": 1}), (2, {"lane": 1})))
-        >>> conversion(rows, rows).means, conversion(rows, columns).means
-        ('nothing', 'lanes')
-
-    Source: own.
+        >>> a = np.arange(24, dtype=np.int32).reshape(4, 6)
+        >>> print(from_array(a[::-1, ::2], a))
+        (4:-6@m, 3:2@m) + 18@m
     """
-    where = "conversion(source, target)"
-    if source.size != target.size:
-        raise Incongruent(
-            where, f"sizes {source.size} and {target.size} differ", inputs={"source": source, "target": target}
+    where = "from_array(array, base)"
+    inputs = {"array": f"shape {array.shape}, strides {array.strides} bytes, dtype {array.dtype}"}
+    if not array.size:
+        raise LayoutError(where, "an empty array has no layout", inputs=inputs)
+    if base is not None and base.dtype != array.dtype:
+        raise LayoutError(where, f"the base has dtype {base.dtype}", inputs=inputs, legal=f"{array.dtype}")
+    step = array.dtype.itemsize
+    start = 0 if base is None else _address(array) - _address(base)
+    strides = [s if n > 1 else 0 for n, s in zip(array.shape, array.strides, strict=True)]
+    if any(s % step for s in (*strides, start)):
+        raise LayoutError(
+            where, "the elements are not whole elements apart", inputs=inputs, legal=f"multiples of {step} bytes"
         )
-    level_of = dict(LEVELS if levels is None else levels)
-    for axis in {*_used(source), *_used(target)}:
-        if level_of.get(axis) not in ORDER:
+    return strided(array.shape, [s // step for s in strides], start // step, axis)
+
+
+def _address(array: IntArray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def to_strides(layout: Layout, shape: Sequence[int] | None = None, axis: str = DEFAULT_AXIS) -> Strides:
+    """The array view in elements: one stride per dimension of the shape, by default one dimension per iter of D.
+
+    Raises:
+        LayoutError: the layout is replicated or leaves the axis.
+        NoLayout: the layout does not group by the shape, or a dimension needs more than one stride.
+
+    Example:
+        >>> to_strides(Layout(((4, 8), (8, 1))), (2, 2, 8))
+        Strides(shape=(2, 2, 8), strides=(16, 8, 1), offset=0)
+    """
+    where = "to_strides(layout, shape)"
+    if (
+        layout.replica
+        or any(a != axis for it in layout.shard for a in it.stride.axes)
+        or layout.offset.axes
+        not in (
+            (),
+            (axis,),
+        )
+    ):
+        raise LayoutError(where, f"the layout is not one array on the axis {axis}", inputs={"layout": layout})
+    if shape is None:
+        return Strides(layout.extents, tuple(it.stride[axis] for it in layout.shard), layout.offset[axis])
+    strides = []
+    for k, block in enumerate(group(layout, shape)):
+        if len(block) > 1:
             raise LayoutError(
-                where, f"axis {axis} has no level", legal=f"levels={{{axis!r}: one of {', '.join(ORDER)}}}"
+                where,
+                f"dimension {k} needs {len(block)} strides",
+                inputs={"layout": layout, "shape": tuple(shape)},
+                legal="a dimension per iter, in order: " + ", ".join(map(str, block)),
             )
-    for k in reversed(range(len(ORDER))):
-        kept = {axis for axis, level in level_of.items() if ORDER.index(level) >= k}
-        if not _contained(target, source, kept, where):
-            at, place = _example(target, source, kept)
-            return Conversion(MEANS[ORDER[k]], ORDER[k], at, place)
-    return Conversion("nothing", None)
+        strides.append(block[0].stride[axis] if block else 0)
+    return Strides(tuple(int(n) for n in shape), tuple(strides), layout.offset[axis])
 
 
-def _used(layout: Layout) -> set[str]:
-    return set(layout.offset.axes) | {a for it in layout.shard + layout.replica for a in it.stride.axes}
+def byte_strides(view: Strides | Layout, itemsize: int) -> Strides:
+    """The same array counted in bytes: strides and offset times `itemsize`, the extents unchanged.
+
+    Args:
+        view: strides in elements, or a layout (see `to_strides`).
+        itemsize: bytes per element, positive.
+
+    Example:
+        >>> byte_strides(Strides((2, 3), (3, 1), 4), 8)
+        Strides(shape=(2, 3), strides=(24, 8), offset=32)
+    """
+    if not isinstance(itemsize, int) or itemsize < 1:
+        raise LayoutError("byte_strides(view, itemsize)", f"itemsize {itemsize!r} is not a positive integer")
+    elements = to_strides(view) if isinstance(view, Layout) else view
+    return Strides(elements.shape, tuple(s * itemsize for s in elements.strides), elements.offset * itemsize)
 
 
-def _project(layout: Layout, kept: set[str]) -> Layout:
-    """The layout with all other axes forgotten."""
+def as_array(
+    buffer: np.ndarray[Any, Any], layout: Layout, shape: Sequence[int] | None = None, axis: str = DEFAULT_AXIS
+) -> np.ndarray[Any, Any]:
+    """The view of a flat buffer that a layout describes: ``view[u] = buffer[layout.at(u, shape)]``; no copy.
 
-    def cut(stride: Coord) -> Coord:
-        return Coord(tuple((axis, value) for axis, value in stride.terms if axis in kept))
+    Args:
+        buffer: a one-dimensional contiguous array.
+        layout: places in elements of the buffer.
+        shape: the shape of the view; by default one dimension per iter of D.
+        axis: the axis that counts the buffer's elements.
 
-    replica = tuple(Iter(it.extent, cut(it.stride)) for it in layout.replica if cut(it.stride))
-    return Layout(tuple(Iter(it.extent, cut(it.stride)) for it in layout.shard), replica, cut(layout.offset))
+    Raises:
+        LayoutError: the layout leaves the buffer, or is not one strided array.
 
-
-def _contained(target: Layout, source: Layout, kept: set[str], where: str) -> bool:
-    """Whether every target place of every element is among its source places, on the kept axes."""
-    a, b = _project(target, kept), _project(source, kept)
-    if not a.replica and not b.replica:
-        return same_map(a, b)
-    if same_map(a, b, replicas="set"):
-        return True
-    return _missing(a, b, where) is None
-
-
-def _missing(a: Layout, b: Layout, where: str) -> tuple[int, Coord] | None:
-    """The first element of `a` with a place that `b` does not hold, and that place."""
-    many = a.size * prod(it.extent for it in a.replica) * prod(it.extent for it in b.replica)
-    if many > BOUND:
-        raise Undecided(where, f"{many} places would have to be compared", facts={"bound": BOUND})
-    axes = sorted(_used(a) | _used(b))
-    if not axes:
-        return None
-    places, held = _places(a, axes), _places(b, axes)
-    found = (places[:, :, None, :] == held[:, None, :, :]).all(axis=3).any(axis=2)
-    bad = np.argwhere(~found)
-    if not bad.size:
-        return None
-    x, r = (int(v) for v in bad[0])
-    return x, Coord(tuple((axis, int(v)) for axis, v in zip(axes, places[x, r], strict=True)))
-
-
-def _places(layout: Layout, axes: list[str]) -> np.ndarray[Any, Any]:
-    """An array (element, replica, axis) of coordinates."""
-    index = np.arange(layout.size)
-    base = np.zeros((layout.size, len(axes)), dtype=np.int64)
-    for k, axis in enumerate(axes):
-        base[:, k] = layout.offset[axis]
-    for it in reversed(layout.shard):
-        digit, index = index % it.extent, index // it.extent
-        for k, axis in enumerate(axes):
-            base[:, k] += digit * it.stride[axis]
-    extra = np.array([[r[axis] for axis in axes] for r in layout.replicas()], dtype=np.int64)
-    return base[:, None, :] + extra[None, :, :]
-
-
-def _example(target: Layout, source: Layout, kept: set[str]) -> tuple[int | None, Coord | None]:
-    """An element that has to move, where listing is cheap."""
-    try:
-        found = _missing(_project(target, kept), _project(source, kept), "conversion(source, target)")
-    except Undecided:
-        return None, None
-    return found if found is not None else (None, None)
+    Example:
+        >>> as_array(np.arange(6), Layout(((3, 1), (2, 3))))
+        array([[0, 3],
+               [1, 4],
+               [2, 5]])
+    """
+    where = "as_array(buffer, layout, shape)"
+    if buffer.ndim != 1 or not buffer.flags.c_contiguous:
+        raise LayoutError(where, f"the buffer has shape {buffer.shape}", legal="one contiguous dimension")
+    low, high = layout.bounds(axis)
+    if low < 0 or high >= buffer.size:
+        raise LayoutError(
+            where,
+            f"the layout takes {low}..{high}, outside the buffer",
+            inputs={"layout": layout},
+            legal=f"0..{buffer.size - 1}",
+        )
+    view = byte_strides(to_strides(layout, shape, axis), buffer.dtype.itemsize)
+    start = view.offset // buffer.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(buffer[start:], view.shape, view.strides)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import LayoutError, Undecided
+from tileweave.errors import Undecided
 from tileweave.layout.exact import BOUND, ZERO, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -30,7 +30,7 @@ from tileweave.layout.layout import (
     iter_of,
 )
 
-__all__ = ["collision", "holders", "image", "is_compact", "is_contiguous", "is_injective", "set_key"]
+__all__ = ["collision", "holders", "image", "is_compact", "is_contiguous", "is_injective", "set_key", "set_normal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,18 +352,48 @@ def _sums(rows: Iterable[tuple[int, int]], where: str, layout: object) -> IntArr
 def set_key(replica: Iterable[Iter]) -> Hashable:
     """A hashable value, equal for two sign-normal replica lists exactly if their sums are the same set.
 
-    Multiples are absorbed first (Axe's C2 with ``q <= e``, which is exact). A part whose sums are distinct has the
-    normal form of `normalize`; any other is listed, up to `BOUND` points, and written as iters if it can be.
-
     Raises:
         Undecided: a part whose replicas collide has more than `BOUND` points.
 
     Source: Axe, appendix A.2.2, without the gap condition (own).
     """
-    iters = [it for it in replica if it.extent > 1 and it.stride]
+    kept, rest = _set_parts(replica)
+    return normal_replica(kept)[0], frozenset((axes, frozenset(points)) for axes, points, _ in rest)
+
+
+def set_normal(replica: Iterable[Iter]) -> tuple[Iter, ...]:
+    """A short replica list with the same set of sums: distinct sums if there is such a list, else multiples absorbed.
+
+    It is unique for the set in the first case.
+
+    Raises:
+        Undecided: a part whose replicas collide has more than `BOUND` points.
+
+    Source: Axe, appendix A, rules C0 and C2 (own form).
+    """
+    kept, rest = _set_parts(replica)
+    left: list[Iter] = []
+    for axes, points, iters in rest:
+        inside = [_restrict(it, axes) for it in iters]
+        left += [it for it in inside if it.stride] if len(points) > 1 else []
+    return normal_replica([*kept, *left])[0]
+
+
+def _restrict(it: Iter, axes: tuple[str, ...]) -> Iter:
+    return iter_of(it.extent, coord_of_terms(tuple(t for t in it.stride.terms if t[0] in axes)))
+
+
+def _set_parts(
+    replica: Iterable[Iter],
+) -> tuple[list[Iter], list[tuple[tuple[str, ...], set[Coord], list[Iter]]]]:
+    """Iters with distinct sums, and the sets that no such iters give, each with its axes and iters that give it.
+
+    Multiples are absorbed first (Axe's C2 with ``q <= e``, which is exact). A part whose sums are distinct is kept; any
+    other is listed, up to `BOUND` points, and factored if it can be.
+    """
     kept: list[Iter] = []
-    points: list[Hashable] = []
-    for part in _connected(absorb(iters)):
+    rest: list[tuple[tuple[str, ...], set[Coord], list[Iter]]] = []
+    for part in _connected(absorb(it for it in replica if it.extent > 1 and it.stride)):
         if _relation(part, [], Layout((), tuple(part))) is None:
             kept += part
             continue
@@ -372,10 +402,10 @@ def set_key(replica: Iterable[Iter]) -> Hashable:
         for axes, piece in _split_axes(line.axes, {line.decode(int(v)) for v in values}):
             factors = _factors(sorted(piece, key=lambda c: tuple(c[a] for a in axes)))
             if factors is None:
-                points.append((axes, frozenset(piece)))
+                rest.append((axes, piece, part))
             else:
                 kept += factors
-    return normal_replica(kept)[0], frozenset(points)
+    return kept, rest
 
 
 def absorb(iters: Iterable[Iter]) -> list[Iter]:
@@ -453,19 +483,6 @@ def _factors(points: list[Coord]) -> list[Iter] | None:
             if deeper is not None:
                 return [iter_of(extent, stride), *deeper]
     return None
-
-
-def require_injective(layout: Layout, where: str) -> None:
-    """Raise a `LayoutError` that names two colliding indices, unless the layout is injective."""
-    pair = collision(layout)
-    if pair:
-        raise LayoutError(
-            where,
-            f"indices {pair[0]} and {pair[1]} share a coordinate",
-            inputs={"layout": layout},
-            legal="an injective layout",
-            facts={"witness": pair},
-        )
 
 
 def set_quotient(

@@ -1,0 +1,183 @@
+"""Axe's own names for the algebra: canonicalize, group, tile, tile_of, slice, direct_sum, span, admits, bind.
+
+Everything is row-major, as in the paper: the last iter, and the last dimension of a shape, is fastest.
+
+Example:
+    >>> from tileweave.layout import axe
+    >>> L = axe.parse("(2:192, 8:8, 3:64, 8:1)")
+    >>> print(axe.slice(L, (16, 24), ((0, 8), (8, 24))))
+    (8:8@m, 2:64@m, 8:1@m) + 64@m
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm, prod
+
+from tileweave.errors import LayoutError, NoLayout
+from tileweave.layout.combine import (
+    Blocks,
+    common_refinement,
+    direct_sum,
+    direct_sum_of,
+    group,
+    spans,
+    tile,
+    tile_of,
+)
+from tileweave.layout.exact import Replicas, normalize, same_map
+from tileweave.layout.layout import Coord, Iter, Layout, iter_of, layout_of
+from tileweave.layout.notation import parse, to_text
+from tileweave.layout.search import holders, set_normal
+from tileweave.layout.slices import Pieces, slice_layout, slice_pieces
+
+__all__ = [
+    "Blocks",
+    "Coord",
+    "Iter",
+    "Layout",
+    "Pieces",
+    "admits",
+    "bind",
+    "canonicalize",
+    "common_refinement",
+    "direct_sum",
+    "direct_sum_of",
+    "group",
+    "groups",
+    "holders",
+    "intersect",
+    "parse",
+    "same_map",
+    "slice",
+    "slice_pieces",
+    "span",
+    "tile",
+    "tile_of",
+    "to_text",
+]
+
+Region = Sequence[tuple[int, int]]
+"""A box, as one half-open interval (begin, end) per dimension."""
+
+
+def canonicalize(layout: Layout, replicas: Replicas = "set") -> Layout:
+    """The canonical layout with the same map: D by D0 and D1, R and O without the gap condition.
+
+    Args:
+        layout: any layout.
+        replicas: ``"set"`` is the paper's meaning: replicas that collide are absorbed (C2) or factored anew;
+            ``"multiset"`` keeps their number.
+
+    Example:
+        >>> print(canonicalize(parse("(2:12, 3:4, 4:1) + [2:-3, 3:3]")))
+        (24:1@m) + [4:3@m] - 3@m
+
+    Source: Axe, section 3.3 and appendix A.
+    """
+    normal = normalize(layout)
+    if replicas == "multiset" or not normal.replica:
+        return normal
+    return layout_of(normal.shard, set_normal(normal.replica), normal.offset)
+
+
+def admits(layout: Layout, shape: Sequence[int]) -> bool:
+    """True exactly if the shape has as many points as D: then coordinates under it are linear indices.
+
+    Source: Axe, section 2.3.
+    """
+    return all(isinstance(n, int) and n > 0 for n in shape) and prod(shape) == layout.size
+
+
+def groups(layout: Layout, shape: Sequence[int]) -> bool:
+    """True exactly if D splits into one block per dimension of the shape.
+
+    Example:
+        >>> L = parse("(1:6, 6:1, 4:8)")
+        >>> groups(L, (1, 2, 12)), groups(L, (4, 6))
+        (True, False)
+
+    Source: Axe, section 3.3 and appendix B.
+    """
+    if not admits(layout, shape):
+        return False
+    try:
+        group(layout, shape)
+    except NoLayout:
+        return False
+    return True
+
+
+def span(layout: Layout) -> Coord:
+    """``max - min + 1`` of the values, on every axis that the layout's iters use (1 elsewhere, not shown).
+
+    Example:
+        >>> print(span(parse("(2:112@Col, 128:1@Lane, 112:1@Col)")))
+        224@Col + 128@Lane
+
+    Source: Axe, section 2.3 and lemma C.1.
+    """
+    return Coord(tuple(spans(layout).items()))
+
+
+def slice(layout: Layout, shape: Sequence[int], region: Region) -> Layout:
+    """``L[R : S]``: the layout of the region R of the shape S, or the witness that it has no single layout.
+
+    Args:
+        layout: a layout that admits the shape.
+        shape: S.
+        region: R, one (begin, end) per dimension.
+
+    Raises:
+        NoLayout: no single layout; `slice_pieces` covers the region with several.
+
+    Source: Axe, section 3.3 and appendix E.
+    """
+    begin, end = [b for b, _ in region], [e for _, e in region]
+    return slice_layout(layout, shape, begin, [e - b for b, e in zip(begin, end, strict=True)])
+
+
+def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
+    """The layout with its leading dimensions fixed: ``y -> L(coords, y)``, the loops that are left to one thread.
+
+    Args:
+        layout: a layout that groups by ``shape`` followed by the rest.
+        coords: one coordinate per dimension of `shape`.
+        shape: the extents of the leading dimensions; their product divides the layout's size.
+
+    Example:
+        >>> work = parse("(16:128, 8:8, 2:4, 4:1) + 2112")
+        >>> print(bind(work, (3, 5), (16, 8)))
+        (8:1@m) + 2536@m
+
+    Source: Axe, section 3.1 (binding loops to threads).
+    """
+    where = "bind(layout, coords, shape)"
+    lead = prod(shape)
+    inputs = {"layout": layout, "coords": tuple(coords), "shape": tuple(shape)}
+    if len(coords) != len(shape) or lead < 1 or layout.size % lead:
+        raise LayoutError(where, f"{lead} threads do not divide {layout.size} points", inputs=inputs)
+    rest = layout.size // lead
+    inner = group(layout, (lead, rest))[1]
+    start = layout_of(layout.shard, (), layout.offset).at([*coords, 0], [*shape, rest])
+    return layout_of(inner, layout.replica, start)
+
+
+def intersect(a: Iter, b: Iter) -> Iter:
+    """The iter whose values are exactly those that both iters take: both start at zero, so there always is one.
+
+    Example:
+        >>> print(intersect(Iter(12, 2), Iter(5, 3)))
+        3:6@m
+
+    Source: Axe, section 3.4 (K intersection).
+    """
+    if a.extent == 1 or b.extent == 1 or not a.stride or not b.stride or a.stride.axes != b.stride.axes:
+        return iter_of(1, Coord())
+    s, t = a.stride.terms[0][1], b.stride.terms[0][1]
+    if t * a.stride != s * b.stride or (s > 0) != (t > 0):
+        return iter_of(1, Coord())
+    period = lcm(s, t)
+    steps = min((a.extent - 1) * abs(s) // period, (b.extent - 1) * abs(t) // period)
+    stride = Coord(tuple((n, v * period // abs(s)) for n, v in a.stride.terms))
+    return iter_of(steps + 1, stride if steps else Coord())
