@@ -68,7 +68,7 @@ def from_modes(modes: Sequence[Pair], zero: Any = 0) -> CuteLayout:
         return new_layout(1, zero)
     if len(modes) == 1:
         return new_layout(*modes[0])
-    return new_layout(tuple([n for n, _d in modes]), tuple([d for _n, d in modes]))
+    return new_layout(tuple([n for n, _d in modes]), tuple([d for _n, d in modes]), tuple(modes))
 
 
 def as_layout(value: Any, where: str) -> CuteLayout:
@@ -287,9 +287,10 @@ def _refine(shape: Shape, modes: list[list[Pair]]) -> CuteLayout:
         else:
             shapes.append(tuple([n for n, _d in found]))
             strides.append(tuple([d for _n, d in found]))
+    flat = tuple([pair for found in modes for pair in found])
     if len(shape) == len(modes) and tuple not in map(type, shape):
-        return new_layout(tuple(shapes), tuple(strides))
-    return new_layout(zip_shape(shape, iter(shapes)), zip_shape(shape, iter(strides)))
+        return new_layout(tuple(shapes), tuple(strides), flat)
+    return new_layout(zip_shape(shape, iter(shapes)), zip_shape(shape, iter(strides)), flat)
 
 
 def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:

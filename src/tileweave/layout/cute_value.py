@@ -523,16 +523,14 @@ def _make_stride(value: Any, where: str) -> Stride:
     return number
 
 
-def new_layout(shape: Any, stride: Any) -> CuteLayout:
+def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) -> CuteLayout:
     """A layout from parts that are known to be sound: no checks, for results of the algebra."""
     self = object.__new__(CuteLayout)
     _set(self, "shape", shape)
     _set(self, "stride", stride)
-    flat = (
-        ((shape, stride),)
-        if type(shape) is not tuple
-        else tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True))
-    )
+    if flat is None:
+        nested = type(shape) is tuple
+        flat = tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True)) if nested else ((shape, stride),)
     _set(self, "_flat", flat)
     return self
 
@@ -544,9 +542,11 @@ def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
     """The layout whose modes are the given layouts; a single one stands for itself unless `keep` asks for a tuple."""
     if len(layouts) == 1 and not keep:
         return layouts[0]
-    if layouts and any(isinstance(a.zero, Coord) for a in layouts):  # mixed strides become coordinates together
-        return CuteLayout(tuple(a.shape for a in layouts), tuple(a.stride for a in layouts))
-    return new_layout(tuple(a.shape for a in layouts), tuple(a.stride for a in layouts))
+    shape, stride = tuple([a.shape for a in layouts]), tuple([a.stride for a in layouts])
+    flat = tuple([pair for a in layouts for pair in a.flat])
+    if any(type(d) is Coord for _n, d in flat):  # mixed strides become coordinates together
+        return CuteLayout(shape, stride)
+    return new_layout(shape, stride, flat)
 
 
 def select_modes(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
