@@ -7,6 +7,7 @@ from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu,
 from tileweave.teir.interpret import interpret, tile_address
 from tileweave.teir.lower import Explanation, eligibility, explain
 from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
+from tileweave.teir.profiles import as_document, as_tileweave
 from tileweave.teir.program import (
     Axis,
     First,
@@ -51,6 +52,8 @@ __all__ = [
     "Rule",
     "TensorSpec",
     "Tiling",
+    "as_document",
+    "as_tileweave",
     "byte_bounds",
     "contraction_tiles",
     "demote",
