@@ -1,6 +1,7 @@
 """TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
 
 from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
+from tileweave.teir.coverage import uninitialised, unwritten
 from tileweave.teir.document import from_json, schema, to_json
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
 from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu, emit_zero
@@ -84,6 +85,8 @@ __all__ = [
     "split",
     "tile_address",
     "to_json",
+    "uninitialised",
     "untiled",
+    "unwritten",
     "verify",
 ]

@@ -10,7 +10,7 @@ Source: TEIR, sections 10.2 to 10.4.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from random import Random
@@ -106,11 +106,12 @@ def interpret(
     memories = {spec.name: _scratch(spec.size_bytes) for spec in program.tensors if spec.role == "scratch"}
     memories |= _operands(program, arrays)
     with np.errstate(all="ignore"):
-        _Run(program, memories, order, Random(seed)).forest()
+        run = Run(program, memories, order, Random(seed))
+        run.forest(run.compute)
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class Memory:
     """The bytes that hold a tensor, the position of its base among them, and what keeps them alive."""
 
     data: NDArray[np.uint8]
@@ -118,12 +119,12 @@ class _Memory:
     owner: Any
 
 
-def _scratch(size_bytes: int) -> _Memory:
+def _scratch(size_bytes: int) -> Memory:
     data = np.full(size_bytes, 0xA5, np.uint8)  # a value that no program may rely on
-    return _Memory(data, 0, data)
+    return Memory(data, 0, data)
 
 
-def _operands(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, _Memory]:
+def _operands(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Memory]:
     expected = {spec.name: spec for spec in program.tensors if spec.role != "scratch"}
     for name in arrays:
         if name not in expected:
@@ -151,7 +152,7 @@ def _refused(program: Program, name: str, why: str) -> VerifyError:
     )
 
 
-def _memory(array: NDArray[Any]) -> _Memory:
+def _memory(array: NDArray[Any]) -> Memory:
     """All bytes of the array that owns the data of this one, and where this one's first element lies in them."""
     owner = array
     below: Any = array
@@ -161,13 +162,17 @@ def _memory(array: NDArray[Any]) -> _Memory:
         below = getattr(below, "base", None)
     low, high = np.lib.array_utils.byte_bounds(owner)
     raw = (ctypes.c_uint8 * (high - low)).from_address(low)
-    return _Memory(np.asarray(memoryview(raw).cast("B")), array.__array_interface__["data"][0] - low, owner)
+    return Memory(np.asarray(memoryview(raw).cast("B")), array.__array_interface__["data"][0] - low, owner)
 
 
-class _Run:
+Apply = Callable[[Id, OperationSpec, tuple[str, ...], list[NDArray[np.int64]]], None]
+"""What a step does: node, operation, tensor names, and for each the positions of its elements in its memory."""
+
+
+class Run:
     """One traversal of the schedule: the current indices, and the memory that they address."""
 
-    def __init__(self, program: Program, memories: dict[str, _Memory], order: Order, random: Random) -> None:
+    def __init__(self, program: Program, memories: dict[str, Memory], order: Order, random: Random) -> None:
         self.program = program
         self.memories = memories
         self.order = order
@@ -178,8 +183,11 @@ class _Run:
         self.position = {spec.name: k for k, spec in enumerate(program.tensors)}
         self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in program.tensors}
         self.indices: dict[Id, int] = {}
+        self.apply: Apply = self.compute
 
-    def forest(self) -> None:
+    def forest(self, apply: Apply) -> None:
+        """Executes the schedule; every step of every invocation goes through ``apply``."""
+        self.apply = apply
         for root in self.program.roots:
             self.node(root)
 
@@ -228,11 +236,16 @@ class _Run:
         moves = [[self.move(name, inner, step) for name in names] for step in steps]
         if self.independent(spec, names, tiles, moves):
             for move in moves:
-                self.step(spec, names, [tile + by for tile, by in zip(tiles, move, strict=True)])
+                self.apply(node.id, spec, names, [tile + by for tile, by in zip(tiles, move, strict=True)])
         else:  # elements of the tile meet each other: one point after the other
             for point in range(len(tiles[-1])):
                 for move in moves:
-                    self.step(spec, names, [tile[point : point + 1] + by for tile, by in zip(tiles, move, strict=True)])
+                    self.apply(
+                        node.id,
+                        spec,
+                        names,
+                        [tile[point : point + 1] + by for tile, by in zip(tiles, move, strict=True)],
+                    )
 
     def tile(self, name: str, free: list[Axis], inner: list[Axis]) -> NDArray[np.int64]:
         """The address of every point of the free axes, relative to the tensor's memory, in row-major order."""
@@ -263,7 +276,10 @@ class _Run:
                 facts={"rule": "address.in-bounds", "path": f"node {node.id!r}", "indices": dict(self.indices)},
             )
 
-    def step(self, spec: OperationSpec, names: tuple[str, ...], addresses: list[NDArray[np.int64]]) -> None:
+    def compute(
+        self, node: Id, spec: OperationSpec, names: tuple[str, ...], addresses: list[NDArray[np.int64]]
+    ) -> None:
+        """The operation's meaning on the bytes of its operands."""
         values = [self.read(name, at) for name, at in zip(names, addresses, strict=True)]
         result = spec.step(tuple(values[:-1]), values[-1])
         dtype = self.dtypes[names[-1]]
