@@ -102,52 +102,64 @@ def emit_contraction(
     Source: TEIR, sections 10.7.5 to 10.7.7; the choice of roles is our own.
     """
     where = f"emit_contraction({equation!r}, ..)"
-    if len(operands) != 2:
-        raise GraphError(where, f"{len(operands)} operands are given", legal="two operands")
-    if accumulate and init is not None:
-        raise GraphError(
-            where, "both accumulate and init are given", legal="one initial value: what out holds, or init"
-        )
-    inputs, output = _parse(where, equation, 2)
-    terms = [*zip(inputs, operands, strict=True), (output, out)]
-    bias = init if isinstance(init, Operand) else None
-    if bias is not None:
-        terms.append((output, bias))
-    extents = _extents(where, terms)
-    _check_output(where, output, out)
-    for letter in output:
-        if letter not in "".join(inputs):
-            raise GraphError(where, f"letter {letter!r} of the output is in no input", inputs=_shown(terms))
-    wide = contraction_dtype(*(operand.dtype for operand in operands), out.dtype)
-    if bias is not None and is_float(bias.dtype) != is_float(wide):
-        raise DtypeError(where, f"a {bias.dtype} init does not fit {wide} sums", legal="convert it first")
-    names = ["in0", "in1", "out"] + (["bias"] if bias is not None else [])
+    inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init)
+    biased = len(terms) == 4
+    wide = contraction_dtype(*(operand.dtype for _, operand in terms))
+    names = ("in0", "in1", "out", "bias")[: len(terms)]
     specs = [TensorSpec(n, op.dtype, "in") for n, (_, op) in zip(names, terms, strict=True)]
     specs[2] = TensorSpec("out", out.dtype, "inout" if accumulate else "out")
     strides = [_letter_strides(letters, operand) for letters, operand in terms]
     offsets = [operand.offset_bytes for _, operand in terms]
-    acc = "out"
-    if wide != out.dtype:
-        acc = "acc"
+    extents = _extents(where, terms)
+    acc = "out" if wide == out.dtype else "acc"
+    if acc == "acc":
         packed, size_bytes = _packed(output, extents, strides[2], width_bytes(wide))
         specs.append(TensorSpec("acc", wide, "scratch", size_bytes))
         strides.append(packed)
         offsets.append(0)
     dims, swapped = _contraction_dims(inputs, output, extents, strides)
     sources = ("in1", "in0") if swapped else ("in0", "in1")
-    body: list[Step] = []
-    if bias is not None:
-        body.append(Step("Copy", ("bias", acc)))
-    elif not accumulate:
-        body.append(Step("Zero", (acc,)))
-    elif acc != "out":
-        body.append(Step("Copy", ("out", acc)))
-    body.append(Step("Contraction", (*sources, acc), reduces=True))
+    body = [*_initial(acc, accumulate, biased), Step("Contraction", (*sources, acc), reduces=True)]
     if relu:
         body.append(Step("ReLU", (acc, acc)))
-    if acc != "out":
+    if acc == "acc":
         body.append(Step("Copy", (acc, "out")))
     return build(name, tuple(specs), dims, tiling(dims), body, offsets)
+
+
+def _contraction_terms(
+    where: str,
+    equation: str,
+    operands: Sequence[Operand],
+    out: Operand,
+    accumulate: bool,
+    init: Literal["zero"] | Operand | None,
+) -> tuple[list[str], str, list[Term]]:
+    """The letters of the inputs and of the output, and every operand with its letters; or why they do not fit."""
+    if len(operands) != 2:
+        raise GraphError(where, f"{len(operands)} operands are given", legal="two operands")
+    if accumulate and init is not None:
+        legal = "one initial value: what out holds, or init"
+        raise GraphError(where, "both accumulate and init are given", legal=legal)
+    inputs, output = _parse(where, equation, 2)
+    terms = [*zip(inputs, operands, strict=True), (output, out)]
+    if isinstance(init, Operand):
+        terms.append((output, init))
+    _extents(where, terms)
+    _check_output(where, output, out)
+    for letter in output:
+        if letter not in "".join(inputs):
+            raise GraphError(where, f"letter {letter!r} of the output is in no input", inputs=_shown(terms))
+    return inputs, output, terms
+
+
+def _initial(acc: str, accumulate: bool, biased: bool) -> list[Step]:
+    """What stands before the sum: the bias, zero, or what the output holds."""
+    if biased:
+        return [Step("Copy", ("bias", acc))]
+    if not accumulate:
+        return [Step("Zero", (acc,))]
+    return [Step("Copy", ("out", acc))] if acc != "out" else []
 
 
 def emit_copy(
