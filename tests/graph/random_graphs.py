@@ -69,7 +69,7 @@ Step = Callable[[Random, Value, str, list[Value]], Value | None]
 
 def view(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     x = v.tensor
-    how = rng.integers(0, 8)
+    how = rng.integers(0, 11)
     if how == 0:
         return v.through(tw.permute(x, tuple(rng.permutation(x.ndim))))
     if how == 1:
@@ -97,6 +97,16 @@ def view(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
             return None
         return v.through(tw.select(x, dim, int(rng.integers(0, x.shape[dim]))))
     dim = int(rng.integers(0, x.ndim))
+    if how == 8:
+        return v.through(tw.repeat(x, int(rng.integers(1, 4)), dim))
+    if how == 9:
+        mode = "reflect" if all(x.shape) and rng.random() < 0.5 else "constant"
+        width = [(int(rng.integers(0, 4)), int(rng.integers(0, 3))) if k == dim else (0, 0) for k in range(x.ndim)]
+        return v.through(tw.pad(x, width, mode, 5))
+    if how == 10:
+        other = source(rng, x.shape, dtype)
+        parts = [x, other.tensor, x][: int(rng.integers(1, 4))]
+        return Value(tw.interleave(parts, dim), max(v.size, other.size), v.error)
     other = source(rng, tuple(int(rng.integers(1, 4)) if k == dim else n for k, n in enumerate(x.shape)), dtype)
     parts = [x, other.tensor] if rng.random() < 0.5 else [other.tensor, x, x]
     return Value(tw.concat(parts, dim), max(v.size, other.size), v.error)

@@ -1,6 +1,8 @@
 """Tensor expression graphs: immutable nodes, operators, selectors, their meaning in NumPy, sharding and gradients."""
 
+from tileweave.graph.assemble import interleave, ones, pad, repeat, stride, zeros
 from tileweave.graph.evaluate import evaluate
+from tileweave.graph.generate import arange, normal, random_integers, uniform
 from tileweave.graph.grad import grad
 from tileweave.graph.nodes import (
     ArrayData,
@@ -97,6 +99,7 @@ __all__ = [
     "TensorType",
     "absolute",
     "add",
+    "arange",
     "as_tensor",
     "broadcast_to",
     "cast",
@@ -115,6 +118,7 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "interleave",
     "less",
     "less_equal",
     "linear",
@@ -128,14 +132,19 @@ __all__ = [
     "minimum",
     "multiply",
     "negative",
+    "normal",
     "not_equal",
+    "ones",
+    "pad",
     "partition",
     "permute",
     "power",
     "problems",
     "product",
+    "random_integers",
     "relu",
     "remainder",
+    "repeat",
     "resolve",
     "select",
     "sigmoid",
@@ -144,12 +153,15 @@ __all__ = [
     "softmax",
     "sqrt",
     "squeeze",
+    "stride",
     "subtract",
     "sum",
     "tanh",
     "topological",
     "transpose",
+    "uniform",
     "unsqueeze",
     "verify",
     "where",
+    "zeros",
 ]

@@ -58,12 +58,11 @@ def evaluate(tensors: Sequence[Tensor], bind: Mapping[Source, Array] | None = No
 def gather(tensor: Tensor, values: Mapping[Tensor, Array]) -> Array:
     """The whole tensor as a new array, read through its selectors from the arrays that it stands on."""
     out = np.empty(tensor.shape, tensor.dtype)
-    for piece in resolve(tensor, tensor.type.box):
-        place = tuple(slice(a, b) for a, b in zip(piece.box.start, piece.box.stop, strict=True))
+    for piece in resolve(tensor, tensor.type.box, lattices=True):
         if piece.origin is None:
-            out[place] = piece.fill
+            out[piece.place] = piece.fill
         else:
-            out[place] = view(values[piece.origin], piece.origin.type.box, piece.map, piece.box)
+            out[piece.place] = view(values[piece.origin], piece.origin.type.box, piece.map, piece.box)
     return out
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph import operators as op
+from tileweave.graph.assemble import interleave, pad
 from tileweave.graph.nodes import Operation, Selector, Source, Tensor, TensorType, topological
-from tileweave.graph.select import broadcast_to, concat, full, permute, slice_, unsqueeze
+from tileweave.graph.select import SEGMENTS, broadcast_to, full, permute, slice_, unsqueeze
 from tileweave.space import AffineMap, Box
 
 __all__ = ["GRADIENTS", "grad"]
@@ -229,18 +230,34 @@ GRADIENTS: dict[str, Rule] = {
 
 
 def _selector_gradient(selector: Selector, dy: Tensor) -> dict[str, Tensor]:
-    if selector.kind == "concat":
-        dim, low, parts = selector.parameter("dim"), 0, {}
-        for name, part in selector.inputs:
-            box = dy.type.box.with_range(dim, low, low + part.shape[dim])
-            parts[name] = slice_(dy, box)
-            low += part.shape[dim]
-        return parts
+    if selector.kind in SEGMENTS:
+        return _assembly_gradient(selector, dy)
     if selector.kind == "full":
         return {}
     (name, x) = selector.inputs[0]
     map = AffineMap(selector.parameter("matrix"), selector.parameter("offset"), len(selector.out.shape))
     return {name: _scatter(map, x.type, dy)}
+
+
+def _assembly_gradient(selector: Selector, dy: Tensor) -> dict[str, Tensor]:
+    """Per input the sum over its segments of dy there, put back where the segment read."""
+    dim = selector.parameter("dim")
+    parts: dict[Tensor, Tensor] = {}
+    for segment in SEGMENTS[selector.kind](selector):
+        x = segment.source
+        if x is None or not segment.count:
+            continue
+        rank = len(dy.shape)
+        box = dy.type.box.with_range(dim, segment.start, segment.start + segment.count)
+        part = slice_(dy, box, [segment.step if k == dim else 1 for k in range(rank)])
+        part = _spread(part, dim, segment.sign, segment.first, x.shape[dim])
+        parts[x] = op.add(parts[x], part) if x in parts else part
+    # a tensor that is an input twice is told its whole gradient once
+    out: dict[str, Tensor] = {}
+    for name, x in selector.inputs:
+        if x in parts:
+            out[name] = parts.pop(x)
+    return out
 
 
 def _scatter(map: AffineMap, kind: TensorType, dy: Tensor) -> Tensor:
@@ -274,12 +291,6 @@ def _spread(x: Tensor, dim: int, step: int, start: int, extent: int) -> Tensor:
     if count == 0:
         return zeros(extent)
     if step > 1 and count > 1:
-        pieces = []
-        for k in range(count):
-            pieces.append(slice_(x, x.type.box.with_range(dim, k, k + 1)))
-            if k < count - 1:
-                pieces.append(zeros(step - 1))
-        x = concat(pieces, dim)
-    before, after = start, extent - start - x.shape[dim]
-    parts = [zeros(before)] * bool(before) + [x] + [zeros(after)] * bool(after)
-    return concat(parts, dim)
+        gaps = interleave([x, *[zeros(count)] * (step - 1)], dim)
+        x = slice_(gaps, gaps.type.box.with_range(dim, 0, (count - 1) * step + 1))
+    return pad(x, [(start, extent - start - x.shape[dim]) if k == dim else (0, 0) for k in range(len(x.shape))])

@@ -10,7 +10,8 @@ Source: Tapestry, "Selector Expressions and Tensor Views".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,20 @@ from numpy.lib.stride_tricks import as_strided
 
 from tileweave.errors import GraphError
 from tileweave.graph.nodes import Selector, Tensor, TensorType, Value
-from tileweave.space import AffineMap, Box
+from tileweave.space import AffineMap, Box, Lattice
 
 __all__ = [
+    "SEGMENTS",
     "SELECTORS",
     "Piece",
+    "Segment",
     "broadcast_to",
     "concat",
     "flip",
     "full",
     "getitem",
     "permute",
+    "register_assembly",
     "resolve",
     "select",
     "slice_",
@@ -44,29 +48,75 @@ class Piece:
     """A part of a requested box and where its values are.
 
     Args:
-        box: the part, in coordinates of the requested tensor.
+        box: the part, in coordinates of the requested tensor; with a lattice, that lattice's own coordinates from 0.
         origin: the tensor that holds the values, or None for a generated constant.
-        map: from coordinates of the requested tensor to coordinates of `origin`.
+        map: from coordinates of `box` to coordinates of `origin`; every row has at most one coefficient.
         fill: the constant, where `origin` is None.
+        lattice: the stepped part of the requested tensor that the piece fills, where that is not a box.
     """
 
     box: Box
     origin: Tensor | None
     map: AffineMap
     fill: Value = None
+    lattice: Lattice | None = None
 
     @property
     def region(self) -> Box:
         """The least box of the origin that holds every value of the piece."""
         return self.map.cover(self.box)
 
+    @property
+    def place(self) -> tuple[slice, ...]:
+        """Where the piece goes, as slices of an array that holds the whole requested tensor."""
+        if self.lattice is None:
+            return tuple(slice(a, b) for a, b in zip(self.box.start, self.box.stop, strict=True))
+        axes = zip(self.lattice.start, self.lattice.shape, self.lattice.step, strict=True)
+        return tuple(slice(a, a + n * s, s) for a, n, s in axes)
 
-def resolve(tensor: Tensor, box: Box) -> list[Piece]:
+    def along(self, dim: int, first: int, count: int, step: int = 1) -> Piece:
+        """The part of the piece at coordinates ``first + step * j`` of one dimension of its box, for ``j < count``."""
+        if step == 1 or count == 1:
+            lattice = self.lattice
+            if lattice is None:
+                return replace(self, box=self.box.with_range(dim, first, first + count))
+        else:
+            lattice = self.lattice or Lattice(self.box.start, self.box.shape, (1,) * self.box.rank)
+        # in coordinates of the new lattice, from 0
+        origin = self.box.start if self.lattice is None else (0,) * self.box.rank
+        shift = tuple(first if k == dim else a for k, a in enumerate(origin))
+        scale = tuple(step if k == dim else 1 for k in range(self.box.rank))
+        shape = tuple(count if k == dim else n for k, n in enumerate(self.box.shape))
+        start = tuple(a + s * (b - o) for a, s, b, o in zip(lattice.start, lattice.step, shift, origin, strict=True))
+        steps = tuple(s * c for s, c in zip(lattice.step, scale, strict=True))
+        inner = AffineMap(
+            tuple(tuple(c if j == k else 0 for j in range(len(scale))) for k, c in enumerate(scale)), shift
+        )
+        return Piece(Box.of(shape), self.origin, self.map.after(inner), self.fill, Lattice(start, shape, steps))
+
+    def boxes(self) -> Iterator[Piece]:
+        """The piece as pieces without a lattice: one for each point of its stepped dimensions."""
+        if self.lattice is None:
+            yield self
+            return
+        lattice = self.lattice
+        wide = [n if s > 1 and n > 1 else 1 for n, s in zip(lattice.shape, lattice.step, strict=True)]
+        for point in Box.of(wide):
+            starts = tuple(a + s * i for a, s, i in zip(lattice.start, lattice.step, point, strict=True))
+            shape = tuple(1 if w > 1 else n for w, n in zip(wide, lattice.shape, strict=True))
+            back = tuple(i - a for i, a in zip(point, starts, strict=True))
+            inner = AffineMap(AffineMap.identity(len(back)).matrix, back, len(back))
+            yield Piece(Box(starts, shape), self.origin, self.map.after(inner), self.fill)
+
+
+def resolve(tensor: Tensor, box: Box, *, lattices: bool = False) -> list[Piece]:
     """Where the values of a box of a tensor come from: disjoint pieces that cover the box once.
 
     Args:
         tensor: any tensor.
         box: a region inside it. An empty box has no pieces.
+        lattices: whether a piece may be a stepped box (an interleave reads every n-th element); otherwise such a
+            piece is split into boxes.
 
     Source: own, after Tapestry "Selector Expressions and Tensor Views".
     """
@@ -78,7 +128,7 @@ def resolve(tensor: Tensor, box: Box) -> list[Piece]:
         piece = todo.pop()
         origin = piece.origin
         if origin is None or not isinstance(origin.producer, Selector):
-            done.append(piece)
+            done.extend((piece,) if lattices else piece.boxes())
         else:
             todo.extend(reversed(list(SELECTORS[origin.producer.kind](origin.producer, piece))))
     return done
@@ -110,7 +160,7 @@ def view(block: np.ndarray[Any, Any], block_box: Box, map: AffineMap, box: Box) 
 
 def _through(map_of: Callable[[Selector], AffineMap]) -> Callable[[Selector, Piece], Iterator[Piece]]:
     def rule(selector: Selector, piece: Piece) -> Iterator[Piece]:
-        yield Piece(piece.box, selector.inputs[0][1], map_of(selector).after(piece.map))
+        yield replace(piece, origin=selector.inputs[0][1], map=map_of(selector).after(piece.map))
 
     return rule
 
@@ -120,33 +170,81 @@ def _affine(selector: Selector) -> AffineMap:
     return AffineMap(matrix, offset, len(selector.out.shape))
 
 
-def _concat_pieces(selector: Selector, piece: Piece) -> Iterator[Piece]:
-    dim = selector.parameter("dim")
-    row, at = piece.map.matrix[dim], piece.map.offset[dim]
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Where a part of one dimension of an assembled tensor comes from.
+
+    The results at ``start + step * j`` for ``0 <= j < count`` are the values of `source` at ``first + sign * j``, or a
+    constant where `source` is None.
+    """
+
+    start: int
+    count: int
+    source: Tensor | None
+    first: int = 0
+    sign: int = 1
+    step: int = 1
+    fill: Value = None
+
+
+def assembled(segments: Callable[[Selector], Iterator[Segment]]) -> Callable[[Selector, Piece], Iterator[Piece]]:
+    """The rule of a selector that assembles its result from segments along its parameter ``dim``."""
+
+    def rule(selector: Selector, piece: Piece) -> Iterator[Piece]:
+        dim = selector.parameter("dim")
+        for segment in segments(selector):
+            if segment.count:
+                yield from _segment_piece(segment, dim, piece)
+
+    return rule
+
+
+def _segment_piece(segment: Segment, dim: int, piece: Piece) -> Iterator[Piece]:
+    """The part of a piece that falls into one segment, read from the segment's source."""
+    row, at = piece.map.matrix[dim], piece.map.offset[dim] - segment.start
     moving = next((k for k, c in enumerate(row) if c), None)
-    low = 0
+    if moving is None:
+        if at % segment.step or not 0 <= at // segment.step < segment.count:
+            return
+        part = piece
+    else:
+        # the j with 0 <= (row[moving] * j + at) / step < count, a range of step |step / gcd|
+        c, low, high = row[moving], piece.box.start[moving], piece.box.stop[moving]
+        common = gcd(c, segment.step)
+        if at % common:
+            return
+        period = segment.step // common
+        phase = (-at // common) * pow(c // common, -1, period) % period
+        ends = (-at, (segment.count - 1) * segment.step - at)
+        first, last = (-(-ends[0] // c), ends[1] // c) if c > 0 else (-(-ends[1] // c), ends[0] // c)
+        first, last = max(first, low), min(last, high - 1)
+        first += (phase - first) % period
+        if first > last:
+            return
+        part = piece.along(moving, first, (last - first) // period + 1, period)
+    if segment.source is None:
+        yield replace(part, origin=None, fill=segment.fill)
+        return
+    # inside the source: first + sign * (row - start) / step, exact because the part holds only multiples of the step
+    row, at = part.map.matrix[dim], part.map.offset[dim] - segment.start
+    if moving is not None and part.box.shape[moving] == 1:
+        row, at = (0,) * len(row), row[moving] * part.box.start[moving] + at
+    exact = tuple(segment.sign * c // segment.step for c in row)
+    offset = segment.first + segment.sign * (at // segment.step)
+    matrix = tuple(exact if k == dim else r for k, r in enumerate(part.map.matrix))
+    offsets = tuple(offset if k == dim else b for k, b in enumerate(part.map.offset))
+    yield replace(part, origin=segment.source, map=AffineMap(matrix, offsets, part.map.inputs))
+
+
+def _concat_segments(selector: Selector) -> Iterator[Segment]:
+    dim, low = selector.parameter("dim"), 0
     for _, part in selector.inputs:
-        high = low + part.shape[dim]
-        box = piece.box
-        if moving is None:
-            inside = low <= at < high
-        else:
-            c, start, stop = row[moving], box.start[moving], box.stop[moving]
-            # the k with low <= c*k + at < high form one range, whatever the sign of c
-            ends = (low - at, high - 1 - at) if c > 0 else (high - 1 - at, low - at)
-            first, last = -(-ends[0] // c), ends[1] // c
-            first, last = max(first, start), min(last, stop - 1)
-            inside = first <= last
-            if inside:
-                box = box.with_range(moving, first, last + 1)
-        if inside:
-            offset = tuple(b - low if k == dim else b for k, b in enumerate(piece.map.offset))
-            yield Piece(box, part, AffineMap(piece.map.matrix, offset, piece.map.inputs))
-        low = high
+        yield Segment(low, part.shape[dim], part)
+        low += part.shape[dim]
 
 
 def _full_piece(selector: Selector, piece: Piece) -> Iterator[Piece]:
-    yield Piece(piece.box, None, piece.map, selector.parameter("value"))
+    yield replace(piece, origin=None, fill=selector.parameter("value"))
 
 
 SELECTORS: dict[str, Callable[[Selector, Piece], Iterator[Piece]]] = {
@@ -157,10 +255,23 @@ SELECTORS: dict[str, Callable[[Selector, Piece], Iterator[Piece]]] = {
     "squeeze": _through(_affine),
     "unsqueeze": _through(_affine),
     "broadcast": _through(_affine),
-    "concat": _concat_pieces,
     "full": _full_piece,
 }
 """Selector kind -> how a piece of its output reads its inputs."""
+
+SEGMENTS: dict[str, Callable[[Selector], Iterator[Segment]]] = {}
+"""Kind of a selector that assembles along one dimension -> its segments, which cover that dimension once."""
+
+
+def register_assembly(kind: str, segments: Callable[[Selector], Iterator[Segment]]) -> None:
+    """Adds a kind of selector that assembles its result along its parameter ``dim``; a taken name is refused."""
+    if kind in SELECTORS:
+        raise GraphError("register_assembly(kind, segments)", f"the name {kind!r} is taken", legal="a new name")
+    SEGMENTS[kind] = segments
+    SELECTORS[kind] = assembled(segments)
+
+
+register_assembly("concat", _concat_segments)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

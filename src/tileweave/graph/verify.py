@@ -29,7 +29,7 @@ from tileweave.graph.nodes import (
     TensorType,
 )
 from tileweave.graph.operators import OPERATORS
-from tileweave.graph.select import SELECTORS
+from tileweave.graph.select import SEGMENTS, SELECTORS
 from tileweave.space import AffineMap, Box
 
 __all__ = ["RULES", "problems", "verify"]
@@ -139,12 +139,38 @@ def _selector_inside(node: Selector) -> Iterator[str]:
             yield f"the view has {map.outputs} coordinates, input {name} has rank {len(tensor.shape)}"
         elif not tensor.type.box.contains(map.cover(node.out.box)):
             yield f"the view reads {map.cover(node.out.box)}, input {name} holds {tensor.type.box}"
-    if node.kind == "concat":
-        dim = parameters["dim"]
-        shapes = [tensor.shape for _, tensor in node.inputs]
-        joined = tuple(sum(s[k] for s in shapes) if k == dim else n for k, n in enumerate(shapes[0]))
-        if any(s[:dim] + s[dim + 1 :] != joined[:dim] + joined[dim + 1 :] for s in shapes) or joined != node.out.shape:
-            yield f"shapes {shapes} do not join to {node.out.shape} along dimension {dim}"
+    if node.kind in SEGMENTS:
+        yield from _segments_fit(node, parameters["dim"])
+
+
+def _segments_fit(node: Selector, dim: int) -> Iterator[str]:
+    """The segments cover the assembled dimension once, inside their sources, and the other extents agree."""
+
+    def rest(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(n for k, n in enumerate(shape) if k != dim)
+
+    segments = sorted((s for s in SEGMENTS[node.kind](node) if s.count), key=lambda s: s.start)
+    for segment in segments:
+        source = segment.source
+        if source is None:
+            continue
+        if len(source.shape) != len(node.out.shape) or rest(source.shape) != rest(node.out.shape):
+            yield f"a part of shape {source.shape} does not fit the result {node.out.shape} along dimension {dim}"
+            return
+        ends = sorted((segment.first, segment.first + segment.sign * (segment.count - 1)))
+        if ends[0] < 0 or ends[1] >= source.shape[dim]:
+            yield f"the view reads {ends[0]}..{ends[1]} of dimension {dim}, its input has extent {source.shape[dim]}"
+    place, extent = 0, node.out.shape[dim]
+    stepped = [s.step for s in segments if s.step > 1]
+    if stepped:  # turns: as many segments as the step, one for each remainder, all of one length
+        turns = [(s.start, s.step, s.count) for s in segments]
+        sound = turns == [(k, len(segments), segments[0].count) for k in range(len(segments))]
+        place = len(segments) * segments[0].count if sound else -1
+    else:
+        for segment in segments:
+            place = segment.start + segment.count if segment.start == place else -1
+    if place != extent:
+        yield f"the parts do not make the {extent} elements of dimension {dim} once each"
 
 
 def _names_differ(node: Operation) -> Iterator[str]:
