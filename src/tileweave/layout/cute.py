@@ -68,7 +68,8 @@ from tileweave.layout.cute_value import (
     weakly_congruent,
     zip_shape,
 )
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter
+from tileweave.layout.layout import Layout as CoreLayout
 from tileweave.layout.swizzle import (
     ComposedLayout,
     F2Map,
@@ -87,6 +88,7 @@ __all__ = [
     "CuteLayout",
     "E",
     "F2Map",
+    "Layout",
     "Swizzle",
     "XorLayout",
     "_",
@@ -108,6 +110,7 @@ __all__ = [
     "f2_from_layout",
     "f2_from_swizzle",
     "f2_to_layout",
+    "filter",
     "filter_layout",
     "filter_zeros",
     "flat_divide",
@@ -137,6 +140,7 @@ __all__ = [
     "select",
     "shape",
     "size",
+    "slice",
     "slice_",
     "slice_and_offset",
     "stride",
@@ -153,6 +157,13 @@ __all__ = [
     "zipped_divide",
     "zipped_product",
 ]
+
+
+Layout = CuteLayout
+"""CuTe's own name for the value."""
+
+filter = filter_layout
+"""CuTe's own name; Python's built-in keeps its name outside this module."""
 
 
 # --- constructors: first mode fastest
@@ -326,6 +337,10 @@ def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
     return slice_(layout, crd), layout(_zeroed(crd))
 
 
+slice = slice_
+"""CuTe's own name; Python's built-in keeps its name outside this module."""
+
+
 def _zeroed(crd: Any) -> Any:
     """The coordinate with 0 in place of every `_`."""
     if isinstance(crd, tuple):
@@ -435,11 +450,11 @@ def _term(token: str, sign: int) -> Any:
 # --- conversions to and from the core: two maps, two names
 
 
-def _core(pairs: list[tuple[int, Any]]) -> Layout:
-    return Layout(tuple(Iter(n, Coord.of(d)) for n, d in pairs))
+def _core(pairs: list[tuple[int, Any]]) -> CoreLayout:
+    return CoreLayout(tuple(Iter(n, Coord.of(d)) for n, d in pairs))
 
 
-def to_index_map(layout: CuteLayout) -> Layout:
+def to_index_map(layout: CuteLayout) -> CoreLayout:
     """The core layout with the same value at every **linear index**: the flat modes in reverse, since the core is
     row-major and CuTe is not.
 
@@ -450,7 +465,7 @@ def to_index_map(layout: CuteLayout) -> Layout:
     return _core(list(reversed(layout.flat)))
 
 
-def to_coordinate_map(layout: CuteLayout) -> Layout:
+def to_coordinate_map(layout: CuteLayout) -> CoreLayout:
     """The core layout with the same value at every **coordinate** of the top-level modes, under the row-major shape of
     their sizes: top-level order kept, each mode reversed inside.
 
@@ -461,7 +476,7 @@ def to_coordinate_map(layout: CuteLayout) -> Layout:
     return _core([pair for mode in layout for pair in reversed(mode.flat)])
 
 
-def _plain(core: Layout, where: str) -> None:
+def _plain(core: CoreLayout, where: str) -> None:
     if any(it.extent > 1 for it in core.replica) or core.offset:
         part = "replicas" if any(it.extent > 1 for it in core.replica) else f"the offset {core.offset}"
         raise NoLayout(
@@ -479,13 +494,13 @@ def _plain(core: Layout, where: str) -> None:
         )
 
 
-def _strides(core: Layout) -> list[tuple[int, Any]]:
+def _strides(core: CoreLayout) -> list[tuple[int, Any]]:
     """The iters with integer strides where all lie on the default axis, with coordinates otherwise."""
     one_axis = all(set(it.stride.axes) <= {DEFAULT_AXIS} for it in core.shard)
     return [(it.extent, it.stride[DEFAULT_AXIS] if one_axis else it.stride) for it in core.shard]
 
 
-def from_index_map(core: Layout) -> CuteLayout:
+def from_index_map(core: CoreLayout) -> CuteLayout:
     """The flat CuTe layout with the value of a core layout at every linear index; inverse of `to_index_map`.
 
     Raises:
@@ -498,7 +513,7 @@ def from_index_map(core: Layout) -> CuteLayout:
     return CuteLayout(tuple(n for n, _d in pairs), tuple(d for _n, d in pairs))
 
 
-def from_coordinate_map(core: Layout, shape: tuple[int, ...]) -> CuteLayout:
+def from_coordinate_map(core: CoreLayout, shape: tuple[int, ...]) -> CuteLayout:
     """The CuTe layout with one top-level mode per entry of `shape` and the values of `core` at its coordinates.
 
     Args:
@@ -523,7 +538,7 @@ def from_coordinate_map(core: Layout, shape: tuple[int, ...]) -> CuteLayout:
     return CuteLayout(tuple(m.shape for m in modes), tuple(m.stride for m in modes))
 
 
-def _mode_of(extent: int, pairs: Iterator[tuple[int, Any]], core: Layout, where: str) -> CuteLayout:
+def _mode_of(extent: int, pairs: Iterator[tuple[int, Any]], core: CoreLayout, where: str) -> CuteLayout:
     found: list[tuple[int, Any]] = []
     have = 1
     while have < extent:

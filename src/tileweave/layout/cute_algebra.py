@@ -182,50 +182,40 @@ def composition(a: Any, b: Any) -> Any:
 
     Source: CuTe; the decision is own (`cute_exact`).
     """
-    if isinstance(b, CuteLayout):
-        if isinstance(a, CuteLayout):
-            return _compose(a, b, "composition(a, b)")
-        if isinstance(a, Swizzle):
-            return ComposedLayout(a, 0, b)
-        if isinstance(a, ComposedLayout):
-            return replace(a, inner=_compose(a.inner, b, "composition(a, b)"))
-    elif isinstance(a, CuteLayout | ComposedLayout):
-        if isinstance(b, tuple | list):
-            return _by_mode(a, tuple(b))
-        if isinstance(b, Swizzle | ComposedLayout):
-            inner = b.inner if isinstance(b, ComposedLayout) else None
-            return _behind_swizzle(a, b, inner)
-        return composition(a, as_layout(b, "composition(a, b)"))
-    elif isinstance(a, Swizzle):
-        return _behind_swizzle(a, b, b.inner if isinstance(b, ComposedLayout) else None)
+    if isinstance(a, CuteLayout) and isinstance(b, CuteLayout):
+        return _compose(a, b, "composition(a, b)")
+    if isinstance(a, CuteLayout | ComposedLayout) and isinstance(b, tuple | list):
+        return _by_mode(a, tuple(b))
+    if isinstance(a, Swizzle | ComposedLayout) or isinstance(b, Swizzle | ComposedLayout):
+        return _compose_swizzled(a, b)
+    if isinstance(a, CuteLayout):
+        return _compose(a, as_layout(b, "composition(a, b)"), "composition(a, b)")
     raise LayoutError("composition(a, b)", f"cannot compose {a!r} with {b!r}", legal="layouts, tilers and swizzles")
 
 
-def _behind_swizzle(a: Any, b: Any, inner: CuteLayout | None) -> Any:
-    """``a o (swizzle o layout)``: equal swizzles cancel, and the identity in front changes nothing."""
-    where = "composition(a, b)"
-    if isinstance(a, Swizzle) and isinstance(b, Swizzle) and a == b:
-        return CuteLayout(1 << max(1, (a.source_mask | a.target_mask).bit_length()), 1)
-    if isinstance(a, Swizzle) and isinstance(b, ComposedLayout) and a == b.outer and not b.offset:
-        return b.inner
-    if isinstance(b, Swizzle):
-        return (
-            composition(a, ComposedLayout(b, 0, CuteLayout(a.size, 1))) if not isinstance(a, Swizzle) else _refuse(a, b)
+def _compose_swizzled(a: Any, b: Any) -> Any:
+    """Compositions with a swizzle on either side: a `ComposedLayout`, and less where the swizzles cancel."""
+    if isinstance(a, Swizzle) and isinstance(b, Swizzle):
+        if a == b:
+            return Swizzle(0, 0, 0)
+        raise LayoutError(
+            "composition(a, b)",
+            f"{a} o {b} is no single swizzle",
+            legal="maps over F2: f2_from_swizzle(a, bits).compose(f2_from_swizzle(b, bits))",
         )
-    if isinstance(a, CuteLayout) and inner is not None and coalesce(a) == CuteLayout(a.size, 1):
-        return b
-    raise LayoutError(
-        where,
-        "a swizzle inside a layout has no closed form here",
-        inputs={"a": a, "b": b},
-        legal="composition(swizzle, layout), or maps over F2: f2_from_layout(a).compose(f2_from_layout(b))",
-    )
-
-
-def _refuse(a: Swizzle, b: Swizzle) -> Any:
-    raise LayoutError(
-        "composition(a, b)", f"{a} o {b} is no single swizzle", legal="maps over F2: f2_from_swizzle(a, n).compose(...)"
-    )
+    if isinstance(b, Swizzle):
+        size = (a.inner if isinstance(a, ComposedLayout) else a).size
+        b = ComposedLayout(b, 0, CuteLayout(size, 1))
+    elif not isinstance(b, ComposedLayout):
+        b = as_layout(b, "composition(a, b)")
+    if isinstance(a, ComposedLayout):
+        return replace(a, inner=composition(a.inner, b))
+    if isinstance(b, ComposedLayout):
+        if a == b.outer and not b.offset and isinstance(a, Swizzle):
+            return b.inner
+        if isinstance(a, CuteLayout) and coalesce(a) == CuteLayout(a.size, 1) and b.cosize <= a.size:
+            return b
+    return ComposedLayout(a, 0, b)
 
 
 def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:

@@ -7,6 +7,7 @@ the points seen so far has no solution.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,13 +16,10 @@ import numpy as np
 from tileweave.errors import NoLayout, Undecided
 from tileweave.layout.cute_value import Pair
 
-__all__ = ["CHAINS", "integer_solution", "left_inverse_modes"]
+__all__ = ["WORK", "integer_solution", "left_inverse_modes"]
 
-CHAINS = 4096
-"""The most chains of boundaries that one search tries; beyond it the answer is `Undecided`."""
-
-POINTS = 1 << 12
-"""The greatest value range that the search accepts."""
+WORK = 1 << 20
+"""The most entries of linear systems that one search sets up; beyond it the answer is `Undecided`."""
 
 
 def integer_solution(rows: Sequence[Sequence[int]], values: Sequence[int]) -> list[int] | None:
@@ -71,8 +69,8 @@ def left_inverse_modes(layout: Sequence[Pair], where: str, inputs: dict[str, obj
         NoLayout: no layout does, proved by exhausting the chains; Undecided: a bound was passed.
     """
     top = sum(d * (n - 1) for n, d in layout)
-    if top >= POINTS:
-        raise Undecided(where, f"values up to {top} pass the search bound", inputs=inputs, facts={"bound": POINTS})
+    if top >= WORK:
+        raise _undecided(where, inputs)
     size = int(np.prod([n for n, _d in layout]))
     index = np.arange(size)
     values, rest = np.zeros(size, dtype=np.int64), index
@@ -80,17 +78,19 @@ def left_inverse_modes(layout: Sequence[Pair], where: str, inputs: dict[str, obj
         values, rest = values + rest % n * d, rest // n
     order = np.argsort(values)
     points = [(int(values[k]), int(index[k])) for k in order][1:]
-    primes = [p for p in range(2, top + 2) if all(p % q for q in range(2, int(p**0.5) + 1))]
-    tried = 0
+    values_sorted = [x for x, _y in points]
+    primes = _primes(top + 1)
+    tried = work = 0
     stack: list[list[int]] = [[1]]
     while stack:
         chain = stack.pop()
         tried += 1
-        if tried > CHAINS:
-            raise Undecided(where, f"more than {CHAINS} chains of strides", inputs=inputs, facts={"bound": CHAINS})
         for p in reversed(primes):
             end = chain[-1] * p
-            seen = [(x, y) for x, y in points if x < end]
+            seen = points[: bisect_left(values_sorted, end)]
+            work += (len(seen) + 1) * len(chain)
+            if work > WORK:
+                raise _undecided(where, inputs)
             solution = integer_solution([[x // q for q in chain] for x, _y in seen], [y for _x, y in seen])
             if not seen:
                 solution = [0] * len(chain)
@@ -112,6 +112,26 @@ def left_inverse_modes(layout: Sequence[Pair], where: str, inputs: dict[str, obj
             }
         },
     )
+
+
+def _undecided(where: str, inputs: dict[str, object]) -> Undecided:
+    return Undecided(
+        where,
+        f"the search for strides passed its bound of {WORK} equations",
+        inputs=inputs,
+        legal="a layout whose strides divide each other is decided at any size",
+        facts={"bound": WORK},
+    )
+
+
+def _primes(top: int) -> list[int]:
+    """All primes up to `top`."""
+    sieve = np.ones(top + 1, dtype=bool)
+    sieve[:2] = False
+    for p in range(2, int(top**0.5) + 1):
+        if sieve[p]:
+            sieve[p * p :: p] = False
+    return [int(p) for p in np.flatnonzero(sieve)]
 
 
 def _modes(chain: list[int], end: int, weights: list[int]) -> list[Pair]:

@@ -41,6 +41,7 @@ from tileweave.layout.cute_value import (
     zip_shape,
 )
 from tileweave.layout.layout import Coord
+from tileweave.layout.swizzle import ComposedLayout, Swizzle
 
 __all__ = [
     "Cover",
@@ -455,10 +456,35 @@ def _fill(block: CuteLayout, targets: Sequence[int], blocks: Sequence[int], orde
 # --- recast
 
 
-def upcast(layout: CuteLayout, factor: int) -> CuteLayout:
+def _recast_swizzle(layout: ComposedLayout, factor: int, up: bool, where: str) -> ComposedLayout:
+    """Up- or downcast behind a swizzle: its base moves by the bits of the factor."""
+    bits = factor.bit_length() - 1
+    outer = layout.outer
+    cast = upcast if up else downcast
+    if not isinstance(outer, Swizzle) or isinstance(layout.inner, ComposedLayout) or factor != 1 << bits:
+        raise LayoutError(
+            where, "only one swizzle over a layout can be recast, by a power of two", inputs={"layout": layout}
+        )
+    if up and ((outer.bits and outer.base < bits) or layout.offset % factor):
+        raise no_layout(
+            where,
+            f"{outer} with the offset {layout.offset} reorders elements inside a unit of {factor}",
+            inputs={"layout": layout},
+            legal=f"a base of at least {bits}, an offset that {factor} divides",
+            points=(layout.offset,),
+            values=(layout(0),),
+            condition=f"{bits} <= base",
+        )
+    base = max(outer.base - bits, 0) if up else outer.base + bits
+    offset = layout.offset // factor if up else layout.offset * factor
+    return ComposedLayout(Swizzle(outer.bits, base, outer.shift), offset, cast(layout.inner, factor))
+
+
+def upcast(layout: Any, factor: int) -> Any:
     """The layout in units of `factor` elements: every leaf loses the part that walks inside a unit.
 
     The leaves split into inner parts, which together fill a unit exactly once, and outer parts that step whole units.
+    Behind a swizzle, its base moves along.
 
     Raises:
         NotDivisible: a leaf ends inside a unit.
@@ -472,6 +498,8 @@ def upcast(layout: CuteLayout, factor: int) -> CuteLayout:
     """
     where = "upcast(layout, factor)"
     make_shape(factor, where)
+    if isinstance(layout, ComposedLayout):
+        return _recast_swizzle(layout, factor, True, where)
     outer: list[Pair] = []
     inner: list[Pair] = []
     for n, d in layout.flat:
@@ -503,7 +531,7 @@ def upcast(layout: CuteLayout, factor: int) -> CuteLayout:
     )
 
 
-def downcast(layout: CuteLayout, factor: int) -> CuteLayout:
+def downcast(layout: Any, factor: int) -> Any:
     """The layout in units of 1/factor: each element becomes `factor` contiguous ones, within the leaf of stride one.
 
     Raises:
@@ -517,6 +545,8 @@ def downcast(layout: CuteLayout, factor: int) -> CuteLayout:
     """
     where = "downcast(layout, factor)"
     make_shape(factor, where)
+    if isinstance(layout, ComposedLayout):
+        return _recast_swizzle(layout, factor, False, where)
     leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and n > 1), None)
     if leaf is None:
         leaf = next((k for k, (n, d) in enumerate(layout.flat) if n == 1), None)
@@ -538,7 +568,7 @@ def downcast(layout: CuteLayout, factor: int) -> CuteLayout:
     )
 
 
-def recast_layout(layout: CuteLayout, new_bits: int, old_bits: int) -> CuteLayout:
+def recast_layout(layout: Any, new_bits: int, old_bits: int) -> Any:
     """The layout of the same bits in elements of `new_bits` instead of `old_bits`.
 
     Example:

@@ -29,15 +29,8 @@ from tileweave.layout.lego_bijections import (
     reversal,
     xor_swizzle,
 )
-from tileweave.layout.lego_value import (
-    CHECK_BOUND,
-    Chain,
+from tileweave.layout.lego_numbers import (
     Dim,
-    GenP,
-    GroupBy,
-    OrderBy,
-    Piece,
-    RegP,
     check_index,
     choose,
     flat_index,
@@ -46,6 +39,7 @@ from tileweave.layout.lego_value import (
     proved_zero,
     tuple_index,
 )
+from tileweave.layout.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
 
 __all__ = [
     "CHECK_BOUND",

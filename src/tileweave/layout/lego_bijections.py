@@ -13,7 +13,8 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.index.expr import Expr
-from tileweave.layout.lego_value import GenP, GroupBy, OrderBy, RegP, choose, flat_index, make_dims, tuple_index
+from tileweave.layout.lego_numbers import choose, flat_index, make_dims, tuple_index
+from tileweave.layout.lego_value import GenP, GroupBy, OrderBy, RegP
 
 __all__ = ["antidiagonal", "bricks", "grouped", "hilbert", "morton", "permutation", "reversal", "xor_swizzle"]
 

@@ -18,7 +18,8 @@ from tileweave.errors import LayoutError, Undecided
 from tileweave.layout.cute_exact import coalesce_flat
 from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord, Layout
-from tileweave.layout.lego_value import GroupBy, OrderBy, tuple_index
+from tileweave.layout.lego_numbers import tuple_index
+from tileweave.layout.lego_value import GroupBy, OrderBy
 from tileweave.layout.swizzle import ComposedLayout, F2Map, XorLayout
 
 __all__ = [

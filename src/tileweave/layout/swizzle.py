@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
 from tileweave.layout.cute_value import CuteLayout, IntTuple, Stride, flat_tuple, make_shape, tuple_text, zip_shape
+from tileweave.layout.f2 import F2Map
 from tileweave.layout.layout import Coord
 
 __all__ = [
@@ -130,7 +130,7 @@ class ComposedLayout:
     Args:
         outer: a `Swizzle` or a `CuteLayout`, applied last.
         offset: added to the inner value.
-        inner: a `CuteLayout` with integer strides, which gives the shape (first mode fastest).
+        inner: a layout with integer values, composed or not, which gives the shape (first mode fastest).
 
     Example:
         >>> tile = ComposedLayout(Swizzle(3, 3, 3), 0, CuteLayout((8, 64), (64, 1)))
@@ -142,18 +142,17 @@ class ComposedLayout:
 
     outer: Swizzle | CuteLayout
     offset: int
-    inner: CuteLayout
+    inner: CuteLayout | ComposedLayout
 
     def __post_init__(self) -> None:
-        if isinstance(self.inner.zero, Coord):
+        if isinstance(self.inner, CuteLayout) and isinstance(self.inner.zero, Coord):
             raise LayoutError(
                 "ComposedLayout(outer, offset, inner)",
                 "the inner layout has coordinate strides",
                 inputs={"inner": self.inner},
                 legal="integer strides",
             )
-        low = self.offset + sum(min(0, d * (n - 1)) for n, d in self.inner.flat)
-        high = self.offset + sum(max(0, d * (n - 1)) for n, d in self.inner.flat)
+        low, high = (self.offset + bound for bound in _bounds(self.inner))
         limit = self.outer.size if isinstance(self.outer, CuteLayout) else None
         if low < 0 or (limit is not None and high >= limit):
             raise LayoutError(
@@ -198,167 +197,15 @@ class ComposedLayout:
         return f"{self.outer} o {self.offset} o {self.inner}"
 
 
+def _bounds(layout: CuteLayout | ComposedLayout) -> tuple[int, int]:
+    """The least and the greatest value; 0 stands for the least of a composed layout, which is never negative."""
+    if isinstance(layout, ComposedLayout):
+        return 0, layout.cosize - 1
+    low = sum(min(0, d * (n - 1)) for n, d in layout.flat)
+    return low, sum(max(0, d * (n - 1)) for n, d in layout.flat)
+
+
 # --- linear maps over F2
-
-
-@dataclass(frozen=True, slots=True)
-class F2Map:
-    """A linear map on bits: the image of x is the XOR of the columns at the set bits of x.
-
-    Args:
-        columns: the images of the basis bits, lowest first, as bit patterns.
-        rows: how many bits the values have; every column fits.
-
-    Example:
-        >>> swap = F2Map((0b10, 0b01), 2)
-        >>> [swap(x) for x in range(4)], swap.inverse() == swap
-        ([0, 2, 1, 3], True)
-
-    Source: own; the maps of Triton's linear layouts.
-    """
-
-    columns: tuple[int, ...]
-    rows: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", tuple(self.columns))
-        for j, column in enumerate(self.columns):
-            if type(column) is not int or not 0 <= column < 1 << self.rows:
-                raise LayoutError(
-                    "F2Map(columns, rows)", f"column {j} is {column!r}", legal=f"patterns of {self.rows} bits"
-                )
-
-    @classmethod
-    def identity(cls, bits: int) -> F2Map:
-        """The map that keeps every pattern of so many bits."""
-        return cls(tuple(1 << j for j in range(bits)), bits)
-
-    @property
-    def bits(self) -> int:
-        """The number of input bits."""
-        return len(self.columns)
-
-    @property
-    def size(self) -> int:
-        """The number of input patterns."""
-        return 1 << len(self.columns)
-
-    def __call__(self, index: Any) -> Any:
-        """The image of a pattern: an integer in [0, size), an integer array, or an index expression."""
-        if isinstance(index, int):
-            if not 0 <= index < self.size:
-                raise LayoutError("F2Map(index)", f"{index} is out of range", legal=f"0..{self.size - 1}")
-            return reduce(lambda out, j: out ^ (self.columns[j] if index >> j & 1 else 0), range(self.bits), 0)
-        if (
-            isinstance(index, np.ndarray)
-            and index.size
-            and not (int(index.min()) >= 0 and int(index.max()) < self.size)
-        ):
-            raise LayoutError("F2Map(index)", "an index is out of range", legal=f"0..{self.size - 1}")
-        out: Any = 0 * index
-        for j, column in enumerate(self.columns):
-            if column:
-                out = out ^ (index // (1 << j) % 2 * column)
-        return out
-
-    def compose(self, inner: F2Map) -> F2Map:
-        """The map ``x -> self(inner(x))``."""
-        if inner.rows > self.bits:
-            raise Incongruent("F2Map.compose(inner)", f"values of {inner.rows} bits for a map of {self.bits} bits")
-        return F2Map(tuple(self(column) for column in inner.columns), self.rows)
-
-    def _eliminate(self) -> tuple[dict[int, tuple[int, int]], list[int]]:
-        """Pivot bit -> (reduced column, the inputs that make it), and a basis of the kernel."""
-        pivots: dict[int, tuple[int, int]] = {}
-        kernel = []
-        for j, column in enumerate(self.columns):
-            made = 1 << j
-            while column:
-                top = column.bit_length() - 1
-                if top not in pivots:
-                    pivots[top] = (column, made)
-                    break
-                column, made = column ^ pivots[top][0], made ^ pivots[top][1]
-            else:
-                kernel.append(made)
-        return pivots, kernel
-
-    @property
-    def rank(self) -> int:
-        """The dimension of the image."""
-        return len(self._eliminate()[0])
-
-    def kernel(self) -> tuple[int, ...]:
-        """A basis of the patterns that go to 0."""
-        return tuple(self._eliminate()[1])
-
-    def greatest(self) -> int:
-        """The greatest value, as a number."""
-        best = 0
-        for column, _made in sorted((found for found in self._eliminate()[0].values()), reverse=True):
-            best = max(best, best ^ column)
-        return best
-
-    def is_injective(self) -> bool:
-        """Whether no two patterns have the same image."""
-        return self.rank == self.bits
-
-    def is_surjective(self) -> bool:
-        """Whether every pattern of `rows` bits is an image."""
-        return self.rank == self.rows
-
-    def solve(self, value: int) -> int | None:
-        """Some pattern whose image is `value`, or None if there is none."""
-        pivots, _kernel = self._eliminate()
-        made = 0
-        while value:
-            top = value.bit_length() - 1
-            if top not in pivots:
-                return None
-            value, made = value ^ pivots[top][0], made ^ pivots[top][1]
-        return made
-
-    def inverse(self) -> F2Map:
-        """The inverse of a bijective map.
-
-        Raises:
-            NoLayout: the map is not square, or two patterns (the witness) have the same image.
-        """
-        kernel = self.kernel()
-        if kernel:
-            raise no_layout(
-                "F2Map.inverse()",
-                f"{kernel[0]} and 0 both go to 0",
-                inputs={"map": self},
-                legal="a bijective map",
-                points=(0, kernel[0]),
-                values=(0, 0),
-                condition="f(x) = f(y) only if x = y",
-            )
-        if self.bits != self.rows:
-            missing = next(1 << r for r in range(self.rows) if self.solve(1 << r) is None)
-            raise no_layout(
-                "F2Map.inverse()",
-                f"{missing} is no image",
-                inputs={"map": self},
-                legal="a bijective map",
-                points=(),
-                values=(missing,),
-                condition="every pattern is an image",
-            )
-        return F2Map(tuple(self._solved(1 << r) for r in range(self.rows)), self.bits)
-
-    def _solved(self, value: int) -> int:
-        found = self.solve(value)
-        return 0 if found is None else found
-
-    def matrix(self) -> np.ndarray[Any, Any]:
-        """The bit matrix: row r, column j is bit r of the image of basis bit j."""
-        out = np.zeros((self.rows, self.bits), dtype=np.uint8)
-        for j, column in enumerate(self.columns):
-            for r in range(self.rows):
-                out[r, j] = column >> r & 1
-        return out
 
 
 def _log2(extent: int) -> int | None:
@@ -369,7 +216,8 @@ def f2_from_layout(layout: CuteLayout | ComposedLayout, rows: int | None = None)
     """The F2 map of a layout's linear index (first mode fastest), which exists iff the layout is linear over F2.
 
     A strided layout is linear iff its size is a power of two, no value is negative, and the images of its basis
-    bits have pairwise disjoint bits; behind a swizzle, iff the inner part is and the offset is 0.
+    bits have pairwise disjoint bits; a composed layout is linear where its parts
+    are and the offset is 0, and else is decided by listing its values.
 
     Args:
         layout: integer strides.
@@ -456,12 +304,21 @@ def _f2_from_composed(layout: ComposedLayout, rows: int | None) -> F2Map:
             condition="the size is a power of two",
         )
     columns = tuple(int(layout(1 << j)) for j in range(bits))
-    inner = tuple(layout.offset + layout.inner(1 << j) for j in range(bits))
-    sound = isinstance(layout.outer, Swizzle) and not layout.offset and not any(c < 0 for c in inner)
-    if not (sound and sum(inner) == reduce(lambda a, b: a | b, inner, 0)):
+    if not (layout.offset == 0 and _is_linear(layout.inner) and _is_linear(layout.outer)):
         _enumerate_linear(layout, columns, bits, where)
     need = max((c.bit_length() for c in columns), default=0)
     return F2Map(columns, need if rows is None else rows)
+
+
+def _is_linear(part: Swizzle | CuteLayout | ComposedLayout) -> bool:
+    """Whether a part is linear over F2 by itself, without enumeration of the whole."""
+    if isinstance(part, Swizzle):
+        return True
+    try:
+        f2_from_layout(part)
+    except NoLayout:
+        return False
+    return True
 
 
 def _enumerate_linear(layout: ComposedLayout, columns: tuple[int, ...], bits: int, where: str) -> None:
@@ -486,7 +343,7 @@ def _enumerate_linear(layout: ComposedLayout, columns: tuple[int, ...], bits: in
         want = np.zeros_like(index)
         for j, c in enumerate(columns):
             want ^= (index >> j & 1) * c
-        bad = np.flatnonzero(layout(index) != want)
+        bad = np.flatnonzero(np.asarray(layout(index)) != want)
         if bad.size:
             x = int(index[bad[0]])
             top = 1 << (x.bit_length() - 1)

@@ -1,0 +1,177 @@
+"""Linear maps over F2: bit matrices, whose addition is XOR.
+
+An index is the set of its binary digits; a map is given by the images of the basis bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import Incongruent, LayoutError
+from tileweave.layout.cute_exact import no_layout
+
+__all__ = ["F2Map"]
+
+
+@dataclass(frozen=True, slots=True)
+class F2Map:
+    """A linear map on bits: the image of x is the XOR of the columns at the set bits of x.
+
+    Args:
+        columns: the images of the basis bits, lowest first, as bit patterns.
+        rows: how many bits the values have; every column fits.
+
+    Example:
+        >>> swap = F2Map((0b10, 0b01), 2)
+        >>> [swap(x) for x in range(4)], swap.inverse() == swap
+        ([0, 2, 1, 3], True)
+
+    Source: own; the maps of Triton's linear layouts.
+    """
+
+    columns: tuple[int, ...]
+    rows: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        for j, column in enumerate(self.columns):
+            if type(column) is not int or not 0 <= column < 1 << self.rows:
+                raise LayoutError(
+                    "F2Map(columns, rows)", f"column {j} is {column!r}", legal=f"patterns of {self.rows} bits"
+                )
+
+    @classmethod
+    def identity(cls, bits: int) -> F2Map:
+        """The map that keeps every pattern of so many bits."""
+        return cls(tuple(1 << j for j in range(bits)), bits)
+
+    @property
+    def bits(self) -> int:
+        """The number of input bits."""
+        return len(self.columns)
+
+    @property
+    def size(self) -> int:
+        """The number of input patterns."""
+        return 1 << len(self.columns)
+
+    def __call__(self, index: Any) -> Any:
+        """The image of a pattern: an integer in [0, size), an integer array, or an index expression."""
+        if isinstance(index, int):
+            if not 0 <= index < self.size:
+                raise LayoutError("F2Map(index)", f"{index} is out of range", legal=f"0..{self.size - 1}")
+            return reduce(lambda out, j: out ^ (self.columns[j] if index >> j & 1 else 0), range(self.bits), 0)
+        if (
+            isinstance(index, np.ndarray)
+            and index.size
+            and not (int(index.min()) >= 0 and int(index.max()) < self.size)
+        ):
+            raise LayoutError("F2Map(index)", "an index is out of range", legal=f"0..{self.size - 1}")
+        out: Any = 0 * index
+        for j, column in enumerate(self.columns):
+            if column:
+                out = out ^ (index // (1 << j) % 2 * column)
+        return out
+
+    def compose(self, inner: F2Map) -> F2Map:
+        """The map ``x -> self(inner(x))``."""
+        if inner.rows > self.bits:
+            raise Incongruent("F2Map.compose(inner)", f"values of {inner.rows} bits for a map of {self.bits} bits")
+        return F2Map(tuple(self(column) for column in inner.columns), self.rows)
+
+    def _eliminate(self) -> tuple[dict[int, tuple[int, int]], list[int]]:
+        """Pivot bit -> (reduced column, the inputs that make it), and a basis of the kernel."""
+        pivots: dict[int, tuple[int, int]] = {}
+        kernel = []
+        for j, column in enumerate(self.columns):
+            made = 1 << j
+            while column:
+                top = column.bit_length() - 1
+                if top not in pivots:
+                    pivots[top] = (column, made)
+                    break
+                column, made = column ^ pivots[top][0], made ^ pivots[top][1]
+            else:
+                kernel.append(made)
+        return pivots, kernel
+
+    @property
+    def rank(self) -> int:
+        """The dimension of the image."""
+        return len(self._eliminate()[0])
+
+    def kernel(self) -> tuple[int, ...]:
+        """A basis of the patterns that go to 0."""
+        return tuple(self._eliminate()[1])
+
+    def greatest(self) -> int:
+        """The greatest value, as a number."""
+        best = 0
+        for column, _made in sorted((found for found in self._eliminate()[0].values()), reverse=True):
+            best = max(best, best ^ column)
+        return best
+
+    def is_injective(self) -> bool:
+        """Whether no two patterns have the same image."""
+        return self.rank == self.bits
+
+    def is_surjective(self) -> bool:
+        """Whether every pattern of `rows` bits is an image."""
+        return self.rank == self.rows
+
+    def solve(self, value: int) -> int | None:
+        """Some pattern whose image is `value`, or None if there is none."""
+        pivots, _kernel = self._eliminate()
+        made = 0
+        while value:
+            top = value.bit_length() - 1
+            if top not in pivots:
+                return None
+            value, made = value ^ pivots[top][0], made ^ pivots[top][1]
+        return made
+
+    def inverse(self) -> F2Map:
+        """The inverse of a bijective map.
+
+        Raises:
+            NoLayout: the map is not square, or two patterns (the witness) have the same image.
+        """
+        kernel = self.kernel()
+        if kernel:
+            raise no_layout(
+                "F2Map.inverse()",
+                f"{kernel[0]} and 0 both go to 0",
+                inputs={"map": self},
+                legal="a bijective map",
+                points=(0, kernel[0]),
+                values=(0, 0),
+                condition="f(x) = f(y) only if x = y",
+            )
+        if self.bits != self.rows:
+            missing = next(1 << r for r in range(self.rows) if self.solve(1 << r) is None)
+            raise no_layout(
+                "F2Map.inverse()",
+                f"{missing} is no image",
+                inputs={"map": self},
+                legal="a bijective map",
+                points=(),
+                values=(missing,),
+                condition="every pattern is an image",
+            )
+        return F2Map(tuple(self._solved(1 << r) for r in range(self.rows)), self.bits)
+
+    def _solved(self, value: int) -> int:
+        found = self.solve(value)
+        return 0 if found is None else found
+
+    def matrix(self) -> np.ndarray[Any, Any]:
+        """The bit matrix: row r, column j is bit r of the image of basis bit j."""
+        out = np.zeros((self.rows, self.bits), dtype=np.uint8)
+        for j, column in enumerate(self.columns):
+            for r in range(self.rows):
+                out[r, j] = column >> r & 1
+        return out
