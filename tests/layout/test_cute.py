@@ -769,3 +769,112 @@ def test_undecided_beyond_the_bound_never_guesses():
     b = CuteLayout((1 << 12, 1 << 12), (3, 3 << 12))
     with pytest.raises((NoLayout, Undecided)):
         composition(a, b)
+
+
+# --- large and hard inputs: bounded work, right at every point that is looked at
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_large_compositions_are_right_at_random_points_and_never_hang(count):
+    rng = random.Random(17)
+    done = 0
+    for _k in range(count):
+        powers = rng.random() < 0.7
+        sizes = [2, 4, 8, 1 << 10, 1 << 16, 1 << 20] if powers else [2, 3, 6, 12, 1000, 3 << 10, 5**6]
+        a = CuteLayout(
+            tuple(rng.choice(sizes) for _m in range(3)), tuple(rng.choice([1, 3, 16, 1 << 21, -5]) for _m in range(3))
+        )
+        runs = [1, *(prod(n for n, _d in a.flat[: k + 1]) for k in range(2))]
+        b = CuteLayout(
+            tuple(rng.choice(sizes[:5]) for _m in range(2)),
+            tuple(rng.choice(runs) * rng.choice([1, 1, 2, 4, 3]) for _m in range(2)),
+        )
+        try:
+            c = composition(a, b)
+        except NoLayout as refusal:
+            assert refusal.witness["condition"]
+            continue
+        except Undecided as refusal:
+            assert refusal.bound
+            continue
+        done += 1
+        for _point in range(20):
+            i = rng.randrange(b.size)
+            assert c(i) == a(b(i))
+    assert done > count // 20
+
+
+def test_hard_left_inverses_stay_within_their_bound():
+    hard = CuteLayout((7, 11, 13), (30, 42, 70))
+    with pytest.raises((NoLayout, Undecided)):
+        cute.left_inverse(hard)
+    assert issubclass(Undecided, LayoutError)
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_composition_agrees_with_the_core(count):
+    """The core decides the same question without profiles, by another road: what refines B there must exist here."""
+    from tileweave.layout import compose, same_map
+
+    rng = random.Random(18)
+    both = 0
+    for _k in range(count):
+        a = random_layout(rng, most=6) if rng.random() < 0.5 else random_compact(rng)
+        b = random_layout(rng, most=4, parts=2)
+        try:
+            ours = cute.to_index_map(composition(a, b))
+        except NoLayout:
+            continue
+        assert same_map(ours, compose(cute.to_index_map(a), cute.to_index_map(b)))
+        both += 1
+    assert both
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_layouts_with_coordinate_values_compose(count):
+    rng = random.Random(19)
+    done = 0
+    for _k in range(count):
+        a = cute.make_identity_layout(random_compact(rng).shape)
+        b = random_layout(rng, most=4, parts=2)
+        if min(table(b)) < 0 or max(table(b)) >= a.size:
+            continue
+        want = [a(i) for i in table(b)]
+        try:
+            assert [composition(a, b)(i) for i in range(b.size)] == want
+            done += 1
+        except NoLayout:
+            numbers = [CuteLayout(a.shape, tuple(7**k for k in range(len(a.flat))))(i) for i in table(b)]
+            leaves = leaves_of(b.shape, b.stride)
+            assert not (len(leaves) == 1 and has_iters(numbers))
+    assert done > count // 20
+
+
+def test_refusals_read_well():
+    with pytest.raises(NoLayout) as caught:
+        composition(CuteLayout((6, 4), (8, 4)), CuteLayout((2, 3), (3, 2)))
+    assert str(caught.value) == (
+        "composition(a, b): the modes carry: at (1, 2) the value is 12, the modes alone add up to 56\n"
+        "  a      (6,4):(8,4)\n"
+        "  b      (2,3):(3,2)\n"
+        "  legal  modes whose sum does not carry in the digits of the outer layout"
+    )
+    with pytest.raises(NotDivisible) as refused:
+        cute.logical_divide(make_layout(8), 6)
+    assert str(refused.value) == (
+        "logical_divide(layout, tiler): 6, the period of the tile, does not divide the size 8\n"
+        "  layout  8:1\n"
+        "  tiler   6:1\n"
+        "  legal   a size that 6 divides, or cover_divide, which pads to 12"
+    )
+    with pytest.raises(LayoutError) as bad:
+        CuteLayout((4, 0), (1, 4))
+    assert str(bad.value) == (
+        "CuteLayout(shape, stride): extent 0 is not a positive integer\n  legal  integers from 1, or nested tuples"
+    )
+
+
+def test_cute_names_stand_for_the_same_functions():
+    assert cute.Layout is CuteLayout and cute.filter is cute.filter_layout and cute.slice is cute.slice_
+    missing = [name for name in cute.__all__ if not hasattr(cute, name)]
+    assert not missing

@@ -387,3 +387,41 @@ def test_from_core_inverts_to_core(extents, rng):
 def test_from_core_refuses_what_is_no_bijection(core):
     with pytest.raises(NoLayout):
         lego.from_core(core)
+
+
+# --- symbolic sizes
+
+
+def test_symbolic_tilings_are_proved_to_agree():
+    M = symbol("M", 32, multiple_of=32)
+    N = symbol("N", 16, multiple_of=16)
+    tiles = OrderBy(Row(M, N)).TileBy((M // 32, N // 16), (32, 16))
+    index = (symbol("a", 0, M // 32), symbol("b", 0, N // 16), symbol("c", 0, 32), symbol("d", 0, 16))
+    offset = tiles[index]
+    for m, n in [(32, 16), (64, 48), (96, 32)]:
+        for a, b, c, d in product(range(m // 32), range(n // 16), (0, 5, 31), (0, 7, 15)):
+            env = {"M": m, "N": n, "a": a, "b": b, "c": c, "d": d}
+            assert evaluate(offset, env) == (a * 32 + c) * n + b * 16 + d
+    with pytest.raises(LayoutError):
+        GroupBy((M, N), OrderBy(Row(M, M)))
+
+
+def test_partial_tiles_of_symbolic_extents_carry_a_mask():
+    M = symbol("M", 1)
+    tiles = lego.PartialTiles((M, 64), (32, 32))
+    index = (symbol("a", 0, 8), symbol("b", 0, 2), symbol("c", 0, 32), symbol("d", 0, 32))
+    offset, mask = tiles.apply(*index), tiles.mask(*index)
+    for m, a, b, c in product((1, 31, 100), range(4), range(2), (0, 3, 31)):
+        env = {"M": m, "a": a, "b": b, "c": c, "d": 9}
+        assert evaluate(mask, env) == (a * 32 + c < m)
+        assert evaluate(offset, env) == (a * 32 + c) * 64 + b * 32 + 9
+    whole = symbol("W", 32, multiple_of=32)
+    assert lego.PartialTiles((whole, 64), (32, 32)).mask(*index) is True
+
+
+def test_wide_chains_convert_structurally():
+    n = 1 << 30
+    layout = OrderBy(RegP((n, n), (2, 1))).GroupBy((n, n))
+    core = lego.to_core(layout)
+    assert core.size == n * n and core(1)["m"] == n and core(n)["m"] == 1
+    assert layout.inv(n) == (0, 1)

@@ -17,11 +17,13 @@ from tileweave.layout.cute import (
     Swizzle,
     XorLayout,
     composition,
+    downcast,
     f2_from_layout,
     f2_from_swizzle,
     f2_to_layout,
     make_layout,
     make_swizzle,
+    upcast,
     xor_strides,
 )
 
@@ -199,3 +201,43 @@ def test_cosize_counts_the_swizzle():
     assert layout.cosize == 4
     wide = ComposedLayout(Swizzle(3, 0, 40), 0, CuteLayout((1 << 20, 1 << 30), (1, 1 << 20)))
     assert wide.cosize == 1 << 50
+
+
+def test_layouts_in_front_of_swizzles_compose_too():
+    front = CuteLayout((4, 8), (8, 1))
+    behind = ComposedLayout(Swizzle(2, 0, 3), 0, make_layout((8, 4)))
+    both = composition(front, behind)
+    assert [both(i) for i in range(32)] == [front(behind(i)) for i in range(32)]
+    part = composition(both, CuteLayout(8, 4))
+    assert [part(i) for i in range(8)] == [both(4 * i) for i in range(8)]
+    assert [f2_from_layout(both)(i) for i in range(32)] == [both(i) for i in range(32)]
+    assert [composition(front, Swizzle(2, 0, 3))(i) for i in range(32)] == [
+        front(Swizzle(2, 0, 3)(i)) for i in range(32)
+    ]
+    assert composition(Swizzle(2, 0, 3), Swizzle(2, 0, 3)) == Swizzle(0, 0, 0)
+    with pytest.raises(LayoutError, match="no single swizzle"):
+        composition(Swizzle(2, 0, 3), Swizzle(1, 0, 3))
+    with pytest.raises(LayoutError):
+        composition(make_layout(16), behind)  # the swizzled values leave the domain
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_recast_behind_a_swizzle_moves_its_base(count):
+    rng = random.Random(3)
+    done = 0
+    for _k in range(count):
+        b, m, extra = rng.randint(0, 2), rng.randint(0, 3), rng.randint(0, 2)
+        layout = ComposedLayout(Swizzle(b, m, rng.choice([1, -1]) * (b + extra)), 0, make_layout((32, 8)))
+        factor = rng.choice([1, 2, 4, 8])
+        fine = downcast(layout, factor)
+        every = np.asarray(layout(np.arange(layout.size)))
+        parts = (factor * every[:, None] + np.arange(factor)).reshape(-1)
+        assert np.array_equal(fine(np.arange(fine.size)), parts)
+        try:
+            coarse = upcast(layout, factor)
+        except NoLayout:
+            assert b and m < factor.bit_length() - 1
+            continue
+        done += 1
+        assert np.array_equal(coarse(np.arange(coarse.size)), every[::factor] // factor)
+    assert done > count // 4

@@ -245,12 +245,12 @@ def _modes_or_hint(a: CuteLayout, b: CuteLayout, where: str) -> list[list[Pair]]
     """The composed modes; a refusal tells whether the coalesced inner layout would compose."""
     outer = coalesce_flat(a.flat)
     try:
-        return compose_flat(outer, b.flat, where, {"a": a, "b": b})
+        return compose_flat(outer, b.flat, where, {"a": a, "b": b}, a.zero)
     except NoLayout as error:
         merged = coalesce_flat(b.flat)
         if len(merged) < len(b.flat):
             try:
-                flat = _refine(tuple(n for n, _d in merged), compose_flat(outer, merged, where, {}))
+                flat = _refine(tuple(n for n, _d in merged), compose_flat(outer, merged, where, {}, a.zero))
             except (NoLayout, Undecided):
                 raise error from None
             raise NoLayout(
@@ -296,7 +296,7 @@ def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout
             mode = mode[k]
         check_domain([(mode.size, 1)], [(n, d[axis]) for n, d in b.flat], where, {"a": a, "b": b})
     inner = [(n, sum(step[axis] * value for axis, value in d.terms)) for n, d in b.flat]
-    return _refine(b.shape, compose_flat(coalesce_flat(a.flat), inner, where, {"a": a, "b": b}))
+    return _refine(b.shape, compose_flat(coalesce_flat(a.flat), inner, where, {"a": a, "b": b}, a.zero))
 
 
 def composition_unbounded(a: CuteLayout, b: CuteLayout) -> CuteLayout:

@@ -94,23 +94,26 @@ def flat_text(pairs: Sequence[Pair]) -> str:
     return "({}):({})".format(",".join(str(n) for n, _d in pairs), ",".join(str(d) for _n, d in pairs))
 
 
-def compose_flat(a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[str, object]) -> list[list[Pair]]:
+def compose_flat(
+    a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[str, object], zero: Any = 0
+) -> list[list[Pair]]:
     """For each mode of B the modes of ``A o B`` that refine it; exact, or an error with the witness.
 
     Args:
         a: flat modes of A, coalesced.
         b: flat modes of B; integer strides.
+        where, inputs: for the messages.
+        zero: the zero of A's strides.
 
     Raises:
         NoLayout: B leaves the domain of A, or no layout that refines B agrees with ``A(B(c))``. The witness holds
             coordinates of B, the values there, and the condition that they break.
         Undecided: the exact search would pass `BOUND` points.
     """
-    quick = _structural(a, b)
+    quick = _structural(a, b, zero)
     if quick is not None:
         return quick
     check_domain(a, b, where, inputs)
-    zero = 0 * a[0][1] if a else 0
     digits: list[list[Digit]] = []
     for k, (n, s) in enumerate(b):
         digits.append(_recover(a, n, s, k, where, inputs) if n > 1 and s else [])
@@ -118,10 +121,9 @@ def compose_flat(a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[
     return [[(q, v) for q, _t, v in found] if found else [(n, zero)] for found, (n, _s) in zip(digits, b, strict=True)]
 
 
-def _structural(a: Sequence[Pair], b: Sequence[Pair]) -> list[list[Pair]] | None:
+def _structural(a: Sequence[Pair], b: Sequence[Pair], zero: Any) -> list[list[Pair]] | None:
     """The composition where every mode of B ends on digits of A and nothing carries; None where that fails."""
     load = [0] * len(a)
-    zero = 0 * a[0][1] if a else 0
     out: list[list[Pair]] = []
     for n, rest in b:
         if n == 1 or rest == 0:
