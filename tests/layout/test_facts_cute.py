@@ -131,6 +131,43 @@ def test_divide_refuses_a_tile_that_does_not_divide_and_covers_by_name():
     assert [cover.valid(i) for i in range(12)] == [True] * 10 + [False] * 2
 
 
+# --- CuTe: the worked examples of its documentation
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (lambda p: cute.coalesce(p("(2,(1,6)):(1,(6,2))")), "12:1"),
+        (lambda p: cute.coalesce(p("(2,(1,6)):(1,(6,2))"), (1, 1)), "(2,6):(1,2)"),
+        (lambda p: composition(p("(6,2):(8,2)"), p("(4,3):(3,1)")), "((2,2),3):((24,2),8)"),
+        (lambda p: composition(p("20:2"), p("(5,4):(4,1)")), "(5,4):(8,2)"),
+        (lambda p: composition(p("(10,2):(16,4)"), p("(5,4):(1,5)")), "(5,(2,2)):(16,(80,4))"),
+        (lambda p: composition(p("(12,(4,8)):(59,(13,1))"), (p("3:4"), p("8:2"))), "(3,(2,4)):(236,(26,1))"),
+        (lambda p: cute.complement(p("4:1"), 24), "6:4"),
+        (lambda p: cute.complement(p("6:4"), 24), "4:1"),
+        (lambda p: cute.complement(p("(4,6):(1,4)"), 24), "1:0"),
+        (lambda p: cute.complement(p("4:2"), 24), "(2,3):(1,8)"),
+        (lambda p: cute.complement(p("(2,4):(1,6)"), 24), "3:2"),
+        (lambda p: cute.complement(p("(2,2):(1,6)"), 24), "(3,2):(2,12)"),
+        (lambda p: cute.logical_divide(p("(4,2,3):(2,1,8)"), p("4:2")), "((2,2),(2,3)):((4,1),(2,8))"),
+        (
+            lambda p: cute.logical_divide(p("(9,(4,8)):(59,(13,1))"), (p("3:3"), p("(2,4):(1,8)"))),
+            "((3,3),((2,4),(2,2))):((177,59),((13,2),(26,1)))",
+        ),
+        (
+            lambda p: cute.zipped_divide(p("(9,(4,8)):(59,(13,1))"), (p("3:3"), p("(2,4):(1,8)"))),
+            "((3,(2,4)),(3,(2,2))):((177,(13,2)),(59,(26,1)))",
+        ),
+        (lambda p: cute.logical_product(p("(2,2):(4,1)"), p("6:1")), "((2,2),(2,3)):((4,1),(2,8))"),
+        (lambda p: cute.logical_product(p("(2,2):(4,1)"), p("(4,2):(2,1)")), "((2,2),(4,2)):((4,1),(8,2))"),
+        (lambda p: cute.blocked_product(p("(2,5):(5,1)"), p("(3,4):(1,3)")), "(6,(5,4)):(5,(1,30))"),
+        (lambda p: cute.raked_product(p("(2,5):(5,1)"), p("(3,4):(1,3)")), "((3,2),(4,5)):((10,5),(30,1))"),
+    ],
+)
+def test_worked_examples(found, text):
+    assert str(found(cute.parse)) == text
+
+
 # --- conversions
 
 

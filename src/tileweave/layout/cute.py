@@ -7,7 +7,6 @@ The operations live beside this file: values (`cute_value`), algebra (`cute_alge
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +25,7 @@ from tileweave.layout.cute_algebra import (
     nullspace,
     right_inverse,
 )
+from tileweave.layout.cute_text import parse
 from tileweave.layout.cute_tiling import (
     Cover,
     blocked_product,
@@ -358,93 +358,6 @@ def dice(layout: CuteLayout, crd: Any) -> CuteLayout:
     Source: CuTe, ``dice``.
     """
     return concat(list(select_modes(crd, layout, False)))
-
-
-# --- text
-
-
-def parse(text: str) -> CuteLayout:
-    """The layout that CuTe's text form spells; inverse of ``str``.
-
-    Args:
-        text: ``shape:stride`` with nested parentheses, coordinate strides as ``2@1`` or ``1@0@1``; or a shape alone,
-            which gets column-major strides. Blanks and ``_`` before numbers are ignored.
-
-    Raises:
-        LayoutError: text that is no layout, with the position.
-
-    Example:
-        >>> print(parse("((2, 2), 4):((1, 8), 2)"), parse("(_4,_8)"))
-        ((2,2),4):((1,8),2) (4,8):(1,4)
-    """
-    where = "parse(text)"
-    tokens = [t for t in re.split(r"(\d+(?:@\w+)+|\d+|[(),:+-])|\s+|_(?=\d)", text) if t and t.strip()]
-    legal = "e.g. ((2,2),4):((1,8),2)"
-    at = 0
-
-    def fail() -> LayoutError:
-        found = tokens[at] if at < len(tokens) else "the end"
-        return LayoutError(where, f"unexpected {found!r} at token {at}", inputs={"text": text}, legal=legal)
-
-    def peek() -> str:
-        return tokens[at] if at < len(tokens) else ""
-
-    def tree() -> Any:
-        nonlocal at
-        if peek() != "(":
-            return leaf()
-        at += 1
-        items: list[Any] = []
-        while peek() != ")":
-            items.append(tree())
-            if peek() == ",":
-                at += 1
-            elif peek() != ")":
-                raise fail()
-        at += 1
-        return tuple(items)
-
-    def leaf() -> Any:
-        nonlocal at
-        total: Any = None
-        sign = 1
-        while True:
-            while peek() in ("-", "+"):
-                sign = -sign if peek() == "-" else sign
-                at += 1
-            if not peek()[:1].isdigit():
-                raise fail()
-            value = _term(peek(), sign)
-            at += 1
-            if total is None:
-                total = value
-            else:
-                total = Coord.of(total) + Coord.of(value)
-            if peek() not in ("+", "-"):
-                return total
-            sign = 1
-
-    first = tree()
-    if at == len(tokens):
-        return make_layout(first)
-    if peek() != ":":
-        raise fail()
-    at += 1
-    second = tree()
-    if at != len(tokens):
-        raise fail()
-    return CuteLayout(first, second)
-
-
-def _term(token: str, sign: int) -> Any:
-    number, *names = token.split("@")
-    if not names:
-        return sign * int(number)
-    if all(name.isdecimal() for name in names):
-        return sign * int(number) * E(*(int(name) for name in reversed(names)))
-    if len(names) == 1:
-        return Coord.of({names[0]: sign * int(number)})
-    raise LayoutError("parse(text)", f"{token!r} names no axis", legal="2@1, 1@0@1 or 4@lane")
 
 
 # --- conversions to and from the core: two maps, two names

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tileweave.errors import NoLayout, Undecided
+from tileweave.errors import Undecided
+from tileweave.layout.cute_exact import no_layout
 from tileweave.layout.cute_value import Pair
 
 __all__ = ["WORK", "integer_solution", "left_inverse_modes"]
@@ -99,18 +100,14 @@ def left_inverse_modes(layout: Sequence[Pair], where: str, inputs: dict[str, obj
             if end > top:
                 return _modes(chain, end, solution)
             stack.append([*chain, end])
-    raise NoLayout(
+    raise no_layout(
         where,
         "no layout takes these values back to their indices",
         inputs=inputs,
         legal="a layout whose strides divide each other",
-        facts={
-            "witness": {
-                "points": tuple(y for _x, y in points[:8]),
-                "values": tuple(x for x, _y in points[:8]),
-                "condition": f"L(values) = points for some strides; {tried} chains exhausted",
-            }
-        },
+        points=[y for _x, y in points[:8]],
+        values=[x for x, _y in points[:8]],
+        condition=f"L(values) = points for some strides; {tried} chains exhausted",
     )
 
 

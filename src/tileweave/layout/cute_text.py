@@ -1,0 +1,107 @@
+"""Reading CuTe's text form, ``((2,2),4):((1,8),2)``; writing it is ``str`` of the layout."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tileweave.errors import LayoutError
+from tileweave.layout.cute_tiling import make_ordered_layout
+from tileweave.layout.cute_value import CuteLayout, E, make_shape
+from tileweave.layout.layout import Coord
+
+__all__ = ["parse"]
+
+_TOKEN = re.compile(r"(\d+(?:@\w+)+|\d+|[(),:+-])|\s+|_(?=\d)")
+
+
+def parse(text: str) -> CuteLayout:
+    """The layout that CuTe's text form spells; inverse of ``str``.
+
+    Args:
+        text: ``shape:stride`` with nested parentheses, coordinate strides as ``2@1`` or ``1@0@1``; or a shape alone,
+            which gets column-major strides (first mode fastest). Blanks, and ``_`` before numbers, are ignored.
+
+    Raises:
+        LayoutError: text that is no layout, with the position.
+
+    Example:
+        >>> print(parse("((2, 2), 4):((1, 8), 2)"), parse("(_4,_8)"))
+        ((2,2),4):((1,8),2) (4,8):(1,4)
+    """
+    if type(text) is not str:
+        raise LayoutError("parse(text)", f"{text!r} is no text", legal="e.g. '((2,2),4):((1,8),2)'")
+    reader = _Reader(text)
+    shape = reader.tree()
+    if reader.ended:
+        return make_ordered_layout(make_shape(shape, "parse(text)"), 0)
+    reader.take(":")
+    stride = reader.tree()
+    if not reader.ended:
+        raise reader.refusal()
+    return CuteLayout(shape, stride)
+
+
+class _Reader:
+    """A recursive-descent reader of nested tuples of integers and coordinates."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = [t for t in _TOKEN.split(text) if t and t.strip()]
+        self.at = 0
+
+    @property
+    def next(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    @property
+    def ended(self) -> bool:
+        return self.at == len(self.tokens)
+
+    def refusal(self) -> LayoutError:
+        problem = f"unexpected {self.next or 'end'!r} at token {self.at}"
+        return LayoutError("parse(text)", problem, inputs={"text": self.text}, legal="e.g. ((2,2),4):((1,8),2)")
+
+    def take(self, token: str) -> None:
+        if self.next != token:
+            raise self.refusal()
+        self.at += 1
+
+    def tree(self) -> Any:
+        if self.next != "(":
+            return self.leaf()
+        self.take("(")
+        items: list[Any] = []
+        while self.next != ")":
+            items.append(self.tree())
+            if self.next != ")":
+                self.take(",")
+        self.take(")")
+        return tuple(items)
+
+    def leaf(self) -> Any:
+        """A sum of signed terms; integers alone stay integers."""
+        total: Any = self.term()
+        while self.next in ("+", "-"):
+            total = Coord.of(total) + Coord.of(self.term())
+        return total
+
+    def term(self) -> Any:
+        sign = 1
+        while self.next in ("+", "-"):
+            sign = -sign if self.next == "-" else sign
+            self.at += 1
+        number, *names = self.next.split("@")
+        if not number.isdecimal():
+            raise self.refusal()
+        value = sign * int(number)
+        if not names:
+            self.at += 1
+            return value
+        if all(name.isdecimal() for name in names):
+            self.at += 1
+            return value * E(*(int(name) for name in reversed(names)))
+        if len(names) > 1:
+            raise self.refusal()
+        self.at += 1
+        return Coord.of({names[0]: value})
