@@ -139,6 +139,7 @@ class _Enumerator:
         self.number: dict[tuple[int, int], int] = {}
         self.reads: dict[tuple[int, int], list[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]]
         self.reads = {}
+        self.shards: dict[Operation | Sink, list[tuple[int, int]]] = {}
         self.blocks = lru_cache(maxsize=None)(lambda number: block_partition(plan.steps[number]))
 
     def run(self) -> tuple[Task, ...]:
@@ -203,11 +204,11 @@ class _Enumerator:
                 for before in point.before:
                     yield from self._all_of(before)
 
-    def _all_of(self, node: Operation | Sink) -> Iterator[tuple[int, int]]:
-        for number, step in enumerate(self.plan.steps):
-            if step.node is node:
-                for shard in range(step.cuts.count):
-                    yield number, shard
+    def _all_of(self, node: Operation | Sink) -> list[tuple[int, int]]:
+        if node not in self.shards:
+            steps = enumerate(self.plan.steps)
+            self.shards[node] = [(n, k) for n, step in steps if step.node is node for k in range(step.cuts.count)]
+        return self.shards[node]
 
     def _reads(
         self, key: tuple[int, int]
@@ -245,7 +246,6 @@ class _Enumerator:
         cuts = self.plan.steps[number].cuts
         reduced = sorted(node.signature.monoids) if node.signature else []
         tensor = Tensor(node)
-        blocks = output_partition(node, "out", cuts)
         parts: dict[tuple[int, ...], list[tuple[tuple[int, int] | None, ReadPiece]]] = {}
         seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         for k, _ in cuts.overlapping(index):
@@ -255,7 +255,7 @@ class _Enumerator:
             if (part, kept) in seen:
                 continue
             seen.add((part, kept))
-            block = _output_block(node, blocks, cuts, place)
+            block = _output_block(node, cuts.at(place))
             common = block.intersect(box)
             if not common.empty:
                 piece = ReadPiece(common, AffineMap.identity(box.rank), -1, None, block, common)
@@ -313,27 +313,32 @@ class _Enumerator:
         pinned = step.node.placement if isinstance(step.node, Sink) else None
         out = box
         if isinstance(step.node, Operation) and step.stage in ("block", "partial"):
-            blocks = output_partition(step.node, "out", step.cuts)
-            out = _output_block(step.node, blocks, step.cuts, step.cuts.place(shard))
+            out = _output_block(step.node, box)
         return Task(self.number[key], number, shard, machine if pinned is None else pinned, box, reads, out, needs)
 
 
-def _output_block(node: Operation, blocks: Partition, cuts: Partition, place: Sequence[int]) -> Box:
-    """The box of the output that the shard at a place of the index grid makes."""
+def _output_block(node: Operation, index: Box) -> Box:
+    """The box of the output that a block of the index makes."""
     signature = node.signature
     if signature is None:
         return node.output_types["out"].box
     projection = signature.output("out")
     base = projection.cover(node.index).start
-    return projection.cover(cuts.at(place)).translate(tuple(-b for b in base))
+    return projection.cover(index).translate(tuple(-b for b in base))
 
 
 def _shard_of_block(step: Step, blocks: Partition, k: int) -> int:
-    """The shard that makes block k of a step's output."""
-    if step.stage != "block" or not isinstance(step.node, Operation):
+    """The shard that makes block k of a step's output: the place of the block, 0 along every other dimension."""
+    node = step.node
+    if step.stage != "block" or not isinstance(node, Operation) or node.signature is None:
         return k
-    index = index_of_output(step.node, "out", blocks.block(k))
-    return next(number for number, _ in step.cuts.overlapping(index))
+    place = [0] * node.index.rank
+    matrix = node.signature.output("out").map.matrix
+    for digit, row in zip(blocks.place(k), matrix, strict=True):
+        for dim, c in enumerate(row):
+            if c:
+                place[dim] = digit
+    return step.cuts.number(place)
 
 
 def tasks(plan: Plan) -> tuple[Task, ...]:

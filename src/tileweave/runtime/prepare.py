@@ -166,7 +166,7 @@ class Prepared:
     Args:
         jobs: in issue order.
         sources: what is read.
-        sinks: what is stored, in the order of the results.
+        sinks: what is stored, each once.
         labels: of the steps, for people.
         peak_bytes: per machine, of the jobs run one after the other.
         extra: what a runtime keeps with the plan.
@@ -212,7 +212,7 @@ class _Maker:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.tasks = tasks(plan)
-        self.sinks = plan.graph.sinks
+        self.sinks = tuple(dict.fromkeys(plan.graph.sinks))
         self.sources: dict[Source, int] = {}
         self.readers = [0] * len(self.tasks)
         for task in self.tasks:

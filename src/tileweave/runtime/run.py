@@ -80,7 +80,7 @@ def run_plan(
             raise raised from raised.__cause__
     if tell is not None:
         tell(Done(time.perf_counter() - start, peaks, len(retries)))
-    return [_result(sink, destination) for sink, destination in zip(prepared.sinks, destinations, strict=True)]
+    return _results(plan, dict(zip(prepared.sinks, destinations, strict=True)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -243,7 +243,15 @@ def _open_destinations(prepared: Prepared, overwrite: bool | None) -> tuple[io.S
     return files, out
 
 
-def _result(sink: Sink, destination: Destination) -> Any:
-    if isinstance(sink.target, FileTarget):
-        return sink.target.path
-    return destination.value if isinstance(destination, _Memory) else None
+def _results(plan: Plan, destinations: Mapping[Sink, Destination]) -> list[Any]:
+    """One result per observed sink; a tensor that is observed twice gives two arrays."""
+    out: list[Any] = []
+    given: set[Sink] = set()
+    for sink in plan.graph.sinks:
+        destination = destinations[sink]
+        if isinstance(destination, _Memory):
+            out.append(destination.value.copy() if sink in given else destination.value)
+        else:
+            out.append(getattr(sink.target, "path", None))
+        given.add(sink)
+    return out

@@ -1,0 +1,307 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import misbehaving, random_plan, rows_plan
+from random_graphs import random_graph
+
+from tileweave import graph as g
+from tileweave.errors import RunError, StorageError
+from tileweave.planner import machines, make_plan
+from tileweave.runtime import Done, Failed, Progress, Started, io, run_plan
+from tileweave.runtime.prepare import prepare
+
+
+def plan_of(*observed: Any, count: int = 4, **rates: Any) -> Any:
+    from tileweave import lower
+
+    return make_plan(g.Graph.of(*observed), machines(count, memory="1GiB", **rates), lower.describe, io.atom)
+
+
+def check_random(seed: int, dtype: str, threads: int) -> None:
+    values = random_graph(seed, dtype)
+    tensors = [value.tensor for value in values]
+    rng = np.random.default_rng(seed)
+    plan = random_plan(g.Graph.of(*tensors), machines(int(rng.integers(1, 5)), memory="1GiB"), rng)
+    events: list[Any] = []
+    results = run_plan(plan, threads=threads, listeners=[events.append])
+    for value, got, expected in zip(values, results, g.evaluate(tensors), strict=True):
+        assert got.shape == expected.shape
+        assert got.dtype == expected.dtype
+        if expected.dtype.kind == "f":
+            bound = float(np.finfo(expected.dtype).eps) * (value.error + 1)
+            np.testing.assert_allclose(got, expected, rtol=0, atol=8 * bound)
+        else:
+            np.testing.assert_array_equal(got, expected)
+    done = events[-1]
+    assert isinstance(done, Done)
+    assert all(a <= b for a, b in zip(done.peak_bytes, plan.peak_bytes, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float64", "float32"])
+def test_any_plan_of_any_graph_computes_what_the_graph_means(dtype: str) -> None:
+    for seed in range(30):
+        check_random(seed, dtype, threads=1 + seed % 3)
+    assert True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_many_plans_of_many_graphs(dtype: str) -> None:
+    for seed in range(1000, 1600):
+        check_random(seed, dtype, threads=1 + seed % 3)
+    assert True
+
+
+def test_repeated_runs_share_what_was_prepared_and_see_new_arrays() -> None:
+    x = g.Tensor(g.Source(g.Hole(), g.TensorType((6, 4), np.dtype("int64")), "x"))
+    plan = plan_of(g.sum(x * 2, axis=0))
+    assert prepare(plan) is prepare(plan)
+    for seed in range(3):
+        array = np.random.default_rng(seed).integers(0, 9, (6, 4))
+        (got,) = run_plan(plan, bind={x.producer: array})
+        np.testing.assert_array_equal(got, (array * 2).sum(axis=0))
+
+
+def test_results_are_new_arrays() -> None:
+    array = np.arange(6.0)
+    x = g.as_tensor(array)
+    y = x + 1
+    whole, part, twice, again = run_plan(plan_of(x, x[1:3], y, y, count=1))
+    np.testing.assert_array_equal(again, array + 1)
+    for got in (whole, part, twice, again):
+        assert got.flags.writeable
+        got[...] = -1
+    np.testing.assert_array_equal(array, np.arange(6.0))
+    assert not np.shares_memory(twice, again)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,)])
+def test_small_and_empty_tensors(shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = g.as_tensor(np.ones(shape, np.float32))
+    y = g.relu(x) + 1
+    sinks = [g.Sink(y, io.target(tmp_path / f"a.{suffix}")) for suffix in ("npy", "npz", "zarr")]
+    array, total, *paths = run_plan(plan_of(y, g.sum(y), *sinks))
+    np.testing.assert_array_equal(array, np.full(shape, 2, np.float32))
+    assert total == 2 * array.size
+    for path in paths:
+        kind, data = io.describe(path)
+        np.testing.assert_array_equal(io.open_source(data, kind).read(kind.box), array)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# memory
+
+
+def test_the_planned_peak_holds_with_many_threads() -> None:
+    x, w = np.ones((256, 256)), np.ones((256, 256))
+    y = g.softmax(g.relu(g.matmul(x, w)) + 1)
+    z = g.matmul(g.transpose(y), y)
+    for parts in (1, 4, 16):
+        plan = rows_plan(z, machines(4, memory="1GiB"), parts)
+        assert prepare(plan).peak_bytes == plan.peak_bytes
+        for threads in (1, 4):
+            events: list[Any] = []
+            run_plan(plan, threads=threads, listeners=[events.append])
+            assert all(a <= b for a, b in zip(events[-1].peak_bytes, plan.peak_bytes, strict=True))
+
+
+def test_measured_memory_is_the_blocks_that_live(tmp_path: Path) -> None:
+    x = g.as_tensor(np.ones((1000, 8)))
+    y = misbehaving(misbehaving(misbehaving(x, tmp_path), tmp_path), tmp_path)
+    events: list[Any] = []
+    run_plan(plan_of(y, count=1), listeners=[events.append])
+    assert events[-1].peak_bytes == (2 * 64000,)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# events
+
+
+def test_events_tell_the_run() -> None:
+    plan = plan_of(g.matmul(np.ones((8, 8)), np.ones((8, 8))))
+    events: list[Any] = []
+    run_plan(plan, listeners=[events.append], threads=2)
+    started, *progress, done = events
+    assert started == Started("local", tuple(prepare(plan).labels), plan.tasks, 4)
+    assert [event.done for event in progress] == list(range(1, plan.tasks + 1))
+    assert all(isinstance(event, Progress) and event.tasks == plan.tasks for event in progress)
+    assert isinstance(done, Done)
+    assert done.retries == 0
+
+
+def test_what_a_listener_raises_stops_the_run(tmp_path: Path) -> None:
+    def listener(event: Any) -> None:
+        if isinstance(event, Progress) and event.done == 2:
+            raise LookupError("enough")
+
+    y = g.Sink(g.as_tensor(np.ones(8)) + 1, io.target(tmp_path / "a.npy"))
+    with pytest.raises(LookupError, match="enough"):
+        run_plan(rows_plan(y, machines(4), 4), listeners=[listener], threads=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bar_draws_what_happens() -> None:
+    import io as text_io
+
+    from rich.console import Console
+
+    from tileweave.runtime.events import Retry
+    from tileweave.runtime.progress import ProgressBar
+
+    out = text_io.StringIO()
+    bar = ProgressBar(Console(file=out, force_terminal=True, width=80, color_system=None))
+    for event in (
+        Started("local", ("matmul", "store"), 2, 1),
+        Progress(0, 0, 0, 1, 2),
+        Retry(0, 3, 0, 2),
+        Progress(1, 0, 0, 2, 2),
+        Done(1.0, (5,), 1),
+    ):
+        bar(event)
+    assert "matmul shard 3 on machine 0" in out.getvalue()
+    assert "2/2" in out.getvalue()
+    silent = text_io.StringIO()
+    quiet = ProgressBar(Console(file=silent))
+    quiet(Started("local", ("matmul",), 1, 1))
+    quiet(Failed(ValueError()))
+    assert silent.getvalue() == ""
+    assert not [t for t in threading.enumerate() if t.name.startswith("tileweave")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what goes wrong
+
+
+def test_a_failing_shard_is_named_and_leaves_no_sink(tmp_path: Path) -> None:
+    x = g.as_tensor(np.arange(16))
+    y = misbehaving(x + 0, tmp_path / "marks", fails_at=8)
+    for suffix in ("npy", "npz", "zarr"):
+        sink = g.Sink(y, io.target(tmp_path / f"a.{suffix}"))
+        events: list[Any] = []
+        with pytest.raises(RunError, match="test_misbehaving failed with ArithmeticError") as caught:
+            run_plan(rows_plan(sink, machines(4), 4), threads=2, listeners=[events.append])
+        assert isinstance(caught.value.__cause__, ArithmeticError)
+        assert caught.value.shard == 2
+        assert "2 of 4" in str(caught.value)
+        assert isinstance(events[-1], Failed)
+        assert [path.name for path in tmp_path.iterdir()] == ["marks"]
+    assert not [t for t in threading.enumerate() if t.name.startswith("tileweave")]
+
+
+def test_an_interrupt_stops_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    x = g.as_tensor(np.arange(64))
+    y = misbehaving(x, tmp_path / "marks", interrupted_at=0, milliseconds=20)
+    sink = g.Sink(y, io.target(tmp_path / "a.npy"))
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(rows_plan(sink, machines(4), 32), threads=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["marks"]
+    assert len(list((tmp_path / "marks").iterdir())) < 32
+    assert not [t for t in threading.enumerate() if t.name.startswith("tileweave")]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, {tests!r})
+from plans import misbehaving, rows_plan
+from tileweave import graph as g
+from tileweave.planner import machines
+from tileweave.runtime import io, run_plan
+if __name__ == "__main__":
+    here = Path({folder!r})
+    y = misbehaving(g.as_tensor(np.arange(400)), here / "marks", milliseconds=50)
+    sink = g.Sink(y, io.target(here / "a.npy"))
+    run_plan(rows_plan(sink, machines(2), 200), threads=2, runtime={runtime!r})
+"""
+
+
+def interrupted(tmp_path: Path, runtime: str, signal_number: int, seconds: float) -> tuple[int, str]:
+    """Starts a long run in a process of its own, signals it when it is under way; (status, standard error)."""
+    tests = str(Path(__file__).parent)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(tests=tests, folder=str(tmp_path), runtime=runtime))
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    marks = tmp_path / "marks"
+    for _ in range(int(seconds * 20)):
+        if marks.is_dir() and len(list(marks.iterdir())) >= 6:
+            break
+        threading.Event().wait(0.05)
+    assert any(path.name.startswith(".a.npy.tmp-") for path in tmp_path.iterdir())
+    os.kill(process.pid, signal_number)
+    _, error = process.communicate(timeout=30)
+    return process.returncode, error
+
+
+def test_ctrl_c_leaves_no_half_file(tmp_path: Path) -> None:
+    status, error = interrupted(tmp_path, "local", signal.SIGINT, 30)
+    assert "KeyboardInterrupt" in error
+    assert status != 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "script.py"]
+    assert len(list((tmp_path / "marks").iterdir())) < 200
+
+
+def test_a_killed_run_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    status, _ = interrupted(tmp_path, "local", signal.SIGKILL, 30)
+    assert status == -signal.SIGKILL
+    assert not (tmp_path / "a.npy").exists()
+
+
+def test_bad_input_is_refused_before_work_starts(tmp_path: Path) -> None:
+    hole = g.Tensor(g.Source(g.Hole(), g.TensorType((2,), np.dtype("float64")), "x"))
+    y = misbehaving(hole, tmp_path / "marks")
+    with pytest.raises(RunError, match="source 'x' float64\\[2\\] has no data"):
+        run_plan(plan_of(y))
+    with pytest.raises(RunError, match=r"has shape \(3,\) and type float64"):
+        run_plan(plan_of(y), bind={hole.producer: np.zeros(3)})
+    with pytest.raises(RunError, match="no runtime 'spark'"):
+        run_plan(plan_of(y), runtime="spark")  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="1 or more"):
+        run_plan(plan_of(y), threads=0)
+    (tmp_path / "a.npy").write_text("mine")
+    plan = plan_of(g.Sink(y, io.target(tmp_path / "a.npy")))
+    with pytest.raises(StorageError, match="--overwrite"):
+        run_plan(plan, bind={hole.producer: np.zeros(2)})
+    np.save(tmp_path / "b.npy", np.zeros(2))
+    kind, data = io.describe(tmp_path / "b.npy")
+    (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes()[:-1])
+    with pytest.raises(StorageError, match="is truncated"):
+        run_plan(plan_of(misbehaving(g.Tensor(g.Source(data, kind)), tmp_path / "marks")))
+    assert not (tmp_path / "marks" / "0").exists()
+    assert (tmp_path / "a.npy").read_text() == "mine"
+    run_plan(plan, bind={hole.producer: np.zeros(2)}, overwrite=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), [1, 1])
+
+
+def test_files_are_read_in_parts_and_written_whole(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 100, (40, 30))
+    np.save(tmp_path / "x.npy", np.asfortranarray(array))
+    np.savez_compressed(tmp_path / "x.npz", x=array)
+    sinks = io.open_sinks([(io.target(tmp_path / "x.zarr"), g.TensorType(array.shape, array.dtype))])
+    sinks.writers[0].write(sinks.writers[0]._kind.box, array)  # type: ignore[attr-defined]
+    sinks.commit()
+    for name in ("x.npy", "x.npz", "x.zarr"):
+        kind, data = io.describe(tmp_path / name)
+        x = g.Tensor(g.Source(data, kind))
+        y = g.matmul(g.transpose(x)[::-2], x * 2)
+        targets = [io.target(tmp_path / f"y.{suffix}", overwrite=True) for suffix in ("npy", "npz", "zarr")]
+        paths = run_plan(plan_of(*(g.Sink(y, target) for target in targets)), threads=2)
+        assert paths == [target.path for target in targets]
+        for path in paths:
+            made, where = io.describe(path)
+            np.testing.assert_array_equal(io.open_source(where, made).read(made.box), array.T[::-2] @ (array * 2))
+
+
+def test_blas_has_its_threads_back_after_a_run() -> None:
+    from threadpoolctl import threadpool_info
+
+    before = [pool["num_threads"] for pool in threadpool_info()]
+    run_plan(rows_plan(g.exp(g.as_tensor(np.ones(8))), machines(4), 4), threads=2)
+    assert [pool["num_threads"] for pool in threadpool_info()] == before
