@@ -404,7 +404,9 @@ def complement(layout: CuteLayout, bound: int | None = None) -> CuteLayout:
 
 
 def right_inverse(layout: CuteLayout) -> CuteLayout:
-    """The longest layout R with ``layout(R(i)) = i`` for all i, each iter of R walking within one mode.
+    """A layout R with ``layout(R(i)) = i`` for all i: the longest whose iters each step through a mode of their own.
+
+    Its size is 1 where no mode has stride one.
 
     Example:
         >>> print(right_inverse(CuteLayout((2, 4), (4, 1))), right_inverse(CuteLayout((4, 3), (2, 1))))

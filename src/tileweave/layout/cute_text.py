@@ -29,9 +29,7 @@ def parse(text: str) -> CuteLayout:
         >>> print(parse("((2, 2), 4):((1, 8), 2)"), parse("(_4,_8)"))
         ((2,2),4):((1,8),2) (4,8):(1,4)
     """
-    if type(text) is not str:
-        raise LayoutError("parse(text)", f"{text!r} is no text", legal="e.g. '((2,2),4):((1,8),2)'")
-    reader = _Reader(text)
+    reader = _Reader(str(text))
     shape = reader.tree()
     if reader.ended:
         return make_ordered_layout(make_shape(shape, "parse(text)"), 0)
