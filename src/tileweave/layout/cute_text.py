@@ -31,11 +31,11 @@ def parse(text: str) -> CuteLayout:
     """
     reader = _Reader(str(text))
     shape = reader.tree()
-    if reader.ended:
+    if reader.at_end():
         return make_ordered_layout(make_shape(shape, "parse(text)"), 0)
     reader.take(":")
     stride = reader.tree()
-    if not reader.ended:
+    if not reader.at_end():
         raise reader.refusal()
     return CuteLayout(shape, stride)
 
@@ -52,8 +52,7 @@ class _Reader:
     def next(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
 
-    @property
-    def ended(self) -> bool:
+    def at_end(self) -> bool:
         return self.at == len(self.tokens)
 
     def refusal(self) -> LayoutError:
