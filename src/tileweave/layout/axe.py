@@ -142,13 +142,17 @@ def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
 
     Args:
         layout: a layout that groups by ``shape`` followed by the rest.
-        coords: one coordinate per dimension of `shape`.
+        coords: one coordinate per dimension of `shape`, integers or index expressions.
         shape: the extents of the leading dimensions; their product divides the layout's size.
 
     Example:
         >>> work = parse("(16:128, 8:8, 2:4, 4:1) + 2112")
         >>> print(bind(work, (3, 5), (16, 8)))
         (8:1@m) + 2536@m
+        >>> from tileweave.index import symbol
+        >>> tx = symbol("tx", 0, 128)
+        >>> print(bind(work, (tx // 8, tx % 8), (16, 8)))
+        (8:1@m) + (tx // 8 * 64 + tx * 8 + 2112)@m
 
     Source: Axe, section 3.1 (binding loops to threads).
     """
@@ -159,7 +163,10 @@ def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
         raise LayoutError(where, f"{lead} threads do not divide {layout.size} points", inputs=inputs)
     rest = layout.size // lead
     inner = group(layout, (lead, rest))[1]
-    start = layout_of(layout.shard, (), layout.offset).at([*coords, 0], [*shape, rest])
+    base = layout_of(layout.shard, (), layout.offset)
+    start = base.at([*coords, 0], [*shape, rest])
+    if not isinstance(start, Coord):  # expressions, by axis or for the only one
+        start = Coord.of(start) if isinstance(start, dict) else Coord(((base.axes[0], start),))
     return layout_of(inner, layout.replica, start)
 
 

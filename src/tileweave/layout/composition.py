@@ -30,7 +30,16 @@ from tileweave.layout.exact import (
     undecided,
     window,
 )
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
+from tileweave.layout.layout import (
+    DEFAULT_AXIS,
+    Coord,
+    Iter,
+    Layout,
+    coord_of_terms,
+    iter_of,
+    layout_of,
+    require_numbers,
+)
 
 __all__ = ["compose"]
 
@@ -94,12 +103,17 @@ def _on_axis(stride: Coord, axis: str, b: Layout) -> int:
     terms = stride.terms
     if not terms:
         return 0
-    if len(terms) == 1 and terms[0][0] == axis:
+    if len(terms) == 1 and terms[0][0] == axis and terms[0][1].__class__ is int:
         return terms[0][1]
-    raise LayoutError(WHERE, f"b moves along {stride}", inputs={"b": b}, legal=f"strides on the axis {axis} only")
+    raise LayoutError(
+        WHERE, f"b moves along {stride}", inputs={"b": b}, legal=f"integer strides on the axis {axis} only"
+    )
 
 
 def _rows(iters: Sequence[Iter], axis: str, b: Layout) -> list[Row]:
+    for it in iters:
+        if it.extent.__class__ is not int:
+            require_numbers(it)
     return [(it.extent, _on_axis(it.stride, axis, b)) for it in iters]
 
 

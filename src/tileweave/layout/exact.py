@@ -20,7 +20,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
+from tileweave.index import equivalent
 from tileweave.layout.integers import divisors
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -31,9 +32,12 @@ from tileweave.layout.layout import (
     Layout,
     Terms,
     coord_of_terms,
+    is_symbolic,
     iter_of,
     layout_of,
+    require_numbers,
 )
+from tileweave.layout.symbolic import is_expr
 
 __all__ = [
     "BOUND",
@@ -113,6 +117,8 @@ def merge_shard(iters: Iterable[Iter]) -> tuple[Iter, ...]:
         extent = it.extent
         if extent == 1:
             continue
+        if extent.__class__ is not int or (it.stride.terms and it.stride.terms[0][1].__class__ is not int):
+            require_numbers(it)
         if out and _continues(out[-1].stride.terms, extent, it.stride.terms):
             out[-1] = iter_of(out[-1].extent * extent, it.stride)
         else:
@@ -131,6 +137,12 @@ def _continues(slower: Terms, extent: int, faster: Terms) -> bool:
 
 def normal_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
     """The unique shortest replica list with the same multiset of sums, and the offset that its signs cost."""
+    iters = tuple(iters)
+    if len(iters) == 1 and iters[0].extent > 1 and iters[0].stride.terms and not is_symbolic(iters[0]):
+        (it,) = iters
+        if it.stride.terms[0][1] > 0:
+            return iters, ZERO
+        return (iter_of(it.extent, -1 * it.stride),), (it.extent - 1) * it.stride
     shift, copies, ratio = replica_ratio(iters)
     out = [iter_of(copies, ZERO)] if copies > 1 else []
     for direction, exponents in ratio.items():
@@ -151,6 +163,7 @@ def replica_ratio(iters: Iterable[Iter]) -> tuple[Coord, int, dict[Terms, Counte
     ratio: dict[Terms, Counter[int]] = {}
     for it in iters:
         extent, terms = it.extent, it.stride.terms
+        require_numbers(it)
         if extent == 1:
             continue
         if not terms:
@@ -266,13 +279,30 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
         return False
     (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
-    if a.offset + shift_a != b.offset + shift_b:
+    if not _same_offset(a.offset + shift_a, b.offset + shift_b):
         return False
     if ra == rb or not by_set:
         return ra == rb
     from tileweave.layout.search import set_key  # search builds on this module
 
     return set_key(ra) == set_key(rb)
+
+
+def _same_offset(a: Coord, b: Coord) -> bool:
+    """Whether two offsets are equal; proved where they are expressions."""
+    for axis in {*a.axes, *b.axes}:
+        mine, theirs = a[axis], b[axis]
+        if not is_expr(mine) and not is_expr(theirs):
+            if mine != theirs:
+                return False
+            continue
+        verdict = equivalent(mine, theirs)
+        if verdict.holds is None:
+            condition = f"{mine} == {theirs}"
+            raise Unproved("same_map(a, b)", f"{condition} is open", facts={"condition": condition})
+        if not verdict.holds:
+            return False
+    return True
 
 
 # Carries.

@@ -14,7 +14,16 @@ from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
 from tileweave.layout.cute_solve import left_inverse_modes
 from tileweave.layout.exact import ZERO, Witness, match_ratio, merge_shard, refuse
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
+from tileweave.layout.layout import (
+    DEFAULT_AXIS,
+    Coord,
+    Iter,
+    Layout,
+    coord_of_terms,
+    iter_of,
+    layout_of,
+    require_numbers,
+)
 from tileweave.layout.search import collision
 
 __all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
@@ -27,6 +36,7 @@ def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, i
     rows = []
     low, base, weight = layout.offset[axis], 0, 1
     for it in reversed(layout.shard):
+        require_numbers(it)
         if it.extent > 1:
             if it.stride.axes not in ((), (axis,)):
                 raise LayoutError(where, f"{it} leaves the axis {axis}", inputs={"layout": layout})

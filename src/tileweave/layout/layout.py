@@ -3,6 +3,9 @@
 A layout maps a logical index to a set of physical coordinates: ``f(x) = {D(x) + r + O : r in R}``. D is an ordered
 tuple of iters, last fastest (row-major); R a multiset of iters; O one coordinate. A stride is a vector over
 named axes, so one iter may move along several axes at once. CuTe, Axe and LEGO are notations on this value.
+
+Extents, strides and offsets may be index expressions. Such layouts are evaluated, bounded and printed, every range
+proved; the exact decisions need numbers and raise `Unproved` otherwise.
 """
 
 from __future__ import annotations
@@ -13,11 +16,20 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from operator import index as as_index
-from typing import Any, Union
+from typing import Any, Union, cast
 
 import numpy as np
 
-from tileweave.errors import LayoutError
+from tileweave.errors import LayoutError, Unproved
+from tileweave.layout.symbolic import (
+    evaluate_at,
+    flatten,
+    is_expr,
+    least_and_greatest,
+    plain,
+    require_positive,
+    simple,
+)
 
 __all__ = [
     "DEFAULT_AXIS",
@@ -39,9 +51,12 @@ Terms = tuple[tuple[str, int], ...]
 
 
 def _integer(value: object, where: str, what: str) -> int:
-    """A plain int, or an error that names the value."""
+    """A plain int, or an index expression (typed as the int that it stands for), or an error that names the value."""
     if type(value) is int:
         return value
+    value = plain(value)
+    if is_expr(value):
+        return cast("int", value)
     try:
         return int(as_index(value))  # type: ignore[arg-type]
     except TypeError:
@@ -77,7 +92,8 @@ class Coord:
             if isinstance(error, LayoutError):
                 raise
             raise LayoutError("Coord(terms)", f"{self.terms!r} is not a list of (axis, value) pairs") from None
-        _set_terms(self, tuple(sorted((a, v) for a, v in total.items() if v)))
+        kept = [(axis, simple(v)) for axis, v in sorted(total.items())]
+        _set_terms(self, tuple((axis, v) for axis, v in kept if is_expr(v) or v))
 
     def __repr__(self) -> str:
         return f"Coord({self.terms!r})"
@@ -89,6 +105,8 @@ class Coord:
             return value
         if isinstance(value, Mapping):
             return cls(tuple(value.items()))
+        if is_expr(value):
+            return cls(((DEFAULT_AXIS, value),))
         try:
             number = int(as_index(value))
         except TypeError:
@@ -118,16 +136,17 @@ class Coord:
             return other
         if len(mine) == 1 and len(theirs) == 1 and mine[0][0] == theirs[0][0]:
             total = mine[0][1] + theirs[0][1]
-            return coord_of_terms(((mine[0][0], total),)) if total else _ZERO
+            if type(total) is int:
+                return coord_of_terms(((mine[0][0], total),)) if total else _ZERO
         return Coord(mine + theirs)
 
     def __sub__(self, other: Coord) -> Coord:
         return self + -1 * other
 
     def __rmul__(self, factor: int) -> Coord:
-        if not factor:
-            return _ZERO
-        return coord_of_terms(tuple((axis, factor * value) for axis, value in self.terms))
+        if type(factor) is int:
+            return coord_of_terms(tuple((axis, factor * value) for axis, value in self.terms)) if factor else _ZERO
+        return Coord(tuple((axis, factor * value) for axis, value in self.terms))
 
     def __neg__(self) -> Coord:
         return -1 * self
@@ -138,11 +157,12 @@ class Coord:
     def __str__(self) -> str:
         text = ""
         for axis, value in self.terms:
-            term = f"{abs(value)}@{axis}"
+            positive = is_expr(value) or value > 0
+            term = f"({value})@{axis}" if is_expr(value) else f"{abs(value)}@{axis}"
             if not text:
-                text = term if value > 0 else f"-{term}"
+                text = term if positive else f"-{term}"
             else:
-                text += f" + {term}" if value > 0 else f" - {term}"
+                text += f" + {term}" if positive else f" - {term}"
         return text or "0"
 
 
@@ -182,14 +202,16 @@ class Iter:
         if type(self.stride) is not Coord:
             _set_stride(self, Coord.of(self.stride))
         extent = _integer(self.extent, "Iter(extent, stride)", "extent")
-        if extent < 1:
+        if is_expr(extent):
+            require_positive(extent, "Iter(extent, stride)")
+        elif extent < 1:
             raise LayoutError(
                 "Iter(extent, stride)", f"extent {extent!r} is not positive", legal="a positive integer extent"
             )
         _set_extent(self, extent)
 
     def __str__(self) -> str:
-        return f"{self.extent}:{self.stride}"
+        return f"({self.extent}):{self.stride}" if is_expr(self.extent) else f"{self.extent}:{self.stride}"
 
 
 _set_extent = Iter.__dict__["extent"].__set__
@@ -215,14 +237,31 @@ def _iters(items: Iterable[Iter | tuple[int, CoordLike]], part: str) -> tuple[It
         ) from None
 
 
-def _replica_key(it: Iter) -> tuple[int, Terms]:
-    return it.extent, it.stride.terms
+def _replica_key(it: Iter) -> tuple[int, Any]:
+    return (0, str(it)) if is_symbolic(it) else (it.extent, it.stride.terms)
+
+
+def is_symbolic(it: Iter) -> bool:
+    """Whether the extent or the stride is an index expression."""
+    return type(it.extent) is not int or any(type(v) is not int for _, v in it.stride.terms)
+
+
+def require_numbers(it: Iter) -> None:
+    """Raise `Unproved` unless the iter's extent and stride are integers: exact decisions need them."""
+    if is_symbolic(it):
+        raise Unproved(
+            "exact decision on a layout",
+            f"the iter {it} is symbolic",
+            legal="integer extents and strides; only evaluation, bounds and offsets may be symbolic",
+            facts={"condition": f"{it} is a number"},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What evaluation needs, worked out once per layout: the axes used, and (extent, strides), fastest first."""
 
+    symbolic: bool
     size: int
     axes: tuple[str, ...]
     digits: tuple[tuple[int, int], ...]  # with one axis: (extent, stride), fastest first
@@ -284,14 +323,16 @@ class Layout:
         and `multiset_at` give the rest.
 
         Args:
-            index: an int in ``[0, size)``; a sequence with one digit per iter of D; or a NumPy array of linear indices.
+            index: an int in ``[0, size)``; a sequence with one digit per iter of D; a NumPy array of linear indices; or
+                an index expression.
 
         Returns:
             a `Coord` for an int or digits. For an array: an int64 array of the same shape if the layout uses
-            one axis, else a dict from axis to such arrays.
+            one axis, else a dict from axis to such arrays. For an expression: a simplified one, or a dict.
 
         Raises:
             LayoutError: an index out of range, or not an integer.
+            Unproved: the range of an expression does not prove that it stays within the layout.
 
         Example:
             >>> Layout(((2, 10), (3, 1)))(np.arange(6))
@@ -301,12 +342,16 @@ class Layout:
             return self._at_int(index)
         if isinstance(index, np.ndarray):
             return self._at_array(index)
+        if is_expr(index):
+            return self._by_axis(self._at_expr(index))
         if isinstance(index, Sequence):
             return self.at(index, self.extents)
         return self._at_int(_integer(index, "Layout(index)", "index"))
 
     def _at_int(self, index: int) -> Coord:
         plan = self._plan or _make_plan(self)
+        if plan.symbolic:
+            return self._at_expr(index)
         if not 0 <= index < plan.size:
             raise LayoutError(
                 "Layout(index)", f"{index} is out of range", inputs={"layout": self}, legal=f"0..{plan.size - 1}"
@@ -326,11 +371,11 @@ class Layout:
                     sums[axis] = sums.get(axis, 0) + digit * stride
         return coord_of_terms(tuple(sorted((axis, value) for axis, value in sums.items() if value)))
 
-    def at(self, coords: Sequence[int], shape: Sequence[int]) -> Coord:
+    def at(self, coords: Sequence[int], shape: Sequence[int]) -> Any:
         """The layout at a coordinate tuple under an admitted shape equals the layout at its row-major linear index.
 
         Args:
-            coords: one integer per dimension of `shape`, ``0 <= coords[i] < shape[i]``.
+            coords: one integer, or index expression, per dimension of `shape`, ``0 <= coords[i] < shape[i]``.
             shape: extents whose product is `size`; the last dimension is fastest.
 
         Example:
@@ -339,10 +384,14 @@ class Layout:
         """
         where = "Layout.at(coords, shape)"
         inputs = {"layout": self, "coords": tuple(coords), "shape": tuple(shape)}
-        if prod(shape) != self.size:
-            raise LayoutError(where, f"the shape has {prod(shape)} points", inputs=inputs, legal=f"{self.size} points")
         if len(coords) != len(shape):
             raise LayoutError(where, f"{len(coords)} coordinates for {len(shape)} dimensions", inputs=inputs)
+        if any(map(is_expr, (*coords, *shape))) or any(map(is_symbolic, self.shard)):
+            digits = [_integer(c, where, "coordinate") for c in coords]
+            found = self._at_expr(flatten(digits, shape, self.size, where))
+            return self._by_axis(found) if any(map(is_expr, coords)) else found
+        if prod(shape) != self.size:
+            raise LayoutError(where, f"the shape has {prod(shape)} points", inputs=inputs, legal=f"{self.size} points")
         index = 0
         for c, n in zip(coords, shape, strict=True):
             digit = _integer(c, where, "coordinate")
@@ -351,9 +400,19 @@ class Layout:
             index = index * n + digit
         return self._at_int(index)
 
+    def _at_expr(self, index: int) -> Coord:
+        total = evaluate_at([(it.extent, it.stride) for it in self.shard], self.offset, self.size, index)
+        return Coord(total.terms)
+
+    def _by_axis(self, coord: Coord) -> Any:
+        """The value on the only axis, or a dict from axis to value."""
+        axes = (self._plan or _make_plan(self)).axes
+        return coord[axes[0]] if len(axes) == 1 else {axis: coord[axis] for axis in axes}
+
     def _at_array(self, index: IntArray) -> Any:
         if index.dtype.kind not in "iu":
             raise LayoutError("Layout(index)", f"an array of {index.dtype} is no index", legal="an integer dtype")
+        _require_table(self, "Layout(index)")
         size = self.size
         if index.size and (index.min() < 0 or index.max() >= size):
             bad = index.min() if index.min() < 0 else index.max()
@@ -376,6 +435,7 @@ class Layout:
         Raises:
             LayoutError: the table would have more than 2**30 points.
         """
+        _require_table(self, "Layout.table()")
         if self.size > 1 << 30:
             raise LayoutError("Layout.table()", f"{self.size} points are too many", legal="call it on chosen indices")
         out = {axis: _table(self, axis) for axis in self.axes}
@@ -415,17 +475,17 @@ class Layout:
     # Extent of the image.
 
     def bounds(self, axis: str = DEFAULT_AXIS) -> tuple[int, int]:
-        """The least and the greatest value that the layout takes on an axis."""
+        """The least and the greatest value that the layout takes on an axis (expressions, if the layout has any)."""
         low = high = self.offset[axis]
-        for it in self.shard + self.replica:
-            reach = (it.extent - 1) * it.stride[axis]
-            low, high = low + min(reach, 0), high + max(reach, 0)
-        return low, high
+        reaches = [(it.extent - 1) * it.stride[axis] for it in self.shard + self.replica]
+        if any(map(is_expr, (low, *reaches))):
+            return least_and_greatest(low, high, reaches)
+        return low + sum(r for r in reaches if r < 0), high + sum(r for r in reaches if r > 0)
 
     def span(self, axis: str = DEFAULT_AXIS) -> int:
         """``max - min + 1`` of the values on an axis; 1 on an axis that the layout does not use."""
         low, high = self.bounds(axis)
-        return high - low + 1
+        return cast("int", simple(high - low + 1))
 
     def cosize(self, axis: str = DEFAULT_AXIS) -> int:
         """One more than the greatest value on an axis: how far the image reaches.
@@ -436,7 +496,7 @@ class Layout:
 
         Source: Rectilinear Chamber, section 2; exact for negative strides and offsets.
         """
-        return self.bounds(axis)[1] + 1
+        return cast("int", simple(self.bounds(axis)[1] + 1))
 
     def __str__(self) -> str:
         text = "(" + ", ".join(map(str, self.shard)) + ")"
@@ -470,13 +530,26 @@ def _make_plan(layout: Layout) -> _Plan:
         names.update(it.stride.axes)
     axes = tuple(sorted(names)) or (DEFAULT_AXIS,)
     backwards = layout.shard[::-1]
-    if len(axes) == 1:
+    if any(map(is_symbolic, layout.shard)) or any(type(v) is not int for _, v in layout.offset.terms):
+        plan = _Plan(True, layout.size, axes, (), (), 0)
+    elif len(axes) == 1:
         digits = tuple((it.extent, it.stride[axes[0]]) for it in backwards if it.extent > 1)
-        plan = _Plan(layout.size, axes, digits, (), layout.offset[axes[0]])
+        plan = _Plan(False, layout.size, axes, digits, (), layout.offset[axes[0]])
     else:
-        plan = _Plan(layout.size, axes, (), tuple((it.extent, it.stride.terms) for it in backwards), 0)
+        plan = _Plan(False, layout.size, axes, (), tuple((it.extent, it.stride.terms) for it in backwards), 0)
     _set_plan(layout, plan)
     return plan
+
+
+def _require_table(layout: Layout, where: str) -> None:
+    if (layout._plan or _make_plan(layout)).symbolic:
+        raise Unproved(
+            where,
+            "a symbolic layout has no table of numbers",
+            inputs={"layout": layout},
+            legal="an index expression as the index",
+            facts={"condition": "extents, strides and offset are numbers"},
+        )
 
 
 def _dtype(layout: Layout, axis: str) -> type:

@@ -28,6 +28,7 @@ from tileweave.layout.layout import (
     Layout,
     coord_of_terms,
     iter_of,
+    require_numbers,
 )
 
 __all__ = ["collision", "holders", "image", "is_compact", "is_contiguous", "is_injective", "set_key", "set_normal"]
@@ -57,6 +58,8 @@ class _Line:
 
 def _line(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) -> _Line:
     """The encoding of all sums of digit times stride; with `both_signs`, of differences of two such sums."""
+    for it in iters:
+        require_numbers(it)
     axes = tuple(sorted({a for it in iters for a in it.stride.axes} | set(start.axes)))
     lows, spans, weights = [], [], []
     weight = 1
