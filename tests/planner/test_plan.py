@@ -14,7 +14,7 @@ from tileweave.graph.operators import operator_of
 from tileweave.graph.select import view
 from tileweave.planner import machines, make_plan, placement, simulate, tasks
 from tileweave.planner.plan import Plan
-from tileweave.planner.search import candidates, steps_of
+from tileweave.planner.search import Waves, candidates, steps_of
 from tileweave.planner.simulate import costed
 from tileweave.planner.tasks import PARTIAL
 from tileweave.space import Box
@@ -89,7 +89,7 @@ def test_tasks_compute_the_value_under_any_choice_of_grids():
     graph = g.Graph.of(y, loss)
     want = g.evaluate([sink.tensor for sink in graph.sinks])
     for count in (1, 2, 3, 4, 6):
-        for waves in (1, 2, 5):
+        for waves in (Waves(), Waves(2), Waves(5), Waves(4, square=True)):
             grids = {op: chance.choice(candidates(op, count)) for op in graph.operations}
             steps = steps_of(graph, grids, count, describe, lambda sink: None, waves)
             plan, result = costed(Plan(graph, machines(count), steps))

@@ -60,7 +60,7 @@ class _Interned(type):
     """Builds a node, then returns the living equal one if there is one. The key tells 1, True, 1.0 and -0.0 apart."""
 
     _table: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
-    _lock = threading.Lock()
+    _lock = threading.RLock()  # a finaliser may build a node while one is being built
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__call__(*args, **kwargs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -75,18 +77,24 @@ def execute(
         return operator.block(shard, inputs)
 
 
-@lru_cache(maxsize=8192)
+_SHARDS: weakref.WeakKeyDictionary[Operation, dict[tuple[Box, bool], Operation]] = weakref.WeakKeyDictionary()
+
+
 def _on_block(operation: Operation, index: Box, partial: bool) -> Operation:
-    """The operation as its block function sees it: the block's index and output types, without a signature's inputs."""
+    """The operation as its block function sees it, with the block's index and output types; kept while it lives."""
     if index == operation.index and not partial:
         return operation
     signature = operation.signature
     if signature is None:
         raise GraphError(f"execute({operation.operator})", "the operation has no signature, so it cannot be cut")
-    outputs = tuple(
-        (name, TensorType(signature.output(name).cover(index).shape, kind.dtype)) for name, kind in operation.outputs
-    )
-    return replace(operation, index=index, outputs=outputs, signature=None)
+    known = _SHARDS.setdefault(operation, {})
+    found = known.get((index, partial))
+    if found is None:
+        outputs = tuple(
+            (name, TensorType(signature.output(name).span(index).shape, kind.dtype)) for name, kind in operation.outputs
+        )
+        found = known[index, partial] = replace(operation, index=index, outputs=outputs, signature=None)
+    return found
 
 
 def _monoid(operation: Operation) -> str:
@@ -134,7 +142,8 @@ def _is_permutation(operation: Operation) -> bool:
 
 
 Kernel = Callable[..., None]
-_KERNELS: dict[Any, Kernel] = {}
+_KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
+KEEP_KERNELS = 1024
 _LOCK = threading.Lock()
 
 
@@ -150,8 +159,7 @@ def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threa
     )
     kernel = _KERNELS.get(key)
     if kernel is None:
-        program = _program(operation, arrays, out)
-        kernel = _KERNELS[key] = _compiled(program, threads)
+        kernel = _kept(key, _program(operation, arrays, out), threads)
     first, late = list(arrays.values())[:2], list(arrays.values())[2:]
     kernel(*first, out, *late)
 
@@ -169,6 +177,15 @@ def _program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> P
         bias = np.broadcast_to(arrays["b"], out.shape)
         return emit_contraction(equation, values[:2], made, init=operand(bias), name="linear")
     return emit_contraction(equation, values, made, init="zero", name=operation.operator)
+
+
+def _kept(key: Any, program: Program, threads: int) -> Kernel:
+    """The program's kernel, kept for the next call with the same key."""
+    kernel = _compiled(program, threads)
+    _KERNELS[key] = kernel
+    while len(_KERNELS) > KEEP_KERNELS:
+        _KERNELS.popitem(last=False)
+    return kernel
 
 
 def _compiled(program: Program, threads: int) -> Kernel:
@@ -194,5 +211,5 @@ def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     key = ("copy", threads, out.dtype, source.shape, source.strides, out.strides)
     kernel = _KERNELS.get(key)
     if kernel is None:
-        kernel = _KERNELS[key] = _compiled(emit_copy(operand(source), operand(out)), threads)
+        kernel = _kept(key, emit_copy(operand(source), operand(out)), threads)
     kernel(source, out)

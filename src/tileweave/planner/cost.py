@@ -263,7 +263,7 @@ def _intervals(operation: Operation, name: str, cuts: Partition) -> list[tuple[i
     if operation.signature is None:
         return [(None, ((0, n),)) for n in shape]
     projection = operation.signature.input(name)
-    base = projection.cover(operation.index).start
+    base = projection.span(operation.index).start
     out: list[tuple[int | None, tuple[Range, ...]]] = []
     rows = zip(projection.map.matrix, projection.map.offset, projection.shape, projection.stride, strict=True)
     for k, (row, offset, extent, stride) in enumerate(rows):

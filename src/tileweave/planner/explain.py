@@ -65,6 +65,7 @@ def explain(plan: Plan) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("step", justify="right")
@@ -78,8 +79,8 @@ def explain(plan: Plan) -> str:
         costs = step.costs
         table.add_row(
             str(number),
-            step_label(step),
-            str(step.tensor.type),
+            Text(step_label(step)),
+            Text(str(step.tensor.type)),
             cuts_text(step),
             str(step.cuts.count),
             count_text(costs.flops) if costs.flops else "",
@@ -100,7 +101,7 @@ def explain(plan: Plan) -> str:
         f"total: {plan.tasks} tasks, {flops}, {size_text(plan.bytes_moved)} moved between "
         f"machines, {size_text(plan.bytes_read)} read, {size_text(plan.bytes_written)} written",
         f"estimate: {seconds_text(plan.seconds)}; peak memory {size_text(peak)} per machine of {size_text(budget)} "
-        "(tensors that tasks hold)",
+        "(tensors that tasks hold; results in memory and kernels' own temporaries come on top)",
     ]
     if len(plan.alternatives) > 1:
         lines.append("simulated:")

@@ -54,16 +54,16 @@ def bytes_from(text: str | int | float, where: str = "bytes_from(text)") -> int:
         >>> bytes_from("2GiB")
         2147483648
     """
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        size = int(text)
-    else:
-        match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", str(text).lower())
-        try:
+    try:
+        if isinstance(text, (int, float)) and not isinstance(text, bool):
+            size = int(text)
+        else:
+            match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", str(text).lower())
             if match is None:
                 raise ValueError
             size = int(float(match[1]) * _UNITS[match[2]])
-        except (ValueError, KeyError):
-            raise PlanError(where, f"{text!r} is not an amount of memory", legal="such as 512MiB, 2GiB, 1e9") from None
+    except (ValueError, KeyError, OverflowError):
+        raise PlanError(where, f"{text!r} is not an amount of memory", legal="such as 512MiB, 2GiB, 1e9") from None
     if size < 1:
         raise PlanError(where, f"{text!r} is not a positive amount of memory", legal="such as 512MiB, 2GiB, 1e9")
     return size
@@ -199,7 +199,7 @@ def machines(
 
 
 def _positive(where: str, name: str, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
         raise PlanError(where, f"{name} is {value!r}", legal="a positive number")
     return value
 
@@ -227,9 +227,13 @@ def _from_toml(path: Path) -> Machines:
         raise PlanError(where, "there is no [[machine]]", legal="at least one [[machine]] table")
     found = []
     for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise PlanError(where, f"machine {number} is not a table", legal="[[machine]] tables")
         _known(f"{where} [[machine]] {number}", row, _MACHINE_KEYS)
-        values = {"name": f"m{number}", "memory": _host_memory_bytes() // len(rows)} | defaults | row
+        values: dict[str, Any] = {"name": f"m{number}", "memory": _host_memory_bytes() // len(rows)} | defaults | row
         memory_bytes = bytes_from(values.pop("memory"), where)
+        if not isinstance(values["name"], str) or not isinstance(values.get("cores", 1), int):
+            raise PlanError(f"{where} [[machine]] {number}", "name is not text, or cores is not an integer")
         for name, value in values.items():
             if name != "name":
                 _positive(where, name, value)

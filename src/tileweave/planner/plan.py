@@ -78,7 +78,7 @@ def placement(count: int, machines: int) -> Layout:
     """Shard number -> machine and wave: consecutive shards of a machine follow each other as waves.
 
     A count that the machines divide gives every machine as many; a smaller count uses the first machines; any other
-    count is refused by the search.
+    count leaves the last machines with fewer.
 
     Example:
         >>> print(placement(8, 4))

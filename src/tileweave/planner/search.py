@@ -2,15 +2,15 @@
 
 Every operation is offered every grid whose parts are as many as the machines (and one part, and fewer where its
 extents allow no more). A beam keeps the best partial choices by estimated time; ties go to fewer bytes moved and
-fewer tasks. The finalists are simulated. When none fits the machines' memory, the same grids are cut into waves, so
-that less is alive at once. If still none fits, the least peak that was reached is reported with the operation.
+fewer tasks. The finalists are simulated. When none fits the machines' memory, each machine's part is cut again, into
+waves along one dimension or into blocks along all of them, so that less is alive at once. If still none fits, the
+least peak that was reached is reported with the operation.
 
 For a handful of operations the beam holds every combination, so the search is exhaustive there.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,9 +32,28 @@ BEAM = 12
 """Partial choices kept after each operation."""
 FINALISTS = 4
 """Choices that are simulated exactly."""
-MOST_WAVES = 64
+MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
+MOST_TASKS = 50_000
+"""Plans of more tasks than this are simulated only where no smaller one exists."""
+MOST_GRIDS = 24
+"""The most grids that are offered for one operation."""
 
+
+@dataclass(frozen=True, slots=True)
+class Waves:
+    """How each machine's part of an operation is cut again, so that less is alive at once.
+
+    Args:
+        count: parts; a power of two.
+        square: along every dimension in turn, not along one.
+    """
+
+    count: int = 1
+    square: bool = False
+
+
+WHOLE = Waves()
 Grid = tuple[int, ...]
 Describe = Callable[[Operation, Stage], str]
 Atoms = Callable[[Sink], tuple[int, ...] | None]
@@ -46,20 +65,23 @@ def candidates(operation: Operation, count: int) -> list[Grid]:
     whole = (1,) * index.rank
     if count == 1 or operation.signature is None or index.size <= 1:
         return [whole]
+    fixed = _uncut(operation)
     for parts in range(count, 1, -1):
         grids = [
             grid
             for grid in _factorizations(parts, index.rank)
-            if all(g <= n for g, n in zip(grid, index.shape, strict=True)) and _one_monoid(operation, grid)
+            if all(g <= n for g, n in zip(grid, index.shape, strict=True)) and all(grid[k] == 1 for k in fixed)
         ]
         if grids:
-            return [whole, *grids]
+            grids.sort(key=lambda grid: sum(g > 1 for g in grid))  # of many, those that cut fewest dimensions
+            return [whole, *grids[:MOST_GRIDS]]
     return [whole]
 
 
-def _one_monoid(operation: Operation, grid: Grid) -> bool:
-    monoids = operation.signature.monoids if operation.signature else {}
-    return len({monoids[k] for k, g in enumerate(grid) if g > 1 and k in monoids}) <= 1
+def _uncut(operation: Operation) -> set[int]:
+    """Dimensions that are never cut: reductions whose partial results would be rounded to a narrow type."""
+    narrow = any(kind.dtype.kind not in "biu" and kind.dtype.itemsize < 4 for _, kind in operation.outputs)
+    return set(operation.signature.monoids) if narrow and operation.signature is not None else set()
 
 
 @lru_cache(maxsize=1024)
@@ -78,7 +100,7 @@ def _factorizations(count: int, rank: int) -> tuple[Grid, ...]:
 
 
 def steps_of(
-    graph: Graph, grids: Mapping[Operation, Grid], machines: int, describe: Describe, atoms: Atoms, waves: int = 1
+    graph: Graph, grids: Mapping[Operation, Grid], machines: int, describe: Describe, atoms: Atoms, waves: Waves = WHOLE
 ) -> tuple[Step, ...]:
     """The steps of a choice: operations with their cuts, combinations of cut reductions, stores."""
     out: list[Step] = []
@@ -94,24 +116,42 @@ def steps_of(
                 made[node] = Step(node, "block", cuts, describe(node, "block"))
             out.append(made[node])
         elif isinstance(node, Sink):
-            out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines), "write"))
+            out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines * waves.count), "write"))
     return tuple(out)
 
 
-def _cut(operation: Operation, grid: Grid, waves: int) -> Partition:
+def _cut(operation: Operation, grid: Grid, waves: Waves = WHOLE) -> Partition:
+    """The cuts of a grid, with each machine's part cut again into waves."""
     index = operation.index
-    parts = list(grid)
-    if waves > 1 and operation.signature is not None and prod(parts) >= 1:
-        monoids = operation.signature.monoids
-        free = [k for k, n in enumerate(index.shape) if k not in monoids and n > parts[k]]
-        cut = [k for k in free if parts[k] > 1] or sorted(free, key=lambda k: -index.shape[k])[:1]
-        if not cut:
-            cut = [k for k in monoids if index.shape[k] > parts[k]][:1]
-        if cut:
-            parts[cut[0]] = min(parts[cut[0]] * waves, index.shape[cut[0]])
-    return Partition(
-        tuple(even_cuts(n, max(1, min(p, n)), a) for n, p, a in zip(index.shape, parts, index.start, strict=True))
-    )
+    parts = [max(1, min(p, n)) for p, n in zip(grid, index.shape, strict=True)]
+    if waves.count > 1 and operation.signature is not None:
+        spread = _spread if waves.square else _streamed
+        parts = spread(operation, parts, waves.count)
+    return Partition(tuple(even_cuts(n, p, a) for n, p, a in zip(index.shape, parts, index.start, strict=True)))
+
+
+def _streamed(operation: Operation, parts: Sequence[int], waves: int) -> list[int]:
+    """More parts along one dimension, so that chains of operations stream: the one that is cut, or the longest."""
+    shape = operation.index.shape
+    monoids = operation.signature.monoids if operation.signature else {}
+    free = [k for k, n in enumerate(shape) if k not in monoids and n > parts[k]]
+    cut = [k for k in free if parts[k] > 1] or sorted(free, key=lambda k: -shape[k])[:1]
+    if not cut:
+        cut = [k for k in monoids if shape[k] > parts[k] and k not in _uncut(operation)][:1]
+    return [min(p * waves, shape[k]) if k in cut[:1] else p for k, p in enumerate(parts)]
+
+
+def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]:
+    """More parts along every dimension in turn, the longest blocks first: small blocks of a contraction."""
+    out, shape = list(parts), operation.index.shape
+    while waves > 1:
+        free = [k for k, n in enumerate(shape) if n >= 2 * out[k] and k not in _uncut(operation)]
+        if not free:
+            break
+        longest = max(free, key=lambda k: shape[k] / out[k])
+        out[longest] *= 2
+        waves //= 2
+    return out
 
 
 def _combine_cuts(operation: Operation, cuts: Partition, machines: int) -> Partition:
@@ -129,7 +169,7 @@ def _combine_cuts(operation: Operation, cuts: Partition, machines: int) -> Parti
     return Partition(tuple(even_cuts(shape[dim], wanted) if k == dim else c for k, c in enumerate(blocks.cuts)))
 
 
-def _store_cuts(sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...] | None, machines: int) -> Partition:
+def _store_cuts(sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...] | None, parts: int) -> Partition:
     """The blocks that exist, where the tensor is an operation's own output; otherwise even rows; aligned to chunks."""
     tensor = sink.tensor
     producer = tensor.producer
@@ -138,7 +178,7 @@ def _store_cuts(sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...
         cuts = output_partition(producer, "out", step.cuts) if step.stage == "block" else step.cuts
     else:
         shape = tensor.shape
-        parts = min(machines, shape[0]) if shape and tensor.type.box.size else 1
+        parts = min(parts, shape[0]) if shape and tensor.type.box.size else 1
         cuts = Partition(tuple(even_cuts(n, max(1, parts) if k == 0 else 1) for k, n in enumerate(shape)))
     if atom is None:
         return cuts
@@ -197,7 +237,7 @@ class _Estimator:
     def _traffic(self, operation: Operation, name: str, grid: Grid) -> Traffic | None:
         key = (operation, name, grid)
         if key not in self.traffic:
-            self.traffic[key] = Traffic.of(operation, name, _cut(operation, grid, 1))
+            self.traffic[key] = Traffic.of(operation, name, _cut(operation, grid))
         return self.traffic[key]
 
     def _origins(self, operation: Operation, name: str, grid: Grid) -> list[Operation]:
@@ -210,7 +250,7 @@ class _Estimator:
         return list(dict.fromkeys(p for p in producers if isinstance(p, Operation)))
 
     def _cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
-        cuts = _cut(operation, grid, 1)
+        cuts = _cut(operation, grid)
         signature = operation.signature
         reduced = signature.monoids if signature else {}
         partial = any(cuts.grid[k] > 1 for k in reduced)
@@ -250,7 +290,7 @@ class _Estimator:
     def _place(self, who: Operation, grid: Grid) -> Blocks:
         """Where an operation's result lies under a grid."""
         if (who, grid) not in self.places:
-            cuts = _cut(who, grid, 1)
+            cuts = _cut(who, grid)
             signature = who.signature
             rank = len(who.output_types["out"].shape)
             if signature is None or any(cuts.grid[k] > 1 for k in signature.monoids):
@@ -294,7 +334,7 @@ class _Estimator:
 def _out_size(operation: Operation, name: str, index: Box) -> int:
     if operation.signature is None:
         return operation.output_types[name].box.size
-    return operation.signature.output(name).cover(index).size
+    return operation.signature.output(name).span(index).size
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -371,16 +411,19 @@ def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -
     tried: list[tuple[str, Plan, Simulation]] = []
     seen: set[tuple[Step, ...]] = set()
     finalists = list(_beam(graph, machines))
-    largest = max((max(op.index.shape, default=1) for op in graph.operations), default=1)
-    for waves in _wave_counts(largest):
+    skipped: list[tuple[int, str, Plan]] = []  # what certainly needs too much
+    for waves in _wave_counts(graph):
         for rank, grids in enumerate(finalists):
             steps = steps_of(graph, grids, len(machines), describe, atoms, waves)
-            if steps in seen:
+            count = sum(step.cuts.count for step in steps)
+            if steps in seen or (count > MOST_TASKS and tried):
                 continue
             seen.add(steps)
-            plan, result = costed(Plan(graph, machines, steps))
-            label = _label(plan, rank, waves)
-            tried.append((label, plan, result))
+            plan, label = Plan(graph, machines, steps), _label(steps, rank, waves)
+            if (least := _least_bytes(plan)) > max(budgets):
+                skipped.append((least, label, plan))
+                continue
+            tried.append((label, *costed(plan)))
         fitting = [
             (result.seconds, plan.bytes_moved, plan.tasks, k)
             for k, (_, plan, result) in enumerate(tried)
@@ -390,20 +433,55 @@ def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -
             _, plan, result = tried[min(fitting)[-1]]
             rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in tried)
             return replace(plan, alternatives=rows), result
+    tried += _most_promising(skipped)
     raise _refusal(tried, machines)
 
 
-def _wave_counts(largest: int) -> Iterator[int]:
-    for power in itertools.count():
-        if 2**power > min(MOST_WAVES, max(1, largest)):
-            return
-        yield 2**power
+def _wave_counts(graph: Graph) -> Iterator[Waves]:
+    """One wave, then ever more, as long as some dimension is long enough to be cut by them."""
+    yield WHOLE
+    largest = max((max(op.index.shape, default=1) for op in graph.operations), default=1)
+    size = max((op.index.size for op in graph.operations), default=1)
+    count = 2
+    while count <= min(MOST_WAVES, size):
+        if count <= largest:
+            yield Waves(count)
+        yield Waves(count, square=True)
+        count *= 2
 
 
-def _label(plan: Plan, rank: int, waves: int) -> str:
-    whole = all(step.cuts.count == 1 for step in plan.steps)
+def _most_promising(skipped: Sequence[tuple[int, str, Plan]]) -> list[tuple[str, Plan, Simulation]]:
+    """The plans with the least certain need, simulated, as far as `MOST_TASKS` tasks go; one at least."""
+    out: list[tuple[str, Plan, Simulation]] = []
+    left = MOST_TASKS
+    for _, label, plan in sorted(skipped, key=lambda item: item[0]):
+        left -= plan.tasks
+        if left < 0 and out:
+            break
+        out.append((label, *costed(plan)))
+    return out
+
+
+def _least_bytes(plan: Plan) -> int:
+    """The bytes that some single task certainly needs: of the largest output block, and of the inputs it gathers."""
+    least = 0
+    for step in plan.steps:
+        if step.stage == "store" or not isinstance(step.node, Operation):
+            continue
+        box = step.cuts.block(0)
+        signature = step.node.signature
+        if signature is not None and step.stage != "combine":
+            box = signature.output("out").span(box)
+        least = max(least, box.size * step.tensor.dtype.itemsize)
+    return least
+
+
+def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
+    whole = all(step.cuts.count == 1 for step in steps)
     name = "whole" if whole else f"choice {rank + 1}"
-    return name if waves == 1 else f"{name}, {waves} waves"
+    if waves.count == 1:
+        return name
+    return f"{name}, {waves.count} {'blocks' if waves.square else 'waves'}"
 
 
 def _refusal(tried: Sequence[tuple[str, Plan, Simulation]], machines: Machines) -> PlanError:
@@ -434,6 +512,22 @@ def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms
         atoms: sink -> the extents of the region that must have one writer, or None.
     """
     verify(graph)
+    for operation in graph.operations:
+        names = [name for name, _ in operation.outputs]
+        if names != ["out"]:
+            raise PlanError(
+                "plan(target, machines)",
+                f"operation {operation.operator} has outputs {', '.join(names) or 'of no name'}",
+                legal="one output, named out",
+            )
+    for node in graph.nodes():
+        if isinstance(node, Source) and node.placement is not None and not 0 <= node.placement < len(machines):
+            raise PlanError(
+                "plan(target, machines)",
+                f"source {node.name!r} is placed on machine {node.placement}",
+                inputs={"machines": machines},
+                legal=f"0..{len(machines) - 1}",
+            )
     for sink in graph.sinks:
         if sink.placement is not None and not 0 <= sink.placement < len(machines):
             raise PlanError(
@@ -443,8 +537,8 @@ def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms
                 legal=f"0..{len(machines) - 1}",
             )
     targets = [sink.target for sink in graph.sinks if isinstance(sink.target, FileTarget)]
-    names = [(target.path, target.key) for target in targets]
-    for name in names:
-        if names.count(name) > 1:
-            raise PlanError("plan(target, machines)", f"two sinks write {name[0]!r}", legal="one sink per file member")
+    written = [(target.path, target.key) for target in targets]
+    for path, key in written:
+        if written.count((path, key)) > 1:
+            raise PlanError("plan(target, machines)", f"two sinks write {path!r}", legal="one sink per file member")
     return search(graph, machines, describe, atoms)[0]

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tileweave.graph import Operation
+from tileweave.graph import FileTarget, Operation, Sink
 from tileweave.planner.machines import Machines
-from tileweave.planner.plan import Costs, Plan
-from tileweave.planner.tasks import Read, Task, tasks
+from tileweave.planner.plan import Costs, Plan, Step
+from tileweave.planner.tasks import ReadPiece, Task, tasks
 
-__all__ = ["EFFICIENCY", "Simulation", "local_bytes", "simulate"]
+__all__ = ["EFFICIENCY", "Simulation", "costed", "simulate", "task_cost", "temporary_bytes"]
 
 EFFICIENCY = 0.7
 """The fraction of the peak rates that a task is expected to reach."""
@@ -43,13 +43,33 @@ class Simulation:
     spans: tuple[tuple[int, int, float, float], ...]
 
 
-def local_bytes(read: Read, task: Task, made: Sequence[Task]) -> int:
-    """The bytes that a machine must newly hold to read a region: none where one local block holds it as it is."""
-    if len(read.pieces) == 1:
-        piece = read.pieces[0]
-        if piece.task >= 0 and made[piece.task].machine == task.machine:
-            return 0
-    return read.size_bytes
+def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
+    """The bytes that a machine newly holds to read a task's inputs, while the task runs.
+
+    A region in one block of the machine's own is used where it lies. Anything else that comes in one piece is held as
+    it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
+    that takes any box is given its pieces one by one.
+    """
+    node = step.node
+    by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
+    total = 0
+    for read in task.reads:
+        itemsize = read.tensor.dtype.itemsize
+        arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
+        if len(read.pieces) == 1:
+            total += sum(arriving)
+        elif by_piece:
+            total += max(arriving, default=0)
+        else:
+            total += read.size_bytes + max(arriving, default=0)
+    return total
+
+
+def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
+    """Whether reading a piece brings nothing new to the machine: a block of its own, or a constant."""
+    if piece.task >= 0:
+        return made[piece.task].machine == task.machine
+    return piece.source is None
 
 
 def simulate(plan: Plan) -> Simulation:
@@ -116,16 +136,16 @@ def _out_bytes(plan: Plan, task: Task) -> int:
 def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int, int]:
     """(costs of one task, bytes that it holds only while it runs, bytes of its output)."""
     step, machines = plan.steps[task.step], plan.machines
-    moved = fetched = temporary = messages = touched = 0
+    moved = fetched = messages = touched = 0
     for read in task.reads:
         itemsize = read.tensor.dtype.itemsize
-        temporary += local_bytes(read, task, made)
         touched += read.size_bytes
         for piece in read.pieces:
             size = piece.points * itemsize
-            if piece.source is not None:
-                fetched += size
-            elif piece.task >= 0 and made[piece.task].machine != task.machine:
+            home = piece.source.placement if piece.source is not None else None
+            if piece.source is not None and home is None:
+                fetched += piece.region.size * itemsize
+            elif (home if home is not None else _machine(piece, task, made)) != task.machine:
                 moved += size
                 messages += 1
     out_bytes = _out_bytes(plan, task)
@@ -138,7 +158,12 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
         elif node.signature is not None:
             flops = node.signature.cost("flops", task.index)
     seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, fetched + written)
-    return Costs(1, flops, moved, fetched, written, seconds), temporary, out_bytes
+    costs = Costs(1, flops, moved, fetched, written, seconds)
+    return costs, temporary_bytes(step, task, made), out_bytes
+
+
+def _machine(piece: ReadPiece, task: Task, made: Sequence[Task]) -> int:
+    return made[piece.task].machine if piece.task >= 0 else task.machine
 
 
 def _seconds(

@@ -7,7 +7,7 @@ freed early, and the shards of one wave stand side by side, so machines work tog
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -323,8 +323,8 @@ def _output_block(node: Operation, index: Box) -> Box:
     if signature is None:
         return node.output_types["out"].box
     projection = signature.output("out")
-    base = projection.cover(node.index).start
-    return projection.cover(index).translate(tuple(-b for b in base))
+    base = projection.span(node.index).start
+    return projection.span(index).translate(tuple(-b for b in base))
 
 
 def _shard_of_block(step: Step, blocks: Partition, k: int) -> int:

@@ -228,13 +228,13 @@ class Projection:
             >>> str(Projection.select((1,), 2).span(Box((0, 0), (0, 3))))
             '[0:3]'
         """
-        domain = self._domain(box)
-        filled = self.total.cover(Box(domain.start, tuple(max(n, 1) for n in domain.shape)))
+        filled = self.map.cover(trusted_box(box.start, tuple(n or 1 for n in box.shape)))
         shape = []
-        for row, own, extent in zip(self.map.matrix, self.shape, filled.shape, strict=True):
+        rows = zip(self.map.matrix, self.shape, self.stride, filled.shape, strict=True)
+        for row, own, step, extent in rows:
             fed = own > 0 and all(n > 0 for c, n in zip(row, box.shape, strict=True) if c)
-            shape.append(extent if fed else 0)
-        return Box(filled.start, tuple(shape))
+            shape.append(extent + (own - 1) * step if fed else 0)
+        return trusted_box(filled.start, tuple(shape))
 
     def image(self, box: Box) -> Box | Lattice | AffineSet:
         """Exactly the points that the index box touches, in the simplest form that holds them.
