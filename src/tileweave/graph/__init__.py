@@ -1,7 +1,20 @@
 """Tensor expression graphs: immutable nodes, operators, selectors, their meaning in NumPy, sharding and gradients."""
 
 from tileweave.graph.assemble import interleave, ones, pad, repeat, stride, zeros
+from tileweave.graph.custom import BlockOperator, block_operator, check_projections
 from tileweave.graph.evaluate import evaluate
+from tileweave.graph.functions import (
+    argmax,
+    argmin,
+    attention,
+    erf,
+    gelu,
+    layer_norm,
+    logsumexp,
+    rms_norm,
+    standard_deviation,
+    variance,
+)
 from tileweave.graph.generate import arange, normal, random_integers, uniform
 from tileweave.graph.grad import grad
 from tileweave.graph.nodes import (
@@ -61,6 +74,7 @@ from tileweave.graph.operators import (
     tanh,
     where,
 )
+from tileweave.graph.reductions import TUPLE_MONOIDS, TupleMonoid, attention_in_parts, reduce_in_parts
 from tileweave.graph.select import (
     broadcast_to,
     concat,
@@ -78,9 +92,12 @@ from tileweave.graph.select import (
 from tileweave.graph.shard import Partition, expand, partition
 from tileweave.graph.text import Explanation, explain
 from tileweave.graph.verify import problems, verify
+from tileweave.graph.windows import average_pool, conv, max_pool, stencil
 
 __all__ = [
+    "TUPLE_MONOIDS",
     "ArrayData",
+    "BlockOperator",
     "Explanation",
     "FileData",
     "FileTarget",
@@ -97,16 +114,26 @@ __all__ = [
     "Source",
     "Tensor",
     "TensorType",
+    "TupleMonoid",
     "absolute",
     "add",
     "arange",
+    "argmax",
+    "argmin",
     "as_tensor",
+    "attention",
+    "attention_in_parts",
+    "average_pool",
+    "block_operator",
     "broadcast_to",
     "cast",
+    "check_projections",
     "concat",
+    "conv",
     "divide",
     "einsum",
     "equal",
+    "erf",
     "evaluate",
     "exp",
     "expand",
@@ -114,18 +141,22 @@ __all__ = [
     "flip",
     "floor_divide",
     "full",
+    "gelu",
     "getitem",
     "grad",
     "greater",
     "greater_equal",
     "interleave",
+    "layer_norm",
     "less",
     "less_equal",
     "linear",
     "log",
     "log_softmax",
+    "logsumexp",
     "matmul",
     "max",
+    "max_pool",
     "maximum",
     "mean",
     "min",
@@ -142,10 +173,12 @@ __all__ = [
     "problems",
     "product",
     "random_integers",
+    "reduce_in_parts",
     "relu",
     "remainder",
     "repeat",
     "resolve",
+    "rms_norm",
     "select",
     "sigmoid",
     "sign",
@@ -153,6 +186,8 @@ __all__ = [
     "softmax",
     "sqrt",
     "squeeze",
+    "standard_deviation",
+    "stencil",
     "stride",
     "subtract",
     "sum",
@@ -161,6 +196,7 @@ __all__ = [
     "transpose",
     "uniform",
     "unsqueeze",
+    "variance",
     "verify",
     "where",
     "zeros",

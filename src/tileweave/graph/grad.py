@@ -5,7 +5,8 @@ Source: own; reverse accumulation over the nodes in topological order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph import operators as op
 from tileweave.graph.assemble import interleave, pad
 from tileweave.graph.nodes import Operation, Selector, Source, Tensor, TensorType, topological
-from tileweave.graph.select import SEGMENTS, broadcast_to, full, permute, slice_, unsqueeze
+from tileweave.graph.select import SEGMENTS, broadcast_to, concat, flip, full, permute, slice_, unsqueeze
+from tileweave.graph.windows import conv
 from tileweave.space import AffineMap, Box
 
 __all__ = ["GRADIENTS", "grad"]
 
-Rule = Callable[[Operation, Tensor, Tensor], dict[str, Tensor]]
+Gradient = Tensor | Callable[[], Tensor]
+Rule = Callable[[Operation, Tensor, Tensor], Mapping[str, Gradient]]
 
 
 def grad(y: Tensor, wrt: Tensor | Sequence[Tensor]) -> Any:
@@ -78,7 +81,7 @@ def _backward(y: Tensor, dy: Tensor, needed: set[Tensor]) -> list[tuple[Tensor, 
     if not wanted:
         return []
     if isinstance(producer, Selector):
-        parts = _selector_gradient(producer, dy)
+        parts: Mapping[str, Gradient] = _selector_gradient(producer, dy)
     elif producer.operator in GRADIENTS:
         parts = GRADIENTS[producer.operator](producer, y, dy)
     else:
@@ -88,7 +91,8 @@ def _backward(y: Tensor, dy: Tensor, needed: set[Tensor]) -> list[tuple[Tensor, 
             inputs={"operation": producer},
             legal=", ".join(sorted(GRADIENTS)),
         )
-    return [(t, parts[name]) for name, t in wanted.items() if name in parts]
+    found = [(t, parts[name]) for name, t in wanted.items() if name in parts]
+    return [(t, op.cast(part if isinstance(part, Tensor) else part(), t.dtype)) for t, part in found]
 
 
 def _fold(dy: Tensor, like: Tensor) -> Tensor:
@@ -192,6 +196,56 @@ def _term_gradient(term: str, x: Tensor, factors: Sequence[tuple[str, Tensor]]) 
     return spread
 
 
+def _conv_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """Both gradients are convolutions: of the spread dy with the turned filters, and of x with dy as the filter."""
+    x, w = operation.input("x"), operation.input("w")
+    stride, dilation, groups = (operation.parameter(name) for name in ("stride", "dilation", "groups"))
+    rank, filters, channels = len(stride), w.shape[0] // groups, w.shape[1]
+
+    def swapped(t: Tensor) -> Tensor:
+        return permute(t, (1, 0, *range(2, rank + 2)))
+
+    def group(t: Tensor, k: int, size: int, dim: int) -> Tensor:
+        return slice_(t, t.type.box.with_range(dim, k * size, (k + 1) * size))
+
+    def to_x() -> Tensor:
+        spread = dy
+        for k, s in enumerate(stride):
+            spread = _spread(spread, k + 2, s, 0, (dy.shape[k + 2] - 1) * s + 1)
+        margin = [(d * (n - 1), d * (n - 1)) for n, d in zip(w.shape[2:], dilation, strict=True)]
+        spread = pad(spread, [(0, 0), (0, 0), *margin])
+        turned = concat([swapped(group(w, k, filters, 0)) for k in range(groups)], 0)
+        return conv(spread, flip(turned, tuple(range(2, rank + 2))), dilation=dilation, groups=groups)
+
+    def to_w() -> Tensor:
+        parts = []
+        for k in range(groups):
+            values, weights = swapped(group(x, k, channels, 1)), swapped(group(dy, k, filters, 1))
+            parts.append(swapped(conv(values, weights, stride=dilation, dilation=stride)))
+        return concat(parts, 0)
+
+    return {"x": to_x, "w": to_w}
+
+
+def _max_pool_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    """dy goes to the greatest elements of each window, in equal shares."""
+    x = operation.input("x")
+    window, stride, dilation = (operation.parameter(name) for name in ("window", "stride", "dilation"))
+    hits: list[tuple[tuple[int, ...], Tensor]] = []
+    for place in Box.of(window):
+        start = (0, 0, *(d * p for d, p in zip(dilation, place, strict=True)))
+        seen = slice_(x, Box(start, y.shape), (1, 1, *stride))
+        hits.append((start, op.cast(op.equal(seen, y), dy.dtype)))
+    share = op.divide(dy, reduce(op.add, [hit for _, hit in hits]))
+    total = None
+    for start, hit in hits:
+        part = op.multiply(hit, share)
+        for k, s in enumerate(stride):
+            part = _spread(part, k + 2, s, start[k + 2], x.shape[k + 2])
+        total = part if total is None else op.add(total, part)
+    return {"x": total} if total is not None else {}
+
+
 GRADIENTS: dict[str, Rule] = {
     "negative": _broadcasting(lambda x, y, dy: [op.negative(dy)]),
     "absolute": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.sign(x))]),
@@ -225,8 +279,13 @@ GRADIENTS: dict[str, Rule] = {
     "matmul": _contract_rule,
     "einsum": _contract_rule,
     "linear": _contract_rule,
+    "conv": _conv_rule,
+    "max_pool": _max_pool_rule,
+    "erf": _broadcasting(
+        lambda x, y, dy: [op.multiply(dy, op.multiply(2 / np.pi**0.5, op.exp(op.negative(op.multiply(x, x)))))]
+    ),
 }
-"""Operator name -> (operation, its result, gradient of the result) -> gradient per input."""
+"""Operator name -> (operation, its result, gradient of the result) -> gradient per input, or what builds it."""
 
 
 def _selector_gradient(selector: Selector, dy: Tensor) -> dict[str, Tensor]:

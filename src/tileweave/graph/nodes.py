@@ -29,6 +29,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from tileweave.errors import GraphError
 from tileweave.graph.sugar import TensorSugar
 from tileweave.space import Box, Projection
 
@@ -111,6 +112,8 @@ class TensorType:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if any(n < 0 for n in self.shape):
+            raise GraphError("TensorType(shape, dtype)", f"shape {self.shape} has a negative extent", legal="0 or more")
 
     @property
     def box(self) -> Box:

@@ -13,6 +13,7 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,14 @@ def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
     """A tensor from a tensor, or from anything that NumPy reads as an array of numbers (as a source in memory)."""
     if isinstance(value, Tensor):
         return value
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            where, f"NumPy reads no array in it: {error}", legal="an array, a number, nested lists"
+        ) from None
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind not in _SUPPORTED and array.dtype.name != "bfloat16":
         raise DtypeError(where, f"element type {array.dtype} is not supported", legal="bool, integers, floats")
     return Tensor(Source(ArrayData(array), TensorType(array.shape, array.dtype)))
@@ -174,7 +182,8 @@ BINARY: dict[str, np.ufunc] = {
 }
 
 
-def _elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *parameters: tuple[str, Value]) -> Tensor:
+def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *parameters: tuple[str, Value]) -> Tensor:
+    """An elementwise operation on inputs that broadcast; the operator must be registered."""
     where = f"{name}({', '.join('xyz'[: len(inputs)])})"
     try:
         shape = np.broadcast_shapes(*(x.shape for x in inputs))
@@ -218,7 +227,7 @@ def _ufunc_block(ufunc: np.ufunc) -> Block:
 def _unary(name: str, ufunc: np.ufunc) -> Callable[[Any], Tensor]:
     def function(x: Any) -> Tensor:
         (tensor,), dtype = _operands(f"{name}(x)", [x], ufunc)
-        return _elementwise(name, [tensor], dtype)
+        return elementwise(name, [tensor], dtype)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Elementwise `numpy.{ufunc.__name__}`."
@@ -235,7 +244,7 @@ def _binary(name: str, ufunc: np.ufunc) -> Callable[[Any, Any], Tensor]:
                 inputs={"x": tensors[0].type},
                 legal="a floating base, or an exponent of zero or more",
             )
-        return _elementwise(name, tensors, dtype)
+        return elementwise(name, tensors, dtype)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Elementwise `numpy.{ufunc.__name__}` with broadcasting."
@@ -259,7 +268,7 @@ def relu(x: Any) -> Tensor:
     x = as_tensor(x, "relu(x)")
     if x.dtype.kind == "b":
         raise DtypeError("relu(x)", "bool has no relu", inputs={"x": x.type}, legal="integers, floats")
-    return _elementwise("relu", [x], x.dtype)
+    return elementwise("relu", [x], x.dtype)
 
 
 register(Operator("relu", lambda operation, inputs: {"out": np.maximum(inputs["x"], inputs["x"].dtype.type(0))}))
@@ -268,7 +277,7 @@ register(Operator("relu", lambda operation, inputs: {"out": np.maximum(inputs["x
 def sigmoid(x: Any) -> Tensor:
     """Elementwise ``1 / (1 + exp(-x))``, without overflow for large negative x."""
     (tensor,), dtype = _operands("sigmoid(x)", [x], np.exp)
-    return _elementwise("sigmoid", [tensor], dtype)
+    return elementwise("sigmoid", [tensor], dtype)
 
 
 def _sigmoid_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
@@ -290,7 +299,7 @@ def cast(x: Any, dtype: Any) -> Tensor:
         raise DtypeError("cast(x, dtype)", f"{dtype!r} is not an element type", inputs={"x": x.type}) from None
     if kind.kind not in _SUPPORTED and kind.name != "bfloat16":
         raise DtypeError("cast(x, dtype)", f"element type {kind} is not supported", legal="bool, integers, floats")
-    return x if kind == x.dtype else _elementwise("cast", [x], kind, ("dtype", kind.name))
+    return x if kind == x.dtype else elementwise("cast", [x], kind, ("dtype", kind.name))
 
 
 def _cast_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
@@ -305,7 +314,7 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     """Elementwise ``x if condition else y`` with broadcasting."""
     condition = cast(as_tensor(condition, "where(condition, x, y)"), bool)
     (x, y), dtype = _operands("where(condition, x, y)", [x, y], np.maximum)
-    return _elementwise("where", [condition, x, y], dtype)
+    return elementwise("where", [condition, x, y], dtype)
 
 
 register(Operator("where", lambda operation, inputs: {"out": np.where(*inputs.values())}))
@@ -402,10 +411,10 @@ def mean(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = Fa
     """The mean over some or all dimensions: their sum divided by their number."""
     x = as_tensor(x, "mean(x, axis)")
     dims = _axes("mean(x, axis)", x, axis)
-    count = builtins.max(0, int(np.prod([x.shape[k] for k in dims], dtype=np.int64)))
-    if x.dtype.kind in "biu":
-        x = cast(x, np.float64)
-    return divide(sum(x, dims, keepdims=keepdims), float(count))
+    count = prod(x.shape[k] for k in dims)
+    wide = np.dtype(np.float64) if x.dtype.kind in "biu" else np.result_type(x.dtype, np.float32)
+    out = divide(sum(cast(x, wide), dims, keepdims=keepdims), float(count))
+    return out if x.dtype.kind in "biu" else cast(out, x.dtype)
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:

@@ -454,7 +454,9 @@ def full(shape: Sequence[int], value: bool | int | float, dtype: Any = None) -> 
     try:
         shape = tuple(int(n) for n in shape)
         stored = np.asarray(value).astype(kind, casting="unsafe").item()
-    except (TypeError, ValueError) as error:
+        if any(n < 0 for n in shape):
+            raise ValueError("an extent is negative")
+    except (TypeError, ValueError, OverflowError) as error:
         raise GraphError("full(shape, value)", f"{value!r} is not one number", legal="a Python number") from error
     return Tensor(Selector("full", (), TensorType(shape, kind), (("value", stored),)))
 

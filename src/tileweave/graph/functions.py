@@ -1,0 +1,245 @@
+"""Functions composed of operators: statistics, norms, gelu, attention. Every part may be cut along every dimension.
+
+Only argmax, argmin and erf are operators of their own here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave.errors import DtypeError, GraphError
+from tileweave.graph import operators as op
+from tileweave.graph.generate import arange
+from tileweave.graph.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.operators import Array, Arrays, Operator, as_tensor, elementwise, register
+from tileweave.graph.select import permute, unsqueeze
+from tileweave.space import Box, Projection
+
+__all__ = [
+    "argmax",
+    "argmin",
+    "attention",
+    "erf",
+    "gelu",
+    "layer_norm",
+    "logsumexp",
+    "rms_norm",
+    "standard_deviation",
+    "variance",
+]
+
+Axes = int | Sequence[int] | None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the place of the extreme
+
+
+def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Tensor:
+    where = f"{name}(x, axis)"
+    x = as_tensor(x, where)
+    rank = len(x.shape)
+    if axis is None:
+        if rank != 1:
+            raise GraphError(where, f"rank {rank} needs an axis", inputs={"x": x.type}, legal=f"0..{rank - 1}")
+        axis = 0
+    if not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
+        raise GraphError(where, f"axis {axis!r} does not exist", inputs={"x": x.type}, legal=f"{-rank}..{rank - 1}")
+    dim = int(axis) % rank
+    if x.shape[dim] == 0:
+        raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dim})
+    kept = [k for k in range(rank) if k != dim]
+    reads = Projection.select(
+        [None if k == dim else kept.index(k) for k in range(rank)],
+        rank - 1,
+        [n if k == dim else 1 for k, n in enumerate(x.shape)],
+    )
+    signature = Signature(
+        tuple(f"d{k}" for k in kept),
+        (("x", reads),),
+        (("out", Projection.select(range(rank - 1), rank - 1)),),
+        costs=(("flops", float(x.shape[dim])),),
+    )
+    shape = tuple(x.shape[k] for k in kept)
+    out = (("out", TensorType(shape, np.dtype(np.int64))),)
+    result = Tensor(Operation(name, Box.of(shape), (("x", x),), out, (("axis", dim),), signature))
+    return unsqueeze(result, dim) if keepdims else result
+
+
+def _arg_block(function: Any) -> Any:
+    def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+        return {"out": np.asarray(function(inputs["x"], axis=operation.parameter("axis")), np.int64)}
+
+    return block
+
+
+register(Operator("argmax", _arg_block(np.argmax)))
+register(Operator("argmin", _arg_block(np.argmin)))
+
+
+def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """The first place of the greatest value along one dimension, as int64; NaN is the greatest, as in NumPy."""
+    return _arg("argmax", x, axis, keepdims)
+
+
+def argmin(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """The first place of the least value along one dimension, as int64; NaN is the least, as in NumPy."""
+    return _arg("argmin", x, axis, keepdims)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# statistics and norms
+
+
+def _floating(where: str, x: Any) -> Tensor:
+    x = as_tensor(x, where)
+    return op.cast(x, np.float64) if x.dtype.kind in "biu" else x
+
+
+def _count(x: Tensor, axis: Axes) -> int:
+    rank = len(x.shape)
+    axes = range(rank) if axis is None else [axis] if isinstance(axis, (int, np.integer)) else axis
+    return math.prod(x.shape[k] for k in axes)
+
+
+def variance(x: Any, axis: Axes = None, *, correction: float = 0, keepdims: bool = False) -> Tensor:
+    """The mean square distance from the mean, as `numpy.var`; divided by the number less `correction`."""
+    x = _floating("variance(x, axis)", x)
+    distance = op.subtract(x, op.mean(x, axis, keepdims=True))
+    total = op.sum(op.multiply(distance, distance), axis, keepdims=keepdims)
+    return op.divide(total, max(float(_count(x, axis)) - correction, 0.0))
+
+
+def standard_deviation(x: Any, axis: Axes = None, *, correction: float = 0, keepdims: bool = False) -> Tensor:
+    """The square root of the variance, as `numpy.std`."""
+    return op.sqrt(variance(x, axis, correction=correction, keepdims=keepdims))
+
+
+def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """``log(sum(exp(x)))`` without overflow; minus infinity over nothing but minus infinities."""
+    x = _floating("logsumexp(x, axis)", x)
+    top = op.max(x, axis, keepdims=True)
+    base = op.where(op.less(op.absolute(top), np.inf), top, 0.0)  # an infinite maximum must not be subtracted
+    total = op.log(op.sum(op.exp(op.subtract(x, base)), axis, keepdims=keepdims))
+    if keepdims:
+        return op.add(total, base)
+    return op.add(total, op.sum(base, axis))  # base has extent 1 there
+
+
+def _last(where: str, x: Tensor, axes: Axes) -> Axes:
+    if not x.shape:
+        raise GraphError(where, "x has no axis", inputs={"x": x.type}, legal="rank 1 or more")
+    return -1 if axes is None else axes
+
+
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, axis: Axes = None, epsilon: float = 1e-5) -> Tensor:
+    """``(x - mean) / sqrt(variance + epsilon) * weight + bias`` over the last dimension, or over `axis`."""
+    where = "layer_norm(x, weight, bias)"
+    x = _floating(where, x)
+    axis = _last(where, x, axis)
+    centred = op.subtract(x, op.mean(x, axis, keepdims=True))
+    spread = op.mean(op.multiply(centred, centred), axis, keepdims=True)
+    out = op.divide(centred, op.sqrt(op.add(spread, epsilon)))
+    out = out if weight is None else op.multiply(out, weight)
+    return out if bias is None else op.add(out, bias)
+
+
+def rms_norm(x: Any, weight: Any = None, axis: Axes = None, epsilon: float = 1e-5) -> Tensor:
+    """``x / sqrt(mean(x * x) + epsilon) * weight`` over the last dimension, or over `axis`."""
+    where = "rms_norm(x, weight)"
+    x = _floating(where, x)
+    size = op.mean(op.multiply(x, x), _last(where, x, axis), keepdims=True)
+    out = op.divide(x, op.sqrt(op.add(size, epsilon)))
+    return out if weight is None else op.multiply(out, weight)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# gelu
+
+
+def erf(x: Any) -> Tensor:
+    """Elementwise error function."""
+    x = _floating("erf(x)", x)
+    return elementwise("erf", [x], x.dtype)
+
+
+def _erf_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x = inputs["x"]
+    out = np.array([math.erf(value) for value in x.ravel().tolist()], np.float64)
+    return {"out": out.reshape(x.shape).astype(x.dtype)}
+
+
+register(Operator("erf", _erf_block))
+
+
+def gelu(x: Any, approximate: Literal["none", "tanh"] = "none") -> Tensor:
+    """``x`` times the probability that a standard normal value is below x; exactly, or by the usual tanh formula."""
+    x = _floating("gelu(x)", x)
+    if approximate == "tanh":
+        inner = op.multiply(math.sqrt(2 / math.pi), op.add(x, op.multiply(0.044715, op.power(x, 3))))
+        return op.multiply(op.multiply(0.5, x), op.add(1.0, op.tanh(inner)))
+    if approximate != "none":
+        raise GraphError("gelu(x, approximate)", f"{approximate!r}", inputs={"x": x.type}, legal="none, tanh")
+    return op.multiply(op.multiply(0.5, x), op.add(1.0, erf(op.multiply(x, math.sqrt(0.5)))))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# attention
+
+
+def attention_scores(
+    q: Any,
+    k: Any,
+    scale: float | None = None,
+    causal: bool = False,
+    mask: Any = None,
+    *,
+    first: int = 0,
+    keys: int | None = None,
+) -> Tensor:
+    """``q @ k^T * scale``, minus infinity where a query must not look: beyond its own place, or where mask is False.
+
+    `k` may be a part of the keys: `first` is its place among so many `keys`.
+    """
+    where = "attention(q, k, v)"
+    q, k = as_tensor(q, where), as_tensor(k, where)
+    types = {"q": q.type, "k": k.type}
+    if len(q.shape) < 2 or len(k.shape) < 2 or q.shape[-1] != k.shape[-1]:
+        raise GraphError(where, "queries and keys do not fit", inputs=types, legal="q [.., lq, d], k [.., lk, d]")
+    dtype = np.result_type(q.dtype, k.dtype)
+    if dtype.kind != "f":
+        raise DtypeError(where, f"element type {dtype} is not a floating type", inputs=types, legal="float32, float64")
+    rank = len(k.shape)
+    turned = permute(k, (*range(rank - 2), rank - 1, rank - 2))
+    scores = op.multiply(op.matmul(q, turned), 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if causal:
+        late = (k.shape[-2] if keys is None else keys) - q.shape[-2]  # the last query sees the last key
+        rows = unsqueeze(arange(q.shape[-2], dtype=np.int64), 1)
+        seen = op.less_equal(arange(first, first + k.shape[-2], dtype=np.int64), op.add(rows, late))
+        scores = op.where(seen, scores, -np.inf)
+    if mask is not None:
+        scores = op.where(mask, scores, -np.inf)
+    return scores
+
+
+def attention(q: Any, k: Any, v: Any, *, scale: float | None = None, causal: bool = False, mask: Any = None) -> Tensor:
+    """``softmax(q @ k^T * scale) @ v`` along the keys.
+
+    Args:
+        q: [.., queries, d].
+        k: [.., keys, d].
+        v: [.., keys, e].
+        scale: ``1 / sqrt(d)`` when left out.
+        causal: whether a query sees only the keys up to its own place, counted from the end of both.
+        mask: True where a query may look, broadcast to [.., queries, keys].
+
+    Example:
+        >>> one = np.ones((1, 2))
+        >>> np.asarray(attention(one, one, one)).tolist()
+        [[1.0, 1.0]]
+    """
+    return op.matmul(op.softmax(attention_scores(q, k, scale, causal, mask), -1), v)

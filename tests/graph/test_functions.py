@@ -1,0 +1,212 @@
+"""Statistics, norms, gelu, attention, argmax, and tuple-valued reductions against NumPy."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from arrays import DTYPES, same, values
+from random_graphs import random_partitions
+from test_grad import check
+
+from tileweave import graph as tw
+from tileweave.errors import DtypeError, GraphError
+from tileweave.graph.reductions import tree
+
+RNG = np.random.default_rng(0)
+
+
+def sharded_is_whole(tensor, rtol=1e-11):
+    """The graph under random cuts of all of its operations has the value of the whole."""
+    graph = tw.verify(tw.Graph.of(tensor))
+    (whole,) = tw.evaluate([tensor])
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        same(tw.verify(tw.expand(graph, random_partitions(rng, graph))).sinks[0].tensor, whole, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_argmax_and_argmin(name, dtype):
+    for shape in ((7,), (3, 4), (2, 3, 5), (0, 3)):
+        x = values(RNG, shape, dtype) // 4  # many ties
+        for axis in range(-len(shape), len(shape)):
+            if shape[axis]:
+                same(getattr(tw, name)(x, axis), getattr(np, name)(x, axis))
+                same(getattr(tw, name)(x, axis, keepdims=True), getattr(np, name)(x, axis, keepdims=True))
+    same(getattr(tw, name)(np.array([1.0, np.nan, 3.0, np.nan])), 1)
+    sharded_is_whole(getattr(tw, name)(values(RNG, (5, 4, 3), dtype), 1))
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
+@pytest.mark.parametrize("keep", [False, True])
+def test_statistics(axis, keep):
+    for dtype in DTYPES:
+        x = values(RNG, (3, 4, 5), dtype)
+        rtol = 1e-5 if dtype == "float32" else 1e-12
+        same(tw.variance(x, axis, keepdims=keep), np.var(x, axis=axis, keepdims=keep), rtol=rtol)
+        same(tw.variance(x, axis, correction=1), np.var(x, axis=axis, ddof=1), rtol=rtol)
+        same(tw.standard_deviation(x, axis), np.std(x, axis=axis), rtol=rtol)
+        wide = x.astype(np.float64) if x.dtype.kind == "i" else x
+        expected = np.log(np.exp(wide).sum(axis=axis, keepdims=keep))
+        same(tw.logsumexp(x, axis, keepdims=keep), expected, rtol=rtol)
+    sharded_is_whole(tw.variance(RNG.normal(size=(3, 4, 5)), axis, keepdims=keep))
+    sharded_is_whole(tw.logsumexp(RNG.normal(size=(3, 4, 5)), axis, keepdims=keep))
+
+
+def test_logsumexp_of_extremes():
+    x = np.array([[1000.0, 1000.0], [-1000.0, -1000.0], [-np.inf, -np.inf], [np.inf, 0.0], [-np.inf, 3.0], [np.nan, 0]])
+    expected = [1000 + math.log(2), -1000 + math.log(2), -np.inf, np.inf, 3.0, np.nan]
+    same(tw.logsumexp(x, 1), expected, rtol=1e-13)
+    same(tw.reduce_in_parts("logsumexp", x, 1), expected, rtol=1e-13)
+
+
+def test_norms():
+    x, w, b = RNG.normal(size=(3, 4, 5)), RNG.normal(size=5), RNG.normal(size=5)
+    mean, var = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    same(tw.layer_norm(x, w, b), (x - mean) / np.sqrt(var + 1e-5) * w + b, rtol=1e-12)
+    same(tw.layer_norm(x), (x - mean) / np.sqrt(var + 1e-5), rtol=1e-12)
+    both = (x - x.mean((1, 2), keepdims=True)) / np.sqrt(x.var((1, 2), keepdims=True) + 1e-3)
+    same(tw.layer_norm(x, axis=(1, 2), epsilon=1e-3), both, rtol=1e-12)
+    same(tw.rms_norm(x, w), x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w, rtol=1e-12)
+    sharded_is_whole(tw.layer_norm(x, w, b))
+    sharded_is_whole(tw.rms_norm(x, w))
+    assert tw.layer_norm(x.astype("float32")).dtype == np.float32
+
+
+def test_gelu():
+    x = RNG.normal(size=(3, 4)) * 3
+    phi = np.vectorize(lambda v: 0.5 * (1 + math.erf(v / math.sqrt(2))))(x)
+    same(tw.gelu(x), x * phi, rtol=1e-13)
+    same(tw.gelu(x, "tanh"), x * phi, rtol=1e-3)
+    same(tw.erf(np.array([0.0, np.inf, -np.inf, np.nan])), [0.0, 1.0, -1.0, np.nan])
+    check(tw.gelu, x)
+    check(lambda x: tw.gelu(x, "tanh"), x)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("lead", "queries", "keys"), [((), 4, 4), ((2,), 3, 7), ((2, 3), 5, 5), ((1,), 1, 6)])
+def test_attention(lead, queries, keys, causal):
+    q, k, v = (RNG.normal(size=(*lead, n, d)) for n, d in ((queries, 6), (keys, 6), (keys, 3)))
+    scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(6)
+    if causal:
+        scores = np.where(np.tri(queries, keys, keys - queries, dtype=bool), scores, -np.inf)
+    expected = softmax(scores) @ v
+    same(tw.attention(q, k, v, causal=causal), expected, rtol=1e-12)
+    for parts in (1, 2, 3, keys):
+        if parts <= keys:
+            same(tw.attention_in_parts(q, k, v, parts, causal=causal), expected, rtol=1e-12)
+    same(tw.attention_in_parts(q, k, v, min(4, keys), 3, causal=causal), expected, rtol=1e-12)
+    sharded_is_whole(tw.attention(q, k, v, causal=causal))
+    sharded_is_whole(tw.attention_in_parts(q, k, v, min(2, keys), causal=causal))
+
+
+def test_attention_in_parts_makes_no_table_of_all_queries_by_all_keys():
+    q = np.zeros((16, 4))
+    y = tw.attention_in_parts(q, q, q, 4)
+    assert all(o.output_types["out"].shape != (16, 16) for o in tw.Graph.of(y).operations)
+
+
+def test_attention_mask_scale_and_gradient():
+    q, k, v = (RNG.normal(size=(3, 4)) for _ in range(3))
+    mask = np.array([[True, False, True], [True, True, False], [False, True, True]])
+    expected = softmax(np.where(mask, q @ k.T * 0.3, -np.inf)) @ v
+    same(tw.attention(q, k, v, scale=0.3, mask=mask), expected, rtol=1e-12)
+    check(lambda q, k, v: tw.attention(q, k, v, causal=True), q, k, v, rtol=1e-5)
+    check(lambda q, k, v: tw.attention_in_parts(q, k, v, 3, causal=True), q, k, v, rtol=1e-5)
+
+
+def test_gradients_of_statistics_and_norms():
+    x, w, b = RNG.normal(size=(3, 4)), RNG.normal(size=4), RNG.normal(size=4)
+    check(lambda x: tw.variance(x, 1), x)
+    check(lambda x: tw.standard_deviation(x), x)
+    check(lambda x: tw.logsumexp(x, 0), x)
+    check(tw.layer_norm, x, w, b, rtol=1e-5)
+    check(tw.rms_norm, x, w, rtol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# tuple-valued monoids
+
+
+WHOLE = {
+    "logsumexp": lambda x: np.log(np.exp(x).sum(-1)),
+    "variance": lambda x: x.var(-1),
+    "argmax": lambda x: x.argmax(-1),
+    "argmin": lambda x: x.argmin(-1),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_reductions_in_parts(name):
+    x = (RNG.integers(-8, 8, (3, 11)) / 4).astype(np.float64)
+    for parts, arity in itertools.product(range(1, 12), (2, 3, 8)):
+        same(tw.reduce_in_parts(name, x, -1, parts, arity), WHOLE[name](x), rtol=1e-12)
+    sharded_is_whole(tw.reduce_in_parts(name, x, -1, 4))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_laws_of_the_monoids(name):
+    """Associative, commutative where it says so, and every lift of nothing but itself finishes as the whole."""
+    monoid = tw.TUPLE_MONOIDS[name]
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        pool = np.array([-np.inf, np.inf, np.nan, 0.0]) if seed % 3 == 0 and name != "variance" else None
+        arrays = [rng.normal(size=(2, int(rng.integers(1, 5)))) for _ in range(3)]
+        for array in arrays if pool is not None else ():
+            array[rng.random(array.shape) < 0.3] = rng.choice(pool)
+        firsts = np.cumsum([0, *(a.shape[1] for a in arrays)])
+        a, b, c = (monoid.lift(tw.as_tensor(x), 1, int(k)) for x, k in zip(arrays, firsts, strict=False))
+        left = tw.evaluate(monoid.combine(monoid.combine(a, b), c))
+        right = tw.evaluate(monoid.combine(a, monoid.combine(b, c)))
+        for one, other in zip(left, right, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+        if monoid.commutative:
+            for one, other in zip(tw.evaluate(monoid.combine(a, b)), tw.evaluate(monoid.combine(b, a)), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+        assert len(a) == len(monoid.parts)
+
+
+def test_plain_monoids_are_monoids():
+    from tileweave.graph.monoids import MONOIDS
+
+    for dtype in ("int32", "float64", "bool"):
+        kind = np.dtype(dtype)
+        a, b, c = (values(RNG, (20,), dtype) for _ in range(3))
+        for monoid in MONOIDS.values():
+            unit = np.full(20, monoid.identity(kind), dtype)
+            np.testing.assert_array_equal(monoid.combine(a, unit), a)
+            np.testing.assert_array_equal(monoid.combine(unit, a), a)
+            np.testing.assert_array_equal(monoid.combine(a, b), monoid.combine(b, a))
+            both = monoid.combine(monoid.combine(a, b), c), monoid.combine(a, monoid.combine(b, c))
+            np.testing.assert_allclose(*map(np.asarray, both), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: tw.argmax(np.ones((2, 3))), "needs an axis"),
+        (lambda: tw.argmax(np.ones((2, 0)), 1), "over no element"),
+        (lambda: tw.argmax(np.ones((2, 3)), 2), "axis 2"),
+        (lambda: tw.gelu(np.ones(3), "fast"), "'fast'"),
+        (lambda: tw.attention(np.ones((2, 3)), np.ones((2, 4)), np.ones((2, 3))), "queries and keys"),
+        (lambda: tw.attention_in_parts(np.ones((2, 3)), np.ones((2, 3)), np.ones((4, 3))), "keys and values"),
+        (lambda: tw.reduce_in_parts("median", np.ones(3)), "not a tuple-valued"),
+        (lambda: tw.reduce_in_parts("argmax", np.ones(3), parts=4), "4 parts"),
+        (lambda: tree([], lambda a, b: a), "0 states"),
+        (lambda: tw.layer_norm(np.ones(())), "no axis"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, problem):
+    with pytest.raises(GraphError, match=problem):
+        call()
+
+
+def test_attention_needs_floats():
+    with pytest.raises(DtypeError, match="int64"):
+        tw.attention(*[np.ones((2, 3), "int64")] * 3)
