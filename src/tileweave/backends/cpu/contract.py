@@ -1,20 +1,35 @@
 """Contractions: sums of products over any axes with any strides.
 
 The scalar form runs every axis as a loop, in the given order, and is the fallback for a contraction that reads the
-tensor it writes. All others are blocked, packed and computed in register tiles.
+tensor it writes. All others are cut (`gett`), packed (`sides`) and computed in register tiles (`micro`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tileweave.backends.cpu.elements import Element, convert
-from tileweave.backends.cpu.elementwise import emit_elementwise, emit_nest, relu
-from tileweave.backends.cpu.ir import Function, Module
-from tileweave.backends.cpu.plan import Dim, Op
+from tileweave.backends.cpu.elementwise import emit_nest, run_tasks
+from tileweave.backends.cpu.gett import Cut, cut
+from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
+from tileweave.backends.cpu.plan import Op
+from tileweave.backends.cpu.sides import emit_lane_table, emit_pack, emit_segment_table
 from tileweave.backends.cpu.target import Target
 
 __all__ = ["Workspace", "emit_contraction"]
+
+PARAMETERS = [
+    ("ptr", "env"),
+    ("i64", "thread"),
+    ("ptr", "p0"),
+    ("ptr", "p1"),
+    ("ptr", "p2"),
+    ("i1", "init"),
+    ("i1", "relu"),
+]
+_PARALLEL_FLOPS = 500_000
+"""Contractions of less work than this run on one thread."""
 
 
 @dataclass
@@ -38,9 +53,9 @@ def emit_contraction(
     elements: tuple[Element, ...],
     memory: Workspace,
     *,
-    parallel: bool,
-) -> None:
-    """Add the function ``name(env, thread, in0, in1, out, init, relu)``.
+    threads: int,
+) -> str:
+    """Add the function ``name(env, thread, in0, in1, out, init, relu)``; how it works, in a line.
 
     Args:
         module: where it is added.
@@ -49,31 +64,20 @@ def emit_contraction(
         op: a Contraction.
         elements: of in0, in1 and out; sums are formed in the type of out.
         memory: grows by what the operation needs.
-        parallel: whether it may use the pool.
+        threads: how many it may use; 1 inside a parallel region.
     """
-    _emit_scalar(module, target, name, op, elements)
-
-
-PARAMETERS = [
-    ("ptr", "env"),
-    ("i64", "thread"),
-    ("ptr", "p0"),
-    ("ptr", "p1"),
-    ("ptr", "p2"),
-    ("i1", "init"),
-    ("i1", "relu"),
-]
+    if op.operands[2] in op.operands[:2]:
+        _emit_scalar(module, target, name, op, elements)
+        return "one element at a time, for it reads what it writes"
+    decided = cut(op, elements, target, threads)
+    _Emitter(module, target, name, op, decided, memory, threads).emit()
+    return decided.explain()
 
 
 def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
     f = Function(module, name, PARAMETERS)
     pointers = [f.at(f"%p{k}", offset) for k, offset in enumerate(op.offsets)]
-    outputs = tuple(Dim(d.extent, (d.strides[-1],)) for d in op.dims if d.strides[-1] and d.extent > 1)
     out = elements[-1]
-    around = replace(op, kind="Zero", operands=op.operands[-1:], dims=outputs, offsets=(0,))
-    if op.init is not None:
-        emit_elementwise(module, target, f"{name}.zero", around, (out,), parallel=False)
-        f.when("%init", lambda: _discard(f.call(f"{name}.zero", "ptr %env", "i64 %thread", f"ptr {pointers[-1]}")))
 
     def point(moved: list[str]) -> None:
         values = [
@@ -84,30 +88,406 @@ def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tu
         f.store(out.memory, multiply_add(f, out, 1, values[0], values[1], old), moved[-1], out.width_bytes)
 
     emit_nest(f, [d for d in op.dims if d.extent > 1], pointers, point)
-    if op.relu is not None:
-
-        def clip() -> None:
-            def one(moved: list[str]) -> None:
-                value = f.load(out.memory, moved[0], out.width_bytes)
-                f.store(out.memory, relu(f, value, out, 1), moved[0], out.width_bytes)
-
-            emit_nest(f, outputs, pointers[-1:], one)
-
-        f.when("%relu", clip)
     f.ret()
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where things lie in working memory, in bytes.
+
+    Per thread: the K table, the tables of the row panels and of the column panels of a chunk, one packed row panel, the
+    packed column panels. Shared, where rows are packed once: their tables and the packed panels.
+    """
+
+    row_table: int
+    row_segments: int
+    column_table: int
+    column_segments: int
+    row_panel: int
+    column_panel: int
+    at_rows: int
+    at_columns: int
+    at_row_pack: int
+    at_column_pack: int
+    thread_bytes: int
+    shared_pack: int
+    shared_bytes: int
+
+
+def _layout(c: Cut) -> _Layout:
+    width = c.columns.sums.width_bytes
+    row_segments = c.rows.lane_table_bytes + 8
+    row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
+    column_segments = c.columns.lane_table_bytes + 8
+    dense = c.columns.operand_dense or c.columns.output_dense
+    column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
+    row_panel = _rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
+    column_panel = _rounded((c.kc + c.columns.lanes + 1) * c.columns.width * width)
+    at_rows = _rounded(c.kc * 16 if c.contracted.tabled else 0)
+    at_columns = at_rows + (0 if c.shared else _rounded(row_table * c.row_panels))
+    at_row_pack = at_columns + _rounded(column_table * c.column_panels)
+    at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
+    end = at_column_pack + (0 if c.direct_columns else column_panel * c.column_panels) + 64
+    shared_pack = _rounded(row_table * c.row_panels) if c.shared else 0
+    shared_bytes = shared_pack + row_panel * c.row_panels + 64 if c.shared else 0
+    return _Layout(
+        row_table,
+        row_segments,
+        column_table,
+        column_segments,
+        row_panel,
+        column_panel,
+        at_rows,
+        at_columns,
+        at_row_pack,
+        at_column_pack,
+        end,
+        shared_pack,
+        shared_bytes,
+    )
+
+
+# words of the frame that tasks read
+_ENV, _ROWS, _COLUMNS, _OUT, _INIT, _RELU, _BLOCK, _CHUNK, _FRAME_WORDS = range(9)
+
+
+class _Emitter:
+    """Writes the functions of one contraction."""
+
+    def __init__(
+        self, module: Module, target: Target, name: str, op: Op, c: Cut, memory: Workspace, threads: int
+    ) -> None:
+        self.module = module
+        self.target = target
+        self.name = name
+        self.op = op
+        self.cut = c
+        self.layout = _layout(c)
+        self.parallel = threads > 1 and c.flops >= _PARALLEL_FLOPS
+        memory.ask(self.layout.shared_bytes, self.layout.thread_bytes)
+
+    def emit(self) -> None:
+        self.helpers()
+        self.tiles()
+        self.block()
+        if self.cut.shared:
+            self.pack_task()
+        self.task()
+        self.entry()
+
+    # ---- the pieces ---------------------------------------------------------------------------------------------
+
+    def helpers(self) -> None:
+        c, module, name = self.cut, self.module, self.name
+        emit_lane_table(module, f"{name}.rows.lanes", c.rows)
+        emit_lane_table(module, f"{name}.columns.lanes", c.columns)
+        if c.rows.operand_dense:
+            emit_segment_table(module, f"{name}.rows.segments", c.rows)
+        if c.columns.operand_dense or c.columns.output_dense:
+            emit_segment_table(module, f"{name}.columns.segments", c.columns)
+        if c.contracted.tabled:
+            c.contracted.emit_table(module, f"{name}.products")
+        if not c.direct_rows:
+            emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
+        if not c.direct_columns:
+            emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
+
+    def tile_names(self) -> dict[tuple[bool, bool], str]:
+        """Tiles by whether the row panel and the column panel are the last, partial ones."""
+        c = self.cut
+        rest_rows = c.rows.total % c.rows.width
+        rest_columns = -(-(c.columns.total % c.columns.width) // c.columns.lanes)
+        if rest_columns == c.columns.groups:
+            rest_columns = 0
+        return {
+            (
+                bool(last_row),
+                bool(last_column),
+            ): f"{self.name}.tile{last_row or c.rows.width}x{last_column or c.columns.groups}"
+            for last_row in {0, rest_rows}
+            for last_column in {0, rest_columns}
+        }
+
+    def tiles(self) -> None:
+        c = self.cut
+        for (last_row, last_column), name in self.tile_names().items():
+            rows = c.rows.total % c.rows.width if last_row else c.rows.width
+            groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
+            tile = Tile(
+                rows, groups, c.direct_rows, c.direct_columns, self.op.init is not None, self.op.relu is not None
+            )
+            emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
+
+    def row_tables(self, f: Function, table: str, panel: Value) -> None:
+        f.call(f"{self.name}.rows.lanes", f"ptr {table}", f"i64 {panel}")
+        if self.cut.rows.operand_dense:
+            f.call(f"{self.name}.rows.segments", f"ptr {f.at(table, self.layout.row_segments)}", f"i64 {panel}")
+
+    def pack(self, f: Function, side: str, into: str, source: str, k: tuple[str, Value, Value], table: str) -> None:
+        segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
+        ktable, first, count = k
+        f.call(
+            f"{self.name}.{side}.pack",
+            f"ptr {into}",
+            f"ptr {source}",
+            f"ptr {ktable}",
+            f"i64 {first}",
+            f"i64 {count}",
+            f"ptr {f.at(table, segments)}",
+            f"ptr {table}",
+        )
+
+    def products(self, f: Function, memory: str, block: Value) -> tuple[str, Value, Value]:
+        """The K table of a block, the block's first product and how many there are."""
+        c = self.cut
+        first = f.mul(block, c.kc)
+        count = f.min(f.sub(c.contracted.total, first), c.kc)
+        if c.contracted.tabled:
+            f.call(f"{self.name}.products", f"ptr {memory}", f"i64 {first}", f"i64 {count}")
+        return memory, first, count
+
+    def source(self, f: Function, pointer: str, operand: int, first: Value) -> str:
+        """An operand at a block's first product; with a table, offsets are absolute."""
+        if self.cut.contracted.tabled:
+            return pointer
+        return f.at(pointer, f.mul(first, self.cut.contracted.stride(operand)))
+
+    # ---- one chunk of rows times one chunk of columns, one block of K -------------------------------------------
+
+    def block(self) -> None:
+        c, where = self.cut, self.layout
+        f = Function(
+            self.module,
+            f"{self.name}.block",
+            [("ptr", "memory"), ("ptr", "shared"), ("ptr", "r"), ("ptr", "v"), ("ptr", "out")]
+            + [("i64", "r0"), ("i64", "r1"), ("i64", "v0"), ("i64", "v1"), ("i64", "block")]
+            + [("i1", "init"), ("i1", "relu"), ("i1", "fresh")],
+        )
+        row_tables = "%shared" if c.shared else f.at("%memory", where.at_rows)
+        column_tables = f.at("%memory", where.at_columns)
+        k = self.products(f, "%memory", "%block")
+        last = f.compare("eq", "%block", c.k_blocks - 1)
+        first = f.compare("eq", "%block", 0)
+        init = f.both("%init", first)
+        relu_now = f.both("%relu", last)
+        r_source = self.source(f, "%r", 0, k[1])
+        v_source = self.source(f, "%v", 1, k[1])
+        f.when("%fresh", lambda: self.tables(f, row_tables, column_tables))
+        packed = f.at("%memory", where.at_column_pack)
+
+        def pack_column(panel: Value, _: list[str]) -> None:
+            local = f.sub(panel, "%v0")
+            table = f.at(column_tables, f.mul(local, where.column_table))
+            self.pack(f, "columns", f.at(packed, f.mul(local, where.column_panel)), v_source, k, table)
+
+        if not c.direct_columns:
+            f.loop("%v0", "%v1", pack_column)
+
+        def row(panel: Value, _: list[str]) -> None:
+            local = f.sub(panel, "%r0")
+            table = f.at(row_tables, f.mul(local, where.row_table))
+            if c.direct_rows:
+                r = r_source
+            elif c.shared:
+                r = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
+            else:
+                r = f.at("%memory", where.at_row_pack)
+                self.pack(f, "rows", r, r_source, k, table)
+
+            def column(number: Value, _: list[str]) -> None:
+                local = f.sub(number, "%v0")
+                v_table = f.at(column_tables, f.mul(local, where.column_table))
+                v = v_source if c.direct_columns else f.at(packed, f.mul(local, where.column_panel))
+                arguments = [
+                    f"ptr {r}",
+                    f"ptr {v}",
+                    "ptr %out",
+                    f"i64 {k[2]}",
+                    f"ptr {k[0]}",
+                    f"ptr {table}",
+                    f"ptr {v_table}",
+                    f"ptr {f.at(v_table, where.column_segments)}",
+                    f"i1 {init}",
+                    f"i1 {relu_now}",
+                ]
+                self.call_tile(f, panel, number, arguments)
+
+            f.loop("%v0", "%v1", column)
+
+        f.loop("%r0", "%r1", row)
+        f.ret()
+
+    def tables(self, f: Function, row_tables: str, column_tables: str) -> None:
+        where = self.layout
+
+        def row(panel: Value, _: list[str]) -> None:
+            self.row_tables(f, f.at(row_tables, f.mul(f.sub(panel, "%r0"), where.row_table)), panel)
+
+        def column(panel: Value, _: list[str]) -> None:
+            table = f.at(column_tables, f.mul(f.sub(panel, "%v0"), where.column_table))
+            f.call(f"{self.name}.columns.lanes", f"ptr {table}", f"i64 {panel}")
+            if self.module.has(f"{self.name}.columns.segments"):
+                f.call(f"{self.name}.columns.segments", f"ptr {f.at(table, where.column_segments)}", f"i64 {panel}")
+
+        if not self.cut.shared:
+            f.loop("%r0", "%r1", row)
+        f.loop("%v0", "%v1", column)
+
+    def call_tile(self, f: Function, row: Value, column: Value, arguments: list[str]) -> None:
+        names = self.tile_names()
+        last_row = f.compare("eq", row, self.cut.rows.panels - 1) if (True, False) in names else 0
+        last_column = f.compare("eq", column, self.cut.columns.panels - 1) if (False, True) in names else 0
+
+        def by_column(is_last_row: bool) -> None:
+            f.when(
+                last_column,
+                lambda: _discard(f.call(names[is_last_row, True], *arguments)),
+                lambda: _discard(f.call(names[is_last_row, False], *arguments)),
+            )
+
+        f.when(last_row, lambda: by_column(True), lambda: by_column(False))
+
+    # ---- tasks --------------------------------------------------------------------------------------------------
+
+    def opened(self, f: Function) -> tuple[str, list[str], str, str, str]:
+        """Environment, operands, flags and the thread's memory, from a task's frame."""
+        env = f.load("ptr", "%frame", 8)
+        pointers = [f.load("ptr", f.at("%frame", 8 * word), 8) for word in (_ROWS, _COLUMNS, _OUT)]
+        flags = [f.value(f"icmp ne i64 {f.load('i64', f.at('%frame', 8 * word), 8)}, 0") for word in (_INIT, _RELU)]
+        start = f.load("ptr", f.at(env, 32), 8)
+        each = f.load("i64", f.at(env, 40), 8)
+        return env, pointers, flags[0], flags[1], f.at(start, f.mul("%thread", each))
+
+    def task(self) -> None:
+        c = self.cut
+        f = Function(self.module, f"{self.name}.task", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
+        env, pointers, init, clip, memory = self.opened(f)
+        shared = f.load("ptr", f.at(env, 16), 8)
+        column = f.rem("%task", c.column_chunks)
+        rest = f.div("%task", c.column_chunks)
+        v0 = f.mul(column, c.column_panels)
+        v1 = f.min(f.add(v0, c.column_panels), c.columns.panels)
+
+        def run(pointers: list[str], row: Value, block: Value, fresh: str) -> None:
+            r0 = f.mul(row, c.row_panels)
+            r1 = f.min(f.add(r0, c.row_panels), c.rows.panels)
+            f.call(
+                f"{self.name}.block",
+                f"ptr {memory}",
+                f"ptr {shared}",
+                *(f"ptr {p}" for p in pointers),
+                *(f"i64 {v}" for v in (r0, r1, v0, v1, block)),
+                f"i1 {init}",
+                f"i1 {clip}",
+                f"i1 {fresh}",
+            )
+
+        if c.shared:
+            block = f.load("i64", f.at("%frame", 8 * _BLOCK), 8)
+            run(pointers, f.load("i64", f.at("%frame", 8 * _CHUNK), 8), block, "true")
+        else:
+            row = f.rem(rest, c.row_chunks)
+            moved = self.batched(f, pointers, f.div(rest, c.row_chunks))
+
+            def one(block: Value, _: list[str]) -> None:
+                fresh = f.compare("eq", block, 0)
+                run(moved, row, block, fresh)
+
+            f.loop(0, c.k_blocks, one)
+        f.ret()
+
+    def batched(self, f: Function, pointers: list[str], index: Value) -> list[str]:
+        """The operands at a flat index of the batch axes."""
+        moved = list(pointers)
+        for dim in reversed(self.cut.batch):
+            digit = f.rem(index, dim.extent)
+            index = f.div(index, dim.extent)
+            moved = [f.at(p, f.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
+        return moved
+
+    def pack_task(self) -> None:
+        """Packs a share of a chunk's row panels for everybody."""
+        c, where = self.cut, self.layout
+        f = Function(self.module, f"{self.name}.packing", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
+        env, pointers, _, _, memory = self.opened(f)
+        shared = f.load("ptr", f.at(env, 16), 8)
+        block = f.load("i64", f.at("%frame", 8 * _BLOCK), 8)
+        first = f.mul(f.load("i64", f.at("%frame", 8 * _CHUNK), 8), c.row_panels)
+        count = f.min(f.sub(c.rows.panels, first), c.row_panels)
+        begin = f.mul("%task", _PANELS_PER_TASK)
+        end = f.min(f.add(begin, _PANELS_PER_TASK), count)
+        k = self.products(f, memory, block)
+        source = self.source(f, pointers[0], 0, k[1])
+
+        def one(local: Value, _: list[str]) -> None:
+            table = f.at(shared, f.mul(local, where.row_table))
+            self.row_tables(f, table, f.add(first, local))
+            into = f.at(f.at(shared, where.shared_pack), f.mul(local, where.row_panel))
+            self.pack(f, "rows", into, source, k, table)
+
+        f.loop(begin, end, one)
+        f.ret()
+
+    # ---- the whole ----------------------------------------------------------------------------------------------
+
+    def entry(self) -> None:
+        c = self.cut
+        f = Function(self.module, self.name, PARAMETERS)
+        order = ("%p1", "%p0", "%p2") if c.swapped else ("%p0", "%p1", "%p2")
+        pointers = [f.at(p, offset) for p, offset in zip(order, c.offsets, strict=True)]
+        frame = f.slot("i64", _FRAME_WORDS)
+        f.store("ptr", "%env", frame, 8)
+        for word, flag in ((_INIT, "%init"), (_RELU, "%relu")):
+            f.store("i64", f.value(f"zext i1 {flag} to i64"), f.at(frame, 8 * word), 8)
+        emit_nest(f, c.outer, pointers, lambda moved: self.phases(f, frame, moved))
+        f.ret()
+
+    def phases(self, f: Function, frame: str, pointers: list[str]) -> None:
+        c = self.cut
+        if not c.shared:
+            self.fill(f, frame, pointers)
+            self.spread(f, "task", frame, c.batches * c.row_chunks * c.column_chunks)
+            return
+
+        def batch(index: Value, _: list[str]) -> None:
+            self.fill(f, frame, self.batched(f, pointers, index))
+            f.loop(0, c.row_chunks, chunk)
+
+        def chunk(index: Value, _: list[str]) -> None:
+            f.store("i64", index, f.at(frame, 8 * _CHUNK), 8)
+            f.loop(0, c.k_blocks, block)
+
+        def block(index: Value, _: list[str]) -> None:
+            f.store("i64", index, f.at(frame, 8 * _BLOCK), 8)
+            self.spread(f, "packing", frame, -(-c.row_panels // _PANELS_PER_TASK))
+            self.spread(f, "task", frame, c.column_chunks)
+
+        f.loop(0, c.batches, batch)
+
+    def fill(self, f: Function, frame: str, pointers: list[str]) -> None:
+        for word, pointer in zip((_ROWS, _COLUMNS, _OUT), pointers, strict=True):
+            f.store("ptr", pointer, f.at(frame, 8 * word), 8)
+
+    def spread(self, f: Function, task: str, frame: str, count: int) -> None:
+        """Tasks on the pool, or one after the other."""
+        name = f"{self.name}.{task}"
+        if self.parallel and count > 1:
+            run_tasks(f, name, frame, count)
+        else:
+
+            def one(index: Value, _: list[str]) -> None:
+                f.call(name, f"ptr {frame}", f"i64 {index}", "i64 %thread")
+
+            f.loop(0, count, one)
+
+
+_PANELS_PER_TASK = 8
+"""Row panels that one packing task takes."""
 
 
 def _discard(_: str) -> None:
     return None
-
-
-def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
-    """``a * b + c``, in one rounding where the processor has such an instruction."""
-    full = element.memory if lanes == 1 else f"<{lanes} x {element.memory}>"
-    if not element.floating:
-        product = f.value(f"mul {full} {a}, {b}")
-        return f.value(f"add {full} {product}, {c}")
-    kind = {"float": "f32", "double": "f64"}[element.memory]
-    name = f"llvm.fmuladd.{kind if lanes == 1 else f'v{lanes}{kind}'}"
-    f.module.declare(name, f"{full} {{}}({full}, {full}, {full})")
-    return f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")

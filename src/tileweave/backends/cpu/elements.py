@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tileweave.backends.cpu.ir import Function, Value
+from tileweave.backends.cpu.ir import Function
 from tileweave.backends.cpu.target import Target
 
 __all__ = ["Element", "convert", "element", "splat", "vector", "zero"]
@@ -183,9 +183,7 @@ def _narrow_half(f: Function, target: Target, value: str, lanes: int) -> str:
     huge = _integer(f, "icmp uge", size, 0x47800000, lanes)
     nan = _integer(f, "icmp ugt", size, 0x7F800000, lanes)
     infinite = _select(f, nan, splat("i32", lanes, "32256"), splat("i32", lanes, "31744"), lanes)
-    result = _pair(
-        f, "or", _select(f, huge, infinite, finite, lanes), _integer(f, "lshr", sign, 16, lanes), lanes
-    )
+    result = _pair(f, "or", _select(f, huge, infinite, finite, lanes), _integer(f, "lshr", sign, 16, lanes), lanes)
     return _cast(f, "trunc", result, "i32", "i16", lanes)
 
 

@@ -59,9 +59,7 @@ def fuse(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(fused)
 
 
-def emit_nest(
-    f: Function, dims: Sequence[Dim], pointers: Sequence[str], body: Callable[[list[str]], None]
-) -> None:
+def emit_nest(f: Function, dims: Sequence[Dim], pointers: Sequence[str], body: Callable[[list[str]], None]) -> None:
     """Loops over all axes, outermost first, around ``body``, which gets one address per operand."""
     if not dims:
         body(list(pointers))

@@ -85,14 +85,14 @@ class Function:
     def value(self, instruction: str) -> str:
         """One instruction with a result, which is returned."""
         self._count += 1
-        name = f"%v{self._count}"
+        name = f"%_{self._count}"
         self._lines.append(f"  {name} = {instruction}")
         return name
 
     def slot(self, type: str, count: int = 1, align: int = 64) -> str:
         """A place on the stack, taken once per call of the function."""
         self._count += 1
-        name = f"%s{self._count}"
+        name = f"%_{self._count}"
         self._slots.append(f"  {name} = alloca {type}, i64 {count}, align {align}")
         return name
 
@@ -116,9 +116,7 @@ class Function:
         """End the block and the function."""
         self.emit(f"ret {value}")
 
-    def when(
-        self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None] | None = None
-    ) -> None:
+    def when(self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Run ``then`` where the condition (an i1) holds, ``otherwise`` where it does not."""
         if isinstance(condition, int):
             if condition:
@@ -136,6 +134,32 @@ class Function:
             otherwise()
             self.branch(done)
         self.place(done)
+
+    def choose(
+        self,
+        condition: Value,
+        types: Sequence[str],
+        then: Callable[[], Sequence[Value]],
+        otherwise: Callable[[], Sequence[Value]],
+    ) -> list[Value]:
+        """The values of ``then`` where the condition (an i1) holds, else those of ``otherwise``."""
+        if isinstance(condition, int):
+            return list(then() if condition else otherwise())
+        yes, no, done = self.new_label(), self.new_label(), self.new_label()
+        self.emit(f"br i1 {condition}, label %{yes}, label %{no}")
+        self.place(yes)
+        first = list(then())
+        after_first = self.block
+        self.branch(done)
+        self.place(no)
+        second = list(otherwise())
+        after_second = self.block
+        self.branch(done)
+        self.place(done)
+        return [
+            self.value(f"phi {type} [ {a}, %{after_first} ], [ {b}, %{after_second} ]")
+            for type, a, b in zip(types, first, second, strict=True)
+        ]
 
     def loop(
         self,
@@ -166,8 +190,8 @@ class Function:
             if start + step >= stop:
                 return list(body(start, [str(value) for _, value in carry]) or ())
             nonempty = True
-        index = self._fresh()
-        names = [self._fresh() for _ in carry]
+        index = self.fresh()
+        names = [self.fresh() for _ in carry]
         head, inside, done = self.new_label(), self.new_label(), self.new_label()
         before = self.block
         self.branch(head)
@@ -192,9 +216,10 @@ class Function:
         self.place(done)
         return list(following) if nonempty else list(names)
 
-    def _fresh(self) -> str:
+    def fresh(self) -> str:
+        """A new name for a value that is written later."""
         self._count += 1
-        return f"%v{self._count}"
+        return f"%_{self._count}"
 
     # ---- 64-bit integers ----------------------------------------------------------------------------------------
 

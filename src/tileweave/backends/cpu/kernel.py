@@ -234,9 +234,7 @@ def _contracts(program: Program, names: set[str]) -> bool:
     )
 
 
-def _share_bytes(
-    program: Program, extents: Mapping[str, Extent], one: tuple[str, int], two: tuple[str, int]
-) -> bool:
+def _share_bytes(program: Program, extents: Mapping[str, Extent], one: tuple[str, int], two: tuple[str, int]) -> bool:
     """Whether any access to one tensor and any access to the other meet in a byte; True when that is too hard to say."""
     for a in _views(program, *one):
         for b in _views(program, *two):
@@ -335,9 +333,9 @@ def compile(
                 return _KERNELS[key]
     verify(program)
     steps = make_plan(program, merge=merge)
-    nest = emit_program(program, steps, target)
+    nest = emit_program(program, steps, target, threads)
     code = compile_ir(nest.source, ("entry",), target, disk=cache)
-    kernel = Kernel(program, nest, code, describe(steps, program), threads, target)
+    kernel = Kernel(program, nest, code, "\n".join((describe(steps, program), *nest.notes)), threads, target)
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel

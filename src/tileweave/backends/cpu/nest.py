@@ -36,22 +36,24 @@ class Nest:
         source: its IR; the public function is ``entry(env)``.
         shared_bytes: working memory shared by all threads.
         thread_bytes: working memory of each thread.
+        notes: how each contraction is computed, one line each.
     """
 
     source: str
     shared_bytes: int
     thread_bytes: int
+    notes: tuple[str, ...]
 
 
-def emit_program(program: Program, steps: tuple[Step, ...], target: Target) -> Nest:
+def emit_program(program: Program, steps: tuple[Step, ...], target: Target, threads: int) -> Nest:
     """The module of a plan."""
-    emitter = _Emitter(program, target)
+    emitter = _Emitter(program, target, threads)
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
     emitter.steps(_Place(f, bases, {}, False, "0"), steps)
     f.ret()
     memory = emitter.memory
-    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes)
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, tuple(emitter.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,12 @@ class _Emitter:
 
     program: Program
     target: Target
+    threads: int
     module: Module = field(default_factory=Module)
     memory: Workspace = field(default_factory=Workspace)
     operations: dict[tuple[Op, bool], str] = field(default_factory=dict)
     regions: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def elements(self, op: Op) -> tuple[Element, ...]:
         return tuple(element(self.program.tensors[j].dtype) for j in op.operands)
@@ -110,7 +114,9 @@ class _Emitter:
     def define(self, name: str, op: Op, parallel: bool) -> None:
         elements = self.elements(op)
         if op.kind == "Contraction":
-            emit_contraction(self.module, self.target, name, op, elements, self.memory, parallel=parallel)
+            threads = self.threads if parallel else 1
+            note = emit_contraction(self.module, self.target, name, op, elements, self.memory, threads=threads)
+            self.notes.append(f"{name}: {note}")
         elif op.kind in ("Zero", "Copy", "ReLU"):
             emit_elementwise(self.module, self.target, name, op, elements, parallel=parallel)
         else:

@@ -289,4 +289,3 @@ def describe(steps: tuple[Step, ...], program: Program, indent: str = "") -> str
 
 def _terms(guard: Guard) -> str:
     return " and ".join(f"{type(term).__name__.lower()}({term.axis})" for term in guard)
-

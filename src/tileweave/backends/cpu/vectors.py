@@ -32,15 +32,18 @@ def mask_below(f: Function, count: Value, lanes: int) -> str:
     return f.value(f"icmp slt <{lanes} x i64> {numbers}, {every}")
 
 
-def load(f: Function, element: Element, lanes: int, pointer: str, mask: str | None = None) -> str:
-    """So many consecutive elements; masked lanes are not read and are zero."""
+def load(
+    f: Function, element: Element, lanes: int, pointer: str, mask: str | None = None, others: str | None = None
+) -> str:
+    """So many consecutive elements; masked lanes are not read and are zero, or those of ``others``."""
     full = vector(element.memory, lanes)
     if mask is None or lanes == 1:
         return f.load(full, pointer, element.width_bytes)
     name = f"llvm.masked.load.{suffix(element.memory, lanes)}.p0"
     f.module.declare(name, f"{full} {{}}(ptr, i32, <{lanes} x i1>, {full})")
     return f.value(
-        f"call {full} @{name}(ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask}, {full} zeroinitializer)"
+        f"call {full} @{name}(ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask}, "
+        f"{full} {others or 'zeroinitializer'})"
     )
 
 

@@ -1,0 +1,300 @@
+"""How a contraction is cut: which axes are rows, columns, contracted or batch; tile, blocks, tasks; what is packed.
+
+The columns are the side whose axis is dense in the output: vectors run along it. Everything here is decided before
+code is written, from extents, strides, the processor and the number of threads, and printed by `Cut.explain`.
+
+Source: own; the method is known as GETT (transpose-free contraction by packing), on the loop order of blocked GEMM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tileweave.backends.cpu.elements import Element
+from tileweave.backends.cpu.elementwise import fuse
+from tileweave.backends.cpu.plan import Dim, Op, injective
+from tileweave.backends.cpu.sides import Contracted, Side
+from tileweave.backends.cpu.target import Target
+
+__all__ = ["Cut", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A contraction ready for code.
+
+    Args:
+        outer: axes that stay sequential loops around everything, with strides (row operand, vector operand, output).
+        batch: axes that all three tensors share, or that only the output has; same strides.
+        rows: the side that is broadcast.
+        columns: the side along which vectors run.
+        contracted: the axes that are summed.
+        swapped: whether in1 is the row operand.
+        offsets: bytes added to row operand, vector operand, output.
+        kc: products per block.
+        row_panels: row panels per chunk.
+        column_panels: column panels per chunk.
+        direct_rows: the row operand is read where it lies.
+        direct_columns: the vector operand is read where it lies.
+        shared: row panels are packed once for all threads, in a phase of their own.
+    """
+
+    outer: tuple[Dim, ...]
+    batch: tuple[Dim, ...]
+    rows: Side
+    columns: Side
+    contracted: Contracted
+    swapped: bool
+    offsets: tuple[int, int, int]
+    kc: int
+    row_panels: int
+    column_panels: int
+    direct_rows: bool
+    direct_columns: bool
+    shared: bool
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks of K."""
+        return -(-self.contracted.total // self.kc)
+
+    @property
+    def row_chunks(self) -> int:
+        """Chunks of rows."""
+        return -(-self.rows.panels // self.row_panels)
+
+    @property
+    def column_chunks(self) -> int:
+        """Chunks of columns."""
+        return -(-self.columns.panels // self.column_panels)
+
+    @property
+    def batches(self) -> int:
+        """Points of the batch axes."""
+        return prod(dim.extent for dim in self.batch)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions for one point of the outer axes."""
+        return 2 * self.batches * self.rows.total * self.columns.total * self.contracted.total
+
+    def explain(self) -> str:
+        """One line for people."""
+        rows, columns = self.rows, self.columns
+        how = [
+            f"{'direct' if self.direct_rows else 'packed'} rows",
+            f"{'direct' if self.direct_columns else 'packed'} columns",
+        ]
+        return (
+            f"{self.batches} x ({rows.total} rows, {columns.total} columns, {self.contracted.total} products), "
+            f"tile {rows.width} x {columns.width}, blocks of {self.kc} products, "
+            f"{self.row_panels * rows.width} rows, {self.column_panels * columns.width} columns; {', '.join(how)}"
+            f"{', rows packed once' if self.shared else ''}"
+        )
+
+
+def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> Cut:
+    """Decide how a contraction is computed.
+
+    Args:
+        op: a Contraction that does not read its output other than to accumulate.
+        elements: of in0, in1, out.
+        target: the processor.
+        threads: how many will share the work; 1 inside a parallel region.
+    """
+    out = elements[2]
+    dims, offsets = _upright([dim for dim in op.dims if dim.extent > 1], op.offsets)
+    summed = [dim for dim in dims if dim.strides[2] == 0]
+    free, outer = _peeled([dim for dim in dims if dim.strides[2] != 0], op.width_bytes)
+    batch = [dim for dim in free if bool(dim.strides[0]) == bool(dim.strides[1])]
+    side0 = [dim for dim in free if dim.strides[0] and not dim.strides[1]]
+    side1 = [dim for dim in free if dim.strides[1] and not dim.strides[0]]
+    swapped = _dense_in(side0, out.width_bytes, side1)
+    if swapped:
+        side0, side1 = side1, side0
+        outer, batch, summed = [_swap(d) for d in outer], [_swap(d) for d in batch], [_swap(d) for d in summed]
+        offsets = (offsets[1], offsets[0], offsets[2])
+    r, v = (1, 0) if swapped else (0, 1)
+    row_element, column_element = elements[r], elements[v]
+    row_dims = _side_dims(side0, r)
+    column_dims = _side_dims(side1, v)
+    contracted = Contracted(_contracted_dims(summed, row_element.width_bytes, column_element.width_bytes))
+    n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
+    lanes = _lanes(target, out, n_columns)
+    mr, nv = _tile(target, n_rows, n_columns, lanes)
+    mr = min(mr, n_rows)
+    row_lanes = 1
+    while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
+        row_lanes *= 2
+    rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
+    columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
+    return _blocked(target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets)
+
+
+def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tuple[int, int, int]]:
+    """Axes turned so that the output, or else an operand, is walked upwards."""
+    turned = []
+    moved = list(offsets)
+    for dim in dims:
+        leading = dim.strides[2] or dim.strides[1] or dim.strides[0]
+        if leading < 0:
+            moved = [o + s * (dim.extent - 1) for o, s in zip(moved, dim.strides, strict=True)]
+            dim = Dim(dim.extent, tuple(-s for s in dim.strides))
+        turned.append(dim)
+    return turned, (moved[0], moved[1], moved[2])
+
+
+def _peeled(free: list[Dim], width_bytes: int) -> tuple[list[Dim], list[Dim]]:
+    """Axes along which the output's elements are all different, and those that must stay outside as loops."""
+    kept: list[Dim] = []
+    peeled: list[Dim] = []
+    if injective(tuple(free), 2, width_bytes):
+        return free, []
+    for dim in sorted(free, key=lambda d: abs(d.strides[2])):
+        if injective((*kept, dim), 2, width_bytes):
+            kept.append(dim)
+        else:
+            peeled.append(dim)
+    return kept, peeled
+
+
+def _swap(dim: Dim) -> Dim:
+    a, b, c = dim.strides
+    return Dim(dim.extent, (b, a, c))
+
+
+def _dense_in(side0: list[Dim], width_bytes: int, side1: list[Dim]) -> bool:
+    """Whether the columns should be in0's side."""
+    dense0 = any(dim.strides[2] == width_bytes for dim in side0)
+    dense1 = any(dim.strides[2] == width_bytes for dim in side1)
+    if dense0 != dense1:
+        return dense0
+    return prod(d.extent for d in side0) > prod(d.extent for d in side1)
+
+
+def _side_dims(dims: list[Dim], operand: int) -> tuple[Dim, ...]:
+    """A side's axes with strides (operand, output), fastest first, fused."""
+    ordered = sorted(dims, key=lambda d: (-d.strides[2], -abs(d.strides[operand])))
+    pairs = [Dim(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
+    return tuple(reversed(fuse(pairs)))
+
+
+def _contracted_dims(dims: list[Dim], row_width: int, column_width: int) -> tuple[Dim, ...]:
+    """The summed axes with strides (row operand, vector operand), the densest first, fused.
+
+    An axis that is dense in the vector operand comes first, else one that is dense in the row operand.
+    """
+    pairs = [Dim(dim.extent, dim.strides[:2]) for dim in dims]
+
+    def rank(dim: Dim) -> tuple[int, int]:
+        row, column = abs(dim.strides[0]), abs(dim.strides[1])
+        first = 0 if column == column_width else 1 if row == row_width else 2
+        return first, column + row
+
+    ordered = sorted(pairs, key=rank, reverse=True)
+    return tuple(reversed(fuse(ordered)))
+
+
+def _lanes(target: Target, out: Element, columns: int) -> int:
+    lanes = min(target.lanes(out.width_bytes), 16)
+    while lanes > 1 and lanes // 2 >= columns:
+        lanes //= 2
+    return lanes
+
+
+def _tile(target: Target, rows: int, columns: int, lanes: int) -> tuple[int, int]:
+    """Rows and vectors of a register tile: the least modelled time per product, edges included."""
+    best, least = (1, 1), float("inf")
+    for vectors in (3, 2, 4, 1):
+        most = (target.registers - vectors - 1) // vectors
+        if lanes == 1:
+            most = min(most, 8)
+        panels = -(-columns // (vectors * lanes))
+        for height in range(min(most, 28, rows), 0, -1):
+            if vectors == 3 and target.registers == 32 and height > 8:
+                continue
+            full, rest = divmod(rows, height)
+            time = panels * (full * _tile_time(height, vectors) + (_tile_time(rest, vectors) if rest else 0))
+            if time < least * 0.999:
+                best, least = (height, vectors), time
+    return best
+
+
+def _tile_time(rows: int, vectors: int) -> float:
+    """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4."""
+    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.5
+
+
+def _blocked(
+    target: Target,
+    threads: int,
+    outer: tuple[Dim, ...],
+    batch: tuple[Dim, ...],
+    rows: Side,
+    columns: Side,
+    contracted: Contracted,
+    swapped: bool,
+    offsets: tuple[int, int, int],
+) -> Cut:
+    width = columns.sums.width_bytes
+    total = contracted.total
+    most_k = max(64, 1536 // width)
+    blocks = -(-total // most_k)
+    kc = -(-total // blocks)
+    if blocks > 1:
+        kc = -(-kc // columns.lanes) * columns.lanes
+    same_type = columns.element == columns.sums
+    small = total * columns.total * width <= 24 * 1024
+    few_rows = rows.panels <= 1
+    direct_columns = (
+        columns.operand_dense and same_type and columns.segments == 1 and (small or few_rows) and columns.output_dense
+    )
+    in_l2 = max(1, int(target.l2_bytes * 0.5) // (kc * columns.width * width))
+    column_panels = min(columns.panels, in_l2)
+    row_panels = min(rows.panels, max(1, 2048 // rows.width))
+    column_chunks = -(-columns.panels // column_panels)
+    direct_rows = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
+    batches = prod(dim.extent for dim in batch)
+    work = 2 * batches * rows.total * columns.total * total
+    shared = (
+        not direct_rows
+        and column_chunks >= 2
+        and rows.total * kc * width >= 16 * 1024
+        and rows.panels * columns.panels >= 16
+    )
+    if shared:
+        row_panels = min(rows.panels, max(1, (8 << 20) // (kc * rows.width * width)))
+        if threads > 1:
+            column_panels = _balanced(columns.panels, column_panels, threads)
+    elif threads > 1 and work > 500_000:
+        tasks = batches * -(-rows.panels // row_panels) * column_chunks
+        while tasks < 4 * threads and (row_panels > 4 or column_panels > 1):
+            if row_panels * rows.width >= column_panels * columns.width and row_panels > 4:
+                row_panels = -(-row_panels // 2)
+            elif column_panels > 1:
+                column_panels = -(-column_panels // 2)
+            else:
+                break
+            tasks = batches * -(-rows.panels // row_panels) * -(-columns.panels // column_panels)
+    return Cut(
+        outer,
+        batch,
+        rows,
+        columns,
+        contracted,
+        swapped,
+        offsets,
+        kc,
+        row_panels,
+        column_panels,
+        direct_rows,
+        direct_columns,
+        shared,
+    )
+
+
+def _balanced(panels: int, most: int, threads: int) -> int:
+    """Panels per chunk, at most so many, such that the chunks divide among the threads as evenly as can be."""
+    rounds = max(1, -(-panels // (most * threads)))
+    return max(1, -(-panels // (rounds * threads)))

@@ -1,0 +1,238 @@
+"""The register tile: rows x vectors sums held in registers while K runs, then brought to the output once.
+
+The row operand is broadcast element by element, the vector operand is read in vectors; each from its packed panel or
+from where it lies. The output is reached through tables (see `tileweave.backends.cpu.sides`), so any strides will do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tileweave.backends.cpu import vectors
+from tileweave.backends.cpu.elements import Element, vector, zero
+from tileweave.backends.cpu.elementwise import relu
+from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, Side, mask_from
+
+__all__ = ["Tile", "emit_tile", "multiply_add"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile's form.
+
+    Args:
+        rows: rows computed; at most the row side's width.
+        vectors: vectors computed; at most the vector side's groups.
+        direct_rows: whether the row operand is read where it lies.
+        direct_vectors: whether the vector operand is.
+        initialises: whether storing without reading the output may be asked for.
+        clips: whether a ReLU may be asked for.
+    """
+
+    rows: int
+    vectors: int
+    direct_rows: bool
+    direct_vectors: bool
+    initialises: bool
+    clips: bool
+
+
+def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
+    """``a * b + c``, in one rounding where the processor has such an instruction."""
+    full = vector(element.memory, lanes)
+    if not element.floating:
+        return f.value(f"add {full} {f.value(f'mul {full} {a}, {b}')}, {c}")
+    name = f"llvm.fmuladd.{vectors.suffix(element.memory, lanes)}"
+    f.module.declare(name, f"{full} {{}}({full}, {full}, {full})")
+    return f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
+
+
+PARAMETERS = [
+    ("ptr", "r"),
+    ("ptr", "v"),
+    ("ptr", "out"),
+    ("i64", "count"),
+    ("ptr", "ktable"),
+    ("ptr", "rlanes"),
+    ("ptr", "vlanes"),
+    ("ptr", "segments"),
+    ("i1", "init"),
+    ("i1", "relu"),
+]
+
+
+def emit_tile(module: Module, name: str, tile: Tile, rows: Side, columns: Side, contracted: Contracted) -> None:
+    """Add ``name`` with `PARAMETERS`: one tile over one block of K.
+
+    ``r`` and ``v`` are packed panels, or the operands at the block's first product; ``out`` is the output's base.
+    """
+    f = Function(module, name, PARAMETERS)
+    work = _Tile(f, tile, rows, columns, contracted)
+    sums = work.sums()
+    work.bring(sums)
+    f.ret()
+
+
+class _Tile:
+    """Writes one tile's function."""
+
+    def __init__(self, f: Function, tile: Tile, rows: Side, columns: Side, contracted: Contracted) -> None:
+        self.f = f
+        self.tile = tile
+        self.rows = rows
+        self.columns = columns
+        self.contracted = contracted
+        self.lanes = columns.lanes
+        self.element = columns.sums
+        self.type = vector(self.element.memory, self.lanes)
+
+    def row_offset(self, row: int, which: int) -> str:
+        f = self.f
+        return f.load("i64", f.at("%rlanes", row * LANE_BYTES + 8 * which), 8)
+
+    def word(self, group: int, segment: int, which: int) -> str:
+        place = 8 + (group * self.columns.segments + segment) * SEGMENT_BYTES + 8 * which
+        return self.f.load("i64", self.f.at("%segments", place), 8)
+
+    # ---- the loop over K ----------------------------------------------------------------------------------------
+
+    def sums(self) -> list[str]:
+        f, tile = self.f, self.tile
+        width = self.element.width_bytes
+        row_bases = self.row_bases() if tile.direct_rows else []
+        column_bases, masks = self.column_bases() if tile.direct_vectors else ([], [])
+
+        def step(k: Value, carried: list[str]) -> list[Value]:
+            b = []
+            if tile.direct_vectors:
+                offset = self.contracted.offset(f, 1, "%ktable", k)
+                for base, mask in zip(column_bases, masks, strict=True):
+                    b.append(vectors.load(f, self.element, self.lanes, f.at(base, offset), mask))
+            else:
+                panel = f.at("%v", f.mul(k, self.columns.width * width))
+                for group in range(tile.vectors):
+                    b.append(vectors.load(f, self.element, self.lanes, f.at(panel, group * self.lanes * width)))
+            if tile.direct_rows:
+                offset = self.contracted.offset(f, 0, "%ktable", k)
+                places = [f.at(f.at(base, offset), constant) for base, constant in row_bases]
+            else:
+                panel = f.at("%r", f.mul(k, self.rows.width * width))
+                places = [f.at(panel, row * width) for row in range(tile.rows)]
+            following: list[Value] = []
+            for row, place in enumerate(places):
+                one = f.load(self.element.memory, place, width)
+                a = vectors.broadcast(f, self.element.memory, self.lanes, one)
+                for group in range(tile.vectors):
+                    old = carried[row * tile.vectors + group]
+                    following.append(multiply_add(f, self.element, self.lanes, a, b[group], old))
+            return following
+
+        start = [(self.type, zero(self.element, self.lanes))] * (tile.rows * tile.vectors)
+        return [str(value) for value in f.loop(0, "%count", step, carry=start, nonempty=True)]
+
+    def row_bases(self) -> list[tuple[str, int]]:
+        """An address per row, as one pointer and a constant where the rows are evenly spaced."""
+        f, side = self.f, self.rows
+        if len(side.dims) <= 1:
+            stride = side.dims[0].strides[0] if side.dims else 0
+            base = f.at("%r", self.row_offset(0, 0))
+            return [(base, row * stride) for row in range(self.tile.rows)]
+        return [(f.at("%r", self.row_offset(row, 0)), 0) for row in range(self.tile.rows)]
+
+    def column_bases(self) -> tuple[list[str], list[str | None]]:
+        """An address and a mask per vector; direct reads need one segment per vector."""
+        f = self.f
+        bases = [f.at("%v", self.word(group, 0, 0)) for group in range(self.tile.vectors)]
+        whole = self.columns.total % self.columns.width == 0 and self.columns.width % self.lanes == 0
+        if whole or self.lanes == 1:
+            return bases, [None] * self.tile.vectors
+        return bases, [mask_from(f, self.word(group, 0, 2), self.lanes) for group in range(self.tile.vectors)]
+
+    # ---- the output ---------------------------------------------------------------------------------------------
+
+    def bring(self, sums: list[str]) -> None:
+        if not self.columns.output_dense:
+            self.scatter(sums)
+            return
+        f = self.f
+        full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
+        f.when(full, lambda: self.store_whole(sums), lambda: self.store_runs(sums))
+
+    def finished(self, value: str, old: str | None, lanes: int) -> str:
+        """A sum with what was there before, clipped where that is asked for."""
+        f = self.f
+        full = vector(self.element.memory, lanes)
+        if old is not None:
+            value = f.value(f"{'fadd' if self.element.floating else 'add'} {full} {value}, {old}")
+        if self.tile.clips:
+            clipped = relu(f, value, self.element, lanes)
+            value = f.value(f"select i1 %relu, {full} {clipped}, {full} {value}")
+        return value
+
+    def by_init(self, store: object) -> None:
+        """Once for storing, once for accumulating."""
+        if self.tile.initialises:
+            self.f.when("%init", lambda: store(True), lambda: store(False))  # type: ignore[operator]
+        else:
+            store(False)  # type: ignore[operator]
+
+    def store_whole(self, sums: list[str]) -> None:
+        f, tile = self.f, self.tile
+        offsets = [self.word(group, 0, 1) for group in range(tile.vectors)]
+        row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
+
+        def store(init: bool) -> None:
+            for row in range(tile.rows):
+                line = f.at("%out", row_offsets[row])
+                for group in range(tile.vectors):
+                    place = f.at(line, offsets[group])
+                    old = None if init else vectors.load(f, self.element, self.lanes, place)
+                    value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
+                    vectors.store(f, self.element, self.lanes, value, place)
+
+        self.by_init(store)
+
+    def store_runs(self, sums: list[str]) -> None:
+        f, tile, segments = self.f, self.tile, self.columns.segments
+        entries = [
+            [(self.word(group, s, 1), mask_from(f, self.word(group, s, 2), self.lanes)) for s in range(segments)]
+            for group in range(tile.vectors)
+        ]
+        row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
+
+        def store(init: bool) -> None:
+            for row in range(tile.rows):
+                line = f.at("%out", row_offsets[row])
+                for group in range(tile.vectors):
+                    for offset, mask in entries[group]:
+                        place = f.at(line, offset)
+                        old = None if init else vectors.load(f, self.element, self.lanes, place, mask)
+                        value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
+                        vectors.store(f, self.element, self.lanes, value, place, mask)
+
+        self.by_init(store)
+
+    def scatter(self, sums: list[str]) -> None:
+        """The output is not dense along the vectors: through the stack, one element at a time."""
+        f, tile, width = self.f, self.tile, self.element.width_bytes
+        count = tile.vectors * self.lanes
+        buffer = f.slot(self.element.memory, tile.rows * count)
+        for k, value in enumerate(sums):
+            f.store(self.type, value, f.at(buffer, k * self.lanes * width), width)
+        live = f.load("i64", f.at("%vlanes", self.columns.lane_table_bytes), 8)
+        offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
+
+        def store(init: bool) -> None:
+            for row in range(tile.rows):
+                line = f.at("%out", offsets[row])
+
+                def one(index: Value, _: list[str], row: int = row, line: str = line) -> None:
+                    place = f.at(line, f.load("i64", f.at("%vlanes", f.add(f.mul(index, LANE_BYTES), 8)), 8))
+                    value = f.load(self.element.memory, f.at(buffer, f.mul(f.add(index, row * count), width)), width)
+                    old = None if init else f.load(self.element.memory, place, width)
+                    f.store(self.element.memory, self.finished(value, old, 1), place, width)
+
+                f.loop(0, live, one)
+
+        self.by_init(store)

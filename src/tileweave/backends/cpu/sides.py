@@ -1,0 +1,386 @@
+"""One side of a contraction's output, cut into panels: tables of addresses, and packing.
+
+A *side* is the axes that the output shares with one operand, flattened into one index, the axis with the least output
+stride fastest. A *panel* is ``width`` consecutive indices, held as ``groups`` vectors of ``lanes`` elements. Panels pay
+no attention to the borders of axes, so nothing is wasted there. Where elements lie is said by tables, filled per panel:
+
+- a *lane table* holds, for each index of a panel, the byte offset in the operand and in the output;
+- a *segment table* holds, for each vector, up to ``segments`` runs of lanes that are dense in the side's fastest axis:
+  a byte offset in the operand, one in the output, and the mask of the lanes. Offsets are those of lane 0, whether or
+  not lane 0 belongs to the run, so that a masked access needs no shuffle.
+
+Packing copies a block of K times a panel into ``[k][width]`` order, in the type in which sums are formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tileweave.backends.cpu import vectors
+from tileweave.backends.cpu.elements import Element, convert, vector
+from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.plan import Dim
+from tileweave.backends.cpu.target import Target
+
+__all__ = ["Contracted", "Side", "emit_lane_table", "emit_pack", "emit_segment_table"]
+
+SEGMENT_BYTES = 24
+LANE_BYTES = 16
+_MOST_SEGMENTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Axes as (extent, strides = (operand, output)), fastest first, and how they are cut.
+
+    Args:
+        dims: fastest first; possibly none.
+        element: of the operand.
+        sums: the type in which the panel is packed.
+        output_bytes: width of an output element.
+        width: indices per panel.
+        lanes: elements per vector; a power of two.
+    """
+
+    dims: tuple[Dim, ...]
+    element: Element
+    sums: Element
+    output_bytes: int
+    width: int
+    lanes: int
+
+    @property
+    def total(self) -> int:
+        """How many indices there are."""
+        count = 1
+        for dim in self.dims:
+            count *= dim.extent
+        return count
+
+    @property
+    def panels(self) -> int:
+        """How many panels there are; the last one may be partial."""
+        return -(-self.total // self.width)
+
+    @property
+    def groups(self) -> int:
+        """Vectors per panel."""
+        return -(-self.width // self.lanes)
+
+    @property
+    def segments(self) -> int:
+        """The most runs of the fastest axis that a vector meets."""
+        if len(self.dims) < 2 or (self.dims[0].extent % self.lanes == 0 and self.width % self.lanes == 0):
+            return 1
+        return (self.lanes - 2) // self.dims[0].extent + 2 if self.lanes > 1 else 1
+
+    @property
+    def operand_dense(self) -> bool:
+        """Whether segments describe the operand."""
+        return self._dense(0, self.element.width_bytes)
+
+    @property
+    def output_dense(self) -> bool:
+        """Whether segments describe the output."""
+        return self._dense(1, self.output_bytes)
+
+    def _dense(self, which: int, width_bytes: int) -> bool:
+        if not self.dims or self.segments > _MOST_SEGMENTS or self.lanes == 1:
+            return False
+        return self.dims[0].strides[which] == width_bytes
+
+    @property
+    def segment_table_bytes(self) -> int:
+        """One panel's segments, and one word: whether every vector is one whole segment."""
+        return 8 + self.groups * self.segments * SEGMENT_BYTES
+
+    @property
+    def lane_table_bytes(self) -> int:
+        """One panel's lanes; the word after them says how many are inside."""
+        return self.width * LANE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first."""
+
+    dims: tuple[Dim, ...]
+
+    @property
+    def total(self) -> int:
+        """How many products each sum has."""
+        count = 1
+        for dim in self.dims:
+            count *= dim.extent
+        return count
+
+    @property
+    def tabled(self) -> bool:
+        """Whether offsets come from a table, there being more than one axis."""
+        return len(self.dims) > 1
+
+    def stride(self, operand: int) -> int:
+        """The only axis' stride."""
+        return self.dims[0].strides[operand] if self.dims else 0
+
+    def dense(self, operand: int, width_bytes: int) -> bool:
+        """Whether the fastest contracted axis is dense in an operand."""
+        return bool(self.dims) and self.dims[0].strides[operand] == width_bytes
+
+    def offset(self, f: Function, operand: int, table: str, k: Value) -> Value:
+        """The byte offset of the k-th product of the current block in an operand.
+
+        The table holds pairs, relative to the block's first product where there is one axis only.
+        """
+        if not self.tabled:
+            return f.mul(k, self.stride(operand))
+        return f.load("i64", f.at(table, f.add(f.mul(k, 16), 8 * operand)), 8)
+
+    def emit_table(self, module: Module, name: str) -> None:
+        """Add ``name(table, first, count)``, which fills the pairs of a block."""
+        f = Function(module, name, [("ptr", "table"), ("i64", "first"), ("i64", "count")])
+
+        def one(index: Value, _: list[str]) -> None:
+            rest = f.add("%first", index)
+            offsets: list[Value] = [0, 0]
+            for dim in self.dims:
+                digit = f.rem(rest, dim.extent) if dim is not self.dims[-1] else rest
+                rest = f.div(rest, dim.extent)
+                offsets = [f.add(o, f.mul(digit, s)) for o, s in zip(offsets, dim.strides, strict=True)]
+            for k, offset in enumerate(offsets):
+                f.store("i64", offset, f.at("%table", f.add(f.mul(index, 16), 8 * k)), 8)
+
+        f.loop(0, "%count", one)
+        f.ret()
+
+
+def _offsets(f: Function, dims: tuple[Dim, ...], index: Value) -> tuple[Value, Value, Value]:
+    """The offset in the operand and in the output of a flat index, and its digit in the fastest axis."""
+    rest, operand, output, fastest = index, 0, 0, 0
+    values: list[Value] = [operand, output]
+    first: Value = fastest
+    for k, dim in enumerate(dims):
+        digit = f.rem(rest, dim.extent) if k < len(dims) - 1 else rest
+        rest = f.div(rest, dim.extent) if k < len(dims) - 1 else 0
+        values = [f.add(v, f.mul(digit, s)) for v, s in zip(values, dim.strides, strict=True)]
+        first = digit if k == 0 else first
+    return values[0], values[1], first
+
+
+def emit_lane_table(module: Module, name: str, side: Side) -> None:
+    """Add ``name(table, panel)``: offsets of each index of a panel, those beyond the end repeating the last one,
+    and how many are inside."""
+    f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
+    first = f.mul("%panel", side.width)
+
+    def one(index: Value, _: list[str]) -> None:
+        flat = f.min(f.add(first, index), side.total - 1)
+        operand, output, _digit = _offsets(f, side.dims, flat)
+        place = f.mul(index, LANE_BYTES)
+        f.store("i64", operand, f.at("%table", place), 8)
+        f.store("i64", output, f.at("%table", f.add(place, 8)), 8)
+
+    f.loop(0, side.width, one)
+    live = f.min(f.sub(side.total, first), side.width)
+    f.store("i64", live, f.at("%table", side.lane_table_bytes), 8)
+    f.ret()
+
+
+def emit_segment_table(module: Module, name: str, side: Side) -> None:
+    """Add ``name(table, panel)``: the word that says whether all vectors are whole, then the segments."""
+    f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
+    start = f.mul("%panel", side.width)
+    extent = side.dims[0].extent
+    w_operand, w_output = side.element.width_bytes, side.output_bytes
+
+    def group(index: Value, carried: list[str]) -> list[Value]:
+        begin = f.mul(index, side.lanes)
+        inside = f.min(f.sub(side.width, begin), side.lanes)
+        flat = f.add(start, begin)
+        count = f.min(f.sub(side.total, flat), inside)
+
+        def segment(number: Value, state: list[str]) -> list[Value]:
+            lane, operand_old, output_old = state
+            position = f.min(f.add(flat, lane), side.total - 1)
+            operand, output, digit = _offsets(f, side.dims, position)
+            left = f.sub(count, lane)
+            live = f.compare("sgt", left, 0)
+            run = f.min(f.sub(extent, digit), left)
+            ones = f.sub(f.value(f"shl i64 1, {run}"), 1)
+            mask = f.value(f"select i1 {live}, i64 {f.value(f'shl i64 {ones}, {lane}')}, i64 0")
+            operand = f.sub(operand, f.mul(lane, w_operand))
+            output = f.sub(output, f.mul(lane, w_output))
+            operand = f.value(f"select i1 {live}, i64 {operand}, i64 {operand_old}")
+            output = f.value(f"select i1 {live}, i64 {output}, i64 {output_old}")
+            place = f.add(8, f.mul(f.add(f.mul(index, side.segments), number), SEGMENT_BYTES))
+            for k, word in enumerate((operand, output, mask)):
+                f.store("i64", word, f.at("%table", f.add(place, 8 * k)), 8)
+            step = f.value(f"select i1 {live}, i64 {run}, i64 0")
+            return [f.add(lane, step), operand, output]
+
+        f.loop(0, side.segments, segment, carry=[("i64", 0), ("i64", 0), ("i64", 0)])
+        full = f.compare("eq", count, side.lanes)
+        first_digit = _offsets(f, side.dims, f.min(flat, side.total - 1))[2]
+        one_run = f.compare("sge", f.sub(extent, first_digit), side.lanes)
+        return [f.value(f"and i1 {carried[0]}, {f.value(f'and i1 {full}, {one_run}')}")]
+
+    whole = f.loop(0, side.groups, group, carry=[("i1", "true")])
+    f.store("i64", f.value(f"zext i1 {whole[0]} to i64"), "%table", 8)
+    f.ret()
+
+
+def mask_from(f: Function, word: str, lanes: int) -> str:
+    """The lanes of a segment's mask word."""
+    narrow = word if lanes == 64 else f.value(f"trunc i64 {word} to i{lanes}")
+    return f.value(f"bitcast i{lanes} {narrow} to <{lanes} x i1>")
+
+
+# ---- packing ----------------------------------------------------------------------------------------------------
+
+
+def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
+    """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes)``, which packs one panel of one block.
+
+    Args:
+        module: where it is added.
+        target: the processor.
+        name: of the function.
+        side: the side to pack.
+        contracted: the contracted axes.
+        operand: 0 for the row operand, 1 for the vector operand: whose strides of the contracted axes count.
+    """
+    f = Function(
+        module,
+        name,
+        [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
+        + [("ptr", "segments"), ("ptr", "lanes")],
+    )
+    packer = _Packer(f, target, side, contracted, operand)
+    if side.operand_dense:
+        packer.dense()
+    elif side.lanes > 1 and contracted.dense(operand, side.element.width_bytes):
+        packer.transposed()
+    else:
+        packer.gathered()
+    f.ret()
+
+
+class _Packer:
+    """The three ways to pack, by where the operand is dense."""
+
+    def __init__(self, f: Function, target: Target, side: Side, contracted: Contracted, operand: int) -> None:
+        self.f = f
+        self.target = target
+        self.side = side
+        self.contracted = contracted
+        self.operand = operand
+        self.row_bytes = side.width * side.sums.width_bytes
+
+    def source(self, k: Value) -> str:
+        return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))
+
+    def put(self, value: str, k: Value, group: int, lanes: int) -> None:
+        f, side = self.f, self.side
+        value = convert(f, self.target, value, side.element, side.sums, lanes)
+        place = f.at("%into", f.add(f.mul(k, self.row_bytes), group * side.lanes * side.sums.width_bytes))
+        f.store(vector(side.sums.memory, lanes), value, place, side.sums.width_bytes)
+
+    def dense(self) -> None:
+        """The panel's own fastest axis: whole vectors where possible, runs of lanes otherwise."""
+        f, side = self.f, self.side
+        full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
+
+        def whole() -> None:
+            offsets = [self.word(group, 0, 0) for group in range(side.groups)]
+
+            def row(k: Value, _: list[str]) -> None:
+                source = self.source(k)
+                values = [vectors.load(f, side.element, side.lanes, f.at(source, o)) for o in offsets]
+                for group, value in enumerate(values):
+                    self.put(value, k, group, side.lanes)
+
+            f.loop(0, "%kcount", row)
+
+        def runs() -> None:
+            table = [
+                (self.word(group, s, 0), mask_from(f, self.word(group, s, 2), side.lanes))
+                for group in reversed(range(side.groups))
+                for s in range(side.segments)
+            ]
+
+            def row(k: Value, _: list[str]) -> None:
+                source = self.source(k)
+                entries = iter(table)
+                for group in reversed(range(side.groups)):
+                    value = None
+                    for _s in range(side.segments):
+                        offset, mask = next(entries)
+                        value = vectors.load(f, side.element, side.lanes, f.at(source, offset), mask, value)
+                    if value is not None:
+                        self.put(value, k, group, side.lanes)
+
+            f.loop(0, "%kcount", row)
+
+        f.when(full, whole, runs)
+
+    def word(self, group: int, segment: int, which: int) -> str:
+        place = 8 + (group * self.side.segments + segment) * SEGMENT_BYTES + 8 * which
+        return self.f.load("i64", self.f.at("%segments", place), 8)
+
+    def lane(self, index: Value) -> str:
+        return self.f.load("i64", self.f.at("%lanes", self.f.mul(index, LANE_BYTES)), 8)
+
+    def transposed(self) -> None:
+        """The operand is dense in K: squares are transposed in registers, run by run of the fastest K axis."""
+        f, side = self.f, self.side
+        size, run_limit = side.lanes, self.contracted.dims[0].extent
+
+        def square(k: Value, count: Value | None) -> None:
+            mask = None if count is None else vectors.mask_below(f, count, size)
+            source = self.source(k)
+            for group in reversed(range(side.groups)):
+                rows = []
+                for lane in range(size):
+                    index = min(group * size + lane, side.width - 1)
+                    value = vectors.load(f, side.element, size, f.at(source, self.lane(index)), mask)
+                    rows.append(convert(f, self.target, value, side.element, side.sums, size))
+                for t, value in enumerate(vectors.transpose(f, side.sums.memory, rows)):
+                    place = f.add(f.mul(f.add(k, t), self.row_bytes), group * size * side.sums.width_bytes)
+                    f.store(vector(side.sums.memory, size), value, f.at("%into", place), side.sums.width_bytes)
+
+        head, inside, done = f.new_label(), f.new_label(), f.new_label()
+        before = f.block
+        f.branch(head)
+        f.place(head)
+        k, following = f.fresh(), f.fresh()
+        f.emit(f"{k} = phi i64 [ 0, %{before} ], [ {following}, %{inside}.end ]")
+        f.emit(f"br i1 {f.compare('slt', k, '%kcount')}, label %{inside}, label %{done}")
+        f.place(inside)
+        run = f.sub("%kcount", k)
+        if self.contracted.tabled:
+            run = f.min(run, f.sub(run_limit, f.rem(f.add("%kfirst", k), run_limit)))
+        run = f.min(run, size)
+        f.when(f.compare("eq", run, size), lambda: square(k, None), lambda: square(k, run))
+        f.branch(f"{inside}.end")
+        f.place(f"{inside}.end")
+        f.emit(f"{following} = add i64 {k}, {run}")
+        f.branch(head)
+        f.place(done)
+
+    def gathered(self) -> None:
+        """Dense nowhere that helps: one element at a time."""
+        f, side = self.f, self.side
+
+        def row(k: Value, _: list[str]) -> None:
+            source = self.source(k)
+            place = f.mul(k, self.row_bytes)
+
+            def one(index: Value, _: list[str]) -> None:
+                value = f.load(side.element.memory, f.at(source, self.lane(index)), side.element.width_bytes)
+                value = convert(f, self.target, value, side.element, side.sums)
+                at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
+                f.store(side.sums.memory, value, at, side.sums.width_bytes)
+
+            f.loop(0, side.width, one)
+
+        f.loop(0, "%kcount", row)
