@@ -16,6 +16,8 @@ _EPILOG = """examples:
   tileweave run examples/digits.py
   tileweave plan examples/digits.py --machines 4 --memory 2GiB
   tileweave einsum "ij,jk->ik" a.npy b.npy -o c.npy
+  tileweave teir emit "ij,jk->ik" 64x32 32x16 -o matmul.json
+  tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy --shape out=64x16
 
 Flags win over what a program says; what a program says wins over defaults.
 """
@@ -27,11 +29,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Run tensor programs on a laptop or a cluster, and see the plan first.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
-    run = commands.add_parser("run", help="run a program", description="Run a Python program that uses tileweave.")
+    run = commands.add_parser(
+        "run", allow_abbrev=False, help="run a program", description="Run a Python program that uses tileweave."
+    )
     _program_arguments(run)
     run.add_argument("--runtime", choices=("local", "ray"), help="threads in this process, or a Ray cluster")
     run.add_argument("--address", help="a running Ray cluster; without it a local one is started")
@@ -42,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser(
         "plan",
+        allow_abbrev=False,
         help="print what a program would do, without doing it",
         description="Execute a program up to the first result that it needs; print the plan of each distinct graph.",
     )
@@ -52,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
     einsum = commands.add_parser(
         "einsum",
+        allow_abbrev=False,
         help="contract tensors in files",
         description="Compute an einsum of .npy, .npz or .zarr tensors.",
     )
@@ -63,7 +70,55 @@ def _parser() -> argparse.ArgumentParser:
     _machine_arguments(einsum)
     einsum.add_argument("--threads", type=_positive, help="threads (default: the cores)")
     einsum.set_defaults(action=_einsum)
+
+    teir = commands.add_parser(
+        "teir",
+        help="check, show, run, explain and emit programs of the tiled execution IR",
+        description="Programs of the tiled execution IR, as JSON files; - is the standard input.",
+    )
+    _teir_commands(teir)
     return parser
+
+
+def _teir_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="teir_command", metavar="COMMAND", title="commands", required=True)
+
+    check = commands.add_parser("check", help="every rule and analysis; exit status 2 where one fails")
+    check.add_argument("file", metavar="FILE")
+    check.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="arrays that must hold every address")
+
+    show = commands.add_parser("show", help="the schedule tree and the tables")
+    show.add_argument("file", metavar="FILE")
+    show.add_argument("--json", action="store_true", help="the canonical JSON instead")
+    show.add_argument("--draw", metavar="FILE.svg", help="draw the tree and the tiles")
+
+    run = commands.add_parser("run", allow_abbrev=False, help="run on arrays; what is not written to a file is printed")
+    run.add_argument("file", metavar="FILE")
+    run.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="an array per tensor, as its bytes lie")
+    run.add_argument("-o", "--output", action="append", metavar="NAME=FILE.npy", help="where to write a tensor")
+    run.add_argument("--shape", action="append", metavar="NAME=64x16", help="shape of an output (default: flat)")
+    run.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    run.add_argument("--interpret", action="store_true", help="the slow reference instead of compiled code")
+    run.add_argument("--threads", type=_positive, help="threads (default: the cores)")
+    run.add_argument("--time", action="store_true", help="time repeated calls")
+
+    explain = commands.add_parser("explain", help="which kernel each primitive becomes, and why")
+    explain.add_argument("file", metavar="FILE")
+    explain.add_argument("--threads", type=_positive, help="threads (default: the cores)")
+
+    emit = commands.add_parser("emit", help="the program of an einsum or a permutation, as JSON")
+    emit.add_argument("equation", help='such as "ij,jk->ik" or "abc->cba"')
+    emit.add_argument("shapes", nargs="+", metavar="SHAPE", help="such as 64x32, or scalar; one per operand")
+    emit.add_argument("--dtype", default="FP32", help="element type of the operands (default: FP32)")
+    emit.add_argument("--out-dtype", help="element type of the output (default: the operands')")
+    emit.add_argument("--profile", choices=("document", "tileweave"), default="tileweave")
+    emit.add_argument("--tiled", action="store_true", help="write the blocking for caches into the schedule")
+    emit.add_argument("--accumulate", action="store_true", help="add to what the output holds")
+    emit.add_argument("--relu", action="store_true", help="apply ReLU at the end")
+    emit.add_argument("--name", help="name of the program")
+    emit.add_argument("-o", "--output", metavar="FILE.json", help="where to write (default: standard output)")
+    emit.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    parser.set_defaults(action=_teir)
 
 
 def _program_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +133,9 @@ def _machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,7 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(_split(words))
     if rest:
-        parser.error(f"unknown argument {rest[0]!r}")
+        hint = "; a program's own arguments follow --" if options.command in ("run", "plan") else ""
+        parser.error(f"unknown argument {rest[0]!r}{hint}")
     if options.version:
         from tileweave import __version__
 
@@ -113,23 +168,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+_TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
+_TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name"}
+
+
 def _split(words: Sequence[str]) -> list[str]:
     """Flags may follow the program's name: everything up to ``--`` is ours, moved before the program."""
     words = list(words)
-    if not words or words[0] not in ("run", "plan"):
+    if not words or words[0] not in ("run", "plan", "teir"):
         return words
+    if words[0] == "teir":
+        return [*words[:2], *_split(["run", *words[2:]])[1:]] if len(words) > 2 else words
     own = words[1 : words.index("--")] if "--" in words else words[1:]
     theirs = words[words.index("--") :] if "--" in words else []
     flags: list[str] = []
     names: list[str] = []
     k = 0
-    takes_value = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw"}
     while k < len(own):
-        if own[k] in takes_value and k + 1 < len(own):
+        if own[k] in _TAKES_VALUE and k + 1 < len(own):
             flags += own[k : k + 2]
             k += 2
             continue
-        (flags if own[k].startswith("-") else names).append(own[k])
+        (flags if own[k].startswith("-") and own[k] != "-" else names).append(own[k])
         k += 1
     return [words[0], *flags, *names, *theirs]
 
@@ -150,6 +210,13 @@ def _einsum(options: argparse.Namespace) -> int:
     from tileweave.cli.einsum import einsum_files
 
     return einsum_files(options)
+
+
+def _teir(options: argparse.Namespace) -> int:
+    from tileweave.cli import teir
+
+    action: Callable[[argparse.Namespace], int] = getattr(teir, f"{options.teir_command}_file")
+    return action(options)
 
 
 if __name__ == "__main__":

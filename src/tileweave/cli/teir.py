@@ -1,0 +1,410 @@
+"""``tileweave teir``: check, show, run, explain and emit programs of the tiled execution IR."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.errors import BackendError, DtypeError, GraphError, StorageError, Undecided, VerifyError
+from tileweave.layout import strided
+from tileweave.teir import (
+    Operand,
+    Problem,
+    Program,
+    TensorSpec,
+    as_document,
+    byte_bounds,
+    contraction_tiles,
+    elementwise_tiles,
+    emit_contraction,
+    emit_copy,
+    emit_relu,
+    explain,
+    from_json,
+    interpret,
+    numpy_dtype,
+    out_of_bounds,
+    problems,
+    races,
+    to_json,
+    uninitialised,
+    untiled,
+)
+from tileweave.teir.analyse import accesses
+from tileweave.teir.dtypes import DTYPES, width_bytes
+from tileweave.teir.text import tree
+
+__all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file"]
+
+Array = NDArray[Any]
+
+CHECKED_STEPS = 200_000
+"""Scalar steps up to which `check` follows initialisation, and emits a note beyond."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the commands
+
+
+def check_file(options: argparse.Namespace) -> int:
+    """Print every broken rule as a compiler would, or what was proved; with arrays also that they are large enough."""
+    program = _load(options.file, check=False)
+    found = list(problems(program))
+    proved = ["well formed"]
+    notes: list[str] = []
+    if not found:
+        given = {name: _read(path) for name, path in _bindings(options.arrays, program).items()}
+        found = _array_problems(program, given)
+        if not found:
+            proved += ["inside its arrays"] if given else []
+            found = _analyses(program, proved, notes)
+    for problem in found:
+        _complain(options.file, problem)
+    for note in notes:
+        print(f"{options.file}: note: {note}", file=sys.stderr)
+    if found:
+        print(f"{program.name}\n{_cut(tree(program))}", file=sys.stderr)
+        return 2
+    counts = ", ".join(
+        f"{len(items)} {word}"
+        for items, word in (
+            (program.tensors, "tensors"),
+            (program.axes, "axes"),
+            (program.nodes, "nodes"),
+            (program.primitives, "primitives"),
+        )
+    )
+    print(f"{options.file}: {program.name} ({program.profile} profile): {counts}: {', '.join(proved)}")
+    return 0
+
+
+def show_file(options: argparse.Namespace) -> int:
+    """Print a program as text or canonical JSON, well formed or not; draw it."""
+    program = _load(options.file, check=bool(options.draw))
+    print(to_json(program) if options.json else f"{program}\n", end="")
+    for problem in problems(program):
+        _complain(options.file, problem)
+    if options.draw:
+        Path(options.draw).write_text(program._repr_svg_(), encoding="utf-8")
+        print(f"drawn: {options.draw}", file=sys.stderr)
+    return 0
+
+
+def run_file(options: argparse.Namespace) -> int:
+    """Run a program on arrays from files; write, or print, what it writes."""
+    program = _load(options.file)
+    given = {name: _read(path) for name, path in _bindings(options.arrays, program).items()}
+    targets = _bindings(options.output or [], program)
+    _check_targets(program, targets, bool(options.overwrite))
+    arrays = _operands(program, given, _shapes(options.shape or [], program))
+    found = _array_problems(program, arrays)
+    if found:
+        raise _refusal(options.file, program, found)
+    conflict = races(program)
+    if conflict is not None:
+        print(f"{options.file}: warning: parallel iterations race on {conflict}", file=sys.stderr)
+    if options.time:
+        print(_timing(program, arrays, options), file=sys.stderr)
+    _runner(program, options)(arrays)
+    for spec in program.tensors:
+        if spec.name in targets:
+            _write(targets[spec.name], arrays[spec.name])
+            print(f"wrote {targets[spec.name]}  {spec.dtype} {'x'.join(map(str, arrays[spec.name].shape))}")
+        elif spec.role in ("out", "inout"):
+            print(f"{spec.name} = {arrays[spec.name]}")
+    return 0
+
+
+def explain_file(options: argparse.Namespace) -> int:
+    """Print which kernel each primitive is, with its parameters or the reason, and what the CPU backend makes of it."""
+    program = _load(options.file)
+    for primitive in program.primitives:
+        print(explain(primitive, program))
+    from tileweave.backends import cpu
+
+    try:
+        kernel = cpu.compile(program, threads=options.threads)
+    except BackendError as error:
+        print(f"cpu backend: no code: {error.problem}")
+        return 0
+    print(f"cpu backend: {kernel.target.cpu}, {kernel.threads} threads")
+    print("\n".join(f"  {line}" for line in kernel.explain().splitlines() if line.strip()))
+    return 0
+
+
+def emit_file(options: argparse.Namespace) -> int:
+    """Write the program of an einsum, a permutation or a copy as JSON."""
+    program = _emitted(options)
+    if options.profile == "document":
+        program = as_document(program)
+    text = to_json(program)
+    if options.output is None:
+        print(text, end="")
+        return 0
+    _new_file(options.output, bool(options.overwrite))
+    Path(options.output).write_text(text, encoding="utf-8")
+    print(f"wrote {options.output}  {program.name}: {len(program.nodes)} nodes, {len(program.primitives)} primitives")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# programs and complaints
+
+
+def _load(path: str, *, check: bool = True) -> Program:
+    try:
+        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise StorageError(path, f"the file cannot be opened: {error.strerror}", legal="a program as JSON") from None
+    try:
+        return from_json(text, check=check)
+    except VerifyError as error:
+        raise VerifyError(path, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
+
+
+def _complain(path: str, problem: Problem) -> None:
+    print(f"{path}: error: {problem.path}: {problem.message} [{problem.rule}]", file=sys.stderr)
+    if problem.legal:
+        print(f"  legal  {problem.legal}", file=sys.stderr)
+
+
+def _refusal(path: str, program: Program, found: Sequence[Problem]) -> VerifyError:
+    first = found[0]
+    inputs = {"rule": first.rule, "program": f"{program.name}\n{_cut(tree(program))}"}
+    if len(found) > 1:
+        inputs["also"] = "\n".join(map(str, found[1:]))
+    facts = {"rule": first.rule, "path": first.path, "problems": tuple(found)}
+    return VerifyError(path, f"{first.path}: {first.message}", inputs=inputs, legal=first.legal, facts=facts)
+
+
+def _cut(text: str, most: int = 40) -> str:
+    lines = text.splitlines()
+    return "\n".join([*lines[: most - 1], f".. {len(lines) - most + 1} more lines"]) if len(lines) > most else text
+
+
+def _analyses(program: Program, proved: list[str], notes: list[str]) -> list[Problem]:
+    """What the analyses find wrong; what they prove, and what they cannot decide, goes into the lists."""
+    found = []
+    try:
+        conflict = races(program)
+        if conflict is None:
+            proved.append("no races")
+        else:
+            legal = "iterations of a parallel node that share no byte which one of them writes"
+            found.append(Problem("parallel.races", conflict.first[0], f"parallel iterations race on {conflict}", legal))
+    except Undecided as error:
+        notes.append(f"races are not decided: {error.problem}")
+    try:
+        problem = uninitialised(program, limit=CHECKED_STEPS)
+        if problem is None:
+            proved.append("nothing read before it is written")
+        else:
+            found.append(problem)
+    except Undecided as error:
+        notes.append(f"initialisation is not decided: {error.problem}")
+    return found
+
+
+def _array_problems(program: Program, arrays: Mapping[str, Array]) -> list[Problem]:
+    """Arrays of another element type, and nodes that leave their array."""
+    found = []
+    for spec in program.tensors:
+        if spec.name in arrays and arrays[spec.name].dtype != numpy_dtype(spec.dtype):
+            message = f"its array holds {arrays[spec.name].dtype}"
+            found.append(Problem("interpret.arrays", f"tensor {spec.name!r}", message, f"{numpy_dtype(spec.dtype)}"))
+    sizes: dict[str, int | tuple[int, int]] = dict(byte_bounds(program))
+    sizes |= {spec.name: spec.size_bytes for spec in program.tensors if spec.role == "scratch"}
+    sizes |= {name: array.nbytes for name, array in arrays.items()}
+    return found or list(out_of_bounds(program, sizes))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# arrays
+
+
+def _bindings(words: Iterable[str], program: Program) -> dict[str, str]:
+    """``NAME=FILE`` words by tensor name."""
+    names = [spec.name for spec in program.tensors if spec.role != "scratch"]
+    bound: dict[str, str] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals or not path or name not in names or name in bound:
+            problem = "is given twice" if name in bound else "names no tensor of the program and its file"
+            raise StorageError(word, problem, legal=f"NAME=FILE.npy with NAME one of {', '.join(names)}")
+        bound[name] = path
+    return bound
+
+
+def _shapes(words: Iterable[str], program: Program) -> dict[str, tuple[int, ...]]:
+    return {name: _shape(text) for name, text in _bindings(words, program).items()}
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    if text == "scalar":
+        return ()
+    parts = text.split("x")
+    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
+        raise GraphError(text, "is no shape", legal="positive extents such as 64x32, or scalar")
+    return tuple(map(int, parts))
+
+
+def _read(path: str) -> Array:
+    try:
+        with Path(path).open("rb") as file:
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise StorageError(path, f"the file cannot be read: {error.strerror}", legal="a .npy file") from None
+    except ValueError as error:
+        raise StorageError(path, f"the file is not a .npy: {error}", legal="a file that numpy.save wrote") from None
+    # NumPy has no name for BF16: such arrays lie in files as two opaque bytes per element
+    return array.view(numpy_dtype("BF16")) if array.dtype == np.dtype("V2") else array
+
+
+def _operands(program: Program, given: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """An array per tensor: the given ones, copied where the program writes them, and zeros for other outputs."""
+    bounds = byte_bounds(program)
+    arrays: dict[str, Array] = {}
+    for spec in program.tensors:
+        if spec.name in given:
+            arrays[spec.name] = given[spec.name].copy(order="K") if spec.role != "in" else given[spec.name]
+        elif spec.role == "out":
+            arrays[spec.name] = _zeros(spec, bounds.get(spec.name, (0, 0)), shapes.get(spec.name))
+        elif spec.role != "scratch":
+            problem = f"no array is given for tensor {spec.name!r}, whose role is {spec.role}"
+            raise StorageError(program.name, problem, legal=f"{spec.name}=FILE.npy")
+    return arrays
+
+
+def _zeros(spec: TensorSpec, bounds: tuple[int, int], shape: tuple[int, ...] | None) -> Array:
+    if bounds[0] < 0:
+        problem = f"the program touches bytes {bounds[0]}..{bounds[1] - 1} from the base of {spec.name!r}"
+        raise StorageError(spec.name, problem, legal="offsets that move its first byte to the base, which a file needs")
+    least = -(-bounds[1] // width_bytes(spec.dtype))
+    return np.zeros((least,) if shape is None else shape, numpy_dtype(spec.dtype))
+
+
+def _check_targets(program: Program, targets: Mapping[str, str], overwrite: bool) -> None:
+    roles = {spec.name: spec.role for spec in program.tensors}
+    for name, path in targets.items():
+        if roles[name] == "in":
+            raise StorageError(f"{name}={path}", f"the program does not write tensor {name!r}", legal="an output")
+        _new_file(path, overwrite)
+    if len(set(targets.values())) < len(targets):
+        raise StorageError("-o", "two tensors go to one file", legal="a file per tensor")
+
+
+def _new_file(path: str, overwrite: bool) -> None:
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise StorageError(path, f"there is no directory {str(target.parent)!r}", legal="a directory that exists")
+    if target.exists() and not overwrite:
+        raise StorageError(path, "the file exists already", legal="another name, or --overwrite")
+
+
+def _write(path: str, array: Array) -> None:
+    """The file appears whole, or not at all."""
+    temporary = Path(f"{path}.part")
+    try:
+        with temporary.open("wb") as file:
+            np.save(file, array)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StorageError(path, f"the file cannot be written: {error.strerror}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# running
+
+
+def _runner(program: Program, options: argparse.Namespace) -> Callable[[Mapping[str, Array]], None]:
+    if options.interpret:
+        return lambda arrays: interpret(program, arrays)
+    from tileweave.backends import cpu
+
+    try:
+        return cpu.compile(program, threads=options.threads).run
+    except BackendError as error:
+        legal = error.legal or "--interpret runs every program, slowly"
+        raise BackendError(options.file, error.problem, inputs=error.inputs, legal=legal, facts=error.facts) from None
+
+
+def _timing(program: Program, arrays: Mapping[str, Array], options: argparse.Namespace) -> str:
+    """Compile time, and the median of repeated calls on copies of what is written."""
+    started = time.perf_counter()
+    run = _runner(program, options)
+    compiled = time.perf_counter() - started
+    written = {spec.name for spec in program.tensors if spec.role != "in"}
+    copies = {name: array.copy(order="K") if name in written else array for name, array in arrays.items()}
+    run(copies)
+    seconds: list[float] = []
+    while len(seconds) < 3 or (sum(seconds) < 0.3 and len(seconds) < 10_000):
+        started = time.perf_counter()
+        run(copies)
+        seconds.append(time.perf_counter() - started)
+    median = statistics.median(seconds)
+    how = "interpreted" if options.interpret else f"compiled in {compiled * 1e3:.1f} ms"
+    text = (
+        f"{how}; median {_seconds(median)} of {len(seconds)} calls ({_seconds(min(seconds))}..{_seconds(max(seconds))})"
+    )
+    flops = 2 * sum(
+        prod(b - a + 1 for _, (_, a, b) in access.terms) for access in accesses(program) if access.accumulates
+    )
+    return text + (f", {flops / median / 1e9:.3g} GFLOP/s" if flops else "")
+
+
+def _seconds(value: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 1 or unit == "us":
+            return f"{value * factor:.3g} {unit}"
+    return f"{value} s"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# emitting
+
+
+def _emitted(options: argparse.Namespace) -> Program:
+    out_dtype = options.out_dtype or options.dtype
+    for name in (options.dtype, out_dtype):
+        if name not in DTYPES:
+            raise DtypeError("--dtype", f"{name!r} is not an element type of TEIR", legal=", ".join(DTYPES))
+    left, arrow, right = options.equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    where = f"teir emit {options.equation!r}"
+    if not arrow or len(terms) != len(options.shapes) or len(terms) > 2:
+        given = f"{len(options.shapes)} shapes are given"
+        raise GraphError(where, given, legal="an equation of one or two operands, and a shape for each")
+    shapes = [_shape(text) for text in options.shapes]
+    extents: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        extents.update(zip(term, shape, strict=False))
+    missing = [letter for letter in right if letter not in extents]
+    if missing:
+        raise GraphError(where, f"letter {missing[0]!r} of the output is in no input", legal="letters of the inputs")
+    operands = [_row_major(shape, options.dtype) for shape in shapes]
+    out = _row_major(tuple(extents[letter] for letter in right), out_dtype)
+    name = options.name or "_".join([*terms, "to", right]).strip("_")
+    if len(operands) == 2:
+        tiling = contraction_tiles if options.tiled else untiled
+        flags = {"accumulate": options.accumulate, "relu": options.relu}
+        return emit_contraction(options.equation, operands, out, tiling=tiling, name=name, **flags)
+    if options.accumulate:
+        raise GraphError(where, "--accumulate needs a contraction", legal="two operands")
+    emit = emit_relu if options.relu else emit_copy
+    tiling = elementwise_tiles if options.tiled else untiled
+    return emit(operands[0], out, options.equation, tiling=tiling, name=name)
+
+
+def _row_major(shape: tuple[int, ...], dtype: str) -> Operand:
+    strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
+    return Operand(strided(shape, strides), dtype)

@@ -1,0 +1,263 @@
+"""``tileweave teir`` as a user meets it: results that NumPy agrees with, and what it says to bad input."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tileweave.cli.main import main
+from tileweave.teir import First, examples, from_json, to_json
+
+EXTENTS = {"p": 2, "q": 3, "r": 4, "s": 5, "t": 2, "u": 6}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("a.npy", rng.integers(-4, 5, (6, 3)).astype("f4"))
+    np.save("b.npy", rng.integers(-4, 5, (3, 2)).astype("f4"))
+    assert main(["teir", "emit", "ij,jk->ik", "6x3", "3x2", "-o", "matmul.json"]) == 0
+    return tmp_path
+
+
+def bad_guard() -> str:
+    program = examples.contraction_gemm(EXTENTS)
+    nodes = tuple(replace(n, guard=(First("t"),)) if n.id == "zero" else n for n in program.nodes)
+    return to_json(replace(program, nodes=nodes))
+
+
+# ── check ──
+
+
+def test_check_says_what_it_proved(folder, capsys):
+    capsys.readouterr()
+    assert main(["teir", "check", "matmul.json"]) == 0
+    assert capsys.readouterr().out == (
+        "matmul.json: ij_jk_to_ik (tileweave profile): 3 tensors, 3 axes, 2 nodes, 2 primitives: "
+        "well formed, no races, nothing read before it is written\n"
+    )
+    assert main(["teir", "check", "matmul.json", "in0=a.npy"]) == 0
+    assert "inside its arrays" in capsys.readouterr().out
+
+
+def test_check_complains_like_a_compiler(folder, capsys):
+    Path("bad.json").write_text(bad_guard())
+    assert main(["teir", "check", "bad.json"]) == 2
+    assert capsys.readouterr().err == "\n".join(
+        [
+            "bad.json: error: p/r/zero: no ancestor iterates axis 't', which its guard names "
+            "[guard.axis-iterated-by-ancestor]",
+            "  legal  every axis of a guard is iterated by an ancestor of the guarded node",
+            "contraction_gemm",
+            "p",
+            "└── r",
+            "    ├── zero  [first(t)]",
+            "    └── t",
+            "        └── gemm",
+            "",
+        ]
+    )
+
+
+def test_check_lists_every_problem(folder, capsys):
+    program = examples.contraction_gemm(EXTENTS)
+    axes = tuple(replace(axis, extent=0) for axis in program.axes)
+    Path("bad.json").write_text(to_json(replace(program, axes=axes)))
+    assert main(["teir", "check", "bad.json"]) == 2
+    assert capsys.readouterr().err.count("error: axis") == 6
+
+
+def test_check_finds_races_and_what_nothing_wrote(folder, capsys):
+    program = examples.contraction_gemm(EXTENTS)
+    nodes = tuple(replace(n, policy="parallel") if n.id == "t" else n for n in program.nodes if n.id != "zero")
+    nodes = tuple(replace(n, children=("t",)) if n.id == "r" else n for n in nodes)
+    Path("bad.json").write_text(to_json(replace(program, nodes=nodes)))
+    assert main(["teir", "check", "bad.json"]) == 2
+    err = capsys.readouterr().err
+    assert "bad.json: error: p/r/t/gemm: parallel iterations race on byte" in err
+    assert "bad.json: error: node 'gemm': it reads byte 0 of 'out' before anything writes it" in err
+
+
+def test_check_with_arrays_names_the_node_that_leaves_them(folder, capsys):
+    assert main(["teir", "check", "matmul.json", "in0=b.npy"]) == 2
+    assert "contraction: it touches bytes 0..71 of 'in0' [address.in-bounds]" in capsys.readouterr().err
+    np.save("wide.npy", np.zeros((6, 3)))
+    assert main(["teir", "check", "matmul.json", "in0=wide.npy"]) == 2
+    assert "tensor 'in0': its array holds float64 [interpret.arrays]" in capsys.readouterr().err
+
+
+def test_check_says_what_it_did_not_decide(folder, capsys):
+    Path("large.json").write_text(to_json(examples.contraction_scalar(dict.fromkeys("pqrstu", 16))))
+    assert main(["teir", "check", "large.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "note: initialisation is not decided: the program takes" in err
+    assert "nothing read" not in out
+
+
+# ── show ──
+
+
+def test_show_prints_text_or_canonical_json(folder, capsys):
+    capsys.readouterr()
+    text = Path("matmul.json").read_text()
+    assert main(["teir", "show", "matmul.json"]) == 0
+    assert capsys.readouterr().out == f"{from_json(text)}\n"
+    Path("loose.json").write_text(json.dumps(json.loads(text)))
+    assert main(["teir", "show", "loose.json", "--json"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_show_shows_bad_programs_too(folder, capsys):
+    Path("bad.json").write_text(bad_guard())
+    assert main(["teir", "show", "bad.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "├── zero  [first(t)]" in out
+    assert "bad.json: error: p/r/zero" in err
+
+
+# ── run ──
+
+
+@pytest.mark.parametrize("how", [[], ["--threads", "1"], ["--interpret"]])
+def test_run_is_numpy(folder, capsys, how):
+    words = ["in0=a.npy", "in1=b.npy", "-o", "out=c.npy", "--shape", "out=6x2"]
+    assert main(["teir", "run", "matmul.json", *words, *how]) == 0
+    assert "wrote c.npy  FP32 6x2" in capsys.readouterr().out
+    np.testing.assert_array_equal(np.load("c.npy"), np.load("a.npy") @ np.load("b.npy"))
+
+
+def test_run_prints_what_no_file_takes_and_takes_flags_anywhere(folder, capsys):
+    assert main(["teir", "run", "--threads", "1", "matmul.json", "in0=a.npy", "--interpret", "in1=b.npy"]) == 0
+    expected = (np.load("a.npy") @ np.load("b.npy")).ravel()
+    assert f"out = {expected}" in capsys.readouterr().out
+
+
+def test_run_accumulates_into_a_copy_of_what_the_output_holds(folder, capsys):
+    assert main(["teir", "emit", "ij,jk->ik", "6x3", "3x2", "--accumulate", "-o", "add.json"]) == 0
+    start = np.ones((6, 2), "f4")
+    np.save("c.npy", start)
+    words = ["teir", "run", "add.json", "in0=a.npy", "in1=b.npy", "out=c.npy", "-o", "out=d.npy", "--time"]
+    assert main(words) == 0
+    assert "median" in (err := capsys.readouterr().err) and "GFLOP/s" in err
+    np.testing.assert_array_equal(np.load("d.npy"), start + np.load("a.npy") @ np.load("b.npy"))
+    np.testing.assert_array_equal(np.load("c.npy"), start)
+    assert main(words) == 2
+    assert "the file exists already" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
+
+
+def test_run_reads_and_writes_bf16_as_bytes(folder):
+    values = np.arange(12, dtype="f4").reshape(3, 4).astype(ml_dtypes.bfloat16)
+    np.save("x.npy", values)
+    assert main(["teir", "emit", "ab->ba", "3x4", "--dtype", "BF16", "-o", "t.json"]) == 0
+    assert main(["teir", "run", "t.json", "in0=x.npy", "-o", "out=y.npy", "--shape", "out=4x3"]) == 0
+    np.testing.assert_array_equal(np.load("y.npy").view(ml_dtypes.bfloat16), values.T)
+
+
+def test_run_warns_of_races(folder, capsys):
+    racy = examples.guarded_reduction({"m": 6, "n": 2, "k": 3})
+    nodes = tuple(replace(n, policy="parallel") if n.id == "k" else n for n in racy.nodes)
+    Path("racy.json").write_text(to_json(replace(racy, nodes=nodes)))
+    assert main(["teir", "run", "racy.json", "in0=a.npy", "in1=b.npy", "--interpret"]) == 0
+    assert "racy.json: warning: parallel iterations race on byte" in capsys.readouterr().err
+
+
+# ── explain ──
+
+
+def test_explain_names_kernels_and_asks_the_backend(folder, capsys):
+    program = examples.contraction_brgemm(EXTENTS)
+    Path("brgemm.json").write_text(to_json(program))
+    assert main(["teir", "explain", "brgemm.json", "--threads", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "zero_sq: ZeroKernel" in out and "brgemm_sqtu: Brgemm" in out
+    assert "t is the batch-reduce axis: 2 steps of 120 on A, 6 on B" in out
+    assert "cpu backend: " in out and "Contraction(in0, in1, out)" in out
+
+
+# ── emit ──
+
+
+def test_emit_writes_programs_that_read_back(folder, capsys):
+    capsys.readouterr()
+    shapes = ["64x32", "32x16"]
+    assert main(["teir", "emit", "ij,jk->ik", *shapes, "--profile", "document", "--tiled", "--dtype", "FP64"]) == 0
+    program = from_json(capsys.readouterr().out)
+    assert program.profile == "document"
+    assert {spec.dtype for spec in program.tensors} == {"FP64"}
+    assert main(["teir", "emit", "abc->cba", "2x3x4", "--relu", "--name", "flip"]) == 0
+    program = from_json(capsys.readouterr().out)
+    assert (program.name, [p.operation for p in program.primitives]) == ("flip", ["ReLU"])
+    assert main(["teir", "emit", "i,i->", "5", "5", "--dtype", "INT8", "--out-dtype", "INT32"]) == 0
+    assert from_json(capsys.readouterr().out).tensors[-1].dtype == "INT32"
+
+
+def test_a_tiled_program_computes_the_same(folder, capsys):
+    assert main(["teir", "emit", "ij,jk->ik", "130x40", "40x300", "--tiled", "-o", "tiled.json"]) == 0
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-4, 5, (130, 40)).astype("f4"), rng.integers(-4, 5, (40, 300)).astype("f4")
+    np.save("a2.npy", a)
+    np.save("b2.npy", b)
+    assert main(["teir", "run", "tiled.json", "in0=a2.npy", "in1=b2.npy", "-o", "out=c.npy"]) == 0
+    np.testing.assert_array_equal(np.load("c.npy").reshape(130, 300), a @ b)
+
+
+# ── bad input ──
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "missing.json"], "missing.json: the file cannot be opened"),
+        (["check", "text.json"], "it is not JSON"),
+        (["show", "list.json"], "text"),
+        (["check", "matmul.json", "in7=a.npy"], "legal  NAME=FILE.npy with NAME one of in0, in1, out"),
+        (["check", "matmul.json", "in0=a.npy", "in0=a.npy"], "is given twice"),
+        (["check", "matmul.json", "in0=matmul.json"], "is not a .npy"),
+        (["check", "matmul.json", "in0=no.npy"], "cannot be read"),
+        (["run", "matmul.json", "in0=a.npy"], "no array is given for tensor 'in1'"),
+        (["run", "matmul.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "in0=c.npy"], "does not write tensor 'in0'"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "out=no/c.npy"], "there is no directory 'no'"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "out=6xx"], "is no shape"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "out=6"], "it touches bytes 0..47 of 'out'"),
+        (["run", "negative.json", "in0=a.npy"], "touches bytes -20..3 from the base of 'out'"),
+        (["run", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
+        (["explain", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
+        (["emit", "ij,jk->ik", "2x3"], "1 shapes are given"),
+        (["emit", "ij,jk->iz", "2x3", "3x4"], "letter 'z' of the output is in no input"),
+        (["emit", "ij,jk->ik", "2x3", "4x5"], "extents"),
+        (["emit", "ij,jk->ik", "2x0", "0x5"], "2x0: is no shape"),
+        (["emit", "ij->ji", "2x3", "--dtype", "FP8"], "legal  FP64, FP32"),
+        (["emit", "ij->ji", "2x3", "--accumulate"], "needs a contraction"),
+        (["emit", "i,i->i", "4", "4", "--dtype", "BF16", "--profile", "document"], "tensors: they are named"),
+        (["emit", "i,i->i", "4", "4", "-o", "matmul.json"], "exists already"),
+    ],
+)
+def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):
+    Path("text.json").write_text("no json")
+    Path("list.json").write_text('{"format": "text"}')
+    Path("bad.json").write_text(bad_guard())
+    copy = examples.branching({"r": 1, "s": 3, "t": 3})
+    axes = tuple(replace(a, offsets=(a.offsets[0], a.offsets[1] - 20 * (a.id == "r"))) for a in copy.axes)
+    Path("negative.json").write_text(to_json(replace(copy, axes=axes)))
+    capsys.readouterr()
+    assert main(["teir", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_help_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["teir", "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("check", "show", "run", "explain", "emit"))
+    with pytest.raises(SystemExit) as stop:
+        main(["teir", "compile", "x.json"])
+    assert stop.value.code == 2
