@@ -187,6 +187,9 @@ def _reductions_declared(node: Operation) -> Iterator[str]:
             yield f"reduction over dimension {dim} names {monoid!r}, which is not a declared monoid"
         if not 0 <= dim < node.index.rank:
             yield f"reduction dimension {dim} does not exist"
+    names = sorted({monoid for _, monoid in node.signature.reductions})
+    if len(names) > 1:
+        yield f"reductions combine by {' and by '.join(names)}; partial results have one monoid"
 
 
 def _source_matches(node: Source) -> Iterator[str]:

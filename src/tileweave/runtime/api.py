@@ -10,16 +10,29 @@ Example:
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from tileweave import lower
-from tileweave.errors import GraphError
-from tileweave.graph import Graph, Hole, MemoryTarget, Sink, Source, Tensor, TensorType, as_tensor, relu
-from tileweave.planner import Machines, Plan, make_plan
+from tileweave.errors import GraphError, PlanError
+from tileweave.graph import (
+    ArrayData,
+    FileTarget,
+    Graph,
+    Hole,
+    MemoryTarget,
+    Sink,
+    Source,
+    Tensor,
+    TensorType,
+    as_tensor,
+    relu,
+)
+from tileweave.planner import Machines, Plan, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.runtime import io
 from tileweave.runtime.events import Listener
@@ -62,6 +75,10 @@ def source(
         if shape is None or dtype is None:
             raise GraphError("source(data)", "there is no data", legal="data, or the shape and dtype of a hole")
         return Tensor(Source(Hole(), TensorType(tuple(shape), np.dtype(dtype)), name, placement))
+    if shape is not None or dtype is not None:
+        raise GraphError(
+            "source(data)", "shape and dtype belong to a hole", legal="data alone, or shape and dtype alone"
+        )
     if isinstance(data, (str, os.PathLike)):
         path = os.fspath(data)
         _stop_if_planned(path)
@@ -95,7 +112,12 @@ def sink(
 def _graph(target: Target | Sequence[Target] | Graph) -> Graph:
     if isinstance(target, Graph):
         return target
-    items = [target] if isinstance(target, (Tensor, Sink)) else list(target)
+    if isinstance(target, (Tensor, Sink)):
+        items = [target]
+    elif isinstance(target, Sequence):
+        items = list(target)
+    else:
+        raise GraphError("plan(target)", f"{target!r} cannot be computed", legal="tensors and sinks")
     for item in items:
         if not isinstance(item, (Tensor, Sink)):
             raise GraphError("plan(target)", f"{item!r} cannot be computed", legal="tensors and sinks")
@@ -117,13 +139,18 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     """
     chosen = make_machines(machines) if machines is not None else None
     settings = current_session()
-    used = settings.machines(chosen) if settings.machines else chosen
-    return _plan(_graph(target), used or make_machines(1))
+    used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
+    graph = _graph(target)
+    known = _PLANS.setdefault(graph, {})
+    if used not in known:
+        made = make_plan(graph, used, lower.describe, io.atom)
+        known[used] = made.steps, made.seconds, made.peak_bytes, made.alternatives
+    return Plan(graph, used, *known[used])
 
 
-@lru_cache(maxsize=16)
-def _plan(graph: Graph, machines: Machines) -> Plan:
-    return make_plan(graph, machines, lower.describe, io.atom)
+_Made = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
+_PLANS: weakref.WeakKeyDictionary[Graph, dict[Machines, _Made]] = weakref.WeakKeyDictionary()
+"""What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
 
 def run(
@@ -157,12 +184,15 @@ def run(
         StorageError: a sink exists and `overwrite` was not asked for, or cannot be written.
     """
     settings = current_session()
+    if isinstance(target, Plan) and machines is not None:
+        raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
     made = target if isinstance(target, Plan) else plan(target, machines)
     if settings.planned is not None:
         settings.planned(made)
         if any(isinstance(item.target, MemoryTarget) for item in made.graph.sinks):
             raise PlanningDone
-        _PLANNED.update(item.target.path for item in made.graph.sinks if not isinstance(item.target, MemoryTarget))
+        files = [item.target.path for item in made.graph.sinks if isinstance(item.target, FileTarget)]
+        settings.unwritten.update(str(Path(path).absolute()) for path in files)
         results: list[Any] = [getattr(item.target, "path", None) for item in made.graph.sinks]
     else:
         listening = list(listeners)
@@ -177,16 +207,13 @@ def run(
             overwrite=settings.overwrite,
             listeners=listening,
         )
-    several = isinstance(target, Sequence) and not isinstance(target, (str, Tensor))
+    several = isinstance(target, Sequence)
     return results if several or len(results) != 1 else results[0]
-
-
-_PLANNED: set[str] = set()
 
 
 def _stop_if_planned(path: str) -> None:
     """A program that reads what an earlier run would have written needs that run's result."""
-    if current_session().planned is not None and path in _PLANNED:
+    if str(Path(path).absolute()) in current_session().unwritten:
         raise PlanningDone
 
 
@@ -194,6 +221,16 @@ def _progress_bar() -> Callable[[Any], None]:
     from tileweave.runtime.progress import ProgressBar
 
     return ProgressBar()
+
+
+def _array(value: Any, dtype: np.dtype[Any]) -> Array:
+    """An array as it is; Python numbers and lists in the wanted type where no value changes kind."""
+    held = as_tensor(value, "run(target, bind)").producer
+    array = held.data.array if isinstance(held, Source) and isinstance(held.data, ArrayData) else None
+    if array is None:
+        raise GraphError("run(target, bind)", f"{value!r} is not an array", legal="arrays, numbers, nested lists")
+    plain = not isinstance(value, (np.ndarray, np.generic))
+    return array.astype(dtype) if plain and np.can_cast(array.dtype, dtype, "same_kind") else array
 
 
 def _bound(graph: Graph, bind: Mapping[Tensor | str, Any]) -> dict[Source, Array]:
@@ -207,7 +244,9 @@ def _bound(graph: Graph, bind: Mapping[Tensor | str, Any]) -> dict[Source, Array
         if len(found) != 1:
             names = ", ".join(repr(s.name) for s in sources if s.name) or "no source has a name"
             raise GraphError("run(target, bind)", f"{which!r} is not one source", legal=names)
-        array = value if isinstance(value, np.ndarray) else np.asarray(value, found[0].type.dtype)
+        if found[0] not in sources:
+            raise GraphError("run(target, bind)", f"source {found[0].name!r} is not in this graph")
+        array = _array(value, found[0].type.dtype)
         if array.shape != found[0].type.shape or array.dtype != found[0].type.dtype:
             raise GraphError(
                 "run(target, bind)",

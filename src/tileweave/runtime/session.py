@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tileweave.planner import Machines, Plan
@@ -26,6 +25,7 @@ class Session:
         progress: runs show a progress bar.
         planned: called with each plan that would run; when given, nothing runs, and the program is stopped
             with `PlanningDone` at the first run whose result it needs.
+        unwritten: absolute paths of the sinks that planned runs would have written.
     """
 
     machines: Callable[[Machines | None], Machines] | None = None
@@ -35,25 +35,27 @@ class Session:
     overwrite: bool | None = None
     progress: bool | None = None
     planned: Callable[[Plan], None] | None = None
+    unwritten: set[str] = field(default_factory=set)
 
 
 class PlanningDone(BaseException):
     """The program needs a result that planning alone does not give. Not an Exception: programs must not catch it."""
 
 
-_SESSION: ContextVar[Session] = ContextVar("tileweave_session", default=Session())  # noqa: B039  (frozen)
+_STACK: list[Session] = [Session()]
+"""The settings in force are those of the whole process: a program's own threads obey the command line too."""
 
 
 def current_session() -> Session:
     """The settings in force."""
-    return _SESSION.get()
+    return _STACK[-1]
 
 
 @contextmanager
 def session(settings: Session) -> Iterator[None]:
-    """The settings in force inside a with block."""
-    token = _SESSION.set(settings)
+    """The settings in force inside a with block, in every thread."""
+    _STACK.append(settings)
     try:
         yield
     finally:
-        _SESSION.reset(token)
+        _STACK.pop()

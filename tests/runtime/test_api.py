@@ -1,0 +1,168 @@
+"""The main job's verbs: what they accept, what they refuse, what they leave behind."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.errors import GraphError, PlanError, TileweaveError
+from tileweave.planner import machines
+from tileweave.runtime.session import Session, session
+
+
+def test_results_of_empty_reductions_can_be_used():
+    cases = [
+        (tw.sum(np.ones((0, 3)), 0) * 2, np.zeros(3)),
+        (tw.matmul(np.ones((2, 0)), np.ones((0, 3)))[1:] * 2, np.zeros((1, 3))),
+        (tw.linear(np.ones((2, 0)), np.ones((0, 3)), np.arange(3.0)) + 1, np.arange(3.0) + np.ones((2, 1))),
+        (tw.exp(np.ones((0, 3)))[:, 1:] + 1, np.ones((0, 2))),
+        (tw.sum(np.ones(()), ()), np.ones(())),
+    ]
+    for tensor, want in cases:
+        for count in (1, 3):
+            got = tw.run(tensor, machines=count)
+            np.testing.assert_array_equal(got, want)
+            assert got.shape == want.shape
+
+
+def test_narrow_floats_are_not_rounded_between_partial_sums():
+    x = np.array([60000] * 8 + [-60000] * 8, np.float16)
+    assert tw.run(tw.sum(x), machines=machines(4, flops_per_second=1.0)) == 0
+    assert tw.run(tw.mean(np.ones(70000, np.float16))) == 1
+
+
+def test_what_ran_is_freed_with_its_graph():
+    array = np.ones((64, 64))
+    tensor = tw.exp(tw.source(array) @ tw.source(array))
+    tw.run(tensor, machines=2)
+    seen = weakref.ref(tensor)
+    held = weakref.ref(array)
+    del tensor, array
+    gc.collect()
+    assert seen() is None
+    assert held() is None
+
+
+def test_a_plan_is_made_once_per_graph_and_machines():
+    y = tw.exp(np.ones((8, 8)))
+    first, second = tw.plan(y, machines=2), tw.plan(y, machines=2)
+    assert first.steps is second.steps
+    assert tw.plan(y, machines=4).steps is not first.steps
+
+
+def test_foreign_byte_order_becomes_native():
+    x = np.arange(3).astype(">f4")
+    got = tw.run(tw.relu(tw.source(x) - 1))
+    np.testing.assert_array_equal(got, [0, 0, 1])
+    assert got.dtype == np.float32
+
+
+def test_a_tensor_that_is_asked_for_twice_comes_twice():
+    y = tw.exp(np.zeros(3))
+    first, second = tw.run([y, y])
+    np.testing.assert_array_equal(first, np.ones(3))
+    np.testing.assert_array_equal(second, np.ones(3))
+    assert first is not second
+
+
+def test_holes_are_bound_by_name_or_by_tensor():
+    x = tw.source(name="x", shape=(2,), dtype=np.int64)
+    plan = tw.plan(x * 3)
+    np.testing.assert_array_equal(tw.run(plan, bind={"x": [1, 2]}), [3, 6])
+    np.testing.assert_array_equal(tw.run(plan, bind={x: np.array([5, 6])}), [15, 18])
+
+
+@pytest.mark.parametrize(
+    ("bind", "said"),
+    [
+        ({}, "has no data"),
+        ({"y": [1, 2]}, "not one source"),
+        ({"x": [1.5, 2.7]}, "float64"),
+        ({"x": [1, 2, 3]}, r"shape \(3,\)"),
+        ({"x": [[1], [2, 3]]}, "no array"),
+        ({"x": "ab"}, "not supported"),
+    ],
+)
+def test_what_does_not_fit_a_hole_is_refused(bind, said):
+    x = tw.source(name="x", shape=(2,), dtype=np.int64)
+    with pytest.raises(TileweaveError, match=said):
+        tw.run(x * 3, bind=bind)
+
+
+@pytest.mark.parametrize("target", [5, None, "text", [], [3], {}])
+def test_what_cannot_be_computed_is_refused(target):
+    with pytest.raises(GraphError):
+        tw.run(target)
+
+
+def test_a_plan_keeps_its_machines():
+    plan = tw.plan(tw.exp(np.ones(3)))
+    with pytest.raises(PlanError, match="machines already"):
+        tw.run(plan, machines=8)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"shape": (2,)}, {"dtype": "f4"}, {"data": np.ones(2), "shape": (2,), "dtype": "f4"}]
+)
+def test_a_hole_is_told_by_shape_and_dtype_alone(arguments):
+    with pytest.raises(GraphError):
+        tw.source(**arguments)
+
+
+def test_placements_outside_the_machines_are_refused():
+    with pytest.raises(PlanError, match="placed on machine 9"):
+        tw.plan(tw.exp(tw.source(np.ones(3), placement=9)), machines=2)
+
+
+def test_a_pinned_source_moves_to_the_machines_that_read_it():
+    x = np.ones((8, 8))
+    free = tw.plan(tw.exp(tw.source(x)), machines=2)
+    pinned = tw.plan(tw.exp(tw.source(x, placement=0)), machines=2)
+    assert (free.bytes_moved, free.bytes_read) == (0, x.nbytes)
+    assert pinned.bytes_read == 0
+    assert pinned.bytes_moved == (x.nbytes // 2 if pinned.steps[0].cuts.count == 2 else 0)
+
+
+def test_the_command_line_is_obeyed_in_a_programs_threads():
+    seen = []
+    y = tw.exp(np.ones((8, 8)))
+
+    def work():
+        seen.append(len(tw.plan(y).machines))
+
+    with session(Session(machines=lambda asked: machines(3))):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    work()
+    assert seen == [3, 1]
+
+
+@pytest.mark.parametrize("reader", ["strided", "joined"])
+def test_the_planned_peak_holds_for_files(tmp_path, reader):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 512, 64))
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    fa, fb = tw.source(tmp_path / "a.npy"), tw.source(tmp_path / "b.npy")
+    if reader == "strided":
+        y, want = tw.sum(fa[::8], 0), a[::8].sum(0)
+    else:
+        y, want = tw.sum(tw.concat([fa, fb], 0), 0), np.concatenate([a, b]).sum(0)
+    plan = tw.plan(y)
+    least = a.nbytes - 7 * 64 * 8 if reader == "strided" else 3 * a.nbytes
+    assert plan.peak_bytes[0] == least + want.nbytes
+    np.testing.assert_allclose(tw.run(plan), want)
+
+
+def test_one_sink_feeds_the_next_in_order(tmp_path):
+    first = tw.exp(np.ones(4))
+    done = g.SequencePoint((g.Sink(first, g.FileTarget(str(tmp_path / "first.npy"), "npy")),))
+    late = tw.relu(tw.source(np.ones(4))).producer
+    after = g.Operation(late.operator, late.index, late.inputs, late.outputs, late.parameters, late.signature, (done,))
+    np.testing.assert_array_equal(tw.run(g.Tensor(after)), np.ones(4))
+    np.testing.assert_array_equal(np.load(tmp_path / "first.npy"), np.exp(np.ones(4)))
