@@ -212,7 +212,8 @@ class _Maker:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.tasks = tasks(plan)
-        self.sinks = tuple(dict.fromkeys(plan.graph.sinks))
+        stored = [step.node for step in plan.steps if isinstance(step.node, Sink)]  # some only order others
+        self.sinks = tuple(dict.fromkeys([*plan.graph.sinks, *stored]))
         self.sources: dict[Source, int] = {}
         self.readers = [0] * len(self.tasks)
         for task in self.tasks:
