@@ -33,6 +33,7 @@ from tileweave.layout.cute_value import (
     make_shape,
     mode_path,
     new_layout,
+    positive,
     rank,
     zip_shape,
 )
@@ -360,7 +361,7 @@ def complement(layout: CuteLayout, bound: int | None = None) -> CuteLayout:
     layout = _integers(as_layout(layout, where), where)
     inputs: dict[str, object] = {"layout": layout} if bound is None else {"layout": layout, "bound": bound}
     if bound is not None:
-        make_shape(bound, where)
+        bound = positive(bound, where, "bound")
     period = 1
     out: list[Pair] = []
     for n, d, step in sorted(_moving(layout), key=lambda mode: mode[1]):
@@ -522,6 +523,7 @@ def max_common_layout(a: CuteLayout, b: CuteLayout) -> CuteLayout:
     Source: CuTe.
     """
     where = "max_common_layout(a, b)"
+    a, b = as_layout(a, where), as_layout(b, where)
     if a.size != b.size:
         raise Incongruent(where, f"sizes {a.size} and {b.size} differ", inputs={"a": a, "b": b})
     outer = coalesce_flat(_integers(a, where).flat)

@@ -34,6 +34,7 @@ from tileweave.layout.cute_value import (
     flat_tuple,
     make_shape,
     new_layout,
+    positive,
     rank,
     size,
     tuple_text,
@@ -159,6 +160,10 @@ def zipped_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
 
     Source: CuTe.
     """
+    if isinstance(tiler, Underscore):
+        raise LayoutError(
+            "zipped_divide(layout, tiler)", "the tiler _ makes no tiles", legal="an int, a layout, a tuple"
+        )
     return _unzip(logical_divide(layout, tiler), tiler)
 
 
@@ -298,6 +303,10 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
 
 def zipped_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`logical_product` with the block modes gathered in mode 0 and the copy modes in mode 1."""
+    if isinstance(tiler, Underscore):
+        raise LayoutError(
+            "zipped_product(layout, tiler)", "the tiler _ makes no copies", legal="an int, a layout, a tuple"
+        )
     return _unzip(logical_product(layout, tiler), tiler)
 
 
@@ -381,6 +390,8 @@ def make_ordered_layout(shape: Any, order: Any) -> CuteLayout:
 
 def _spread(order: Any, shape: Shape, where: str) -> list[Any]:
     """One key for each leaf of the shape."""
+    if any(type(key) is not int for key in flat_tuple(order)):
+        raise LayoutError(where, f"order {order!r} holds more than integers", legal="an integer for each mode")
     if not weakly_congruent(order, shape):
         raise Incongruent(where, f"order {order!r} does not fit", inputs={"shape": tuple_text(shape)})
     if isinstance(order, tuple) and isinstance(shape, tuple):
@@ -497,7 +508,7 @@ def upcast(layout: Any, factor: int) -> Any:
     Source: CuTe; the exact condition is own.
     """
     where = "upcast(layout, factor)"
-    make_shape(factor, where)
+    factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, True, where)
     outer: list[Pair] = []
@@ -544,9 +555,11 @@ def downcast(layout: Any, factor: int) -> Any:
     Source: CuTe.
     """
     where = "downcast(layout, factor)"
-    make_shape(factor, where)
+    factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, False, where)
+    if isinstance(layout.zero, Coord):
+        raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
     leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and n > 1), None)
     if leaf is None:
         leaf = next((k for k, (n, d) in enumerate(layout.flat) if n == 1), None)
@@ -577,6 +590,7 @@ def recast_layout(layout: Any, new_bits: int, old_bits: int) -> Any:
 
     Source: CuTe.
     """
-    make_shape((new_bits, old_bits), "recast_layout(layout, new_bits, old_bits)")
+    where = "recast_layout(layout, new_bits, old_bits)"
+    new_bits, old_bits = positive(new_bits, where, "new_bits"), positive(old_bits, where, "old_bits")
     common = gcd(new_bits, old_bits)
     return upcast(downcast(layout, old_bits // common), new_bits // common)

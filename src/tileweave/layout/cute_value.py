@@ -37,6 +37,7 @@ __all__ = [
     "make_shape",
     "mode_path",
     "new_layout",
+    "positive",
     "rank",
     "select_modes",
     "size",
@@ -157,14 +158,28 @@ def _integer(value: Any) -> int | None:
         return None
 
 
+def positive(value: Any, where: str, name: str) -> int:
+    """A positive integer as it is.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    number = _integer(value)
+    if number is None or number < 1:
+        raise LayoutError(where, f"{name} {value!r} is not a positive integer", legal="integers from 1")
+    return number
+
+
 def size(value: Any) -> int:
     """The number of coordinates of a layout or a shape: the product of its extents."""
     if isinstance(value, CuteLayout):
         return value.size
     if isinstance(value, tuple):
         return reduce(lambda a, b: a * size(b), value, 1)
-    out = getattr(value, "size", value)
-    return int(out() if callable(out) else out)
+    number = _integer(getattr(value, "size", value))
+    if number is None:
+        raise LayoutError("size(value)", f"{value!r} has no size", legal="a layout, or a shape")
+    return number
 
 
 def rank(value: Any) -> int:
@@ -230,6 +245,10 @@ def _compact(shape: Shape) -> Stride:
     return zip_shape(shape, leaves())  # type: ignore[no-any-return]
 
 
+_WIDE = 1 << 62
+"""Extents from here on are computed with Python's integers, in object arrays."""
+
+
 def _check_range(crd: Any, extent: int, where: str, shape: Shape) -> Any:
     """`crd` itself, proved to lie in [0, extent) when it is a number or an array of numbers."""
     number = _integer(crd)
@@ -246,14 +265,14 @@ def _check_range(crd: Any, extent: int, where: str, shape: Shape) -> Any:
         if crd.dtype.kind not in "iu":
             raise LayoutError(where, f"an array of {crd.dtype} is no coordinate", legal="an array of integers")
         if crd.size and (int(crd.min()) < 0 or int(crd.max()) >= extent):
-            bad = crd[(crd < 0) | (crd >= extent)].flat[0]
+            bad = next(int(c) for c in crd.flat if not 0 <= int(c) < extent)
             raise LayoutError(
                 where,
                 f"coordinate {bad} is out of range",
                 inputs={"shape": tuple_text(shape)},
                 legal=f"0..{extent - 1}",
             )
-        return crd
+        return crd.astype(object) if extent >= _WIDE else crd.astype(np.int64, copy=False)
     if crd is None or isinstance(crd, bool | float | str | Underscore) or not hasattr(crd, "__floordiv__"):
         raise LayoutError(where, f"{crd!r} is no coordinate", legal="integers, integer arrays, index expressions")
     return crd
@@ -291,6 +310,7 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def _scale(digit: Any, stride: Any) -> Any:
+    """A digit times a stride, without overflow."""
     if isinstance(stride, Coord) and type(digit) is not int:
         raise LayoutError(
             "layout(coordinate)", "coordinate strides take plain integers", legal="integers, one at a time"
