@@ -15,7 +15,7 @@ from tileweave import graph as g
 from tileweave import lower
 from tileweave.graph.operators import Operator, register
 from tileweave.planner import Machines, Plan
-from tileweave.planner.search import candidates, steps_of
+from tileweave.planner.search import Waves, candidates, steps_of
 from tileweave.planner.simulate import costed
 from tileweave.runtime import io
 from tileweave.space import Projection
@@ -31,7 +31,7 @@ def random_plan(graph: g.Graph, machines: Machines, rng: np.random.Generator) ->
         if operation.index.size and rng.random() < 0.8:
             offered = candidates(operation, int(rng.integers(1, 7)))
             grids[operation] = offered[rng.integers(len(offered))]
-    waves = int(rng.choice([1, 1, 2, 3]))
+    waves = Waves(int(rng.choice([1, 1, 2, 4])), bool(rng.integers(2)))
     steps = steps_of(graph, grids, len(machines), lower.describe, io.atom, waves)
     return costed(Plan(graph, machines, steps))[0]
 

@@ -15,8 +15,10 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
+import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +45,8 @@ MACHINES = 64
 """The least number of machines that a cluster of ours is started for."""
 MAX_RETRIES = 8
 """How often Ray computes a lost task again before the run fails."""
+CONNECT_SECONDS = 5.0
+"""How long a cluster may take to answer at an address."""
 DIRECT_BYTES = 1 << 16
 """Source regions up to this size travel with the task; larger ones go through the object store."""
 
@@ -107,6 +111,9 @@ def connect(machines: int, threads: int | None, address: str | None) -> _Session
 
 def _attach(ray: Any, address: str) -> _Session:
     try:
+        host, _, port = address.rpartition(":")
+        if port.isdecimal() and "://" not in address:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()  # Ray itself waits long
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
         raise RunError(
@@ -131,7 +138,8 @@ def _start(ray: Any, machines: int, threads: int) -> _Session:
 
     Ray reads these settings from the environment, and so do the processes that it starts.
     """
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+    wanted = {**quiet, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     if "RAY_AUTH_TOKEN_PATH" not in os.environ:
         wanted["RAY_AUTH_TOKEN"] = _TOKEN  # else Ray would write one into the user's home
     for name, value in wanted.items():
@@ -269,6 +277,19 @@ def _foreign_operators(prepared: Prepared) -> list[Operator]:
     return [o for o in found.values() if not o.block.__module__.startswith("tileweave.")]
 
 
+@contextlib.contextmanager
+def _by_value(cloudpickle: Any, operators: Sequence[Operator]) -> Iterator[None]:
+    """The operators travel as code: a worker may not be able to import the modules that they come from."""
+    modules = {sys.modules[o.block.__module__] for o in operators if o.block.__module__ in sys.modules}
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
 _Table = tuple[tuple[_Kernel | None, ...], list[Operator]]
 _TABLES: OrderedDict[bytes, _Table] = OrderedDict()  # in a worker: the plans that it has seen lately
 
@@ -344,17 +365,20 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
         one = _Run(plan, prepared, session, sources, destinations, notify)
         try:
             return one.run()
-        except BaseException as error:
-            one.cancel()
-            if not isinstance(error, Exception) and session.own:
-                shutdown()  # stopped by the user: no process stays
+        except KeyboardInterrupt:
+            if session.own:
+                shutdown()  # no process stays
             raise
 
     return run
 
 
 class _Run:
-    """One run, driven by the thread that asked for it."""
+    """One run, driven by the thread that asked for it.
+
+    A run that fails lets the few tasks of its window end unseen: in Ray 2.60, a task that ends while it is being
+    cancelled aborts this process.
+    """
 
     def __init__(
         self,
@@ -391,7 +415,9 @@ class _Run:
         if kept is not None and kept[0] is self.session:
             return kept[1]
         kernels = tuple(_kernel(s, self._threads(s.job)) for s in self.shipments)
-        reference = self.ray.put((kernels, _foreign_operators(self.prepared)))
+        operators = _foreign_operators(self.prepared)
+        with _by_value(self.ray.cloudpickle, operators):
+            reference = self.ray.put((kernels, operators))
         self.prepared.extra["table"] = (self.session, reference)
         return reference
 
@@ -474,9 +500,9 @@ class _Run:
         try:
             said: _Note = self.ray.get(note)
         except self.ray.exceptions.RayTaskError as error:
-            raise _failed(job, error.cause if isinstance(error.cause, Exception) else error) from error
+            raise TaskFailed(job) from (error.cause if isinstance(error.cause, Exception) else error)
         except self.ray.exceptions.RayError as error:
-            raise _failed(job, error) from error
+            raise TaskFailed(job) from error
         if said.attempts > 1 and self.notify is not None:
             self.notify(Retry(job.step, job.shard, job.machine, said.attempts))
         self._finish(job, said.held_bytes)
@@ -495,10 +521,8 @@ class _Run:
 
         try:
             used = store(replace(job, fetches=shipment.fetches), held, self.destinations[job.sink])
-        except self.ray.exceptions.RayError as error:
-            raise _failed(job, error) from error
         except Exception as error:
-            raise _failed(job, error) from error
+            raise TaskFailed(job) from error
         self._finish(job, used)
 
     def _finish(self, job: Job, used: int) -> None:
@@ -522,17 +546,3 @@ class _Run:
         self.held[job.machine] -= job.out_bytes
         for k in range(1 + len(self.shipments[job.number].returned)):
             self.values.pop((job.number, k), None)
-
-    def cancel(self) -> None:
-        """Nothing that was submitted goes on, as far as the cluster still hears."""
-        for note in self.flying:
-            with contextlib.suppress(Exception):
-                self.ray.cancel(note, force=True)
-        self.flying.clear()
-        self.values.clear()
-
-
-def _failed(job: Job, cause: BaseException) -> TaskFailed:
-    failed = TaskFailed(job)
-    failed.__cause__ = cause
-    return failed

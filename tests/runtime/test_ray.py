@@ -1,0 +1,190 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import misbehaving, random_plan, rows_plan
+from random_graphs import random_graph
+from test_local import interrupted, plan_of
+
+from tileweave import graph as g
+from tileweave.errors import RunError
+from tileweave.planner import machines
+from tileweave.runtime import Done, Progress, Retry, Started, io, run_plan
+
+pytestmark = [
+    pytest.mark.ray,
+    # Ray leaves its daemons' pipes and sockets to the garbage collector when it shuts down
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
+]
+
+
+def run(plan: Any, **options: Any) -> tuple[list[Any], list[Any]]:
+    """(results, events) of a run on the shared cluster."""
+    events: list[Any] = []
+    return run_plan(plan, runtime="ray", threads=2, listeners=[events.append], **options), events
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_any_plan_of_any_graph_computes_what_the_graph_means(dtype: str) -> None:
+    for seed in range(8):
+        values = random_graph(seed, dtype)
+        tensors = [value.tensor for value in values]
+        plan = random_plan(g.Graph.of(*tensors), machines(3, memory="1GiB"), np.random.default_rng(seed))
+        results, _ = run(plan)
+        for value, got, expected in zip(values, results, g.evaluate(tensors), strict=True):
+            bound = 0.0 if expected.dtype.kind == "i" else 8 * float(np.finfo(dtype).eps) * (value.error + 1)
+            assert got.dtype == expected.dtype
+            np.testing.assert_allclose(got, expected, rtol=0, atol=bound)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_both_runtimes_tell_the_same_events() -> None:
+    x = np.random.default_rng(0).integers(0, 9, (40, 30))
+    plan = plan_of(g.sum(g.matmul(x, g.transpose(g.as_tensor(x))) * 2, axis=1))
+    local: list[Any] = []
+    expected = run_plan(plan, listeners=[local.append])
+    results, events = run(plan)
+    np.testing.assert_array_equal(results[0], expected[0])
+    assert events[0] == Started("ray", local[0].steps, plan.tasks, 4)
+    assert [e.done for e in events if isinstance(e, Progress)] == list(range(1, plan.tasks + 1))
+    assert isinstance(events[-1], Done)
+    assert max(events[-1].peak_bytes) > 0
+    results[0][...] = 0  # a result is the caller's own
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_only_the_part_that_is_read_crosses_machines() -> None:
+    from tileweave.runtime.prepare import prepare
+    from tileweave.runtime.ray import _shipments
+
+    x = g.as_tensor(np.arange(4000.0)) + 1
+    halo = x[1:-1] + x[2:] + x[:-2]
+    plan = rows_plan(halo, machines(4, memory="1GiB"), 4)
+    shipments = _shipments(prepare(plan))
+    crossing = [region for s in shipments for region in s.returned]
+    assert crossing
+    assert sum(region.size for region in crossing) < 40
+    assert all(s.keep for s in shipments if s.job.node is x.producer)
+    np.testing.assert_array_equal(run(plan)[0][0], g.evaluate([halo])[0])
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_repeated_runs_see_new_arrays() -> None:
+    x = g.Tensor(g.Source(g.Hole(), g.TensorType((200, 100), np.dtype("float64")), "x"))
+    plan = plan_of(g.sum(x * 2, axis=0))
+    for seed in range(3):
+        array = np.random.default_rng(seed).random((200, 100))
+        (got,), _ = run(plan, bind={x.producer: array})
+        np.testing.assert_allclose(got, (array * 2).sum(axis=0))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_files_at_both_ends(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 100, (40, 30))
+    np.save(tmp_path / "x.npy", array)
+    kind, data = io.describe(tmp_path / "x.npy")
+    x = g.Tensor(g.Source(data, kind))
+    y = g.matmul(g.transpose(x), x)
+    targets = [io.target(tmp_path / f"y.{suffix}") for suffix in ("npy", "npz", "zarr")]
+    paths, _ = run(plan_of(*(g.Sink(y, target) for target in targets)))
+    for path in paths:
+        made, where = io.describe(path)
+        np.testing.assert_array_equal(io.open_source(where, made).read(made.box), array.T @ array)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_killed_worker_does_not_change_the_result(tmp_path: Path) -> None:
+    x = g.as_tensor(np.arange(64))
+    y = g.sum(misbehaving(x * 2, tmp_path / "marks", milliseconds=150))
+    plan = rows_plan(y, machines(2, memory="1GiB"), 16)
+    killed: list[int] = []
+
+    def kill(event: Any) -> None:
+        """Kills a worker that is in the middle of a shard, once."""
+        if killed or not isinstance(event, Progress) or event.done < 20:
+            return
+        marks = sorted((tmp_path / "marks").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        pid = int(marks[-1].read_text())
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+    events: list[Any] = []
+    (got,) = run_plan(plan, runtime="ray", threads=2, listeners=[events.append, kill])
+    assert killed
+    assert got == (np.arange(64) * 2 + 1).sum()
+    retries = [event for event in events if isinstance(event, Retry)]
+    assert retries
+    assert retries[0].attempts == 2
+    assert events[-1].retries == len(retries)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_failing_shard_is_named_and_leaves_no_sink(tmp_path: Path) -> None:
+    y = misbehaving(g.as_tensor(np.arange(16)) + 0, tmp_path / "marks", fails_at=8)
+    sink = g.Sink(y, io.target(tmp_path / "a.npy"))
+    with pytest.raises(RunError, match="test_misbehaving failed with ArithmeticError") as caught:
+        run(rows_plan(sink, machines(4), 4))
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert "2 of 4" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["marks"]
+    assert run(plan_of(g.as_tensor(np.arange(3)) + 1))[0][0].tolist() == [1, 2, 3]
+
+
+def descendants(name: str) -> list[str]:
+    """The command lines of living processes that hold a text in their environment or arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if name.encode() in words:
+                found.append(words.split(b"\0")[0].decode(errors="replace"))
+    return found
+
+
+def test_ctrl_c_leaves_no_process_and_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWEAVE_TEST_RUN", str(tmp_path))
+    status, error = interrupted(tmp_path, "ray", signal.SIGINT, 60)
+    assert "KeyboardInterrupt" in error
+    assert status != 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "script.py"]
+    for _ in range(100):
+        if not descendants(f"TILEWEAVE_TEST_RUN={tmp_path}"):
+            break
+        threading.Event().wait(0.1)
+    assert descendants(f"TILEWEAVE_TEST_RUN={tmp_path}") == []
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RunError, match=r"pip install 'tileweave\[ray\]'"):
+        run(plan_of(g.as_tensor(np.arange(3)) + 1))
+
+
+NO_CLUSTER = """
+import numpy as np
+from tileweave import graph as g, lower
+from tileweave.errors import RunError
+from tileweave.planner import machines, make_plan
+from tileweave.runtime import io, run_plan
+plan = make_plan(g.Graph.of(g.as_tensor(np.arange(3)) + 1), machines(1), lower.describe, io.atom)
+try:
+    run_plan(plan, runtime="ray", address="127.0.0.1:1")
+except RunError as error:
+    print(error)
+"""
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", NO_CLUSTER], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert "no cluster answers at '127.0.0.1:1'" in done.stdout
