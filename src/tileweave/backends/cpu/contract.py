@@ -217,9 +217,8 @@ class _Emitter:
         for (last_row, last_column), name in self.tile_names().items():
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
-            tile = Tile(
-                rows, groups, c.direct_rows, c.direct_columns, self.op.init is not None, self.op.relu is not None
-            )
+            init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
+            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
 
     def row_tables(self, f: Function, table: str, panel: Value) -> None:

@@ -28,6 +28,7 @@ class Tile:
         direct_vectors: whether the vector operand is.
         initialises: whether storing without reading the output may be asked for.
         clips: whether a ReLU may be asked for.
+        masks_free: whether masked stores cost no more than whole ones.
     """
 
     rows: int
@@ -36,6 +37,7 @@ class Tile:
     direct_vectors: bool
     initialises: bool
     clips: bool
+    masks_free: bool
 
 
 def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
@@ -156,62 +158,66 @@ class _Tile:
             self.scatter(sums)
             return
         f = self.f
+        if self.tile.masks_free and self.columns.segments == 1:
+            self.store_runs(sums)  # a whole vector is a run like any other
+            return
         full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
         f.when(full, lambda: self.store_whole(sums), lambda: self.store_runs(sums))
 
-    def finished(self, value: str, old: str | None, lanes: int) -> str:
+    def finished(self, value: str, old: str, lanes: int) -> str:
         """A sum with what was there before, clipped where that is asked for."""
         f = self.f
         full = vector(self.element.memory, lanes)
-        if old is not None:
-            value = f.value(f"{'fadd' if self.element.floating else 'add'} {full} {value}, {old}")
+        value = f.value(f"{'fadd' if self.element.floating else 'add'} {full} {value}, {old}")
         if self.tile.clips:
             clipped = relu(f, value, self.element, lanes)
             value = f.value(f"select i1 %relu, {full} {clipped}, {full} {value}")
         return value
 
-    def by_init(self, store: object) -> None:
-        """Once for storing, once for accumulating."""
-        if self.tile.initialises:
-            self.f.when("%init", lambda: store(True), lambda: store(False))  # type: ignore[operator]
-        else:
-            store(False)  # type: ignore[operator]
+    def old(self, place: str) -> str:
+        """What one element of the output holds; zero, unread, where storing is asked for."""
+        f, kind = self.f, self.element.memory
+        if not self.tile.initialises:
+            return vectors.load(f, self.element, 1, place)
+        return f.choose(
+            "%init", [kind], lambda: [zero(self.element)], lambda: [vectors.load(f, self.element, 1, place)]
+        )[0]  # type: ignore[return-value]
+
+    def wanted(self, mask: str | None) -> str:
+        """The lanes to be read: none where storing is asked for."""
+        kind = f"<{self.lanes} x i1>"
+        every = mask or vectors.mask_of(self.lanes, self.lanes)
+        return self.f.value(f"select i1 %init, {kind} zeroinitializer, {kind} {every}")
 
     def store_whole(self, sums: list[str]) -> None:
         f, tile = self.f, self.tile
         offsets = [self.word(group, 0, 1) for group in range(tile.vectors)]
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
-
-        def store(init: bool) -> None:
-            for row in range(tile.rows):
-                line = f.at("%out", row_offsets[row])
-                for group in range(tile.vectors):
-                    place = f.at(line, offsets[group])
-                    old = None if init else vectors.load(f, self.element, self.lanes, place)
-                    value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
-                    vectors.store(f, self.element, self.lanes, value, place)
-
-        self.by_init(store)
+        wanted = self.wanted(None) if tile.initialises and self.lanes > 1 else None
+        for row in range(tile.rows):
+            line = f.at("%out", row_offsets[row])
+            for group in range(tile.vectors):
+                place = f.at(line, offsets[group])
+                old = vectors.load(f, self.element, self.lanes, place, wanted)
+                value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
+                vectors.store(f, self.element, self.lanes, value, place)
 
     def store_runs(self, sums: list[str]) -> None:
         f, tile, segments = self.f, self.tile, self.columns.segments
-        entries = [
-            [(self.word(group, s, 1), mask_from(f, self.word(group, s, 2), self.lanes)) for s in range(segments)]
-            for group in range(tile.vectors)
-        ]
+        entries = []
+        for group in range(tile.vectors):
+            masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
+            wanted = [self.wanted(mask) if tile.initialises else mask for mask in masks]
+            entries.append([(self.word(group, s, 1), masks[s], wanted[s]) for s in range(segments)])
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
-
-        def store(init: bool) -> None:
-            for row in range(tile.rows):
-                line = f.at("%out", row_offsets[row])
-                for group in range(tile.vectors):
-                    for offset, mask in entries[group]:
-                        place = f.at(line, offset)
-                        old = None if init else vectors.load(f, self.element, self.lanes, place, mask)
-                        value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
-                        vectors.store(f, self.element, self.lanes, value, place, mask)
-
-        self.by_init(store)
+        for row in range(tile.rows):
+            line = f.at("%out", row_offsets[row])
+            for group in range(tile.vectors):
+                for offset, mask, wanted in entries[group]:
+                    place = f.at(line, offset)
+                    old = vectors.load(f, self.element, self.lanes, place, wanted)
+                    value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
+                    vectors.store(f, self.element, self.lanes, value, place, mask)
 
     def scatter(self, sums: list[str]) -> None:
         """The output is not dense along the vectors: through the stack, one element at a time."""
@@ -223,16 +229,12 @@ class _Tile:
         live = f.load("i64", f.at("%vlanes", self.columns.lane_table_bytes), 8)
         offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
 
-        def store(init: bool) -> None:
-            for row in range(tile.rows):
-                line = f.at("%out", offsets[row])
+        for row in range(tile.rows):
+            line = f.at("%out", offsets[row])
 
-                def one(index: Value, _: list[str], row: int = row, line: str = line) -> None:
-                    place = f.at(line, f.load("i64", f.at("%vlanes", f.add(f.mul(index, LANE_BYTES), 8)), 8))
-                    value = f.load(self.element.memory, f.at(buffer, f.mul(f.add(index, row * count), width)), width)
-                    old = None if init else f.load(self.element.memory, place, width)
-                    f.store(self.element.memory, self.finished(value, old, 1), place, width)
+            def one(index: Value, _: list[str], row: int = row, line: str = line) -> None:
+                place = f.at(line, f.load("i64", f.at("%vlanes", f.add(f.mul(index, LANE_BYTES), 8)), 8))
+                value = f.load(self.element.memory, f.at(buffer, f.mul(f.add(index, row * count), width)), width)
+                f.store(self.element.memory, self.finished(value, self.old(place), 1), place, width)
 
-                f.loop(0, live, one)
-
-        self.by_init(store)
+            f.loop(0, live, one)

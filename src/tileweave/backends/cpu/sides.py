@@ -335,8 +335,8 @@ class _Packer:
         f, side = self.f, self.side
         size, run_limit = side.lanes, self.contracted.dims[0].extent
 
-        def square(k: Value, count: Value | None) -> None:
-            mask = None if count is None else vectors.mask_below(f, count, size)
+        def square(k: Value, count: Value) -> None:
+            mask = vectors.mask_below(f, count, size)
             source = self.source(k)
             for group in reversed(range(side.groups)):
                 rows = []
@@ -360,7 +360,7 @@ class _Packer:
         if self.contracted.tabled:
             run = f.min(run, f.sub(run_limit, f.rem(f.add("%kfirst", k), run_limit)))
         run = f.min(run, size)
-        f.when(f.compare("eq", run, size), lambda: square(k, None), lambda: square(k, run))
+        square(k, run)
         f.branch(f"{inside}.end")
         f.place(f"{inside}.end")
         f.emit(f"{following} = add i64 {k}, {run}")
