@@ -432,7 +432,7 @@ def test_bad_shapes_are_named():
         group(a, (3,))
     with pytest.raises(LayoutError, match="extent 0 is not a positive integer"):
         group(a, (0,))
-    with pytest.raises(LayoutError, match="extent 'x' is not a positive integer"):
+    with pytest.raises(LayoutError, match="extent 'x' is not an integer"):
         group(a, ("x",))
     with pytest.raises(LayoutError, match="the sizes differ"):
         common_refinement(a, b)
@@ -517,9 +517,11 @@ def test_slices_of_huge_layouts_are_decided_without_points():
 
 def test_bad_boxes_are_named():
     layout = strided((4, 4), (4, 1))
-    for begin, extent in [((0, 0), (5, 1)), ((-1, 0), (1, 1)), ((0, 0), (0, 1)), ((4, 0), (1, 1)), ((0.5, 0), (1, 1))]:
+    for begin, extent in [((0, 0), (5, 1)), ((-1, 0), (1, 1)), ((0, 0), (0, 1)), ((4, 0), (1, 1))]:
         with pytest.raises(LayoutError, match="is no interval"):
             slice_layout(layout, (4, 4), begin, extent)
+    with pytest.raises(LayoutError, match=r"begin 0\.5 is not an integer"):
+        slice_layout(layout, (4, 4), (0.5, 0), (1, 1))
     with pytest.raises(LayoutError, match="the ranks differ"):
         slice_layout(layout, (4, 4), (0,), (4, 4))
 

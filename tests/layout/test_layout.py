@@ -132,7 +132,7 @@ def test_one_logical_index_and_an_unused_axis():
         (lambda: strided((4,), (1,))(4), "4 is out of range"),
         (lambda: strided((4,), (1,))(-1), "-1 is out of range"),
         (lambda: strided((4,), (1,))(1.0), "index 1.0 is not an integer"),
-        (lambda: strided((4,), (1,))("ab"), "2 coordinates for 1 dimensions"),
+        (lambda: strided((4,), (1,))("ab"), "'ab' is not a sequence of coordinates"),
         (lambda: strided((4,), (1,))(np.array([4])), "4 is out of range"),
         (lambda: strided((4,), (1,))(np.array([0.5])), "float64 is no index"),
         (lambda: strided((4,), (1,)).at((1, 1), (2, 3)), "the shape has 6 points"),

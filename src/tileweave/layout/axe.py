@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from math import lcm, prod
 
 from tileweave.errors import LayoutError, NoLayout
+from tileweave.layout.checks import need_iters, need_layouts
 from tileweave.layout.combine import (
     Blocks,
     common_refinement,
@@ -26,7 +27,7 @@ from tileweave.layout.combine import (
     tile_of,
 )
 from tileweave.layout.exact import Replicas, normalize, same_map
-from tileweave.layout.layout import Coord, Iter, Layout, iter_of, layout_of
+from tileweave.layout.layout import Coord, Iter, Layout, integers, iter_of, layout_of
 from tileweave.layout.notation import parse, to_text
 from tileweave.layout.search import holders, set_normal
 from tileweave.layout.slices import Pieces, slice_layout, slice_pieces
@@ -86,7 +87,12 @@ def admits(layout: Layout, shape: Sequence[int]) -> bool:
 
     Source: Axe, section 2.3.
     """
-    return all(isinstance(n, int) and n > 0 for n in shape) and prod(shape) == layout.size
+    need_layouts("admits(layout, shape)", layout)
+    try:
+        sizes = integers(shape, "admits(layout, shape)", "extent")
+    except LayoutError:
+        return False
+    return all(n > 0 for n in sizes) and prod(sizes) == layout.size
 
 
 def groups(layout: Layout, shape: Sequence[int]) -> bool:
@@ -133,8 +139,14 @@ def slice(layout: Layout, shape: Sequence[int], region: Region) -> Layout:
 
     Source: Axe, section 3.3 and appendix E.
     """
-    begin, end = [b for b, _ in region], [e for _, e in region]
-    return slice_layout(layout, shape, begin, [e - b for b, e in zip(begin, end, strict=True)])
+    try:
+        begin, end = [b for b, _ in region], [e for _, e in region]
+        extent = [e - b for b, e in zip(begin, end, strict=True)]
+    except (TypeError, ValueError):
+        raise LayoutError(
+            "slice(layout, shape, region)", f"{region!r} is no region", legal="one (begin, end) per dimension"
+        ) from None
+    return slice_layout(layout, shape, begin, extent)
 
 
 def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
@@ -157,8 +169,10 @@ def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
     Source: Axe, section 3.1 (binding loops to threads).
     """
     where = "bind(layout, coords, shape)"
+    need_layouts(where, layout)
+    coords, shape = integers(coords, where, "coordinate"), integers(shape, where, "extent")
     lead = prod(shape)
-    inputs = {"layout": layout, "coords": tuple(coords), "shape": tuple(shape)}
+    inputs = {"layout": layout, "coords": coords, "shape": shape}
     if len(coords) != len(shape) or lead < 1 or layout.size % lead:
         raise LayoutError(where, f"{lead} threads do not divide {layout.size} points", inputs=inputs)
     rest = layout.size // lead
@@ -179,6 +193,7 @@ def intersect(a: Iter, b: Iter) -> Iter:
 
     Source: Axe, section 3.4 (K intersection).
     """
+    need_iters("intersect(a, b)", a, b)
     if a.extent == 1 or b.extent == 1 or not a.stride or not b.stride or a.stride.axes != b.stride.axes:
         return iter_of(1, Coord())
     s, t = a.stride.terms[0][1], b.stride.terms[0][1]

@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 from math import prod
 
 from tileweave.errors import LayoutError, NotDivisible
+from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.exact import (
     ZERO,
     Replicas,
@@ -28,6 +29,7 @@ from tileweave.layout.layout import (
     Layout,
     Terms,
     coord_of_terms,
+    integers,
     iter_of,
     layout_of,
 )
@@ -35,7 +37,6 @@ from tileweave.layout.search import set_quotient
 
 __all__ = [
     "Blocks",
-    "check_shape",
     "common_refinement",
     "direct_sum",
     "direct_sum_of",
@@ -48,22 +49,6 @@ __all__ = [
 
 Blocks = tuple[tuple[Iter, ...], ...]
 """One tuple of iters per dimension of a shape."""
-
-
-def check_shape(shape: Sequence[int], size: int, where: str, inputs: Mapping[str, object]) -> tuple[int, ...]:
-    """The shape as a tuple of positive ints with `size` points, or an error."""
-    out = []
-    for n in shape:
-        if not hasattr(n, "__index__") or int(n) < 1:
-            raise LayoutError(
-                where, f"extent {n!r} is not a positive integer", inputs=inputs, legal="positive integers"
-            )
-        out.append(int(n))
-    if prod(out) != size:
-        raise LayoutError(
-            where, f"the shape {tuple(out)} has {prod(out)} points", inputs=inputs, legal=f"{size} points"
-        )
-    return tuple(out)
 
 
 # Grouping.
@@ -89,11 +74,12 @@ def group(layout: Layout, shape: Sequence[int]) -> Blocks:
     Source: Axe, section 3.3 and appendix B; exact where algorithm 1 fails on unit iters.
     """
     where = "group(layout, shape)"
-    inputs = {"layout": layout, "shape": tuple(shape)}
-    sizes = check_shape(shape, layout.size, where, inputs)
+    need_layouts(where, layout)
+    sizes = check_shape(shape, layout.size, where, layout)
     blocks = cut(merge_shard(layout.shard), sizes)
     if isinstance(blocks, tuple):
         return blocks
+    inputs = {"layout": layout, "shape": sizes}
     raise refuse(where, _crossing(layout, *blocks), inputs, "a shape whose dimensions end between digits of D")
 
 
@@ -152,6 +138,7 @@ def common_refinement(*layouts: Layout) -> tuple[int, ...]:
         (4, 2, 3)
     """
     where = "common_refinement(layouts)"
+    need_layouts(where, *layouts)
     inputs = {f"layout {k}": layout for k, layout in enumerate(layouts)}
     if len({layout.size for layout in layouts}) > 1:
         raise LayoutError(where, "the sizes differ", inputs=inputs, legal="layouts of one size")
@@ -176,6 +163,7 @@ def spans(layout: Layout) -> dict[str, int]:
 
     Source: Axe, lemma C.1.
     """
+    need_layouts("span(layout)", layout)
     out: dict[str, int] = {}
     for it in chain(layout.shard, layout.replica):
         for axis, _ in it.stride.terms:
@@ -241,11 +229,13 @@ def direct_sum(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[i
 def _both_blocks(
     where: str, a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]
 ) -> tuple[Blocks, Blocks]:
+    need_layouts(where, a, b)
+    shape_a, shape_b = integers(shape_a, where, "extent"), integers(shape_b, where, "extent")
     if len(shape_a) != len(shape_b):
         raise LayoutError(
             where,
             f"the ranks {len(shape_a)} and {len(shape_b)} differ",
-            inputs={"a": a, "shape_a": tuple(shape_a), "b": b, "shape_b": tuple(shape_b)},
+            inputs={"a": a, "shape_a": shape_a, "b": b, "shape_b": shape_b},
             legal="shapes of one rank",
         )
     return group(a, shape_a), group(b, shape_b)
@@ -307,11 +297,11 @@ def _outer(
     replicas: Replicas,
 ) -> Layout:
     """C from its parts: strides and offset divided by factors, replicas by the quotient of the products."""
-    inputs = {"a": a, "shape_a": tuple(shape_a), "b": b, "shape_b": tuple(shape_b)}
-    if len(shape_a) != len(shape_b):
-        raise LayoutError(where, f"the ranks {len(shape_a)} and {len(shape_b)} differ", inputs=inputs)
-    whole = check_shape(shape_a, a.size, where, inputs)
-    inner = check_shape(shape_b, b.size, where, inputs)
+    need_layouts(where, a, b)
+    whole, inner = check_shape(shape_a, a.size, where, a), check_shape(shape_b, b.size, where, b)
+    inputs = {"a": a, "shape_a": whole, "b": b, "shape_b": inner}
+    if len(whole) != len(inner):
+        raise LayoutError(where, f"the ranks {len(whole)} and {len(inner)} differ", inputs=inputs)
     if any(n % k for n, k in zip(whole, inner, strict=True)):
         raise NotDivisible(
             where, f"{inner} does not divide {whole}", inputs=inputs, legal="divisors, one per dimension"

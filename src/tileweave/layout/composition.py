@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.exact import (
     BOUND,
     ZERO,
@@ -76,6 +77,7 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
 
     Source: own; CuTe's composition is the case where its admissibility conditions hold.
     """
+    need_layouts(WHERE, a, b)
     rows = _rows(b.shard, axis, b)
     copies = _rows(b.replica, axis, b)
     start = _on_axis(b.offset, axis, b)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import LayoutError
+from tileweave.layout.checks import need_arrays, need_layouts
 from tileweave.layout.combine import group
 from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, strided
 
@@ -42,6 +43,7 @@ def from_array(array: IntArray, base: IntArray | None = None, axis: str = DEFAUL
         (4:-6@m, 3:2@m) + 18@m
     """
     where = "from_array(array, base)"
+    need_arrays(where, array, *([] if base is None else [base]))
     inputs = {"array": f"shape {array.shape}, strides {array.strides} bytes, dtype {array.dtype}"}
     if not array.size:
         raise LayoutError(where, "an empty array has no layout", inputs=inputs)
@@ -73,6 +75,7 @@ def to_strides(layout: Layout, shape: Sequence[int] | None = None, axis: str = D
         Strides(shape=(2, 2, 8), strides=(16, 8, 1), offset=0)
     """
     where = "to_strides(layout, shape)"
+    need_layouts(where, layout)
     if (
         layout.replica
         or any(a != axis for it in layout.shard for a in it.stride.axes)
@@ -111,7 +114,7 @@ def byte_strides(view: Strides | Layout, itemsize: int) -> Strides:
     """
     if not isinstance(itemsize, int) or itemsize < 1:
         raise LayoutError("byte_strides(view, itemsize)", f"itemsize {itemsize!r} is not a positive integer")
-    elements = to_strides(view) if isinstance(view, Layout) else view
+    elements = view if isinstance(view, Strides) else to_strides(view)
     return Strides(elements.shape, tuple(s * itemsize for s in elements.strides), elements.offset * itemsize)
 
 
@@ -136,6 +139,8 @@ def as_array(
                [2, 5]])
     """
     where = "as_array(buffer, layout, shape)"
+    need_arrays(where, buffer)
+    need_layouts(where, layout)
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise LayoutError(where, f"the buffer has shape {buffer.shape}", legal="one contiguous dimension")
     low, high = layout.bounds(axis)

@@ -22,6 +22,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import equivalent
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.integers import divisors
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -103,6 +104,7 @@ def normalize(layout: Layout) -> Layout:
 
     Source: Axe, appendix A (rules D0, D1, C0, C1); the form of R without the gap condition is our own.
     """
+    need_layouts("normalize(layout)", layout)
     shard = merge_shard(layout.shard)
     if not layout.replica:
         return layout_of(shard, (), layout.offset)
@@ -275,6 +277,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
 
     Source: Axe, theorems A.8 and A.14, without the gap condition.
     """
+    need_layouts("same_map(a, b, replicas)", a, b)
     by_set = _by_set(replicas, "same_map(a, b, replicas)")
     if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
         return False
@@ -387,12 +390,14 @@ def recover(f: Values, extent: int | None = None, *, bound: int = BOUND) -> Layo
     Source: Axe, theorem A.8 (uniqueness), with vector strides and an exact refusal (own).
     """
     where = "recover(f, extent)"
+    if extent is not None and type(extent) is not int:
+        raise LayoutError(where, f"extent {extent!r} is not an integer", legal="the number of points of f")
     if isinstance(f, Layout):
         if extent not in (None, f.size):
             raise LayoutError(where, f"extent {extent} is not the layout's size {f.size}", inputs={"f": f})
         return normalize(f)
     if callable(f):
-        if not isinstance(extent, int) or extent < 1:
+        if extent is None or extent < 1:
             raise LayoutError(where, f"extent {extent!r} is not positive", legal="the number of points of f")
         if extent > bound:
             probe(f, extent, where, {"extent": extent})
@@ -411,6 +416,8 @@ def _columns(values: Sequence[CoordLike] | IntArray | Mapping[str, IntArray], wh
         values = {DEFAULT_AXIS: values}
     if isinstance(values, Mapping):
         out = {axis: np.asarray(column) for axis, column in values.items()}
+    elif isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise LayoutError(where, f"{values!r} is no function, table or layout", legal="a callable, a list, an array")
     else:
         coords = [Coord.of(v) for v in values]
         axes = sorted({axis for c in coords for axis in c.axes}) or [DEFAULT_AXIS]

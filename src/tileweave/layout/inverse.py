@@ -10,6 +10,7 @@ from itertools import chain
 from math import lcm
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
 from tileweave.layout.cute_solve import left_inverse_modes
@@ -31,6 +32,7 @@ __all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
 
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
     """(stride, extent, weight in the index) of the iters with positive strides, the least value, and its index."""
+    need_layouts(where, layout)
     if layout.replica:
         raise LayoutError(where, "a replicated layout has no inverse", inputs={"layout": layout}, legal="R empty")
     rows = []
@@ -209,6 +211,7 @@ def divide(layout: Layout, tiler: Layout | int) -> Layout:
     Source: CuTe's logical_divide (the rest first, being slower); exact.
     """
     where = "divide(layout, tiler)"
+    need_layouts(where, layout)
     inner = _tiler(tiler, where)
     rest = complement(inner, layout.size)
     order = layout_of(rest.shard + inner.shard, (), rest.offset + inner.offset)
@@ -232,6 +235,7 @@ def product(block: Layout, tiler: Layout | int) -> Layout:
     Source: CuTe's logical_product (the tiler first, being slower); exact.
     """
     where = "product(block, tiler)"
+    need_layouts(where, block)
     outer = _tiler(tiler, where)
     need = block.size * outer.cosize()
     period = lcm(*(s * e for s, e, _ in _flat_rows(block, DEFAULT_AXIS, where)[0] if s)) if block.shard else 1

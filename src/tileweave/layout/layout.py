@@ -63,6 +63,13 @@ def _integer(value: object, where: str, what: str) -> int:
         raise LayoutError(where, f"{what} {value!r} is not an integer", legal="an integer") from None
 
 
+def integers(values: Iterable[int], where: str, what: str) -> tuple[int, ...]:
+    """A tuple of plain ints (or index expressions), or an error that names the first value that is none."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise LayoutError(where, f"{values!r} is not a sequence of {what}s", legal="a tuple of integers")
+    return tuple(_integer(v, where, what) for v in values)
+
+
 @dataclass(frozen=True, slots=True)
 class Coord:
     """A vector over named axes, zero on every axis that it does not name; an element of Axe's module ZA.
@@ -383,18 +390,17 @@ class Layout:
             5@m
         """
         where = "Layout.at(coords, shape)"
-        inputs = {"layout": self, "coords": tuple(coords), "shape": tuple(shape)}
+        coords, shape = integers(coords, where, "coordinate"), integers(shape, where, "extent")
+        inputs = {"layout": self, "coords": coords, "shape": shape}
         if len(coords) != len(shape):
             raise LayoutError(where, f"{len(coords)} coordinates for {len(shape)} dimensions", inputs=inputs)
         if any(map(is_expr, (*coords, *shape))) or any(map(is_symbolic, self.shard)):
-            digits = [_integer(c, where, "coordinate") for c in coords]
-            found = self._at_expr(flatten(digits, shape, self.size, where))
+            found = self._at_expr(flatten(coords, shape, self.size, where))
             return self._by_axis(found) if any(map(is_expr, coords)) else found
         if prod(shape) != self.size:
             raise LayoutError(where, f"the shape has {prod(shape)} points", inputs=inputs, legal=f"{self.size} points")
         index = 0
-        for c, n in zip(coords, shape, strict=True):
-            digit = _integer(c, where, "coordinate")
+        for digit, n in zip(coords, shape, strict=True):
             if not 0 <= digit < n:
                 raise LayoutError(where, f"coordinate {digit} is out of range", inputs=inputs, legal=f"0..{n - 1}")
             index = index * n + digit
@@ -461,7 +467,7 @@ class Layout:
 
         Source: Axe, definition 2.3.
         """
-        base = self(index)
+        base = self._one(index, "Layout.set_at(index)")
         return frozenset(base + r for r in self.replicas())
 
     def multiset_at(self, index: int | Sequence[int]) -> Counter[Coord]:
@@ -469,13 +475,20 @@ class Layout:
 
         Source: own (definition 2.3 with replicas counted).
         """
-        base = self(index)
+        base = self._one(index, "Layout.multiset_at(index)")
         return Counter(base + r for r in self.replicas())
+
+    def _one(self, index: Any, where: str) -> Coord:
+        if isinstance(index, np.ndarray) or is_expr(index):
+            raise LayoutError(where, f"{index!r} is not one index", legal="an integer, or digits")
+        return cast("Coord", self(index))
 
     # Extent of the image.
 
     def bounds(self, axis: str = DEFAULT_AXIS) -> tuple[int, int]:
         """The least and the greatest value that the layout takes on an axis (expressions, if the layout has any)."""
+        if axis.__class__ is not str:
+            raise LayoutError("Layout.bounds(axis)", f"{axis!r} is not the name of an axis", legal="a string")
         low = high = self.offset[axis]
         reaches = [(it.extent - 1) * it.stride[axis] for it in self.shard + self.replica]
         if any(map(is_expr, (low, *reaches))):
@@ -594,7 +607,9 @@ def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0, axis:
         >>> print(strided((2, 3), (3, 1)))
         (2:3@m, 3:1@m)
     """
+    where = "strided(shape, strides)"
+    shape, strides = integers(shape, where, "extent"), integers(strides, where, "stride")
     if len(shape) != len(strides):
-        raise LayoutError("strided(shape, strides)", f"ranks {len(shape)} and {len(strides)} differ")
+        raise LayoutError(where, f"ranks {len(shape)} and {len(strides)} differ")
     iters = tuple(Iter(n, Coord(((axis, s),))) for n, s in zip(shape, strides, strict=True))
     return Layout(iters, (), Coord(((axis, offset),)))

@@ -1,7 +1,7 @@
 """Bounded exact searches: collisions, holders of a coordinate, images, and replica sets.
 
 Overlap of arbitrary strides contains subset-sum, so these questions have no fast general answer. Each search prunes by
-reach and by common divisors, which makes it polynomial for nested strides; past `BOUND` states it raises `Undecided`.
+reach and by common divisors, which makes it polynomial for nested strides; past its bound it raises `Undecided`.
 
 All of them work on one integer line: coordinates over several axes are encoded by mixed radices wide enough that
 sums never wrap, so an equation between vectors is one equation between integers.
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Undecided
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.exact import BOUND, ZERO, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -32,6 +33,10 @@ from tileweave.layout.layout import (
 )
 
 __all__ = ["collision", "holders", "image", "is_compact", "is_contiguous", "is_injective", "set_key", "set_normal"]
+
+
+STATES = 1 << 18
+"""The greatest number of states that a search for collisions or holders visits before it answers `Undecided`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ def collision(layout: Layout) -> tuple[int, int] | None:
     """Two logical indices that share a physical coordinate, or None if no two do; exact.
 
     Raises:
-        Undecided: the strides are not nested and the search passed `BOUND` states.
+        Undecided: the strides are not nested and the search passed `STATES` states.
 
     Example:
         >>> collision(Layout(((2, 3), (4, 1))))
@@ -103,6 +108,9 @@ def collision(layout: Layout) -> tuple[int, int] | None:
 
     Source: own.
     """
+    need_layouts("is_injective(layout)", layout)
+    for it in (*layout.shard, *layout.replica):
+        require_numbers(it)
     shard = [(k, it) for k, it in enumerate(layout.shard) if it.extent > 1]
     relation = _relation([it for _, it in shard], [it for it in layout.replica if it.extent > 1 and it.stride], layout)
     if relation is None:
@@ -119,7 +127,7 @@ def is_injective(layout: Layout) -> bool:
     """True exactly if no physical coordinate holds two different logical indices (replicas included).
 
     Raises:
-        Undecided: the strides are not nested and the search passed `BOUND` states.
+        Undecided: the strides are not nested and the search passed `STATES` states.
 
     Source: Rectilinear Chamber, section 3 ("compact"), for any strides.
     """
@@ -142,6 +150,7 @@ def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
 
     Source: Rectilinear Chamber, section 3; the test is our own.
     """
+    need_layouts("is_contiguous(layout, axis)", layout)
     shift, copies, ratio = replica_ratio(layout.shard)
     size = layout.size
     if copies > 1 or any(it.extent > 1 and it.stride for it in layout.replica):
@@ -219,8 +228,10 @@ def _walk(
                 if after not in step:
                     step[after] = (state, delta)
                     visited += 1
-                    if visited > BOUND:
-                        raise undecided("is_injective(layout)", "the search for a collision", {"layout": layout})
+                    if visited > STATES:
+                        raise undecided(
+                            "is_injective(layout)", "the search for a collision", {"layout": layout}, STATES
+                        )
         trail.append(step)
         level = set(step)
         if (0, True) in level:
@@ -245,7 +256,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
         coord: a coordinate, a mapping from axes, or an integer on the axis ``m``.
 
     Raises:
-        Undecided: the search passed `BOUND` states.
+        Undecided: the search passed `STATES` states.
 
     Example:
         >>> holders(Layout(((2, 4), (4, 1)), ((2, 8),)), 13)
@@ -255,6 +266,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
 
     Source: own.
     """
+    need_layouts("holders(layout, coord)", layout)
     target = Coord.of(coord)
     iters = [*layout.shard, *layout.replica]
     line = _line(iters, layout.offset)
@@ -302,8 +314,8 @@ def _solutions(rows: list[tuple[int, int, int]], total: int, layout: Layout) -> 
                 into = after.setdefault(rest - digit * stride, set())
                 into.update(x + digit * weight for x in indices)
                 visited += len(indices)
-                if visited > BOUND:
-                    raise undecided("holders(layout, coord)", "the search for holders", {"layout": layout})
+                if visited > STATES:
+                    raise undecided("holders(layout, coord)", "the search for holders", {"layout": layout}, STATES)
         level = after
     yield from level.get(0, ())
 
@@ -322,6 +334,7 @@ def image(layout: Layout) -> Any:
         >>> image(Layout(((2, 4), (2, 1)), ((2, 1),)))
         array([0, 1, 2, 4, 5, 6])
     """
+    need_layouts("image(layout)", layout)
     iters = [*layout.shard, *layout.replica]
     line = _line(iters, layout.offset)
     values = _sums([(it.extent, line.encode(it.stride)) for it in iters], "image(layout)", layout)

@@ -14,10 +14,11 @@ from math import prod
 from typing import NamedTuple
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
-from tileweave.layout.combine import Blocks, check_shape, cut
+from tileweave.layout.checks import check_shape, need_layouts
+from tileweave.layout.combine import Blocks, cut
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import Witness, carries, merge_shard, refuse, window
-from tileweave.layout.layout import Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
+from tileweave.layout.layout import Coord, Iter, Layout, coord_of_terms, integers, iter_of, layout_of
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
 
@@ -92,14 +93,16 @@ def _shown(layout: Layout, shape: object, begin: object, extent: object) -> dict
 def _check_box(
     layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int], where: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    inputs = _shown(layout, tuple(shape), tuple(begin), tuple(extent))
-    whole = check_shape(shape, layout.size, where, inputs)
+    need_layouts(where, layout)
+    whole = check_shape(shape, layout.size, where, layout)
+    begin, extent = integers(begin, where, "begin"), integers(extent, where, "extent")
+    inputs = _shown(layout, whole, begin, extent)
     if not len(whole) == len(begin) == len(extent):
         raise LayoutError(where, "the ranks differ", inputs=inputs, legal=f"{len(whole)} entries each")
     for n, b, t in zip(whole, begin, extent, strict=True):
-        if not hasattr(b, "__index__") or not hasattr(t, "__index__") or not (b >= 0 and t >= 1 and b + t <= n):
+        if b < 0 or t < 1 or b + t > n:
             raise LayoutError(where, f"[{b}, {b} + {t}) is no interval of [0, {n})", inputs=inputs)
-    return whole, tuple(int(b) for b in begin), tuple(int(t) for t in extent)
+    return whole, begin, extent
 
 
 def _box(shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Layout:

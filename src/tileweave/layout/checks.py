@@ -1,0 +1,61 @@
+"""Arguments of public functions, checked before work starts and named in the house's form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tileweave.errors import LayoutError
+from tileweave.layout.layout import IntArray, Iter, Layout, integers
+
+__all__ = ["check_shape", "need_arrays", "need_iters", "need_layouts"]
+
+
+def need_layouts(where: str, *layouts: Layout) -> None:
+    """Raise a `LayoutError` unless every argument is a `Layout`."""
+    for layout in layouts:
+        if layout.__class__ is not Layout:
+            raise LayoutError(where, f"{_short(layout)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
+
+
+def need_iters(where: str, *iters: Iter) -> None:
+    """Raise a `LayoutError` unless every argument is an `Iter`."""
+    for it in iters:
+        if it.__class__ is not Iter:
+            raise LayoutError(where, f"{_short(it)} is not an iter", legal="Iter(extent, stride)")
+
+
+def need_arrays(where: str, *arrays: IntArray) -> None:
+    """Raise a `LayoutError` unless every argument is a NumPy array."""
+    for array in arrays:
+        if not isinstance(array, np.ndarray):
+            raise LayoutError(where, f"{_short(array)} is not an array", legal="a NumPy array")
+
+
+def check_shape(shape: Sequence[int], size: int, where: str, layout: Layout) -> tuple[int, ...]:
+    """The shape as a tuple of positive ints with `size` points, or an error."""
+    out = integers(shape, where, "extent")
+    points = 1
+    for n in out:
+        if n < 1:
+            raise LayoutError(
+                where,
+                f"extent {n} is not a positive integer",
+                inputs={"layout": layout, "shape": out},
+                legal="positive integers",
+            )
+        points *= n
+    if points != size:
+        raise LayoutError(
+            where,
+            f"the shape {out} has {points} points",
+            inputs={"layout": layout, "shape": out},
+            legal=f"{size} points",
+        )
+    return out
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
