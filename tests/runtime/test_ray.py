@@ -108,13 +108,15 @@ def test_a_killed_worker_does_not_change_the_result(tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill(event: Any) -> None:
-        """Kills a worker that is in the middle of a shard, once."""
-        if killed or not isinstance(event, Progress) or event.done < 20:
+        """Kills the worker that started a shard last, at most four times, until one was in the middle of it."""
+        retried = any(isinstance(seen, Retry) for seen in events)
+        if retried or len(killed) == 4 or not isinstance(event, Progress) or event.done < 18:
             return
         marks = sorted((tmp_path / "marks").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        pid = int(marks[-1].read_text())
-        os.kill(pid, signal.SIGKILL)
-        killed.append(pid)
+        pid = int(marks[-1].read_text().split()[-1])
+        if pid not in killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
 
     events: list[Any] = []
     (got,) = run_plan(plan, runtime="ray", threads=2, listeners=[events.append, kill])
@@ -122,7 +124,7 @@ def test_a_killed_worker_does_not_change_the_result(tmp_path: Path) -> None:
     assert got == (np.arange(64) * 2 + 1).sum()
     retries = [event for event in events if isinstance(event, Retry)]
     assert retries
-    assert retries[0].attempts == 2
+    assert retries[0].attempts >= 2
     assert events[-1].retries == len(retries)
 
 
@@ -169,6 +171,31 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RunError, match=r"pip install 'tileweave\[ray\]'"):
         run(plan_of(g.as_tensor(np.arange(3)) + 1))
+
+
+OWN_SESSION = """
+import numpy as np, ray, logging
+from tileweave import graph as g, lower
+from tileweave.planner import machines, make_plan
+from tileweave.runtime import io, run_plan
+ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR)
+x = np.random.default_rng(0).integers(0, 9, (30, 20))
+plan = make_plan(g.Graph.of(g.sum(g.matmul(x, x.T), axis=0)), machines(3), lower.describe, io.atom)
+(got,) = run_plan(plan, runtime="ray")
+assert (got == (x @ x.T).sum(axis=0)).all()
+from tileweave.runtime.ray import shutdown
+shutdown()
+assert ray.is_initialized()
+print("both")
+"""
+
+
+@pytest.mark.slow
+def test_a_session_of_the_programs_own_is_used_and_stays(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_SESSION], capture_output=True, text=True, timeout=200, cwd=tmp_path
+    )
+    assert done.stdout == "both\n", done.stderr
 
 
 NO_CLUSTER = """

@@ -196,7 +196,7 @@ def prepare(plan: Plan) -> Prepared:
     """The plan's jobs; the same object for the same plan, as long as its graph lives."""
     with _LOCK:
         for (steps, machines), found in _KEPT.get(plan.graph, ()):
-            if steps is plan.steps and machines is plan.machines:
+            if steps is plan.steps and machines == plan.machines:
                 return found
     made = _Maker(plan).run()
     with _LOCK:
