@@ -34,7 +34,7 @@ FINALISTS = 4
 """Choices that are simulated exactly."""
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
-MOST_TASKS = 50_000
+MOST_TASKS = 10_000
 """Plans of more tasks than this are simulated only where no smaller one exists."""
 MOST_GRIDS = 24
 """The most grids that are offered for one operation."""
