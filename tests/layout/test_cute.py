@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Undecided
+from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, TileweaveError, Undecided
 from tileweave.layout import cute
 from tileweave.layout.cute import CuteLayout, E, _, composition, make_layout
 from tileweave.layout.cute_solve import integer_solution
@@ -872,6 +872,32 @@ def test_refusals_read_well():
     assert str(bad.value) == (
         "CuteLayout(shape, stride): extent 0 is not a positive integer\n  legal  integers from 1, or nested tuples"
     )
+
+
+ODD = [
+    0, -1, 7, 1 << 70, (2, 2), (2, (2, 2)), (), (0,), (_, 2), _, None, 1.5, "a", True, np.int64(2), np.array([1, 2]),
+    Coord(), E(0), cute.Swizzle(1, 0, 1), CuteLayout(4, 1), CuteLayout((4, 4), (0, -1)),
+]  # fmt: skip
+SOUND = [CuteLayout(4, 1), CuteLayout(((2, 2), 4), ((1, 8), 2)), CuteLayout((), ()), CuteLayout(1 << 60, 1),
+         cute.make_identity_layout((2, 3))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["composition", "complement", "coalesce", "logical_divide", "flat_divide", "tiled_divide", "logical_product",
+     "raked_product", "tile_to_shape", "cover_divide", "cover_tile_to_shape", "upcast", "downcast", "max_common_layout",
+     "slice_", "dice", "get", "select", "ungroup", "crd2idx", "idx2crd", "make_layout", "make_ordered_layout"],
+)  # fmt: skip
+def test_malformed_input_is_refused_in_the_house_form(name):
+    operation = getattr(cute, name)
+    answers = 0
+    for layout, odd in product(SOUND, ODD):
+        try:
+            operation(layout, odd)
+            answers += 1
+        except TileweaveError as refusal:
+            assert refusal.where and refusal.problem
+    assert answers < len(SOUND) * len(ODD)
 
 
 def test_cute_names_stand_for_the_same_functions():

@@ -98,7 +98,7 @@ def _cost(
     check_positive(where, element_bytes=element_bytes, vector=vector, banks=banks, bank_bytes=bank_bytes)
     if not accesses:
         raise LayoutError(where, "there are no accesses", legal="thread sets, at least one")
-    found = [warp for threads in accesses for warp in warps_of(layout, threads, layout.size, where)]
+    found = [warp for threads in accesses for warp in warps_of(layout, threads, where)]
     return _Cost(tuple(found), element_bytes, vector, banks, bank_bytes)
 
 

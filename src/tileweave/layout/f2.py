@@ -14,7 +14,10 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError
 from tileweave.layout.cute_exact import no_layout
 
-__all__ = ["F2Map"]
+__all__ = ["MOST_BITS", "F2Map"]
+
+MOST_BITS = 1 << 12
+"""The most bits of an index or a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class F2Map:
     rows: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.columns, tuple | list) or type(self.rows) is not int or not 0 <= self.rows <= MOST_BITS:
+            raise LayoutError(
+                "F2Map(columns, rows)", f"rows {self.rows!r}", legal=f"a list of patterns, and 0..{MOST_BITS} rows"
+            )
         object.__setattr__(self, "columns", tuple(self.columns))
         for j, column in enumerate(self.columns):
             if type(column) is not int or not 0 <= column < 1 << self.rows:

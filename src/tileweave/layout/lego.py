@@ -230,6 +230,8 @@ def to_core(layout: GroupBy) -> Layout:
         (2:1@m, 3:2@m)
     """
     where = "to_core(layout)"
+    if not isinstance(layout, GroupBy):
+        raise LayoutError(where, f"{layout!r} is no GroupBy", legal="close a chain with GroupBy or TileBy")
     if any(isinstance(n, Expr) for n in layout.dims):
         raise LayoutError(where, "the shape is symbolic", inputs={"dims": layout.dims}, legal="integer extents")
     try:
@@ -280,6 +282,8 @@ def from_core(core: Layout, dims: Any = None) -> GroupBy:
         RegP(dims=(2, 3), sigma=(2, 1))
     """
     where = "from_core(core, dims)"
+    if not isinstance(core, Layout):
+        raise LayoutError(where, f"{core!r} is no core layout", legal="a layout on one axis")
 
     def refuse(problem: str, condition: str) -> NoLayout:
         return NoLayout(

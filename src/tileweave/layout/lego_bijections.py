@@ -13,6 +13,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.index.expr import Expr
+from tileweave.layout.cute_value import positive
 from tileweave.layout.lego_numbers import choose, flat_index, make_dims, tuple_index
 from tileweave.layout.lego_value import GenP, GroupBy, OrderBy, RegP
 
@@ -41,7 +42,7 @@ def antidiagonal(n: int) -> GenP:
 
     Source: LEGO, figure 8.
     """
-    (n,) = _integers(n, "antidiagonal(n)")
+    n = positive(n, "antidiagonal(n)", "n")
 
     def apply(i: Any, j: Any) -> Any:
         s = i + j + 1
@@ -119,7 +120,7 @@ def hilbert(n: int) -> GenP:
     Source: D. Hilbert, 1891; the bitwise form is folklore.
     """
     where = "hilbert(n)"
-    (n,) = _integers(n, where)
+    n = positive(n, where, "n")
     levels = _bits(n, where)
 
     def turn(side: int, x: Any, y: Any, rx: Any, ry: Any) -> tuple[Any, Any]:
@@ -216,7 +217,10 @@ def reversal(dims: Any, axes: Sequence[int] | None = None) -> GenP:
     """
     where = "reversal(dims, axes)"
     shape = _integers(dims, where)
-    turned = set(range(len(shape)) if axes is None else axes)
+    named = tuple(range(len(shape))) if axes is None else tuple(axes) if isinstance(axes, tuple | list) else (axes,)
+    turned = {a for a in named if type(a) is int}
+    if len(turned) < len(named):
+        raise LayoutError(where, f"axes {named} are not distinct integers", legal=f"0..{len(shape) - 1}")
     if not turned <= set(range(len(shape))):
         raise LayoutError(where, f"axes {sorted(turned)} do not exist", legal=f"0..{len(shape) - 1}")
 

@@ -54,7 +54,7 @@ def make_dims(dims: Any, where: str) -> tuple[Dim, ...]:
 def _dim(n: Any, where: str) -> Dim:
     if isinstance(n, Expr):
         return n
-    if isinstance(n, bool | float | str) or not hasattr(n, "__index__") or int(n) < 1:
+    if isinstance(n, bool | float | str | np.ndarray) or not hasattr(n, "__index__") or int(n) < 1:
         raise LayoutError(
             where, f"extent {n!r} is not a positive integer", legal="positive integers or index expressions"
         )

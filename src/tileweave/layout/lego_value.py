@@ -62,9 +62,10 @@ class RegP:
     def __post_init__(self) -> None:
         where = "RegP(dims, sigma)"
         object.__setattr__(self, "dims", make_dims(self.dims, where))
-        object.__setattr__(self, "sigma", tuple(self.sigma))
+        sigma = self.sigma
+        object.__setattr__(self, "sigma", tuple(sigma) if isinstance(sigma, tuple | list) else (sigma,))
         rank = len(self.dims)
-        if sorted(self.sigma) != list(range(1, rank + 1)):
+        if any(type(k) is not int for k in self.sigma) or sorted(self.sigma) != list(range(1, rank + 1)):
             raise LayoutError(
                 where,
                 f"sigma {self.sigma} is no permutation",
@@ -142,6 +143,8 @@ class GenP:
     def __post_init__(self) -> None:
         where = f"GenP(dims, {self.name or 'function'})"
         object.__setattr__(self, "dims", make_dims(self.dims, where))
+        if not callable(self.function) or not (self.inverse is None or callable(self.inverse)):
+            raise LayoutError(where, "function and inverse must be callable", legal="GenP(dims, function, inverse)")
         if self.proof:
             return
         if any(isinstance(n, Expr) for n in self.dims):

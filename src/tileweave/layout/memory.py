@@ -69,9 +69,12 @@ def offsets_of(layout: Any, index: Any) -> Offsets:
         return np.asarray(layout.apply(*tuple_index(at, layout.dims)), dtype=np.int64)
     if isinstance(layout, CuteLayout | ComposedLayout | XorLayout | F2Map | Layout):
         out = layout(at)
-        if isinstance(out, dict):
+        if isinstance(out, dict | Coord):
             raise LayoutError(
-                where, f"values lie on the axes {', '.join(out)}", inputs={"layout": layout}, legal="values on one axis"
+                where,
+                f"values lie on the axes {', '.join(out if isinstance(out, dict) else out.axes)}",
+                inputs={"layout": layout},
+                legal="values on one axis",
             )
         return np.asarray(out, dtype=np.int64)
     raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
@@ -164,7 +167,7 @@ def _structural_fit(layout: Any) -> Callable[[int], str] | None:
 
 
 def _listed_fit(layout: Any, where: str) -> Callable[[int], str]:
-    size = layout.size
+    size = size_of(layout, where)
     if size > TABLE_BOUND:
         raise Undecided(where, f"{size} offsets would have to be listed", facts={"bound": TABLE_BOUND})
     offsets = offsets_of(layout, np.arange(size))
@@ -184,13 +187,19 @@ def _listed_fit(layout: Any, where: str) -> Callable[[int], str]:
 # --- warps
 
 
-def warps_of(layout: Any, threads: Any, size: int, where: str) -> list[tuple[np.ndarray[Any, Any], Offsets]]:
+def size_of(layout: Any, where: str) -> int:
+    """The number of logical indices of anything that is taken for a layout here."""
+    if isinstance(layout, CuteLayout | ComposedLayout | XorLayout | F2Map | Layout | GroupBy | OrderBy | np.ndarray):
+        return int(layout.size)
+    raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
+
+
+def warps_of(layout: Any, threads: Any, where: str) -> list[tuple[np.ndarray[Any, Any], Offsets]]:
     """For each warp the lanes that are active and their element offsets."""
+    size = size_of(layout, where)
     index = np.arange(min(WARP, size)) if threads is None else np.asarray(threads)
-    if index.dtype.kind not in "iu" or index.size == 0:
-        raise LayoutError(
-            where, "the thread set is empty or not integers", legal="one logical index per thread, -1 for idle"
-        )
+    if index.dtype.kind not in "iu" or not (index >= 0).any():
+        raise LayoutError(where, "the thread set is idle or not integers", legal="one index per thread, -1 for idle")
     index = index.reshape(-1)
     out = []
     for start in range(0, index.size, WARP):
@@ -245,7 +254,7 @@ def coalescing(
     where = "coalescing(layout, threads)"
     check_positive(where, element_bytes=element_bytes, vector=vector, sector_bytes=sector_bytes)
     sectors, ideal, firsts = [], [], []
-    for _lanes, offsets in warps_of(layout, threads, layout.size, where):
+    for _lanes, offsets in warps_of(layout, threads, where):
         starts = np.unique(offsets) * element_bytes
         width = element_bytes * vector
         touched = np.unique((starts[:, None] + np.arange(width)).reshape(-1))
@@ -334,7 +343,7 @@ def bank_conflicts(
     where = "bank_conflicts(layout, threads)"
     check_positive(where, element_bytes=element_bytes, vector=vector, banks=banks, bank_bytes=bank_bytes)
     passes, ideal, collisions = [], [], []
-    for lanes, offsets in warps_of(layout, threads, layout.size, where):
+    for lanes, offsets in warps_of(layout, threads, where):
         taken, needed, found = serve(lanes, offsets, element_bytes, vector, banks, bank_bytes, where)
         passes.append(taken)
         ideal.append(needed)

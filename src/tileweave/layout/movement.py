@@ -76,6 +76,9 @@ def conversion(source: Layout, target: Layout, levels: Mapping[str, Level] | Non
     Source: own.
     """
     where = "conversion(source, target)"
+    for layout in (source, target):
+        if not isinstance(layout, Layout):
+            raise LayoutError(where, f"{layout!r} is no core layout", legal="layouts on named axes")
     if source.size != target.size:
         raise Incongruent(
             where, f"sizes {source.size} and {target.size} differ", inputs={"source": source, "target": target}

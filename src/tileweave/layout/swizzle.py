@@ -15,7 +15,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
 from tileweave.layout.cute_value import CuteLayout, IntTuple, Stride, flat_tuple, make_shape, tuple_text, zip_shape
-from tileweave.layout.f2 import F2Map
+from tileweave.layout.f2 import MOST_BITS, F2Map
 from tileweave.layout.layout import Coord
 
 __all__ = [
@@ -77,6 +77,10 @@ class Swizzle:
 
     def __call__(self, offset: Any) -> Any:
         """The swizzled offset: an integer from 0, an integer array or an index expression."""
+        if isinstance(offset, bool | float | str | tuple | list) or offset is None:
+            raise LayoutError(
+                "Swizzle(offset)", f"{offset!r} is no offset", legal="integers, arrays, index expressions"
+            )
         if isinstance(offset, int):
             if offset < 0:
                 raise LayoutError("Swizzle(offset)", f"offset {offset} is negative", legal="offsets from 0")
@@ -109,15 +113,17 @@ def make_swizzle(source_mask: int, target_mask: int) -> Swizzle:
     """
 
     def run(mask: int) -> tuple[int, int]:
+        if type(mask) is not int:
+            raise LayoutError("make_swizzle(source_mask, target_mask)", f"{mask!r} is no mask", legal="integers")
         low = (mask & -mask).bit_length() - 1
         ones = mask >> max(low, 0)
         if mask < 0 or ones & (ones + 1):
             raise LayoutError("make_swizzle(source_mask, target_mask)", f"{mask:#b} is no run of ones")
         return low, ones.bit_length()
 
-    if not source_mask and not target_mask:
-        return Swizzle(0, 0, 0)
     (high, bits), (low, count) = run(source_mask), run(target_mask)
+    if not bits and not count:
+        return Swizzle(0, 0, 0)
     if bits != count:
         raise LayoutError("make_swizzle(source_mask, target_mask)", f"masks of {bits} and {count} bits")
     return Swizzle(bits, min(high, low), high - low)
@@ -145,6 +151,8 @@ class ComposedLayout:
     inner: CuteLayout | ComposedLayout
 
     def __post_init__(self) -> None:
+        if type(self.offset) is not int:
+            raise LayoutError("ComposedLayout(outer, offset, inner)", f"offset {self.offset!r}", legal="an integer")
         if isinstance(self.inner, CuteLayout) and isinstance(self.inner.zero, Coord):
             raise LayoutError(
                 "ComposedLayout(outer, offset, inner)",
@@ -367,6 +375,8 @@ def f2_from_swizzle(swizzle: Swizzle, bits: int) -> F2Map:
         (1, 3)
     """
     need = (swizzle.source_mask | swizzle.target_mask).bit_length()
+    if type(bits) is not int or not 0 <= bits <= MOST_BITS:
+        raise LayoutError("f2_from_swizzle(swizzle, bits)", f"bits {bits!r}", legal=f"0..{MOST_BITS}")
     if bits < need:
         raise Incongruent("f2_from_swizzle(swizzle, bits)", f"{swizzle} touches {need} bits, not {bits}")
     return F2Map(tuple(swizzle(1 << j) for j in range(bits)), bits)
