@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tileweave.draw import Bar, BoxNode, Edge, bars, grid, layers, palette, timeline
+from tileweave.draw import Bar, BoxNode, Edge, Label, Rect, Stroke, bars, canvas, grid, layers, palette, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -37,6 +37,14 @@ PICTURES = {
         [Bar("m1", 0.25, 2, "b"), Bar("m0", 0, 1.5, "a long label that fits"), Bar("m0", 1.5, 1.6, "too long to fit")],
         title="plan",
         rows=["m0"],
+    ),
+    "canvas.svg": lambda: canvas(
+        [
+            Rect(-10, 0, 60, 24, "<a>", "#a6cee3", 8.0),
+            Stroke(((50, 12), (80, 12), (80, 40)), arrow=True),
+            Label(80, 60, "end", "middle", bold=True, size=10),
+        ],
+        title="free",
     ),
     "bars.svg": lambda: bars([("matmul", 1.5), ("relu", 0.25), ("none", 0)], unit="GB", title="bytes"),
 }
@@ -76,7 +84,7 @@ def test_what_is_left_out_is_stated():
 
 
 def test_empty_pictures():
-    for text in (grid([]), layers([], []), timeline([]), bars([])):
+    for text in (grid([]), layers([], []), timeline([]), bars([]), canvas([])):
         assert ElementTree.fromstring(text).tag == f"{SVG}svg"
 
 

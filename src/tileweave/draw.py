@@ -1,4 +1,4 @@
-"""Plain data -> SVG text: a grid of coloured cells, boxes and arrows in layers, bars on a time axis.
+"""Plain data -> SVG text: a grid of coloured cells, boxes and arrows in layers, bars on a time axis, a free canvas.
 
 Knows nothing of tileweave. Every picture is a self-contained, valid SVG document, the same text for the same data:
 coordinates are rounded to a tenth of a pixel, and no font is measured (all text is monospaced).
@@ -12,7 +12,24 @@ from itertools import pairwise
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
-__all__ = ["PALETTE", "Bar", "BoxNode", "Edge", "Shape", "bars", "grid", "layers", "palette", "timeline"]
+__all__ = [
+    "CHARACTER",
+    "LINE",
+    "PALETTE",
+    "Bar",
+    "BoxNode",
+    "Edge",
+    "Label",
+    "Rect",
+    "Shape",
+    "Stroke",
+    "bars",
+    "canvas",
+    "grid",
+    "layers",
+    "palette",
+    "timeline",
+]
 
 FONT = 12
 """Font size in pixels."""
@@ -523,3 +540,97 @@ def _ticks(low: float, high: float) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
     first = int(-(-low // step))
     return [round(k * step, 12) for k in range(first, int(high // step) + 1)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a free canvas
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A rectangle with its top left corner at (x, y), a text at its middle, and corners rounded by a radius."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str = ""
+    fill: str = "white"
+    radius: float = 0.0
+    size: int = FONT
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text whose baseline starts, ends or has its middle at (x, y)."""
+
+    x: float
+    y: float
+    text: str
+    anchor: Literal["start", "middle", "end"] = "start"
+    bold: bool = False
+    fill: str = "black"
+    size: int = FONT
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """Straight lines through points, with an arrow at the end if asked."""
+
+    points: tuple[_Point, ...]
+    arrow: bool = False
+    colour: str = "#444"
+
+
+def canvas(items: Sequence[Rect | Label | Stroke], *, title: str = "") -> str:
+    """Items where they say, later ones above earlier ones; the picture is as large as they are.
+
+    Example:
+        >>> canvas([Rect(-5, 0, 40, 20, "a"), Stroke(((35, 10), (60, 10)), arrow=True)]).count("<rect")
+        2
+    """
+    heads = [Label(0.0, 0.0, title, bold=True)] if title else []
+    boxes = [_extent(item) for item in items]
+    left = min((box[0] for box in boxes), default=0.0)
+    top = min((box[1] for box in boxes), default=0.0)
+    lift = float(LINE + 8) if title else 0.0
+    width = max([box[2] - left for box in boxes] + [_width(title)], default=0.0) + 24
+    height = max((box[3] - top for box in boxes), default=0.0) + lift + 24
+    body = [_item(head, 12.0, 12.0 + FONT) for head in heads]
+    body += [_item(item, 12.0 - left, 12.0 + lift - top) for item in items]
+    return _document(width, height, body, _ARROW)
+
+
+def _extent(item: Rect | Label | Stroke) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom."""
+    match item:
+        case Rect():
+            return item.x, item.y, item.x + item.width, item.y + item.height
+        case Label():
+            wide = _width(item.text) * item.size / FONT
+            start = item.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[item.anchor] * wide
+            return start, item.y - item.size, start + wide, item.y + 3
+        case Stroke():
+            xs, ys = [x for x, _ in item.points], [y for _, y in item.points]
+            return min(xs), min(ys), max(xs), max(ys)
+
+
+def _item(item: Rect | Label | Stroke, dx: float, dy: float) -> str:
+    match item:
+        case Rect():
+            x, y = item.x + dx, item.y + dy
+            rounded: dict[str, object] = {"rx": item.radius} if item.radius else {}
+            paint = {"width": float(item.width), "height": float(item.height), "fill": item.fill, "stroke": "#333"}
+            out = _tag("rect", x=x, y=y, **paint, **rounded)
+            middle = (x + item.width / 2, y + item.height / 2 + item.size / 3)
+            return out + (_text(*middle, item.text, font_size=item.size) if item.text else "")
+        case Label():
+            more: dict[str, object] = {"font_weight": "bold"} if item.bold else {}
+            size = {"font_size": item.size} if item.size != FONT else {}
+            return _text(item.x + dx, item.y + dy, item.text, anchor=item.anchor, fill=item.fill, **more, **size)
+        case Stroke():
+            points = [f"{_number(x + dx)} {_number(y + dy)}" for x, y in item.points]
+            style: dict[str, object] = {"fill": "none", "stroke": item.colour}
+            if item.arrow:
+                style["marker_end"] = "url(#arrow)"
+            return _tag("path", d="M" + "L".join(points), **style)

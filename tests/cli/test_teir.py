@@ -1,6 +1,7 @@
 """``tileweave teir`` as a user meets it: results that NumPy agrees with, and what it says to bad input."""
 
 import json
+import xml.etree.ElementTree
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,12 @@ def test_show_shows_bad_programs_too(folder, capsys):
     out, err = capsys.readouterr()
     assert "├── zero  [first(t)]" in out
     assert "bad.json: error: p/r/zero" in err
+
+
+def test_show_draws(folder, capsys):
+    assert main(["teir", "show", "matmul.json", "--draw", "matmul.svg"]) == 0
+    assert xml.etree.ElementTree.parse("matmul.svg").getroot().tag.endswith("svg")
+    assert "drawn: matmul.svg" in capsys.readouterr().err
 
 
 # ── run ──

@@ -183,3 +183,8 @@ class Program:
         from tileweave.teir.text import show
 
         return show(self)
+
+    def _repr_svg_(self) -> str:
+        from tileweave.teir.svg import to_svg
+
+        return to_svg(self)
