@@ -124,5 +124,3 @@ def _show(error: Exception, path: Path) -> None:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     else:
         print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
-
-
