@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 import tileweave as tw
 
-STEPS, RATE, MOMENTUM = 120, 0.5, 0.9
+STEPS, RATE, MOMENTUM = 80, 0.8, 0.9
 OUT = Path("out")
 
 
@@ -55,7 +55,8 @@ def main() -> None:
 
     # the test: a forward pass over the held-out images, written to a file
     OUT.mkdir(exist_ok=True)
-    forward = tw.plan(tw.sink(logits(tw.source(images[held], name="test images")), OUT / "logits.npy"))
+    scores = logits(tw.source(images[held], name="test images"))
+    forward = tw.plan(tw.sink(scores, OUT / "logits.npy", overwrite=True))
     written = tw.run(forward, bind=weights)
     right = np.load(written).argmax(axis=1) == labels[held]
     each = seconds / STEPS * 1e3
