@@ -40,6 +40,7 @@ __all__ = [
     "transpose",
     "unsqueeze",
     "view",
+    "view_of",
 ]
 
 
@@ -255,6 +256,7 @@ SELECTORS: dict[str, Callable[[Selector, Piece], Iterator[Piece]]] = {
     "squeeze": _through(_affine),
     "unsqueeze": _through(_affine),
     "broadcast": _through(_affine),
+    "view": _through(_affine),
     "full": _full_piece,
 }
 """Selector kind -> how a piece of its output reads its inputs."""
@@ -295,6 +297,23 @@ def _dim(where: str, x: Tensor, dim: int, extra: int = 0) -> int:
             legal=f"{-rank}..{rank - 1}" if rank else "no axis",
         )
     return int(dim) % rank
+
+
+def view_of(x: Tensor, shape: Sequence[int], map: AffineMap) -> Tensor:
+    """The values ``x[map(i)]`` for i in a box of this shape, as one selector; x itself where nothing changes.
+
+    Args:
+        x: any tensor.
+        shape: of the result.
+        map: from the result's coordinates to those of x; at most one coefficient per row, at most one row per column.
+    """
+    rows = [[k for k, c in enumerate(row) if c] for row in map.matrix]
+    used = [k for row in rows for k in row]
+    if any(len(row) > 1 for row in rows) or len(set(used)) != len(used):
+        raise GraphError("view_of(x, shape, map)", "the map is not a strided view", inputs={"x": x.type, "map": map})
+    if not x.type.box.contains(map.cover(Box.of(shape))):
+        raise GraphError("view_of(x, shape, map)", "the view reads outside", inputs={"x": x.type, "map": map})
+    return _view("view", x, shape, map)
 
 
 def permute(x: Tensor, axes: Sequence[int]) -> Tensor:

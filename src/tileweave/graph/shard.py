@@ -13,6 +13,7 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from math import prod
 from typing import Any, cast
 
@@ -33,7 +34,16 @@ from tileweave.graph.select import concat, slice_, unsqueeze
 from tileweave.space import Box, even_cuts
 from tileweave.space.box import trusted_box
 
-__all__ = ["Partition", "expand", "index_of_output", "output_partition", "partition", "shard_operation"]
+__all__ = [
+    "FINISH",
+    "Partition",
+    "expand",
+    "index_of_output",
+    "moved",
+    "output_partition",
+    "partition",
+    "shard_operation",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +206,7 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
     """The operation on one block of its index: the same signature, sliced inputs, its own part of the outputs.
 
     A block that holds only part of a reduction dimension is the partial operation: inputs that the operator applies
-    after the combination are left out.
+    after the combination are left out; the signature stays the parent's.
     """
     signature = operation.signature
     if signature is None:
@@ -211,10 +221,7 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
     outputs = tuple(
         (name, TensorType(signature.output(name).span(index).shape, kind.dtype)) for name, kind in operation.outputs
     )
-    if late:
-        kept = tuple((name, p) for name, p in signature.inputs if name not in late)
-        signature = Signature(signature.dims, kept, signature.outputs, signature.reductions, signature.costs)
-    return replace(operation, index=index, inputs=inputs, outputs=outputs, signature=signature)
+    return replace(operation, index=index, inputs=inputs, outputs=outputs)
 
 
 def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
@@ -244,7 +251,7 @@ def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
             held = [shards.get(cast("Operation", item), (cast("Any", new[item]),)) for item in node.before]
             new[node] = SequencePoint(tuple(itertools.chain.from_iterable(held)))
             continue
-        new[node] = _moved(node, new)
+        new[node] = moved(node, new)
         cuts = partitions.get(node) if isinstance(node, Operation) else None
         if isinstance(node, Operation) and cuts is not None:
             _check_cuts(node, cuts)
@@ -269,7 +276,9 @@ def _check_cuts(operation: Operation, cuts: Partition) -> None:
         raise GraphError(f"expand({operation.operator})", "the operation has no signature, so it cannot be cut")
 
 
-def _moved(node: Node, new: Mapping[Node, Node]) -> Node:
+def moved(node: Node, new: Mapping[Node, Node]) -> Node:
+    """A node rebuilt on what its parts became."""
+
     def move(value: Any) -> Any:
         if isinstance(value, Node):
             return new[value]
@@ -304,9 +313,16 @@ def _output_block(operation: Operation, output: str, cuts: Partition, index: Box
     monoid = monoids[min(monoids)]
     total = _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), parts[0].dtype)
     finish = op.operator_of(operation).finish
-    for name in [n for n, _ in operation.inputs if n in finish]:
-        total = op.add(total, slice_(operation.input(name), input_region(operation, name, index)))
-    return total
+    late = [slice_(x, input_region(operation, name, index)) for name, x in operation.inputs if name in finish]
+    return FINISH.get(operation.operator, _add_all)(total, *late) if late else total
+
+
+def _add_all(total: Tensor, *late: Tensor) -> Tensor:
+    return reduce(op.add, late, total)
+
+
+FINISH: dict[str, Callable[..., Tensor]] = {"linear_relu": lambda total, b: op.relu(op.add(total, b))}
+"""Operator -> how its late inputs are applied to combined partial results, where it is not a sum."""
 
 
 _REDUCE: dict[str, Callable[[Tensor, Any], Tensor]] = {

@@ -58,15 +58,18 @@ def _signature_agrees(node: Operation) -> Iterator[str]:
         return
     if len(signature.dims) != node.index.rank:
         yield f"the signature names {len(signature.dims)} dimensions, the index has {node.index.rank}"
+    names = [n for n, _ in signature.inputs]
+    partial = [n for n in names if n not in OPERATORS[node.operator].finish] if node.operator in OPERATORS else names
+    given = [n for n, _ in node.inputs]
     for what, own, theirs in (
-        ("inputs", [n for n, _ in node.inputs], [n for n, _ in signature.inputs]),
+        ("inputs", given, partial if given == partial else names),
         ("outputs", [n for n, _ in node.outputs], [n for n, _ in signature.outputs]),
     ):
         if own != theirs:
             yield f"{what} {own} are not the signature's {theirs}"
     ranks = {name: len(t.shape) for name, t in node.inputs} | {name: len(t.shape) for name, t in node.outputs}
     for name, projection in (*signature.inputs, *signature.outputs):
-        if projection.map.inputs != node.index.rank or len(projection.shape) != ranks.get(name, -1):
+        if projection.map.inputs != node.index.rank or len(projection.shape) != ranks.get(name, len(projection.shape)):
             yield f"the projection of {name} maps rank {projection.map.inputs} to {len(projection.shape)}"
 
 

@@ -1,0 +1,260 @@
+"""The rules: selector simplification, fusions, definitions written out. Each is proved alone in the tests.
+
+Third parties make their own `Rule` values and pass them beside these; nothing here needs to know.
+
+Source: Tapestry, "Returning to Linear", "Graph Fusion Operators"; own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from tileweave.graph import operators as op
+from tileweave.graph.nodes import Operation, Selector, Tensor
+from tileweave.graph.rewrite import Context, Rule
+from tileweave.graph.select import full, resolve, select, unsqueeze, view_of
+
+__all__ = ["EXPANSIONS", "OPTIMIZATIONS", "RULES"]
+
+
+def _made_by(tensor: Tensor, *names: str) -> Operation | None:
+    producer = tensor.producer
+    return producer if isinstance(producer, Operation) and producer.operator in names else None
+
+
+def _constant(tensor: Tensor) -> Any:
+    """The number that a tensor holds everywhere, or None."""
+    producer = tensor.producer
+    return producer.parameter("value") if isinstance(producer, Selector) and producer.kind == "full" else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# selectors
+
+
+def _one_view(tensor: Tensor, context: Context) -> Tensor | None:
+    producer = tensor.producer
+    if not isinstance(producer, Selector) or producer.kind == "full" or tensor.type.box.empty:
+        return None
+    plain = "matrix" in dict(producer.parameters)
+    if plain and not isinstance(producer.inputs[0][1].producer, Selector):
+        return None
+    pieces = resolve(tensor, tensor.type.box, lattices=True)
+    first = pieces[0]
+    if any((p.origin, p.map, p.fill, p.lattice) != (first.origin, first.map, first.fill, None) for p in pieces):
+        return None
+    if first.origin is None:
+        return full(tensor.shape, cast("Any", first.fill), tensor.dtype)
+    return view_of(first.origin, tensor.shape, first.map)
+
+
+ONE_VIEW = Rule(
+    "one-view",
+    "a tree of selectors that reads one tensor through one map is that view of it: slices cancel concats",
+    _one_view,
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# arithmetic that changes no bit
+
+
+def _double_negative(tensor: Tensor, context: Context) -> Tensor | None:
+    outer = _made_by(tensor, "negative")
+    inner = _made_by(outer.input("x"), "negative") if outer else None
+    return inner.input("x") if inner else None
+
+
+def _times_one(tensor: Tensor, context: Context) -> Tensor | None:
+    product = _made_by(tensor, "multiply", "divide")
+    if product is None:
+        return None
+    x, y = product.input("x0"), product.input("x1")
+    if _constant(y) == 1 and x.type == tensor.type:
+        return x
+    if product.operator == "multiply" and _constant(x) == 1 and y.type == tensor.type:
+        return y
+    return None
+
+
+def _idempotent(tensor: Tensor, context: Context) -> Tensor | None:
+    outer = _made_by(tensor, "relu", "absolute")
+    return outer.input("x") if outer and _made_by(outer.input("x"), outer.operator) else None
+
+
+DOUBLE_NEGATIVE = Rule("double-negative", "-(-x) is x, to the bit", _double_negative)
+TIMES_ONE = Rule("times-one", "x * 1 and x / 1 are x, to the bit", _times_one)
+IDEMPOTENT = Rule("idempotent", "relu(relu(x)) is relu(x), and |(|x|)| is |x|", _idempotent)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# fusions
+
+
+def _matmul_bias(tensor: Tensor, context: Context) -> Tensor | None:
+    add = _made_by(tensor, "add")
+    if add is None:
+        return None
+    for first, second in (("x0", "x1"), ("x1", "x0")):
+        product, b = add.input(first), add.input(second)
+        matmul = _made_by(product, "matmul")
+        if matmul is None or not context.alone(product) or matmul.signature is None or len(b.shape) != 1:
+            continue
+        x, w = matmul.input("x0"), matmul.input("x1")
+        plain = len(w.shape) == 2 and len(x.shape) >= 1 and product.shape == (*x.shape[:-1], w.shape[1])
+        same = x.dtype == w.dtype == b.dtype == tensor.dtype
+        if plain and same and b.shape == w.shape[1:] and product.shape == tensor.shape:
+            return op.linear(x, w, b)
+    return None
+
+
+def _linear_relu(tensor: Tensor, context: Context) -> Tensor | None:
+    relu = _made_by(tensor, "relu")
+    linear = _made_by(relu.input("x"), "linear") if relu else None
+    if relu is None or linear is None or not context.alone(relu.input("x")) or "b" not in dict(linear.inputs):
+        return None
+    return Tensor(
+        Operation(
+            "linear_relu",
+            linear.index,
+            linear.inputs,
+            linear.outputs,
+            linear.parameters,
+            linear.signature,
+            linear.after,
+        )
+    )
+
+
+_MOST_INPUTS = 16
+
+
+def _elementwise_chain(tensor: Tensor, context: Context) -> Tensor | None:
+    """An elementwise operation with the first input that only it reads, and that is elementwise of its own shape."""
+    outer = tensor.producer
+    if not isinstance(outer, Operation) or outer.operator not in (*op.ELEMENTWISE, "fused") or outer.signature is None:
+        return None
+    for place, (_, inner) in enumerate(outer.inputs):
+        below = inner.producer
+        if (
+            isinstance(below, Operation)
+            and below.operator in (*op.ELEMENTWISE, "fused")
+            and below.signature is not None
+            and inner.shape == tensor.shape
+            and context.alone(inner)
+            and len(outer.inputs) + len(below.inputs) - 1 <= _MOST_INPUTS
+        ):
+            return _joined_program(outer, below, place)
+    return None
+
+
+Program = tuple[tuple[str, tuple[int, ...], str], ...]
+
+
+def _program(operation: Operation) -> Program:
+    if operation.operator == "fused":
+        return cast("Program", operation.parameter("program"))
+    dtype = operation.output_types["out"].dtype.name
+    return ((operation.operator, tuple(range(len(operation.inputs))), dtype),)
+
+
+def _joined_program(outer: Operation, below: Operation, place: int) -> Tensor:
+    """The program of `below` followed by that of `outer`, whose input `place` it is."""
+    first, second = _program(below), _program(outer)
+    tensors = [t for _, t in below.inputs]
+    numbers: list[int] = []
+    for k, (_, t) in enumerate(outer.inputs):
+        if k == place or t is outer.inputs[place][1]:
+            numbers.append(-len(first))  # the last step of the first program
+        elif t in tensors:
+            numbers.append(tensors.index(t))
+        else:
+            numbers.append(len(tensors))
+            tensors.append(t)
+    moved = tuple(
+        (name, tuple(numbers[a] if a >= 0 else a - len(first) for a in args), dtype) for name, args, dtype in second
+    )
+    return op.fused(tensors, (*first, *moved))
+
+
+MATMUL_BIAS = Rule("matmul-bias", "x @ w + b is linear(x, w, b)", _matmul_bias, exact=False)
+LINEAR_RELU = Rule("linear-relu", "relu(linear(x, w, b)) applies relu where the bias is added", _linear_relu)
+ELEMENTWISE_CHAIN = Rule(
+    "elementwise-chain", "elementwise operations in a row compute each element alone", _elementwise_chain
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# definitions written out
+
+
+def _linear_choices(tensor: Tensor, context: Context) -> list[Tensor] | None:
+    """The two expansions of linear: a matmul with a bias, or the document's Prod, SumDim and Sum."""
+    linear = _made_by(tensor, "linear")
+    if linear is None or [name for name, _ in linear.inputs] != ["x", "w", "b"]:
+        return None
+    x, w, b = linear.input("x"), linear.input("w"), linear.input("b")
+    product = op.multiply(unsqueeze(x, len(x.shape)), w)  # [.., in, out]
+    total = op.sum(product, len(x.shape) - 1, dtype=product.dtype)
+    return [op.add(op.matmul(x, w), b), op.add(total, b)]
+
+
+def _relu_as_where(tensor: Tensor, context: Context) -> Tensor | None:
+    relu = _made_by(tensor, "relu")
+    if relu is None:
+        return None
+    x = relu.input("x")
+    return op.where(op.less(x, 0), full((), 0, x.dtype), x)  # NaN is not less, and stays
+
+
+def _unfused(tensor: Tensor, context: Context) -> Tensor | None:
+    fused = _made_by(tensor, "fused")
+    if fused is None:
+        return None
+    inputs = [t for _, t in fused.inputs]
+    done: list[Tensor] = []
+    for name, args, dtype in _program(fused):
+        parameters = (("dtype", dtype),) if name == "cast" else ()
+        step = [inputs[a] if a >= 0 else done[-1 - a] for a in args]
+        done.append(op.elementwise(name, step, np.dtype(dtype), *parameters))
+    return done[-1] if done[-1].type == tensor.type else None
+
+
+def _linear_relu_apart(tensor: Tensor, context: Context) -> Tensor | None:
+    both = _made_by(tensor, "linear_relu")
+    if both is None or "b" not in dict(both.inputs):
+        return None
+    return op.relu(Tensor(replace(both, operator="linear")))
+
+
+def _sum_as_selects(tensor: Tensor, context: Context) -> Tensor | None:
+    """A sum over few elements of one dimension as additions of selections."""
+    total = _made_by(tensor, "sum")
+    if total is None or len(total.parameter("axes")) != 1 or total.input("x").dtype != tensor.dtype:
+        return None
+    x, dim = total.input("x"), total.parameter("axes")[0]
+    if not 1 <= x.shape[dim] <= 8:
+        return None
+    out = select(x, dim, 0)
+    for k in range(1, x.shape[dim]):
+        out = op.add(out, select(x, dim, k))
+    return out
+
+
+LINEAR = Rule("linear", "linear(x, w, b) is the sum over in of x * w, plus b", _linear_choices, "semantic", False)
+RELU_AS_WHERE = Rule("relu-as-where", "relu(x) is 0 where x < 0 and x elsewhere", _relu_as_where, "semantic")
+UNFUSED = Rule("unfused", "a fused program is its steps one after the other", _unfused, "semantic")
+LINEAR_RELU_APART = Rule("linear-relu-apart", "linear_relu is relu of linear", _linear_relu_apart, "semantic")
+SUM_AS_SELECTS = Rule("sum-as-selects", "a sum is the addition of its elements", _sum_as_selects, "semantic", False)
+
+OPTIMIZATIONS = (ONE_VIEW, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
+"""Rules that make a graph cheaper; together they reach a fixed point."""
+
+EXPANSIONS = (LINEAR, RELU_AS_WHERE, UNFUSED, LINEAR_RELU_APART, SUM_AS_SELECTS)
+"""Rules that write definitions out; together they reach a fixed point."""
+
+RULES = {rule.name: rule for rule in (*OPTIMIZATIONS, *EXPANSIONS)}
+"""Rule name -> rule."""

@@ -1,0 +1,236 @@
+"""Every rule alone, the driver, sequence points, traces."""
+
+import numpy as np
+import pytest
+from arrays import values
+from random_graphs import close, random_graph, random_partitions
+
+from tileweave import graph as tw
+from tileweave.errors import GraphError
+from tileweave.graph.rewrite import Context, Rule, choices, expand_tensor, replay, rewrite, rewrite_stages
+from tileweave.graph.rules import EXPANSIONS, OPTIMIZATIONS, RULES
+
+RNG = np.random.default_rng(0)
+X, W, B = values(RNG, (4, 3), "int64"), values(RNG, (3, 5), "int64"), values(RNG, (5,), "int64")
+
+
+def tensors(dtype):
+    return tw.as_tensor(X.astype(dtype)), tw.as_tensor(W.astype(dtype)), tw.as_tensor(B.astype(dtype))
+
+
+def matching(name, dtype):
+    """Graphs on which a rule applies."""
+    x, w, b = tensors(dtype)
+    two = tw.concat([x[:2], x[2:]], 0)
+    cases = {
+        "one-view": [two, x[1:][:, ::-1].T, tw.concat([x, w.T], 0)[::2][:2], tw.pad(x, 2)[2:5, 2:4], tw.pad(x, 3)[:2],
+                     tw.interleave([x, x * 2], 1)[:, ::2], tw.repeat(x, 3)[4:8], tw.flip(tw.flip(x))],
+        "double-negative": [tw.negative(tw.negative(x))],
+        "times-one": [x * 1, 1 * x, x * tw.ones((), dtype)] + ([x / 1] if dtype != "int64" else []),
+        "idempotent": [tw.relu(tw.relu(x)), tw.absolute(tw.absolute(x))],
+        "matmul-bias": [x @ w + b, b + x @ w, tw.matmul(tw.broadcast_to(x, (2, 4, 3)), w) + b],
+        "linear-relu": [tw.relu(tw.linear(x, w, b))],
+        "elementwise-chain": [tw.relu(x + 1), (x + 2) * (x - x[0]), tw.where(x > 0, -x, x * x), (x + 1).astype("float32")],
+        "linear": [tw.linear(x, w, b), tw.linear(x[0], w, b)],
+        "relu-as-where": [tw.relu(x)],
+        "unfused": [rewrite(tw.Graph.of(tw.relu(x + 1) * x), OPTIMIZATIONS).graph.sinks[0].tensor],
+        "linear-relu-apart": [rewrite(tw.Graph.of(tw.relu(tw.linear(x, w, b))), OPTIMIZATIONS).graph.sinks[0].tensor],
+        "sum-as-selects": [tw.sum(x, 0), tw.sum(x, 1)],
+    }  # fmt: skip
+    return cases[name]
+
+
+def equal(rule, got, expected):
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    if rule.exact or expected.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, expected)
+    else:
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_each_rule_alone_keeps_the_value_of_what_it_matches(name, dtype):
+    rule = RULES[name]
+    for tensor in matching(name, dtype):
+        found = choices(tensor, [rule], Context.of(tw.Graph.of(tensor)))
+        assert found, f"{name} does not match {tensor}"
+        (expected,) = tw.evaluate([tensor])
+        for _, _, option in found:
+            tw.verify(tw.Graph.of(option))
+            equal(rule, tw.evaluate([option])[0], expected)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_each_rule_alone_keeps_the_value_of_random_graphs(name, dtype):
+    count = 0
+    for seed in range(4):
+        made = random_graph(seed + 300, dtype)
+        graph = tw.Graph.of(*(v.tensor for v in made))
+        done = rewrite(graph, [RULES[name]])
+        assert done.complete
+        tw.verify(done.graph)
+        expected = tw.evaluate([v.tensor for v in made])
+        for v, got, want in zip(made, tw.evaluate([s.tensor for s in done.graph.sinks]), expected, strict=True):
+            close(v, got, want)
+        count += len(done.trace)
+    assert count >= 0
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
+def test_random_rewrites_of_random_sharded_graphs(dtype):
+    """Rewritten at random, sharded at random, rewritten again: the same value."""
+    steps = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        made = random_graph(seed + 700, dtype, 6)
+        graph = tw.Graph.of(*(v.tensor for v in made))
+        expected = tw.evaluate([v.tensor for v in made])
+        pick = lambda found, rng=rng: int(rng.integers(-1, len(found)))  # noqa: E731
+        first = rewrite(graph, [*RULES.values()], passes=2, choose=pick)
+        sharded = tw.expand(first.graph, random_partitions(rng, first.graph))
+        last = rewrite(sharded, OPTIMIZATIONS)
+        assert last.complete
+        tw.verify(last.graph)
+        for v, got, want in zip(made, tw.evaluate([s.tensor for s in last.graph.sinks]), expected, strict=True):
+            close(v, got, want)
+        steps += len(first.trace) + len(last.trace)
+    assert steps > 30
+
+
+def test_a_fixed_point_is_reached_and_stays():
+    x, w, b = tensors("float64")
+    graph = tw.Graph.of(tw.relu(x @ w + b) * 2 + 1)
+    done = rewrite(graph, OPTIMIZATIONS)
+    assert done.complete and [o.operator for o in done.graph.operations] == ["linear_relu", "fused"]
+    again = rewrite(done.graph, OPTIMIZATIONS)
+    assert again.graph is done.graph and again.trace == () and again.complete
+
+
+def test_expansions_written_out_and_fused_again():
+    x, w, b = tensors("int64")
+    graph = tw.Graph.of(tw.relu(tw.linear(x, w, b)))
+    done = rewrite_stages(graph, [(EXPANSIONS, 4), (OPTIMIZATIONS, 16)])
+    np.testing.assert_array_equal(tw.evaluate([done.graph.sinks[0].tensor])[0], np.maximum(X @ W + B, 0))
+    assert {s.rule for s in done.trace} >= {"linear", "relu-as-where", "matmul-bias"}
+
+
+def test_ambiguous_expansions_keep_all_choices():
+    x, w, b = tensors("int64")
+    found = choices(tw.linear(x, w, b), [RULES["linear"]])
+    assert [(rule.name, k) for rule, k, _ in found] == [("linear", 0), ("linear", 1)]
+    operators = [{o.operator for o in tw.Graph.of(t).operations} for _, _, t in found]
+    assert operators == [{"matmul", "add"}, {"multiply", "sum", "add"}]
+
+
+def test_precedence_and_recursion_of_local_expansion():
+    x = tw.as_tensor(X)
+    halve = Rule("halve", "exp(x) is exp(x / 2) squared", lambda t, c: None)
+    first = Rule("first", "for the test", lambda t, c: tw.negative(tw.negative(t)) if t is x else None)
+    assert expand_tensor(x, [halve, first]) is tw.negative(tw.negative(x))
+    grow = Rule("grow", "for the test", lambda t, c: tw.negative(tw.negative(t)))
+    assert len(tw.Graph.of(expand_tensor(x, [grow], depth=3)).operations) == 6
+
+
+def test_passes_are_bounded():
+    grow = Rule("grow", "for the test", lambda t, c: tw.negative(tw.negative(t)) if t.ndim == 1 else None)
+    done = rewrite(tw.Graph.of(tw.as_tensor(np.ones(3))), [grow], passes=2)
+    assert not done.complete and len(done.trace) > 0
+
+
+def test_a_trace_replays():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        graph = tw.Graph.of(*(v.tensor for v in random_graph(seed, "int64")))
+        graph = tw.expand(graph, random_partitions(rng, graph))
+        pick = lambda found, rng=rng: int(rng.integers(-1, len(found)))  # noqa: E731
+        done = rewrite(graph, [*RULES.values()], passes=3, choose=pick)
+        assert replay(graph, done.trace, [*RULES.values()]) is done.graph
+        assert rewrite(graph, OPTIMIZATIONS).trace == rewrite(graph, OPTIMIZATIONS).trace
+
+
+def test_a_trace_says_what_happened_where():
+    x, w, b = tensors("float64")
+    done = rewrite(tw.Graph.of(tw.relu(x @ w + b)), OPTIMIZATIONS)
+    assert str(done).splitlines() == [
+        "pass 0, node 11: matmul-bias[0]  <Tensor float64[4, 5] = add> => <Tensor float64[4, 5] = linear>",
+        "pass 0, node 13: linear-relu[0]  <Tensor float64[4, 5] = relu> => <Tensor float64[4, 5] = linear_relu>",
+    ]
+    with pytest.raises(GraphError, match="does not apply"):
+        replay(tw.Graph.of(x + 1), done.trace, OPTIMIZATIONS)
+
+
+def test_shared_values_are_not_computed_twice():
+    x, w, b = tensors("float64")
+    product = x @ w
+    done = rewrite(tw.Graph.of(product + b, tw.exp(product)), OPTIMIZATIONS)
+    assert [o.operator for o in done.graph.operations].count("matmul") == 1
+
+
+def test_no_rewrite_crosses_a_sequence_point():
+    x = tw.as_tensor(X)
+    y = x + 1
+    held = tw.SequencePoint((y.producer,))
+    z = tw.relu(y)
+    graph = tw.Graph((tw.SequencePoint((tw.Sink(z, tw.MemoryTarget()),)), held))
+    done = rewrite(graph, OPTIMIZATIONS)
+    assert y.producer in done.graph.operations and [o.operator for o in done.graph.operations] == ["add", "relu"]
+    plain = tw.negative(tw.negative(x)).producer
+    after = tw.Operation(
+        plain.operator, plain.index, plain.inputs, plain.outputs, plain.parameters, plain.signature, (held,)
+    )
+    late = rewrite(tw.Graph.of(tw.Tensor(after) * 1 * 1), OPTIMIZATIONS)
+    assert any(o.after for o in late.graph.operations) and late.graph.operations[-1].operator == "negative"
+
+
+def test_a_rule_that_changes_the_type_is_refused():
+    bad = Rule("bad", "no law", lambda t, c: t.astype("float32"))
+    with pytest.raises(GraphError, match=r"rule bad: answered float32\[4, 3\] for int64\[4, 3\]"):
+        rewrite(tw.Graph.of(tw.as_tensor(X) + 1), [bad])
+    with pytest.raises(GraphError, match="two rules"):
+        rewrite(tw.Graph.of(tw.as_tensor(X)), [bad, bad])
+
+
+def test_rules_of_others_stand_beside_ours():
+    square = Rule("square", "x ** 2 is x * x", lambda t, c: power_of_two(t), exact=False)
+
+    def power_of_two(t):
+        producer = t.producer
+        if getattr(producer, "operator", "") != "power":
+            return None
+        two = producer.input("x1").producer
+        if getattr(two, "kind", "") != "full" or two.parameter("value") != 2:
+            return None
+        x = producer.input("x0")
+        return tw.multiply(x, x)
+
+    x = tw.as_tensor(X.astype("float64"))
+    done = rewrite(tw.Graph.of(x**2), [square, *OPTIMIZATIONS])
+    assert [o.operator for o in done.graph.operations] == ["multiply"]
+    np.testing.assert_array_equal(tw.evaluate([done.graph.sinks[0].tensor])[0], X.astype("float64") ** 2)
+
+
+def test_a_long_chain_is_fused_without_recursion():
+    y = tw.as_tensor(np.ones(3))
+    for _ in range(300):
+        y = -y
+    done = rewrite(tw.Graph.of(y), [RULES["double-negative"]])
+    assert done.complete and done.graph.operations == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_many_random_rewrites(dtype):
+    for seed in range(2000, 2300):
+        rng = np.random.default_rng(seed)
+        made = random_graph(seed, dtype, 10)
+        graph = tw.Graph.of(*(v.tensor for v in made))
+        pick = lambda found, rng=rng: int(rng.integers(-1, len(found)))  # noqa: E731
+        done = rewrite(graph, [*RULES.values()], passes=3, choose=pick)
+        sharded = tw.verify(tw.expand(done.graph, random_partitions(rng, done.graph)))
+        last = rewrite(sharded, OPTIMIZATIONS)
+        expected = tw.evaluate([v.tensor for v in made])
+        for v, got, want in zip(made, tw.evaluate([s.tensor for s in last.graph.sinks]), expected, strict=True):
+            close(v, got, want)
+        assert last.complete
