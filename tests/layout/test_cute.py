@@ -178,6 +178,15 @@ def test_huge_layouts_are_exact():
     assert wide(np.arange(16)).tolist() == table(wide)
 
 
+def test_long_arrays_agree_with_single_indices():
+    layout = CuteLayout((7, (64, 9), 50), (3, (1000, -2), 64000))
+    values = layout(np.arange(layout.size).reshape(2, -1)).reshape(-1)
+    assert [int(values[i]) for i in range(0, layout.size, 997)] == [layout(i) for i in range(0, layout.size, 997)]
+    assert values.size == layout.size and values.dtype == np.int64
+    wide = CuteLayout((1 << 16, 2), (1 << 50, 1))
+    assert wide(np.arange(1 << 17))[-1] == wide((1 << 17) - 1)
+
+
 # --- shapes and coordinates
 
 

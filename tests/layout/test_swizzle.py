@@ -18,14 +18,17 @@ from tileweave.layout.cute import (
     XorLayout,
     composition,
     downcast,
+    f2_from_core,
     f2_from_layout,
     f2_from_swizzle,
+    f2_to_core,
     f2_to_layout,
     make_layout,
     make_swizzle,
     upcast,
     xor_strides,
 )
+from tileweave.layout.layout import Layout
 
 MANY = [300, pytest.param(10_000, marks=pytest.mark.slow)]
 
@@ -241,3 +244,40 @@ def test_recast_behind_a_swizzle_moves_its_base(count):
         done += 1
         assert np.array_equal(coarse(np.arange(coarse.size)), every[::factor] // factor)
     assert done > count // 4
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_core_layouts_are_linear_axis_by_axis(count):
+    rng = random.Random(4)
+    done = 0
+    for _k in range(count):
+        strides = [
+            {"lane": rng.choice([0, 1, 2, 4]), "reg": rng.choice([0, 1, 2, 8])} for _m in range(rng.randint(1, 3))
+        ]
+        core = Layout(tuple((rng.choice([1, 2, 4]), stride) for stride in strides))
+        values = [core(x) for x in range(core.size)]
+        linear = all(
+            values[x ^ y][axis] == values[x][axis] ^ values[y][axis]
+            for axis in ("lane", "reg")
+            for x in range(core.size)
+            for y in range(core.size)
+        )
+        if not linear:
+            with pytest.raises(NoLayout):
+                f2_from_core(core)
+            continue
+        done += 1
+        maps = f2_from_core(core)
+        assert all(maps[axis](x) == values[x][axis] for axis in maps for x in range(core.size))
+        assert [f2_to_core(maps)(x) for x in range(core.size)] == values
+    assert done > count // 10
+
+
+def test_core_layouts_with_offsets_or_replicas_have_no_linear_map():
+    for core in (Layout(((2, 1),), (), 1), Layout(((2, 1),), ((2, 2),))):
+        with pytest.raises(NoLayout):
+            f2_from_core(core)
+    with pytest.raises(Incongruent):
+        f2_to_core({"a": F2Map.identity(1), "b": F2Map.identity(2)})
+    with pytest.raises(NoLayout):
+        f2_to_core({"a": F2Map((1, 3), 2)})

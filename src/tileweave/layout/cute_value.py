@@ -41,6 +41,7 @@ __all__ = [
     "rank",
     "select_modes",
     "size",
+    "split_digit",
     "tuple_text",
     "weakly_congruent",
     "zip_shape",
@@ -245,6 +246,9 @@ def _compact(shape: Shape) -> Stride:
     return zip_shape(shape, leaves())  # type: ignore[no-any-return]
 
 
+_CHUNK = 1 << 15
+"""How many linear indices are evaluated at once."""
+
 _WIDE = 1 << 62
 """Extents from here on are computed with Python's integers, in object arrays."""
 
@@ -298,11 +302,22 @@ def _dot(crd: Any, shape: Any, stride: Any, where: str) -> Any:
     extents, strides = flat_tuple(shape), flat_tuple(stride)
     last = len(extents) - 1
     for k, (n, d) in enumerate(zip(extents, strides, strict=True)):
-        digit = crd if k == last else crd % n
-        crd = crd if k == last else crd // n
+        digit = crd
+        if k < last:
+            crd, digit = split_digit(crd, n)
         term = _scale(digit, d)
         total = term if total is None else _add(total, term)
     return 0 if total is None else total
+
+
+def split_digit(index: Any, extent: Any) -> tuple[Any, Any]:
+    """``(index // extent, index % extent)`` of a number, an expression or (with one division at most) an array."""
+    if not isinstance(index, np.ndarray) or not isinstance(extent, int) or index.dtype == object:
+        return index // extent, index % extent
+    if not extent & (extent - 1):
+        return index >> (extent.bit_length() - 1), index & (extent - 1)
+    quotient = index // extent
+    return quotient, index - quotient * extent
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -316,8 +331,10 @@ def _scale(digit: Any, stride: Any) -> Any:
             "layout(coordinate)", "coordinate strides take plain integers", legal="integers, one at a time"
         )
     if isinstance(digit, np.ndarray):
-        wide = digit.size and abs(stride) * (int(digit.max()) + 1) >= 1 << 57  # 32 such terms still fit 64 bits
-        return digit.astype(object if wide else np.int64, copy=False) * stride
+        if not digit.size or abs(stride) * (int(digit.max()) + 1) < 1 << 57:  # 32 such terms still fit 64 bits
+            narrow = digit.astype(np.int64, copy=False)
+            return narrow if stride == 1 else narrow * stride
+        return digit.astype(object) * stride
     return digit * stride
 
 
@@ -497,6 +514,10 @@ class CuteLayout:
             crd = tuple(crd)
         if crd is None or any(item is _ or item is None for item in flat_tuple(crd)):
             return concat(list(select_modes(crd, self, True)))
+        if isinstance(crd, np.ndarray) and crd.size > _CHUNK:  # piece by piece, within the cache
+            flat = crd.reshape(-1)
+            pieces = [self._at(flat[k : k + _CHUNK]) for k in range(0, flat.size, _CHUNK)]
+            return np.concatenate(pieces).reshape(crd.shape)
         return _dot(crd, self.shape, self.stride, "layout(coordinate)")
 
     def __getitem__(self, mode: int) -> CuteLayout:

@@ -13,6 +13,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, Unproved
 from tileweave.index.expr import Expr, select
 from tileweave.index.simplify import simplify
+from tileweave.layout.cute_value import split_digit
 
 __all__ = [
     "Dim",
@@ -91,8 +92,8 @@ def tuple_index(flat: Any, dims: Sequence[Dim]) -> tuple[Any, ...]:
     """
     out: list[Any] = []
     for n in reversed(dims[1:]):
-        out.append(flat % n)
-        flat = flat // n
+        flat, digit = split_digit(flat, n)
+        out.append(digit)
     out.append(flat)
     return tuple(reversed(out))
 

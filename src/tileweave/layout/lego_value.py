@@ -495,7 +495,10 @@ class GroupBy:
     def apply(self, *index: Any) -> Any:
         """The flat physical number of a logical index."""
         check_index(index, self.dims, "GroupBy.apply(*index)")
-        flat = flat_index(index, self.dims)
+        return self._run(flat_index(index, self.dims))
+
+    def _run(self, flat: Any) -> Any:
+        """The physical number of a row-major flat logical index."""
         for order in reversed(self.orders):
             flat = order._apply(tuple_index(flat, order.dims))
         return flat
@@ -514,8 +517,9 @@ class GroupBy:
         """The physical number of every logical index, as an array of the logical shape."""
         if any(isinstance(n, Expr) for n in self.dims):
             raise LayoutError("GroupBy.table()", "the shape is symbolic", legal="a shape of integers")
-        grid = _grid(self.dims)
-        return np.asarray(self.apply(*grid)).reshape([int(n) for n in self.dims if isinstance(n, int)])
+        size, piece = int(self.size), 1 << 15  # piece by piece, within the cache
+        parts = [self._run(np.arange(k, min(k + piece, size))) for k in range(0, size, piece)]
+        return np.concatenate(parts).reshape([int(n) for n in self.dims if isinstance(n, int)])
 
     def __repr__(self) -> str:
         return f"GroupBy({', '.join(map(repr, (self.dims, *self.orders)))})"

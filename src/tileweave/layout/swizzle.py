@@ -6,7 +6,7 @@ such a map exactly when its size is a power of two and no two of its basis image
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,19 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
 from tileweave.layout.cute_value import CuteLayout, IntTuple, Stride, flat_tuple, make_shape, tuple_text, zip_shape
+from tileweave.layout.exact import normalize
 from tileweave.layout.f2 import MOST_BITS, F2Map
-from tileweave.layout.layout import Coord
+from tileweave.layout.layout import Coord, Iter, Layout
 
 __all__ = [
     "ComposedLayout",
     "F2Map",
     "Swizzle",
     "XorLayout",
+    "f2_from_core",
     "f2_from_layout",
     "f2_from_swizzle",
+    "f2_to_core",
     "f2_to_layout",
     "make_swizzle",
     "xor_strides",
@@ -397,6 +400,51 @@ def f2_to_layout(f: F2Map) -> CuteLayout:
     if len(modes) < 2:
         return CuteLayout(*(modes[0] if modes else (1, 0)))
     return CuteLayout(tuple(n for n, _d in modes), tuple(d for _n, d in modes))
+
+
+def f2_from_core(core: Layout) -> dict[str, F2Map]:
+    """One F2 map per hardware axis, from the bits of the row-major logical index; they exist iff each axis is linear.
+
+    Raises:
+        NoLayout: replicas or an offset (an offset needs an affine term), or an axis that is not linear over F2.
+
+    Example:
+        >>> maps = f2_from_core(Layout(((4, {"lane": 2}), (2, {"reg": 1}))))
+        >>> maps["lane"].columns, maps["reg"].columns
+        ((0, 2, 4), (1, 0, 0))
+
+    Source: own; Triton's linear layouts go the other way, from hardware to logical bits.
+    """
+    where = "f2_from_core(core)"
+    if core.offset or any(it.extent > 1 and it.stride for it in core.replica):
+        raise no_layout(
+            where,
+            "a linear map has one value for each index and sends 0 to 0",
+            inputs={"core": core},
+            legal="no replicas, no offset; keep the offset beside the maps",
+            points=(0,),
+            values=(core(0),),
+            condition="f(0) = 0",
+        )
+    iters = [it for it in reversed(core.shard) if it.extent > 1]
+    extents = tuple(it.extent for it in iters)
+    return {axis: f2_from_layout(CuteLayout(extents, tuple(it.stride[axis] for it in iters))) for axis in core.axes}
+
+
+def f2_to_core(maps: Mapping[str, F2Map]) -> Layout:
+    """The core layout, in normal form, of one F2 map per axis; inverse of `f2_from_core`.
+
+    Raises:
+        Incongruent: maps of different numbers of bits.
+        NoLayout: columns of one map that share a bit, so that XOR is no addition on that axis.
+    """
+    bits = {f.bits for f in maps.values()}
+    if len(bits) != 1:
+        raise Incongruent("f2_to_core(maps)", f"maps of {sorted(bits)} bits", legal="one number of bits for all axes")
+    for f in maps.values():
+        _check_disjoint(f.columns, f, "f2_to_core(maps)")
+    columns = [Coord(tuple((axis, f.columns[j]) for axis, f in maps.items())) for j in range(bits.pop())]
+    return normalize(Layout(tuple(Iter(2, column) for column in reversed(columns))))
 
 
 # --- XOR strides
