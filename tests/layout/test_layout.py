@@ -22,7 +22,7 @@ def as_terms(values, index, axes):
     return tuple(sorted((a, int(c[index])) for a, c in columns.items() if c[index]))
 
 
-@given(layouts(copies=2))
+@given(layouts(copies=2, max_size=60))
 def test_evaluation_agrees_with_the_definition(layout):
     truth = fibres(layout)
     bare = Layout(layout.shard, (), layout.offset)
@@ -53,7 +53,21 @@ def test_coordinates_under_an_admitted_shape_are_row_major():
             assert layout.at([int(c) for c in np.unravel_index(x, shape)], shape) == layout(x)
 
 
-@given(layouts(copies=2))
+def test_arrays_of_coordinates_broadcast():
+    layout = Layout(((4, 1), (6, {"lane": 2})))
+    i, j = np.arange(4)[:, None], np.arange(6)[None, :]
+    found = layout.at((i, j), (4, 6))
+    assert (found["m"] == i + 0 * j).all()
+    assert (found["lane"] == 2 * j + 0 * i).all()
+    assert strided((4, 6), (6, 1)).at((i, 5), (4, 6)).tolist() == [[5], [11], [17], [23]]
+    huge = strided((2**31, 2**32), (2**32, 1))
+    assert huge.at((np.array([2**31 - 1]), 7), (2**31, 2**32)).tolist() == [(2**31 - 1) * 2**32 + 7]
+    for wrong in [(i, 6), (i, -1), (i, 1.5), (i,), (i, np.zeros(6))]:
+        with pytest.raises(LayoutError):
+            layout.at(wrong, (4, 6))
+
+
+@given(layouts(copies=2, max_size=60))
 def test_bounds_span_and_cosize_are_those_of_the_values(layout):
     truth = [dict(terms) for fibre in fibres(layout) for terms in fibre]
     for axis in (*layout.axes, "other"):
@@ -63,7 +77,7 @@ def test_bounds_span_and_cosize_are_those_of_the_values(layout):
         assert layout.cosize(axis) == max(on_axis) + 1
 
 
-@given(layouts(copies=2))
+@given(layouts(copies=2, max_size=60))
 def test_repr_pickle_and_hash_keep_the_value(layout):
     assert eval(repr(layout)) == layout
     assert pickle.loads(pickle.dumps(layout)) == layout

@@ -13,8 +13,8 @@ from math import prod
 
 from tileweave.errors import LayoutError, NotDivisible
 from tileweave.layout.checks import check_shape, need_layouts
+from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import (
-    ZERO,
     Replicas,
     Witness,
     match_ratio,

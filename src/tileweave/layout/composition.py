@@ -18,9 +18,9 @@ import numpy as np
 
 from tileweave.errors import LayoutError
 from tileweave.layout.checks import need_layouts
+from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import (
     BOUND,
-    ZERO,
     Witness,
     carries,
     from_table,
@@ -87,7 +87,10 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     digits = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(outer)]
     zero: Any = 0 if unit else ZERO
     joint = copies + rows if copies else rows
-    found = _no_carry(digits, joint, start, zero) or _by_parts(digits, joint, start, zero)
+    found = _no_carry(digits, joint, start, zero)
+    if found is None:
+        rows = _rows(merge_shard(b.shard), axis, b)
+        found = _by_parts(digits, copies + rows, start, zero)
     if found is None:
         return _by_table(a, b, axis)
     pieces, origin = found

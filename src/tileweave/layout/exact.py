@@ -26,6 +26,7 @@ from tileweave.layout.checks import need_layouts
 from tileweave.layout.integers import divisors
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
+    ZERO,
     Coord,
     CoordLike,
     IntArray,
@@ -56,7 +57,6 @@ BOUND = 1 << 20
 """The greatest number of points (or search states) that an exact search visits before it answers `Undecided`."""
 
 Replicas = Literal["multiset", "set"]
-ZERO = Coord()
 
 
 class Witness(NamedTuple):

@@ -6,15 +6,17 @@ Shapes and linear indices are row-major: the last dimension is fastest.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
-from math import lcm
+from collections.abc import Iterator
+from itertools import chain, count, takewhile
+from math import isqrt, lcm
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.layout.checks import need_layouts
 from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
-from tileweave.layout.cute_solve import left_inverse_modes
-from tileweave.layout.exact import ZERO, Witness, match_ratio, merge_shard, refuse
+from tileweave.layout.coord import ZERO
+from tileweave.layout.cute_solve import integer_solution
+from tileweave.layout.exact import Witness, from_carries, match_ratio, merge_shard, refuse
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
     Coord,
@@ -28,6 +30,12 @@ from tileweave.layout.layout import (
 from tileweave.layout.search import collision
 
 __all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
+
+VALUES = 1 << 12
+"""The greatest value up to which `left_inverse` searches where strides do not nest."""
+
+CHAINS = 1 << 12
+"""The most chains of levels that one such search tries."""
 
 
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
@@ -157,7 +165,7 @@ def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     Source: CuTe's left_inverse, right for gaps that do not divide (own decision).
     """
     where = "left_inverse(layout)"
-    inputs: dict[str, object] = {"layout": layout}
+    inputs = {"layout": layout}
     rows, low, base = _flat_rows(layout, axis, where)
     if low < 0:
         raise LayoutError(where, f"the value {low} is negative", inputs=inputs, legal="values from 0 on")
@@ -167,17 +175,54 @@ def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     nested = _nested_inverse(rows, low, base)
     if nested:
         return nested
-    if low or any(weight < 0 for _, _, weight in rows):
-        raise Undecided(where, "strides that do not nest, with an offset or a sign", inputs=inputs, facts={"bound": 0})
-    ordered = sorted(rows, key=lambda row: row[2])
-    modes = left_inverse_modes([(extent, stride) for stride, extent, _ in ordered], where, inputs)
-    return layout_of(merge_shard(iter_of(n, Coord.of(d)) for n, d in reversed(modes)), (), ZERO)
+    return _search_inverse(layout, axis, where)
+
+
+def _search_inverse(layout: Layout, axis: str, where: str) -> Layout:
+    """The layout through the points (value, index), by an exact search over the chains of its levels.
+
+    For one chain of levels q the coefficients of ``offset + sum of c(q) * floor(y / q)`` solve a linear system over the
+    integers. A chain refined is at least as good, so only chains of primes are tried, and a chain is left as soon as
+    the points below its end have no solution.
+    """
+    inputs = {"layout": layout}
+    top = layout.bounds(axis)[1]
+    if top >= VALUES or layout.size > VALUES:
+        raise Undecided(where, f"values up to {top} pass the search's bound", inputs=inputs, facts={"bound": VALUES})
+    table = layout.table()
+    points = sorted((int(y), x) for x, y in enumerate(table[axis] if isinstance(table, dict) else table))
+    primes = list(takewhile(lambda p: p <= top + 1, _primes()))
+    stack = [[1]]
+    tried = 0
+    while stack:
+        levels = stack.pop()
+        tried += 1
+        if tried > CHAINS:
+            raise Undecided(where, f"more than {CHAINS} chains of levels", inputs=inputs, facts={"bound": CHAINS})
+        for p in reversed(primes):
+            end = levels[-1] * p
+            seen = [(y, x) for y, x in points if y < end]
+            rows = [[1, *(y // q for q in levels)] for y, _ in seen]
+            found = integer_solution(rows, [x for _, x in seen]) if seen else [0] * (len(levels) + 1)
+            if found is None:
+                continue
+            if end > top:
+                iters = from_carries(end, [(q, Coord.of(c)) for q, c in zip(levels, found[1:], strict=True) if c])
+                return layout_of(iters, (), Coord.of(found[0]))
+            stack.append([*levels, end])
+    shown = points[:8]
+    condition = f"no chain of levels takes the values back to the indices ({tried} tried, all that there are)"
+    raise refuse(where, Witness(tuple(x for _, x in shown), tuple(y for y, _ in shown), condition), inputs)
+
+
+def _primes() -> Iterator[int]:
+    return (p for p in count(2) if all(p % q for q in range(2, isqrt(p) + 1)))
 
 
 def _nested_inverse(rows: list[tuple[int, int, int]], low: int, base: int) -> Layout | None:
     """The digits of a value in the radices of the strides, if each stride divides the next and no digit overflows."""
     iters, offset = [], base
-    below = rows[0][0] if rows else 1
+    below = rows[0][0] if rows else low + 1
     if below > 1:
         iters.append(iter_of(below, ZERO))
     for k, (stride, extent, weight) in enumerate(rows):

@@ -11,180 +11,52 @@ proved; the exact decisions need numbers and raise `Unproved` otherwise.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
-from operator import index as as_index
-from typing import Any, Union, cast
+from typing import Any, cast
 
 import numpy as np
 
 from tileweave.errors import LayoutError, Unproved
+from tileweave.layout.coord import (
+    DEFAULT_AXIS,
+    ZERO,
+    Coord,
+    CoordLike,
+    IntArray,
+    Terms,
+    coord_of_terms,
+    integer,
+    integers,
+)
 from tileweave.layout.symbolic import (
     evaluate_at,
     flatten,
     is_expr,
     least_and_greatest,
-    plain,
     require_positive,
     simple,
 )
 
 __all__ = [
     "DEFAULT_AXIS",
+    "ZERO",
     "Coord",
+    "CoordLike",
+    "IntArray",
     "Iter",
     "Layout",
+    "Terms",
     "coord_of_terms",
+    "integers",
+    "is_symbolic",
     "iter_of",
     "layout_of",
+    "require_numbers",
     "strided",
 ]
-
-DEFAULT_AXIS = "m"
-"""The axis of a stride that names none: memory."""
-
-CoordLike = Union["Coord", int, Mapping[str, int]]
-IntArray = np.ndarray[Any, Any]
-Terms = tuple[tuple[str, int], ...]
-
-
-def _integer(value: object, where: str, what: str) -> int:
-    """A plain int, or an index expression (typed as the int that it stands for), or an error that names the value."""
-    if type(value) is int:
-        return value
-    value = plain(value)
-    if is_expr(value):
-        return cast("int", value)
-    try:
-        return int(as_index(value))  # type: ignore[arg-type]
-    except TypeError:
-        raise LayoutError(where, f"{what} {value!r} is not an integer", legal="an integer") from None
-
-
-def integers(values: Iterable[int], where: str, what: str) -> tuple[int, ...]:
-    """A tuple of plain ints (or index expressions), or an error that names the first value that is none."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise LayoutError(where, f"{values!r} is not a sequence of {what}s", legal="a tuple of integers")
-    return tuple(_integer(v, where, what) for v in values)
-
-
-@dataclass(frozen=True, slots=True)
-class Coord:
-    """A vector over named axes, zero on every axis that it does not name; an element of Axe's module ZA.
-
-    Args:
-        terms: (axis, value) pairs; sorted by axis, zeros dropped, duplicates added up.
-
-    Example:
-        >>> 2 * Coord.of({"lane": 4}) - Coord.of(3)
-        Coord((('lane', 8), ('m', -3)))
-        >>> print(Coord.of({"a": 1, "b": -3}))
-        1@a - 3@b
-
-    Source: Axe, section 2.3.
-    """
-
-    terms: Terms = ()
-
-    def __post_init__(self) -> None:
-        total: dict[str, int] = {}
-        try:
-            for axis, value in self.terms:
-                if not isinstance(axis, str) or not axis.isidentifier():
-                    raise LayoutError("Coord(terms)", f"{axis!r} is not the name of an axis", legal="an identifier")
-                total[axis] = total.get(axis, 0) + _integer(value, "Coord(terms)", f"the value on axis {axis}")
-        except (TypeError, ValueError) as error:
-            if isinstance(error, LayoutError):
-                raise
-            raise LayoutError("Coord(terms)", f"{self.terms!r} is not a list of (axis, value) pairs") from None
-        kept = [(axis, simple(v)) for axis, v in sorted(total.items())]
-        _set_terms(self, tuple((axis, v) for axis, v in kept if is_expr(v) or v))
-
-    def __repr__(self) -> str:
-        return f"Coord({self.terms!r})"
-
-    @classmethod
-    def of(cls, value: CoordLike) -> Coord:
-        """A coordinate from itself, from an integer on the axis ``m``, or from a mapping."""
-        if isinstance(value, Coord):
-            return value
-        if isinstance(value, Mapping):
-            return cls(tuple(value.items()))
-        if is_expr(value):
-            return cls(((DEFAULT_AXIS, value),))
-        try:
-            number = int(as_index(value))
-        except TypeError:
-            raise LayoutError(
-                "Coord.of(value)",
-                f"{value!r} is not a coordinate",
-                legal="an integer, a mapping axis -> integer, a Coord",
-            ) from None
-        return coord_of_terms(((DEFAULT_AXIS, number),)) if number else _ZERO
-
-    def __getitem__(self, axis: str) -> int:
-        for name, value in self.terms:
-            if name == axis:
-                return value
-        return 0
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The axes on which the vector is not zero, sorted."""
-        return tuple(axis for axis, _ in self.terms)
-
-    def __add__(self, other: Coord) -> Coord:
-        mine, theirs = self.terms, other.terms
-        if not theirs:
-            return self
-        if not mine:
-            return other
-        if len(mine) == 1 and len(theirs) == 1 and mine[0][0] == theirs[0][0]:
-            total = mine[0][1] + theirs[0][1]
-            if type(total) is int:
-                return coord_of_terms(((mine[0][0], total),)) if total else _ZERO
-        return Coord(mine + theirs)
-
-    def __sub__(self, other: Coord) -> Coord:
-        return self + -1 * other
-
-    def __rmul__(self, factor: int) -> Coord:
-        if type(factor) is int:
-            return coord_of_terms(tuple((axis, factor * value) for axis, value in self.terms)) if factor else _ZERO
-        return Coord(tuple((axis, factor * value) for axis, value in self.terms))
-
-    def __neg__(self) -> Coord:
-        return -1 * self
-
-    def __bool__(self) -> bool:
-        return bool(self.terms)
-
-    def __str__(self) -> str:
-        text = ""
-        for axis, value in self.terms:
-            positive = is_expr(value) or value > 0
-            term = f"({value})@{axis}" if is_expr(value) else f"{abs(value)}@{axis}"
-            if not text:
-                text = term if positive else f"-{term}"
-            else:
-                text += f" + {term}" if positive else f" - {term}"
-        return text or "0"
-
-
-_set_terms = Coord.__dict__["terms"].__set__
-_new = object.__new__
-
-
-def coord_of_terms(terms: Terms) -> Coord:
-    """A coordinate from terms that are already sorted, unique and not zero; unchecked, for inner loops."""
-    coord = _new(Coord)
-    _set_terms(coord, terms)
-    return coord
-
-
-_ZERO = coord_of_terms(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +80,7 @@ class Iter:
     def __post_init__(self) -> None:
         if type(self.stride) is not Coord:
             _set_stride(self, Coord.of(self.stride))
-        extent = _integer(self.extent, "Iter(extent, stride)", "extent")
+        extent = integer(self.extent, "Iter(extent, stride)", "extent")
         if is_expr(extent):
             require_positive(extent, "Iter(extent, stride)")
         elif extent < 1:
@@ -227,7 +99,7 @@ _set_stride = Iter.__dict__["stride"].__set__
 
 def iter_of(extent: int, stride: Coord) -> Iter:
     """An iter from a positive int and a `Coord`; unchecked, for inner loops."""
-    it = _new(Iter)
+    it = object.__new__(Iter)
     _set_extent(it, extent)
     _set_stride(it, stride)
     return it
@@ -295,7 +167,7 @@ class Layout:
 
     shard: tuple[Iter, ...] = ()
     replica: tuple[Iter, ...] = ()
-    offset: Coord = _ZERO
+    offset: Coord = ZERO
     _plan: _Plan | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -353,7 +225,7 @@ class Layout:
             return self._by_axis(self._at_expr(index))
         if isinstance(index, Sequence):
             return self.at(index, self.extents)
-        return self._at_int(_integer(index, "Layout(index)", "index"))
+        return self._at_int(integer(index, "Layout(index)", "index"))
 
     def _at_int(self, index: int) -> Coord:
         plan = self._plan or _make_plan(self)
@@ -368,7 +240,7 @@ class Layout:
             for extent, stride in plan.digits:
                 total += index % extent * stride
                 index //= extent
-            return coord_of_terms(((plan.axes[0], total),)) if total else _ZERO
+            return coord_of_terms(((plan.axes[0], total),)) if total else ZERO
         sums = dict(self.offset.terms)
         for extent, terms in plan.vectors:
             digit = index % extent
@@ -382,15 +254,18 @@ class Layout:
         """The layout at a coordinate tuple under an admitted shape equals the layout at its row-major linear index.
 
         Args:
-            coords: one integer, or index expression, per dimension of `shape`, ``0 <= coords[i] < shape[i]``.
-            shape: extents whose product is `size`; the last dimension is fastest.
+            coords: per dimension of `shape` one integer, array of integers or index expression, within its extent.
+            shape: extents whose product is `size`; the last dimension is fastest. Arrays broadcast against each other.
 
         Example:
             >>> print(Layout(((6, 1),)).at((1, 2), (2, 3)))
             5@m
         """
         where = "Layout.at(coords, shape)"
-        coords, shape = integers(coords, where, "coordinate"), integers(shape, where, "extent")
+        shape = integers(shape, where, "extent")
+        if isinstance(coords, Sequence) and any(isinstance(c, np.ndarray) for c in coords):
+            return self._at_array(_flatten_arrays(coords, shape, self.size, where))
+        coords = integers(coords, where, "coordinate")
         inputs = {"layout": self, "coords": coords, "shape": shape}
         if len(coords) != len(shape):
             raise LayoutError(where, f"{len(coords)} coordinates for {len(shape)} dimensions", inputs=inputs)
@@ -416,7 +291,7 @@ class Layout:
         return coord[axes[0]] if len(axes) == 1 else {axis: coord[axis] for axis in axes}
 
     def _at_array(self, index: IntArray) -> Any:
-        if index.dtype.kind not in "iu":
+        if index.dtype.kind not in "iu" and not (index.dtype.kind == "O" and self.size >= 1 << 62):
             raise LayoutError("Layout(index)", f"an array of {index.dtype} is no index", legal="an integer dtype")
         _require_table(self, "Layout(index)")
         size = self.size
@@ -453,7 +328,7 @@ class Layout:
         """The offsets that R adds, one per replica, as a multiset."""
         strides = [it.stride for it in self.replica]
         for steps in product(*(range(it.extent) for it in self.replica)):
-            out = _ZERO
+            out = ZERO
             for k, stride in zip(steps, strides, strict=True):
                 out = out + k * stride
             yield out
@@ -529,7 +404,7 @@ _set_plan = Layout.__dict__["_plan"].__set__
 
 def layout_of(shard: tuple[Iter, ...], replica: tuple[Iter, ...], offset: Coord) -> Layout:
     """A layout from values that are already in form (iters, sorted replicas, a `Coord`); unchecked, for inner loops."""
-    layout = _new(Layout)
+    layout = object.__new__(Layout)
     _set_shard(layout, shard)
     _set_replica(layout, replica if len(replica) < 2 else tuple(sorted(replica, key=_replica_key)))
     _set_offset(layout, offset)
@@ -563,6 +438,21 @@ def _require_table(layout: Layout, where: str) -> None:
             legal="an index expression as the index",
             facts={"condition": "extents, strides and offset are numbers"},
         )
+
+
+def _flatten_arrays(coords: Sequence[Any], shape: tuple[int, ...], size: int, where: str) -> IntArray:
+    """The row-major linear indices of arrays of coordinates, each checked against its extent."""
+    if any(map(is_expr, shape)) or prod(shape) != size or len(coords) != len(shape):
+        raise LayoutError(where, f"the shape {shape} does not fit", legal=f"{len(coords)} extents, {size} points")
+    index: Any = 0
+    for c, n in zip(coords, shape, strict=True):
+        column: IntArray = np.asarray(c)
+        if column.dtype.kind not in "iu":
+            raise LayoutError(where, f"coordinates of {column.dtype} are no integers", legal="an integer dtype")
+        if column.size and (column.min() < 0 or column.max() >= n):
+            raise LayoutError(where, f"a coordinate is out of range 0..{n - 1}", inputs={"shape": shape})
+        index = index * n + column.astype(np.int64 if size < 1 << 62 else object)
+    return np.asarray(index)
 
 
 def _dtype(layout: Layout, axis: str) -> type:

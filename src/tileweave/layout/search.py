@@ -19,7 +19,8 @@ import numpy as np
 
 from tileweave.errors import Undecided
 from tileweave.layout.checks import need_layouts
-from tileweave.layout.exact import BOUND, ZERO, Witness, normal_replica, refuse, replica_ratio, undecided
+from tileweave.layout.coord import ZERO
+from tileweave.layout.exact import BOUND, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
     Coord,

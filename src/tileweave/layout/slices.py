@@ -18,7 +18,7 @@ from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.combine import Blocks, cut
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import Witness, carries, merge_shard, refuse, window
-from tileweave.layout.layout import Coord, Iter, Layout, coord_of_terms, integers, iter_of, layout_of
+from tileweave.layout.layout import ZERO, Coord, Iter, Layout, integers, iter_of, layout_of
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
 
@@ -120,13 +120,13 @@ def _box(shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> L
 def _interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[tuple[Iter, ...] | Witness, Coord]:
     """The iters of ``[begin, begin + extent)`` of one block, or the witness, and the value at begin."""
     if extent == size:
-        return block, _ZERO
+        return block, ZERO
     if not block:
-        return (), _ZERO
+        return (), ZERO
     if len(block) == 1:
         stride = block[0].stride
         return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
-    start = _ZERO
+    start = ZERO
     rest = begin
     pitch, turned, aligned = 1, 0, True
     for k in range(len(block) - 1, -1, -1):
@@ -145,9 +145,6 @@ def _interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tu
         head = (iter_of(width, block[turned - 1].stride),) if width > 1 else ()
         return head + block[turned:], start
     return window(carries(block), begin, extent), start
-
-
-_ZERO = coord_of_terms(())
 
 
 def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], begin: Sequence[int]) -> Witness:
