@@ -30,7 +30,7 @@ def matching(name, dtype):
         "idempotent": [tw.relu(tw.relu(x)), tw.absolute(tw.absolute(x))],
         "matmul-bias": [x @ w + b, b + x @ w, tw.matmul(tw.broadcast_to(x, (2, 4, 3)), w) + b],
         "linear-relu": [tw.relu(tw.linear(x, w, b))],
-        "elementwise-chain": [tw.relu(x + 1), (x + 2) * (x - x[0]), tw.where(x > 0, -x, x * x), (x + 1).astype("float32")],
+        "elementwise-chain": [tw.relu(x + 1), (x + 2) * (x - x[0]), tw.where(x > 0, -x, x), (x + 1).astype("float32")],
         "linear": [tw.linear(x, w, b), tw.linear(x[0], w, b)],
         "relu-as-where": [tw.relu(x)],
         "unfused": [rewrite(tw.Graph.of(tw.relu(x + 1) * x), OPTIMIZATIONS).graph.sinks[0].tensor],
@@ -155,9 +155,9 @@ def test_a_trace_says_what_happened_where():
     done = rewrite(tw.Graph.of(tw.relu(x @ w + b)), OPTIMIZATIONS)
     assert str(done).splitlines() == [
         "pass 0, node 11: matmul-bias[0]  <Tensor float64[4, 5] = add> => <Tensor float64[4, 5] = linear>",
-        "pass 0, node 13: linear-relu[0]  <Tensor float64[4, 5] = relu> => <Tensor float64[4, 5] = linear_relu>",
+        "pass 0, node 14: linear-relu[0]  <Tensor float64[4, 5] = relu> => <Tensor float64[4, 5] = linear_relu>",
     ]
-    with pytest.raises(GraphError, match="does not apply"):
+    with pytest.raises(GraphError, match="no node 11"):
         replay(tw.Graph.of(x + 1), done.trace, OPTIMIZATIONS)
 
 

@@ -75,6 +75,8 @@ from tileweave.graph.operators import (
     where,
 )
 from tileweave.graph.reductions import TUPLE_MONOIDS, TupleMonoid, attention_in_parts, reduce_in_parts
+from tileweave.graph.rewrite import Rewritten, Rule, rewrite
+from tileweave.graph.rules import EXPANSIONS, OPTIMIZATIONS
 from tileweave.graph.select import (
     broadcast_to,
     concat,
@@ -90,11 +92,14 @@ from tileweave.graph.select import (
     unsqueeze,
 )
 from tileweave.graph.shard import Partition, expand, partition
+from tileweave.graph.sharding import check_sharding, is_sharding
 from tileweave.graph.text import Explanation, explain
 from tileweave.graph.verify import problems, verify
 from tileweave.graph.windows import average_pool, conv, max_pool, stencil
 
 __all__ = [
+    "EXPANSIONS",
+    "OPTIMIZATIONS",
     "TUPLE_MONOIDS",
     "ArrayData",
     "BlockOperator",
@@ -107,6 +112,8 @@ __all__ = [
     "Node",
     "Operation",
     "Partition",
+    "Rewritten",
+    "Rule",
     "Selector",
     "SequencePoint",
     "Signature",
@@ -128,6 +135,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "check_projections",
+    "check_sharding",
     "concat",
     "conv",
     "divide",
@@ -147,6 +155,7 @@ __all__ = [
     "greater",
     "greater_equal",
     "interleave",
+    "is_sharding",
     "layer_norm",
     "less",
     "less_equal",
@@ -178,6 +187,7 @@ __all__ = [
     "remainder",
     "repeat",
     "resolve",
+    "rewrite",
     "rms_norm",
     "select",
     "sigmoid",

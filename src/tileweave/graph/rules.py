@@ -44,10 +44,11 @@ def _one_view(tensor: Tensor, context: Context) -> Tensor | None:
         return None
     pieces = resolve(tensor, tensor.type.box, lattices=True)
     first = pieces[0]
-    if any((p.origin, p.map, p.fill, p.lattice) != (first.origin, first.map, first.fill, None) for p in pieces):
-        return None
     if first.origin is None:
-        return full(tensor.shape, cast("Any", first.fill), tensor.dtype)
+        same = all(p.origin is None and repr(p.fill) == repr(first.fill) for p in pieces)
+        return full(tensor.shape, cast("Any", first.fill), tensor.dtype) if same else None
+    if any((p.origin, p.map, p.lattice) != (first.origin, first.map, None) for p in pieces):
+        return None
     return view_of(first.origin, tensor.shape, first.map)
 
 

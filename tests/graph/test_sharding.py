@@ -1,0 +1,139 @@
+"""Correct shardings are recognised without running them; a wrong one is named."""
+
+import numpy as np
+import pytest
+from random_graphs import random_graph, random_partitions
+
+from tileweave import graph as tw
+from tileweave.errors import VerifyError
+from tileweave.graph.rewrite import rewrite
+from tileweave.graph.rules import ONE_VIEW
+from tileweave.graph.shard import shard_operation
+from tileweave.graph.sharding import check_sharding, is_sharding
+from tileweave.space import Box
+
+X = tw.as_tensor(np.arange(40.0).reshape(20, 2))
+ADD = tw.add(X, 1.0)
+WHOLE = tw.Graph.of(ADD)
+
+
+def shard(tensor, start, stop):
+    """Rows [start, stop) of an operation over two dimensions."""
+    operation = tensor.producer
+    return tw.Tensor(shard_operation(operation, operation.index.with_range(0, start, stop)))
+
+
+def wrong(graph, whole=WHOLE):
+    with pytest.raises(VerifyError) as caught:
+        check_sharding(graph, whole)
+    assert not is_sharding(graph, whole)
+    return caught.value
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_random_shardings_are_recognised(dtype):
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        graph = tw.Graph.of(*(v.tensor for v in random_graph(seed, dtype, 7)))
+        check_sharding(graph, graph)
+        sharded = tw.expand(graph, random_partitions(rng, graph))
+        check_sharding(sharded, graph)
+        check_sharding(rewrite(sharded, [ONE_VIEW]).graph, graph)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        tw.linear(X, np.ones((2, 3)), np.ones(3)),
+        tw.conv(np.ones((2, 3, 9)), np.ones((4, 3, 3)), np.ones(4), stride=2),
+        tw.softmax(X @ np.ones((2, 5))),
+        tw.attention(np.ones((6, 4)), np.ones((5, 4)), np.ones((5, 3)), causal=True),
+        tw.uniform((9, 4), 3) * 2,
+        rewrite(tw.Graph.of(tw.relu(tw.linear(X, np.ones((2, 3)), np.ones(3)))), list(tw.OPTIMIZATIONS))
+        .graph.sinks[0]
+        .tensor,
+    ],
+)
+def test_shardings_of_every_kind_are_recognised(tensor):
+    graph = tw.Graph.of(tensor)
+    for seed in range(4):
+        check_sharding(tw.expand(graph, random_partitions(np.random.default_rng(seed), graph)), graph)
+    assert is_sharding(graph, graph)
+
+
+def test_blocks_that_add_up_but_do_not_cover_are_found():
+    """Sizes and bounding box agree, [0:5) is written twice and [10:15) never."""
+    good = tw.Graph.of(tw.concat([shard(ADD, 0, 10), shard(ADD, 10, 15), shard(ADD, 15, 20)]))
+    check_sharding(good, WHOLE)
+    bad = tw.Graph.of(tw.concat([shard(ADD, 0, 10), shard(ADD, 0, 5), shard(ADD, 15, 20)]))
+    assert wrong(bad).rule == "cover"
+
+
+def test_blocks_in_the_wrong_order_are_found():
+    assert wrong(tw.Graph.of(tw.concat([shard(ADD, 10, 20), shard(ADD, 0, 10)]))).rule == "cover"
+
+
+def test_a_shard_that_reads_the_wrong_region_is_named():
+    good = shard(ADD, 0, 10).producer
+    (name, _), other = good.inputs
+    bad = tw.Operation(
+        good.operator, good.index, ((name, X[1:11]), other), good.outputs, good.parameters, good.signature
+    )
+    error = wrong(tw.Graph.of(tw.concat([tw.Tensor(bad), shard(ADD, 10, 20)])))
+    assert error.rule == "shard" and "input x0 is not the region [0:10, 0:2]" in str(error)
+    assert "add [0:10, 0:2]" in error.path
+
+
+def test_another_operator_or_signature_is_named():
+    error = wrong(tw.Graph.of(tw.concat([shard(tw.multiply(X, 1.0), 0, 10), shard(ADD, 10, 20)])))
+    assert error.rule == "shard" and "no operation of the whole graph is a multiply" in str(error)
+    bare = tw.Operation("add", ADD.producer.index, ADD.producer.inputs, ADD.producer.outputs)
+    assert wrong(tw.Graph.of(tw.Tensor(bare))).rule == "shard"
+
+
+def test_the_cause_is_named_not_its_consequence():
+    both = tw.exp(ADD)
+    whole = tw.Graph.of(both)
+    bad = tw.concat([shard(tw.subtract(X, 1.0), 0, 10), shard(ADD, 10, 20)])
+    error = wrong(tw.Graph.of(tw.exp(bad)), whole)
+    assert "subtract" in error.path
+
+
+def test_partial_results_must_be_whole_and_of_the_right_monoid():
+    total = tw.sum(X, 0)
+    whole = tw.Graph.of(total)
+    parts = [shard(total, a, b) for a, b in ((0, 5), (5, 20), (5, 10))]
+
+    def combined(reduce, *chosen):
+        return tw.Graph.of(reduce(tw.concat([tw.unsqueeze(p, 0) for p in chosen]), 0))
+
+    check_sharding(combined(tw.sum, *parts[:2]), whole)
+    assert wrong(combined(tw.sum, parts[0], parts[2]), whole).rule == "shard"
+    assert wrong(combined(tw.sum, parts[0], parts[0]), whole).rule == "shard"
+    assert wrong(combined(tw.max, *parts[:2]), whole).rule == "shard"
+    assert wrong(tw.Graph.of(parts[0]), whole).rule == "cover"
+
+
+def test_sinks_correspond():
+    assert wrong(tw.Graph.of(ADD, ADD)).rule == "sinks"
+    assert wrong(tw.Graph.of(tw.Sink(ADD, tw.FileTarget("a.npy", "npy")))).rule == "sinks"
+    assert wrong(tw.Graph.of(ADD[:5])).rule == "sinks"
+
+
+def test_a_lost_sequence_point_is_found():
+    before = tw.SequencePoint((tw.negative(X).producer,))
+    plain = ADD.producer
+    late = tw.Operation(
+        plain.operator, plain.index, plain.inputs, plain.outputs, plain.parameters, plain.signature, (before,)
+    )
+    whole = tw.Graph.of(tw.Tensor(late))
+    check_sharding(tw.expand(whole, {late: tw.partition(late, (4, 1))}), whole)
+    assert "0 sequence points" in str(wrong(WHOLE, whole))
+
+
+def test_different_constants_are_told_apart():
+    whole = tw.Graph.of(tw.concat([X, tw.full((1, 2), 0.0)]) * 2)
+    other = tw.Graph.of(tw.concat([X, tw.full((1, 2), -0.0)]) * 2)
+    check_sharding(whole, whole)
+    assert wrong(other, whole).rule == "shard"
+    assert Box.of((21, 2)) == whole.operations[0].index
