@@ -238,6 +238,7 @@ class _Emitter:
             f"i64 {count}",
             f"ptr {f.at(table, segments)}",
             f"ptr {table}",
+            f"i64 {self.layout.row_panel if side == 'rows' else self.layout.column_panel}",
         )
 
     def products(self, f: Function, memory: str, block: Value) -> tuple[str, Value, Value]:
@@ -284,7 +285,7 @@ class _Emitter:
             self.pack(f, "columns", f.at(packed, f.mul(local, where.column_panel)), v_source, k, table)
 
         if not c.direct_columns:
-            f.loop("%v0", "%v1", pack_column)
+            f.loop("%v0", "%v1", pack_column, step=c.columns.pack_panels)
 
         def row(panel: Value, _: list[str]) -> None:
             local = f.sub(panel, "%r0")

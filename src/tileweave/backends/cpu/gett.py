@@ -16,6 +16,7 @@ from tileweave.backends.cpu.elementwise import fuse
 from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.sides import Contracted, Side
 from tileweave.backends.cpu.target import Target
+from tileweave.backends.cpu.vectors import short_row
 
 __all__ = ["Cut", "cut"]
 
@@ -123,6 +124,10 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> 
     n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
     lanes = _lanes(target, out, n_columns)
     mr, nv = _tile(target, n_rows, n_columns, lanes)
+    grouped = _grouped(column_dims, lanes, column_element, out)
+    if grouped is not None:
+        column_dims, nv = grouped
+        mr, nv = _tile(target, n_rows, n_columns, lanes, (nv,))
     mr = min(mr, n_rows)
     row_lanes = 1
     while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
@@ -203,10 +208,49 @@ def _lanes(target: Target, out: Element, columns: int) -> int:
     return lanes
 
 
-def _tile(target: Target, rows: int, columns: int, lanes: int) -> tuple[int, int]:
+def _grouped(dims: tuple[Dim, ...], lanes: int, operand: Element, out: Element) -> tuple[tuple[Dim, ...], int] | None:
+    """Columns split so that panels can be packed from an operand that is dense in another column axis.
+
+    The first axis, dense in the output, is cut into runs of one vector; the dense one of the operand into runs that
+    are read at once. Their runs come first, so that a few neighbouring panels use every cache line that is read.
+    Returns the axes and the vectors per panel.
+    """
+    width = operand.width_bytes
+    if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
+        return None
+    if dims[0].extent % lanes:
+        return None
+    q = short_row(lanes, out.memory)
+    dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
+    if dense is None:
+        return None
+    options = [
+        (run, vectors)
+        for vectors in (3, 2, 4)
+        for run in range(q, 17, q)
+        if dims[dense].extent % run == 0 and run % vectors == 0
+    ]
+    if not options:
+        return None
+    run, vectors = max(options, key=lambda option: option[0])
+    lane_runs, reads = _halves(dims[0], lanes), _halves(dims[dense], run)
+    rest = [dim for k, dim in enumerate(dims) if k not in (0, dense)]
+    outer = [dim for dim in (lane_runs[1], reads[1]) if dim.extent > 1]
+    # the rest of the operand's dense axis next: its lines and pages are near
+    return (lane_runs[0], reads[0], *reversed(outer), *rest), vectors
+
+
+def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
+    """An axis as runs and the axis over the runs."""
+    return Dim(run, dim.strides), Dim(dim.extent // run, tuple(run * s for s in dim.strides))
+
+
+def _tile(
+    target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...] = (3, 2, 4, 1)
+) -> tuple[int, int]:
     """Rows and vectors of a register tile: the least modelled time per product, edges included."""
     best, least = (1, 1), float("inf")
-    for vectors in (3, 2, 4, 1):
+    for vectors in choices:
         most = (target.registers - vectors - 1) // vectors
         if lanes == 1:
             most = min(most, 8)
@@ -255,6 +299,8 @@ def _blocked(
     row_panels = min(rows.panels, max(1, 2048 // rows.width))
     column_chunks = -(-columns.panels // column_panels)
     direct_rows = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
+    at_once = columns.pack_panels
+    column_panels = max(1, column_panels // at_once) * at_once
     batches = prod(dim.extent for dim in batch)
     work = 2 * batches * rows.total * columns.total * total
     shared = (
@@ -277,6 +323,7 @@ def _blocked(
             else:
                 break
             tasks = batches * -(-rows.panels // row_panels) * -(-columns.panels // column_panels)
+    column_panels = min(columns.panels, -(-column_panels // at_once) * at_once)
     return Cut(
         outer,
         batch,

@@ -14,6 +14,7 @@ Packing copies a block of K times a panel into ``[k][width]`` order, in the type
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tileweave.backends.cpu import vectors
@@ -88,6 +89,22 @@ class Side:
         if not self.dims or self.segments > _MOST_SEGMENTS or self.lanes == 1:
             return False
         return self.dims[0].strides[which] == width_bytes
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the operand is dense in the second axis while every vector is one run of the first."""
+        if len(self.dims) < 2 or self.lanes == 1 or self.operand_dense:
+            return False
+        first, second = self.dims[:2]
+        q = vectors.short_row(self.lanes, self.sums.memory)
+        fits = first.extent == self.lanes and self.width == self.groups * self.lanes
+        dense = second.strides[0] == self.element.width_bytes
+        return fits and dense and second.extent % q == 0 and second.extent % self.groups == 0
+
+    @property
+    def pack_panels(self) -> int:
+        """How many panels are packed at once."""
+        return self.dims[1].extent // self.groups if self.grouped else 1
 
     @property
     def segment_table_bytes(self) -> int:
@@ -239,7 +256,8 @@ def mask_from(f: Function, word: str, lanes: int) -> str:
 
 
 def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
-    """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes)``, which packs one panel of one block.
+    """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes)``, which packs
+    `Side.pack_panels` panels of one block.
 
     Args:
         module: where it is added.
@@ -253,10 +271,12 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
         module,
         name,
         [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
-        + [("ptr", "segments"), ("ptr", "lanes")],
+        + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes")],
     )
     packer = _Packer(f, target, side, contracted, operand)
-    if side.operand_dense:
+    if side.grouped:
+        packer.grouped()
+    elif side.operand_dense:
         packer.dense()
     elif side.lanes > 1 and contracted.dense(operand, side.element.width_bytes):
         packer.transposed()
@@ -330,23 +350,26 @@ class _Packer:
     def lane(self, index: Value) -> str:
         return self.f.load("i64", self.f.at("%lanes", self.f.mul(index, LANE_BYTES)), 8)
 
-    def transposed(self) -> None:
-        """The operand is dense in K: squares are transposed in registers, run by run of the fastest K axis."""
+    def rows_at(self, source: str, places: Sequence[Value], size: int) -> list[str]:
+        """Short rows of the operand, converted."""
         f, side = self.f, self.side
-        size, run_limit = side.lanes, self.contracted.dims[0].extent
+        rows = [vectors.load(f, side.element, size, f.at(source, place)) for place in places]
+        return [convert(f, self.target, row, side.element, side.sums, size) for row in rows]
 
-        def square(k: Value, count: Value) -> None:
-            mask = vectors.mask_below(f, count, size)
+    def transposed(self) -> None:
+        """The operand is dense in K: a few products of all lanes at a time, transposed in registers."""
+        f, side = self.f, self.side
+        q = vectors.short_row(side.lanes, side.sums.memory)
+        limit = self.contracted.dims[0].extent
+        lanes = [self.lane(min(lane, side.width - 1)) for lane in range(side.groups * side.lanes)]
+
+        def square(k: Value) -> None:
             source = self.source(k)
             for group in reversed(range(side.groups)):
-                rows = []
-                for lane in range(size):
-                    index = min(group * size + lane, side.width - 1)
-                    value = vectors.load(f, side.element, size, f.at(source, self.lane(index)), mask)
-                    rows.append(convert(f, self.target, value, side.element, side.sums, size))
-                for t, value in enumerate(vectors.transpose(f, side.sums.memory, rows)):
-                    place = f.add(f.mul(f.add(k, t), self.row_bytes), group * size * side.sums.width_bytes)
-                    f.store(vector(side.sums.memory, size), value, f.at("%into", place), side.sums.width_bytes)
+                rows = self.rows_at(source, lanes[group * side.lanes : (group + 1) * side.lanes], q)
+                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                    place = f.add(f.mul(f.add(k, t), self.row_bytes), group * side.lanes * side.sums.width_bytes)
+                    f.store(vector(side.sums.memory, side.lanes), value, f.at("%into", place), side.sums.width_bytes)
 
         head, inside, done = f.new_label(), f.new_label(), f.new_label()
         before = f.block
@@ -358,29 +381,50 @@ class _Packer:
         f.place(inside)
         run = f.sub("%kcount", k)
         if self.contracted.tabled:
-            run = f.min(run, f.sub(run_limit, f.rem(f.add("%kfirst", k), run_limit)))
-        run = f.min(run, size)
-        square(k, run)
+            run = f.min(run, f.sub(limit, f.rem(f.add("%kfirst", k), limit)))
+        whole = f.compare("sge", run, q)
+        f.when(whole, lambda: square(k), lambda: self.one_product(k))
         f.branch(f"{inside}.end")
         f.place(f"{inside}.end")
-        f.emit(f"{following} = add i64 {k}, {run}")
+        step = f.value(f"select i1 {whole}, i64 {q}, i64 1")
+        f.emit(f"{following} = add i64 {k}, {step}")
         f.branch(head)
         f.place(done)
 
-    def gathered(self) -> None:
-        """Dense nowhere that helps: one element at a time."""
+    def grouped(self) -> None:
+        """The operand is dense in the side's second axis, and a vector is one run of the first: several panels at once."""
         f, side = self.f, self.side
+        q = vectors.short_row(side.lanes, side.sums.memory)
+        stride, base = side.dims[0].strides[0], self.lane(0)
+        width = side.sums.width_bytes
 
         def row(k: Value, _: list[str]) -> None:
-            source = self.source(k)
-            place = f.mul(k, self.row_bytes)
-
-            def one(index: Value, _: list[str]) -> None:
-                value = f.load(side.element.memory, f.at(source, self.lane(index)), side.element.width_bytes)
-                value = convert(f, self.target, value, side.element, side.sums)
-                at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
-                f.store(side.sums.memory, value, at, side.sums.width_bytes)
-
-            f.loop(0, side.width, one)
+            source = f.at(self.source(k), base)
+            for part in range(side.dims[1].extent // q):
+                places = [lane * stride + part * q * side.element.width_bytes for lane in range(side.lanes)]
+                rows = self.rows_at(source, places, q)
+                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                    panel, group = divmod(part * q + t, side.groups)
+                    place = f.add(f.mul("%panelbytes", panel), f.mul(k, self.row_bytes))
+                    into = f.at(f.at("%into", place), group * side.lanes * width)
+                    f.store(vector(side.sums.memory, side.lanes), value, into, width)
 
         f.loop(0, "%kcount", row)
+
+    def gathered(self) -> None:
+        """Dense nowhere that helps: one element at a time."""
+        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k))
+
+    def one_product(self, k: Value) -> None:
+        """One product of all lanes, element by element."""
+        f, side = self.f, self.side
+        source = self.source(k)
+        place = f.mul(k, self.row_bytes)
+
+        def one(index: Value, _: list[str]) -> None:
+            value = f.load(side.element.memory, f.at(source, self.lane(index)), side.element.width_bytes)
+            value = convert(f, self.target, value, side.element, side.sums)
+            at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
+            f.store(side.sums.memory, value, at, side.sums.width_bytes)
+
+        f.loop(0, side.width, one)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Value
 
-__all__ = ["broadcast", "load", "mask_below", "mask_of", "store", "transpose"]
+__all__ = ["broadcast", "load", "mask_of", "short_row", "store", "suffix", "transpose"]
 
 _SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
 
@@ -20,16 +20,6 @@ def suffix(type: str, lanes: int) -> str:
 def mask_of(count: int, lanes: int) -> str:
     """The constant mask of the first ``count`` lanes."""
     return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes)) + ">"
-
-
-def mask_below(f: Function, count: Value, lanes: int) -> str:
-    """The mask of the first ``count`` lanes, the count being known at run time."""
-    if isinstance(count, int):
-        return mask_of(min(count, lanes), lanes)
-    one = f.value(f"insertelement <{lanes} x i64> poison, i64 {count}, i64 0")
-    every = f.value(f"shufflevector <{lanes} x i64> {one}, <{lanes} x i64> poison, <{lanes} x i32> zeroinitializer")
-    numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
-    return f.value(f"icmp slt <{lanes} x i64> {numbers}, {every}")
 
 
 def load(
@@ -86,18 +76,19 @@ def _shuffle(f: Function, type: str, lanes: int, a: str, b: str, indices: Sequen
     return f.value(f"shufflevector {full} {a}, {full} {b}, <{len(indices)} x i32> {mask}")
 
 
-def transpose(f: Function, type: str, rows: Sequence[str]) -> list[str]:
-    """The transpose of a square of lanes x lanes elements, held as one vector per row.
+def transpose(f: Function, type: str, lanes: int, rows: Sequence[str]) -> list[str]:
+    """Short rows stood upright: ``rows[lane]`` has ``q`` elements, the result has ``q`` vectors of ``lanes``.
 
-    Each round exchanges, between rows ``d`` apart, the lanes whose bit ``d`` differs from the row's; after
-    log2(lanes) rounds row and lane have changed places. Rounds of distance 1 and 2 stay within 128 bits.
+    Rows ``r, r + q, r + 2q, ..`` are joined first, which costs little when they come from memory; what remains is the
+    transpose of q x q squares in parallel, log2(q) rounds of shuffles that stay within their part of the vector.
+    ``q`` is a power of two that divides ``lanes``.
     """
-    lanes = len(rows)
-    current = list(rows)
+    q = short_row(lanes, type)
+    current = [_joined(f, type, [rows[r + part * q] for part in range(lanes // q)], q) for r in range(q)]
     distance = 1
-    while distance < lanes:
+    while distance < q:
         following = list(current)
-        for row in range(lanes):
+        for row in range(q):
             if row & distance:
                 continue
             a, b = current[row], current[row + distance]
@@ -108,3 +99,20 @@ def transpose(f: Function, type: str, rows: Sequence[str]) -> list[str]:
         current = following
         distance *= 2
     return current
+
+
+def short_row(lanes: int, type: str) -> int:
+    """How many elements fill 16 bytes, or all lanes where there are fewer."""
+    width = {"double": 8, "i64": 8, "float": 4, "i32": 4, "i16": 2, "i8": 1}[type]
+    return min(lanes, 16 // width)
+
+
+def _joined(f: Function, type: str, parts: Sequence[str], size: int) -> str:
+    """Vectors one after the other in one vector."""
+    current, count = list(parts), size
+    while len(current) > 1:
+        joined = []
+        for a, b in zip(current[::2], current[1::2], strict=True):
+            joined.append(_shuffle(f, type, count, a, b, range(2 * count)))
+        current, count = joined, 2 * count
+    return current[0]
