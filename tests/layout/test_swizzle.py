@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout
+from tileweave.layout import cute
 from tileweave.layout.cute import (
     ComposedLayout,
     CuteLayout,
@@ -281,3 +282,17 @@ def test_core_layouts_with_offsets_or_replicas_have_no_linear_map():
         f2_to_core({"a": F2Map.identity(1), "b": F2Map.identity(2)})
     with pytest.raises(NoLayout):
         f2_to_core({"a": F2Map((1, 3), 2)})
+
+
+def test_swizzled_tiles_divide_slice_and_fill_shapes():
+    atom = ComposedLayout(Swizzle(2, 0, 3), 0, CuteLayout((8, 4), (4, 1)))
+    filled = cute.tile_to_shape(atom, (16, 8))
+    plain = cute.tile_to_shape(atom.inner, (16, 8))
+    assert all(filled(i) == atom.outer(plain(i)) for i in range(128))
+    tiles = cute.zipped_divide(filled, (4, 2))
+    assert all(tiles(i) == atom.outer(cute.zipped_divide(plain, (4, 2))(i)) for i in range(128))
+    assert cute.flat_divide(filled, (4, 2)).shape == cute.flat_divide(plain, (4, 2)).shape
+    row = filled(3, cute._)
+    assert [row(j) for j in range(8)] == [filled(3, j) for j in range(8)]
+    assert cute.slice_(filled, (cute._, 5))(2) == filled(2, 5)
+    assert cute.coalesce(filled)(77) == filled(77) and cute.get(filled, 1).size == 8

@@ -50,7 +50,6 @@ from tileweave.layout.cute_value import (
     CuteLayout,
     E,
     Shape,
-    Underscore,
     _,
     compatible,
     concat,
@@ -65,6 +64,7 @@ from tileweave.layout.cute_value import (
     rank,
     select_modes,
     size,
+    slice_with_offset,
     weakly_congruent,
     zip_shape,
 )
@@ -81,6 +81,7 @@ from tileweave.layout.swizzle import (
     f2_to_core,
     f2_to_layout,
     make_swizzle,
+    through_swizzles,
     xor_strides,
 )
 
@@ -248,6 +249,7 @@ def stride(layout: CuteLayout, *path: int) -> Any:
     return get(layout, *path).stride
 
 
+@through_swizzles
 def get(layout: CuteLayout, *path: int) -> CuteLayout:
     """The sublayout at a path of mode numbers, outermost first.
 
@@ -260,6 +262,7 @@ def get(layout: CuteLayout, *path: int) -> CuteLayout:
     return layout
 
 
+@through_swizzles
 def take(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
     """The modes ``begin .. end - 1`` as a layout."""
     if not 0 <= begin < end <= rank(layout):
@@ -272,6 +275,7 @@ def take(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
     return concat(list(layout)[begin:end], keep=True)
 
 
+@through_swizzles
 def select(layout: CuteLayout, *modes: int) -> CuteLayout:
     """The named modes, in the order named.
 
@@ -282,6 +286,7 @@ def select(layout: CuteLayout, *modes: int) -> CuteLayout:
     return concat([layout[k] for k in modes], keep=True)
 
 
+@through_swizzles
 def group(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
     """The same map with the modes ``begin .. end - 1`` nested into one; linear indices keep their values.
 
@@ -293,6 +298,7 @@ def group(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
     return concat([*modes[:begin], take(layout, begin, end), *modes[end:]], keep=True)
 
 
+@through_swizzles
 def ungroup(layout: CuteLayout, mode: int) -> CuteLayout:
     """The same map with one nested mode opened; inverse of `group`.
 
@@ -306,6 +312,7 @@ def ungroup(layout: CuteLayout, mode: int) -> CuteLayout:
     return concat([*modes[:mode], *inner, *modes[mode + 1 :]], keep=True)
 
 
+@through_swizzles
 def flatten(layout: CuteLayout) -> CuteLayout:
     """The same map without nesting.
 
@@ -318,8 +325,10 @@ def flatten(layout: CuteLayout) -> CuteLayout:
     return new_layout(flat_tuple(layout.shape), flat_tuple(layout.stride))
 
 
-def slice_(layout: CuteLayout, crd: Any) -> CuteLayout:
+def slice_(layout: Any, crd: Any) -> Any:
     """The modes at which the coordinate is `_` (or None), in order; `slice_and_offset` gives the offset of the rest.
+
+    Behind a swizzle the fixed coordinates move into the offset, since the swizzle acts on the sum.
 
     Example:
         >>> print(slice_(CuteLayout((2, (3, 4)), (1, (2, 6))), (1, (_, 2))))
@@ -327,7 +336,9 @@ def slice_(layout: CuteLayout, crd: Any) -> CuteLayout:
 
     Source: CuTe, ``slice``.
     """
-    return concat(list(select_modes(crd, layout, True)))
+    if isinstance(layout, ComposedLayout):
+        return layout.slice(crd)
+    return slice_with_offset(layout, crd)[0]
 
 
 def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
@@ -338,20 +349,14 @@ def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
         >>> print(sliced, offset)
         3:2 13
     """
-    return slice_(layout, crd), layout(_zeroed(crd))
+    return slice_with_offset(layout, crd)
 
 
 slice = slice_
 """CuTe's own name; Python's built-in keeps its name outside this module."""
 
 
-def _zeroed(crd: Any) -> Any:
-    """The coordinate with 0 in place of every `_`."""
-    if isinstance(crd, tuple):
-        return tuple(map(_zeroed, crd))
-    return 0 if crd is None or isinstance(crd, Underscore) else crd
-
-
+@through_swizzles
 def dice(layout: CuteLayout, crd: Any) -> CuteLayout:
     """The modes at which the coordinate is **not** `_`, in order; the complement of `slice_`.
 

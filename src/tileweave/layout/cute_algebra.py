@@ -39,7 +39,7 @@ from tileweave.layout.cute_value import (
 )
 from tileweave.layout.layout import Coord, Iter, Layout
 from tileweave.layout.search import collision
-from tileweave.layout.swizzle import ComposedLayout, Swizzle
+from tileweave.layout.swizzle import ComposedLayout, Swizzle, through_swizzles
 
 __all__ = [
     "Tiler",
@@ -106,6 +106,7 @@ def cosize(layout: CuteLayout | ComposedLayout) -> int:
     return 1 + int(sum(d * (n - 1) for n, d in layout.flat if d > 0))
 
 
+@through_swizzles
 def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
     """The layout with the fewest modes and the same values at all linear indices; unique.
 

@@ -42,7 +42,7 @@ from tileweave.layout.cute_value import (
     zip_shape,
 )
 from tileweave.layout.layout import Coord
-from tileweave.layout.swizzle import ComposedLayout, Swizzle
+from tileweave.layout.swizzle import ComposedLayout, Swizzle, through_swizzles
 
 __all__ = [
     "Cover",
@@ -105,6 +105,7 @@ def _unzip(layout: CuteLayout, tiler: Any) -> CuteLayout:
 # --- divide
 
 
+@through_swizzles
 def logical_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """The layout read tile by tile: mode 0 walks the tile, mode 1 the tiles: ``layout o (tiler, complement(tiler))``.
 
@@ -151,6 +152,7 @@ def _compose_all(layout: CuteLayout, parts: list[CuteLayout]) -> CuteLayout:
     return out
 
 
+@through_swizzles
 def zipped_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`logical_divide` with all tile modes gathered in mode 0 and all rest modes in mode 1.
 
@@ -167,12 +169,14 @@ def zipped_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     return _unzip(logical_divide(layout, tiler), tiler)
 
 
+@through_swizzles
 def tiled_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`zipped_divide` with the rest modes unpacked: ``((tile), rest0, rest1, ..)``."""
     tile, rest = zipped_divide(layout, tiler)
     return concat([tile, *rest], keep=True)
 
 
+@through_swizzles
 def flat_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`zipped_divide` with both unpacked: ``(tile0, tile1, .., rest0, rest1, ..)``."""
     tile, rest = zipped_divide(layout, tiler)
@@ -399,6 +403,7 @@ def _spread(order: Any, shape: Shape, where: str) -> list[Any]:
     return [order] * len(flat_tuple(shape))
 
 
+@through_swizzles
 def tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> CuteLayout:
     """The block repeated until it fills the shape: mode k runs through the block's mode k, then from block to block.
 

@@ -34,6 +34,7 @@ __all__ = [
     "depth",
     "flat_tuple",
     "idx2crd",
+    "is_free",
     "make_shape",
     "mode_path",
     "new_layout",
@@ -41,6 +42,7 @@ __all__ = [
     "rank",
     "select_modes",
     "size",
+    "slice_with_offset",
     "split_digit",
     "tuple_text",
     "weakly_congruent",
@@ -512,7 +514,7 @@ class CuteLayout:
     def _at(self, crd: Any) -> Any:
         if isinstance(crd, list):
             crd = tuple(crd)
-        if crd is None or any(item is _ or item is None for item in flat_tuple(crd)):
+        if is_free(crd):
             return concat(list(select_modes(crd, self, True)))
         if isinstance(crd, np.ndarray) and crd.size > _CHUNK:  # piece by piece, within the cache
             flat = crd.reshape(-1)
@@ -590,6 +592,24 @@ def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
     return new_layout(shape, stride, flat)
 
 
+def slice_with_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
+    """The modes at which the coordinate is free, and the value of the rest with 0 in the free places."""
+    return concat(list(select_modes(crd, layout, True))), layout(_zeroed(crd))
+
+
+def _zeroed(crd: Any) -> Any:
+    if isinstance(crd, tuple):
+        return tuple(map(_zeroed, crd))
+    return 0 if is_free(crd) else crd
+
+
+def is_free(crd: Any) -> bool:
+    """Whether a coordinate is `_` (or None), or holds one."""
+    if isinstance(crd, tuple):
+        return any(map(is_free, crd))
+    return crd is _ or crd is None
+
+
 def select_modes(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
     """The modes at which `crd` is (not) free, in order; tuples of the coordinate descend."""
     if isinstance(crd, tuple):
@@ -607,8 +627,8 @@ def select_modes(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayou
             else:
                 yield from kept
         return
-    is_free = crd is _ or crd is None
-    if not is_free:
+    stays = is_free(crd)
+    if not stays:
         _check_range(crd, layout.size, "slice_(layout, crd)", layout.shape)
-    if is_free is free:
+    if stays is free:
         yield layout

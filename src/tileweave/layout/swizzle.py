@@ -6,15 +6,26 @@ such a map exactly when its size is a power of two and no two of its basis image
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
-from tileweave.layout.cute_value import CuteLayout, IntTuple, Stride, flat_tuple, make_shape, tuple_text, zip_shape
+from tileweave.layout.cute_value import (
+    CuteLayout,
+    IntTuple,
+    Stride,
+    flat_tuple,
+    is_free,
+    make_shape,
+    slice_with_offset,
+    tuple_text,
+    zip_shape,
+)
 from tileweave.layout.exact import normalize
 from tileweave.layout.f2 import MOST_BITS, F2Map
 from tileweave.layout.layout import Coord, Iter, Layout
@@ -30,6 +41,7 @@ __all__ = [
     "f2_to_core",
     "f2_to_layout",
     "make_swizzle",
+    "through_swizzles",
     "xor_strides",
 ]
 
@@ -201,11 +213,35 @@ class ComposedLayout:
         return 1 + int(np.max(self(np.arange(self.size))))
 
     def __call__(self, *crd: Any) -> Any:
-        """The value at a linear index (first mode fastest) or a coordinate."""
+        """The value at a linear index (first mode fastest) or a coordinate; with `_`, the slice that it leaves."""
+        if any(map(is_free, crd)):
+            return self.slice(crd[0] if len(crd) == 1 else crd)
         return self.outer(self.offset + self.inner(*crd))
+
+    def slice(self, crd: Any) -> ComposedLayout:
+        """The modes at which the coordinate is `_`; the fixed coordinates move into the offset."""
+        if isinstance(self.inner, ComposedLayout):
+            return ComposedLayout(self.outer, self.offset, self.inner.slice(crd))
+        inner, offset = slice_with_offset(self.inner, crd)
+        return ComposedLayout(self.outer, self.offset + offset, inner)
 
     def __str__(self) -> str:
         return f"{self.outer} o {self.offset} o {self.inner}"
+
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+
+def through_swizzles(operation: Operation) -> Operation:
+    """An operation on layouts that, given a `ComposedLayout`, works on the inner layout and keeps the outer one."""
+
+    @wraps(operation)
+    def run(layout: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(layout, ComposedLayout):
+            return replace(layout, inner=run(layout.inner, *args, **kwargs))
+        return operation(layout, *args, **kwargs)
+
+    return cast("Operation", run)
 
 
 def _bounds(layout: CuteLayout | ComposedLayout) -> tuple[int, int]:
