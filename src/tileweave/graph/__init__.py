@@ -2,6 +2,7 @@
 
 from tileweave.graph.assemble import interleave, ones, pad, repeat, stride, zeros
 from tileweave.graph.custom import BlockOperator, block_operator, check_projections
+from tileweave.graph.document import from_json, to_json
 from tileweave.graph.evaluate import evaluate
 from tileweave.graph.functions import (
     argmax,
@@ -148,6 +149,7 @@ __all__ = [
     "explain",
     "flip",
     "floor_divide",
+    "from_json",
     "full",
     "gelu",
     "getitem",
@@ -202,6 +204,7 @@ __all__ = [
     "subtract",
     "sum",
     "tanh",
+    "to_json",
     "topological",
     "transpose",
     "uniform",

@@ -1,0 +1,550 @@
+"""Graphs as JSON: one object per node in topological order, with stable ids; reading gives back the same document.
+
+Arrays in memory are written into the document as base64 of their .npy form, or left out; what was left out is read
+as a source without data. Numbers that JSON lacks are written as objects: ``{"float": "nan"}``.
+
+Source: own; the idea of one flat list of nodes with ids is Tapestry's.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NoReturn, cast
+
+import numpy as np
+
+from tileweave.errors import TileweaveError, VerifyError
+from tileweave.graph.nodes import (
+    ArrayData,
+    FileData,
+    FileTarget,
+    Graph,
+    Hole,
+    MemoryTarget,
+    Node,
+    Operation,
+    Selector,
+    SequencePoint,
+    Signature,
+    Sink,
+    Source,
+    Tensor,
+    TensorType,
+    Value,
+)
+from tileweave.graph.verify import verify
+from tileweave.space import AffineMap, Box, Projection
+
+__all__ = ["FORMAT", "VERSION", "from_json", "schema", "to_json"]
+
+FORMAT = "tileweave.graph"
+VERSION = 1
+
+_LETTERS: dict[type[Node], str] = {
+    Source: "source",
+    Selector: "selector",
+    Operation: "operation",
+    Tensor: "t",
+    Signature: "signature",
+    Sink: "sink",
+    SequencePoint: "point",
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# writing
+
+
+def to_json(graph: Graph, *, arrays: Literal["inline", "omit"] = "inline") -> str:
+    """The graph as a JSON text, one node per line; the same graph gives the same text.
+
+    Args:
+        graph: any graph.
+        arrays: whether the arrays of sources in memory are written into the text, or left out.
+
+    Example:
+        >>> from tileweave.graph import add
+        >>> text = to_json(Graph.of(add(np.ones(3), 1.0)))
+        >>> to_json(from_json(text)) == text
+        True
+    """
+    nodes = [node for node in graph.nodes() if not isinstance(node, Graph)]
+    counts: dict[str, int] = {}
+    names: dict[Node, str] = {}
+    for node in nodes:
+        letter = _LETTERS[type(node)]
+        names[node] = f"{letter}{counts.setdefault(letter, 0)}"
+        counts[letter] += 1
+    lines = [
+        json.dumps({"id": names[node], **_node_data(node, names, arrays)}, allow_nan=False, ensure_ascii=False)
+        for node in nodes
+    ]
+    observed = json.dumps([names[point] for point in graph.points])
+    body = ",\n    ".join(lines)
+    head = f'{{\n  "format": "{FORMAT}",\n  "version": {VERSION},\n'
+    return f'{head}  "nodes": [\n    {body}\n  ],\n  "observe": {observed}\n}}\n'
+
+
+def _node_data(node: Node, names: dict[Node, str], arrays: str) -> dict[str, Any]:
+    match node:
+        case Tensor():
+            return {"kind": "tensor", "producer": names[node.producer], "output": node.output}
+        case Source():
+            data = {"kind": "source", "name": node.name, "type": _type_data(node.type), "data": _data(node, arrays)}
+            return data | {"placement": node.placement}
+        case Selector():
+            return {
+                "kind": "selector",
+                "selector": node.kind,
+                "inputs": [[name, names[x]] for name, x in node.inputs],
+                "type": _type_data(node.out),
+                "parameters": _parameters_data(node.parameters),
+            }
+        case Operation():
+            return {
+                "kind": "operation",
+                "operator": node.operator,
+                "index": {"start": node.index.start, "shape": node.index.shape},
+                "inputs": [[name, names[x]] for name, x in node.inputs],
+                "outputs": [[name, _type_data(kind)] for name, kind in node.outputs],
+                "parameters": _parameters_data(node.parameters),
+                "signature": names[node.signature] if node.signature is not None else None,
+                "after": [names[point] for point in node.after],
+            }
+        case Signature():
+            return {
+                "kind": "signature",
+                "dims": node.dims,
+                "inputs": [[name, _projection_data(p)] for name, p in node.inputs],
+                "outputs": [[name, _projection_data(p)] for name, p in node.outputs],
+                "reductions": [[dim, monoid] for dim, monoid in node.reductions],
+                "costs": [[resource, _value_data(amount)] for resource, amount in node.costs],
+            }
+        case Sink():
+            sink = {"kind": "sink", "tensor": names[node.tensor], "target": _target_data(node)}
+            return sink | {"placement": node.placement}
+        case SequencePoint():
+            return {"kind": "point", "before": [names[item] for item in node.before]}
+        case _:
+            raise VerifyError("to_json(graph)", f"{node!r} is no node of a document", facts={"rule": "json"})
+
+
+def _type_data(kind: TensorType) -> dict[str, Any]:
+    return {"dtype": kind.dtype.name, "shape": kind.shape}
+
+
+def _data(node: Source, arrays: str) -> dict[str, Any]:
+    match node.data:
+        case ArrayData(array) if arrays == "inline" and array.dtype.kind in "biuf":
+            buffer = io.BytesIO()
+            np.save(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
+            return {"kind": "array", "npy": base64.b64encode(buffer.getvalue()).decode("ascii")}
+        case FileData(path, format, key):
+            return {"kind": "file", "path": path, "format": format, "key": key}
+        case _:
+            return {"kind": "none"}
+
+
+def _target_data(node: Sink) -> dict[str, Any]:
+    if isinstance(node.target, FileTarget):
+        target = node.target
+        data = {"kind": "file", "path": target.path, "format": target.format, "key": target.key}
+        return data | {"overwrite": target.overwrite}
+    return {"kind": "memory"}
+
+
+def _projection_data(projection: Projection) -> dict[str, Any]:
+    map = projection.map
+    return {
+        "matrix": map.matrix,
+        "offset": map.offset,
+        "inputs": map.inputs,
+        "shape": projection.shape,
+        "stride": projection.stride,
+    }
+
+
+def _parameters_data(parameters: tuple[tuple[str, Value], ...]) -> list[list[Any]]:
+    return [[name, _value_data(value)] for name, value in parameters]
+
+
+def _value_data(value: Value) -> Any:
+    if isinstance(value, tuple):
+        return [_value_data(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading
+
+
+def from_json(text: str | bytes, *, check: bool = True) -> Graph:
+    """The graph of a document.
+
+    Args:
+        text: as `to_json` writes it.
+        check: whether the graph is verified, too.
+
+    Raises:
+        VerifyError: the text is not JSON, a field is missing, unknown or of another kind, a node refers to one that
+            comes later (which excludes cycles), or, with `check`, a rule is broken. ``path`` says where.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        _refuse("$", f"not a JSON document: {error}", "JSON")
+    place = _Place(data, "$")
+    fields = place.object("format", "version", "nodes", "observe")
+    if fields["format"].value != FORMAT or fields["version"].value != VERSION:
+        _refuse("$", "another format or version", f'"format": "{FORMAT}", "version": {VERSION}')
+    made: dict[str, Node] = {}
+    for item in fields["nodes"].items():
+        name, node = _node(item, made)
+        if name in made:
+            _refuse(f"{item.path}.id", f"two nodes have the id {name!r}", "each id once")
+        made[name] = node
+    points = [_reference(item, made, SequencePoint) for item in fields["observe"].items()]
+    graph = Graph(tuple(cast("list[SequencePoint]", points)))
+    return verify(graph) if check else graph
+
+
+def _refuse(path: str, problem: str, legal: str = "") -> NoReturn:
+    raise VerifyError("from_json(text)", f"{path}: {problem}", legal=legal, facts={"rule": "json", "path": path})
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"the keys {keys} repeat")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+class _Place:
+    """A value in a document and the path to it."""
+
+    def __init__(self, value: Any, path: str) -> None:
+        self.value, self.path = value, path
+
+    def object(self, *fields: str) -> dict[str, _Place]:
+        """The fields of an object, which are exactly these."""
+        if not isinstance(self.value, dict):
+            _refuse(self.path, f"{_short(self.value)} is not an object")
+        for name in fields:
+            if name not in self.value:
+                _refuse(self.path, f"the field {name!r} is missing", ", ".join(fields))
+        for name in self.value:
+            if name not in fields:
+                _refuse(f"{self.path}.{name}", "the field is unknown", ", ".join(fields))
+        return {name: _Place(self.value[name], f"{self.path}.{name}") for name in fields}
+
+    def items(self) -> list[_Place]:
+        """The items of a list."""
+        if not isinstance(self.value, list):
+            _refuse(self.path, f"{_short(self.value)} is not a list")
+        return [_Place(item, f"{self.path}[{k}]") for k, item in enumerate(self.value)]
+
+    def pairs(self) -> Iterator[tuple[_Place, _Place]]:
+        """The items of a list of pairs."""
+        for item in self.items():
+            both = item.items()
+            if len(both) != 2:
+                _refuse(item.path, f"{_short(item.value)} is not a pair")
+            yield both[0], both[1]
+
+    def text(self) -> str:
+        """A string."""
+        if not isinstance(self.value, str):
+            _refuse(self.path, f"{_short(self.value)} is not a text")
+        return self.value
+
+    def integer(self) -> int:
+        """An integer; a bool is none."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            _refuse(self.path, f"{_short(self.value)} is not an integer")
+        return self.value
+
+    def integers(self) -> tuple[int, ...]:
+        """A list of integers."""
+        return tuple(item.integer() for item in self.items())
+
+    def plain(self) -> Value:
+        """A plain value: null, bool, number, text, or a list of such."""
+        if isinstance(self.value, list):
+            return tuple(item.plain() for item in self.items())
+        if isinstance(self.value, dict):
+            name = self.object("float")["float"].text()
+            if name not in ("nan", "inf", "-inf"):
+                _refuse(self.path, f"{name!r} is no such number", "nan, inf, -inf")
+            return float(name)
+        return cast("Value", self.value)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _node(place: _Place, made: dict[str, Node]) -> tuple[str, Node]:
+    if not isinstance(place.value, dict) or not isinstance(place.value.get("kind"), str):
+        _refuse(place.path, "a node without a kind", ", ".join(_READERS))
+    kind = place.value["kind"]
+    if kind not in _READERS:
+        _refuse(f"{place.path}.kind", f"{kind!r} is unknown", ", ".join(_READERS))
+    fields, reader = _READERS[kind]
+    got = place.object("id", "kind", *fields)
+    try:
+        return got["id"].text(), reader(got, made)
+    except VerifyError:
+        raise
+    except TileweaveError as error:
+        _refuse(place.path, str(error).splitlines()[0])
+
+
+def _reference(place: _Place, made: dict[str, Node], *kinds: type[Node]) -> Any:
+    name = place.text()
+    if name not in made:
+        _refuse(place.path, f"there is no node {name!r} before this one", "the id of an earlier node")
+    if not isinstance(made[name], kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        _refuse(place.path, f"node {name!r} is a {type(made[name]).__name__}", wanted)
+    return made[name]
+
+
+def _type(place: _Place) -> TensorType:
+    fields = place.object("dtype", "shape")
+    name = fields["dtype"].text()
+    dtype: np.dtype[Any]
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = _other_dtype(fields["dtype"])
+    shape = fields["shape"].integers()
+    if any(n < 0 for n in shape):
+        _refuse(fields["shape"].path, f"{list(shape)} has a negative extent")
+    return TensorType(shape, dtype)
+
+
+def _other_dtype(place: _Place) -> np.dtype[Any]:
+    """Element types that NumPy knows only through ml_dtypes."""
+    import ml_dtypes
+
+    if place.value != "bfloat16":
+        _refuse(place.path, f"{place.value!r} is not an element type")
+    return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
+
+
+def _inputs(place: _Place, made: dict[str, Node]) -> tuple[tuple[str, Tensor], ...]:
+    return tuple((name.text(), _reference(x, made, Tensor)) for name, x in place.pairs())
+
+
+def _parameters(place: _Place) -> tuple[tuple[str, Value], ...]:
+    return tuple((name.text(), value.plain()) for name, value in place.pairs())
+
+
+def _optional(place: _Place) -> int | None:
+    return None if place.value is None else place.integer()
+
+
+def _read_tensor(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    return Tensor(_reference(got["producer"], made, Source, Selector, Operation), got["output"].text())
+
+
+def _read_source(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    kind = _type(got["type"])
+    data = got["data"]
+    what = data.value.get("kind") if isinstance(data.value, dict) else None
+    held: ArrayData | FileData | Hole
+    if what == "array":
+        held = ArrayData(_array(data.object("kind", "npy")["npy"]))
+    elif what == "file":
+        file = data.object("kind", "path", "format", "key")
+        held = FileData(file["path"].text(), file["format"].text(), file["key"].text())
+    elif what == "none":
+        data.object("kind")
+        held = Hole()
+    else:
+        _refuse(data.path, f"{_short(data.value)} is no data of a source", "array, file, none")
+    return Source(held, kind, got["name"].text(), _optional(got["placement"]))
+
+
+def _array(place: _Place) -> np.ndarray[Any, Any]:
+    try:
+        raw = base64.b64decode(place.text(), validate=True)
+        return cast("np.ndarray[Any, Any]", np.load(io.BytesIO(raw), allow_pickle=False))
+    except (ValueError, EOFError, OSError):
+        _refuse(place.path, "not the base64 of an .npy file")
+
+
+def _read_selector(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    inputs = _inputs(got["inputs"], made)
+    return Selector(got["selector"].text(), inputs, _type(got["type"]), _parameters(got["parameters"]))
+
+
+def _read_operation(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    index = got["index"].object("start", "shape")
+    signature = None if got["signature"].value is None else _reference(got["signature"], made, Signature)
+    return Operation(
+        got["operator"].text(),
+        Box(index["start"].integers(), index["shape"].integers()),
+        _inputs(got["inputs"], made),
+        tuple((name.text(), _type(kind)) for name, kind in got["outputs"].pairs()),
+        _parameters(got["parameters"]),
+        signature,
+        tuple(_reference(item, made, SequencePoint) for item in got["after"].items()),
+    )
+
+
+def _projection(place: _Place) -> Projection:
+    got = place.object("matrix", "offset", "inputs", "shape", "stride")
+    rows = tuple(row.integers() for row in got["matrix"].items())
+    map = AffineMap(rows, got["offset"].integers(), got["inputs"].integer())
+    return Projection(map, got["shape"].integers(), got["stride"].integers())
+
+
+def _read_signature(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    costs = []
+    for name, amount in got["costs"].pairs():
+        value = amount.plain()
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            _refuse(amount.path, f"{_short(amount.value)} is not a number")
+        costs.append((name.text(), value))
+    return Signature(
+        tuple(item.text() for item in got["dims"].items()),
+        tuple((name.text(), _projection(p)) for name, p in got["inputs"].pairs()),
+        tuple((name.text(), _projection(p)) for name, p in got["outputs"].pairs()),
+        tuple((dim.integer(), monoid.text()) for dim, monoid in got["reductions"].pairs()),
+        tuple(costs),
+    )
+
+
+def _read_sink(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    target = got["target"]
+    what = target.value.get("kind") if isinstance(target.value, dict) else None
+    where: MemoryTarget | FileTarget
+    if what == "file":
+        file = target.object("kind", "path", "format", "key", "overwrite")
+        if not isinstance(file["overwrite"].value, bool):
+            _refuse(file["overwrite"].path, f"{_short(file['overwrite'].value)} is not true or false")
+        where = FileTarget(file["path"].text(), file["format"].text(), file["key"].text(), file["overwrite"].value)
+    elif what == "memory":
+        target.object("kind")
+        where = MemoryTarget()
+    else:
+        _refuse(target.path, f"{_short(target.value)} is no target of a sink", "file, memory")
+    return Sink(_reference(got["tensor"], made, Tensor), where, _optional(got["placement"]))
+
+
+def _read_point(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+    return SequencePoint(tuple(_reference(item, made, Operation, Sink) for item in got["before"].items()))
+
+
+_Reader = Callable[[dict[str, _Place], dict[str, Node]], Node]
+_READERS: dict[str, tuple[tuple[str, ...], _Reader]] = {
+    "source": (("name", "type", "data", "placement"), _read_source),
+    "tensor": (("producer", "output"), _read_tensor),
+    "selector": (("selector", "inputs", "type", "parameters"), _read_selector),
+    "signature": (("dims", "inputs", "outputs", "reductions", "costs"), _read_signature),
+    "operation": (
+        ("operator", "index", "inputs", "outputs", "parameters", "signature", "after"),
+        _read_operation,
+    ),
+    "sink": (("tensor", "target", "placement"), _read_sink),
+    "point": (("before",), _read_point),
+}
+"""Kind of a node -> its fields beside id and kind, and what reads them."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# schema
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a document (draft 2020-12): its forms; `from_json` checks references and rules, too."""
+    text = {"type": "string"}
+    extents = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+    integers = {"type": "array", "items": {"type": "integer"}}
+    placement = {"type": ["integer", "null"]}
+    type_ = _object(dtype=text, shape=extents)
+    projection = _object(
+        matrix={"type": "array", "items": integers},
+        offset=integers,
+        inputs={"type": "integer"},
+        shape=extents,
+        stride=integers,
+    )
+    value = {"$ref": "#/$defs/value"}
+    file = {"path": text, "format": text, "key": text}
+    data = [
+        _object(kind={"const": "array"}, npy=text),
+        _object(kind={"const": "file"}, **file),
+        _object(kind={"const": "none"}),
+    ]
+    target = [
+        _object(kind={"const": "file"}, **file, overwrite={"type": "boolean"}),
+        _object(kind={"const": "memory"}),
+    ]
+    fields: dict[str, dict[str, Any]] = {
+        "source": {"name": text, "type": type_, "data": {"oneOf": data}, "placement": placement},
+        "tensor": {"producer": text, "output": text},
+        "selector": {"selector": text, "inputs": _pairs(text), "type": type_, "parameters": _pairs(value)},
+        "signature": {
+            "dims": _list(text),
+            "inputs": _pairs(projection),
+            "outputs": _pairs(projection),
+            "reductions": {"type": "array", "items": _tuple({"type": "integer"}, text)},
+            "costs": _pairs({"anyOf": [{"type": "number"}, {"$ref": "#/$defs/special"}]}),
+        },
+        "operation": {
+            "operator": text,
+            "index": _object(start=integers, shape=extents),
+            "inputs": _pairs(text),
+            "outputs": _pairs(type_),
+            "parameters": _pairs(value),
+            "signature": {"type": ["string", "null"]},
+            "after": _list(text),
+        },
+        "sink": {"tensor": text, "target": {"oneOf": target}, "placement": placement},
+        "point": {"before": _list(text)},
+    }
+    nodes = [_object(id=text, kind={"const": kind}, **own) for kind, own in fields.items()]
+    special = _object(float={"enum": ["nan", "inf", "-inf"]})
+    plain = [{"type": ["null", "boolean", "number", "string"]}, {"$ref": "#/$defs/special"}, _list(value)]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "tileweave graph",
+        **_object(
+            format={"const": FORMAT}, version={"const": VERSION}, nodes=_list({"oneOf": nodes}), observe=_list(text)
+        ),
+        "$defs": {"value": {"anyOf": plain}, "special": special},
+    }
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _tuple(*items: Any) -> dict[str, Any]:
+    return {"type": "array", "prefixItems": list(items), "minItems": len(items), "maxItems": len(items)}
+
+
+def _pairs(value: Any) -> dict[str, Any]:
+    return {"type": "array", "items": _tuple({"type": "string"}, value)}
