@@ -281,6 +281,26 @@ def test_grouped_program_ids_reach_every_row(rows, cols, group):
         assert ids.inv(p) == (first + p % (group * cols) % tall, p % (group * cols) // tall)
 
 
+@pytest.mark.parametrize(("rows", "cols", "group"), [(8, 4, 4), (6, 5, 2), (3, 4, 1)])
+def test_grouped_program_ids_are_a_tiling_where_the_groups_are_whole(rows, cols, group):
+    tiled = TileOrderBy(lego.Col(rows // group, 1), lego.Col(group, cols)).GroupBy((rows, cols))
+    whole = GroupBy((rows, cols), OrderBy(lego.grouped(rows, cols, group)))
+    assert tiled.table().tolist() == whole.table().tolist()
+
+
+def test_grouped_program_ids_with_symbolic_sizes():
+    from tileweave.index import evaluate, simplify, symbol
+
+    M, N = symbol("M", 8, multiple_of=8), symbol("N", 1)
+    ids = TileOrderBy(lego.Col(M // 8, 1), lego.Col(8, N)).GroupBy((M, N))
+    row, column = simplify(ids.inv(symbol("p", 0, M * N)))
+    for m, n in [(8, 3), (24, 5)]:
+        for p in range(m * n):
+            env = {"M": m, "N": n, "p": p}
+            want = GroupBy((m, n), OrderBy(lego.grouped(m, n, 8))).inv(p)
+            assert (evaluate(row, env), evaluate(column, env)) == want
+
+
 @pytest.mark.parametrize("reach", [1, 2])
 def test_brick_stencils_read_the_right_neighbours(reach):
     n, b = 16, 8

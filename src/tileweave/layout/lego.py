@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
-from tileweave.index.expr import Expr
-from tileweave.index.simplify import simplify
+from tileweave.index import Expr, prove
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import normalize, recover
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
@@ -208,8 +207,7 @@ def divides(t: Dim, n: Dim) -> bool:
 
 def always(condition: Expr) -> bool:
     """Whether a condition is proved for all values of its symbols."""
-    out = simplify(condition)
-    return out.op == "true" and bool(out.args[0])
+    return bool(prove(condition))
 
 
 # --- conversions

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
-from tileweave.index.expr import Expr
+from tileweave.index import Expr
 from tileweave.layout.cute_value import positive
 from tileweave.layout.lego_numbers import choose, flat_index, make_dims, tuple_index
 from tileweave.layout.lego_value import GenP, GroupBy, OrderBy, RegP

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
-from tileweave.index.expr import Expr, select
-from tileweave.index.simplify import simplify
+from tileweave.index import Expr, constant_of, select, simplify
 from tileweave.layout.cute_value import split_digit
 
 __all__ = [
@@ -121,9 +120,7 @@ def same_number(a: Any, b: Any, where: str, what: str, inputs: dict[str, object]
 
 def proved_zero(difference: Any) -> bool:
     """Whether an index expression is zero for all values of its symbols, by its normal form."""
-
-    out = simplify(difference)
-    return (isinstance(out, int) and out == 0) or (isinstance(out, Expr) and out.op == "const" and out.args[0] == 0)
+    return constant_of(simplify(difference)) == 0
 
 
 def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str) -> None:

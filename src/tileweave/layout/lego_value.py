@@ -15,7 +15,7 @@ from typing import Any, Union
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
-from tileweave.index.expr import Expr
+from tileweave.index import Expr
 from tileweave.layout.lego_numbers import (
     Dim,
     check_index,
