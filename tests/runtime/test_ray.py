@@ -34,7 +34,7 @@ def run(plan: Any, **options: Any) -> tuple[list[Any], list[Any]]:
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_any_plan_of_any_graph_computes_what_the_graph_means(dtype: str) -> None:
-    for seed in range(8):
+    for seed in range(5):
         values = random_graph(seed, dtype)
         tensors = [value.tensor for value in values]
         plan = random_plan(g.Graph.of(*tensors), machines(3, memory="1GiB"), np.random.default_rng(seed))
@@ -58,22 +58,6 @@ def test_both_runtimes_tell_the_same_events() -> None:
     assert isinstance(events[-1], Done)
     assert max(events[-1].peak_bytes) > 0
     results[0][...] = 0  # a result is the caller's own
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_only_the_part_that_is_read_crosses_machines() -> None:
-    from tileweave.runtime.prepare import prepare
-    from tileweave.runtime.ray import _shipments
-
-    x = g.as_tensor(np.arange(4000.0)) + 1
-    halo = x[1:-1] + x[2:] + x[:-2]
-    plan = rows_plan(halo, machines(4, memory="1GiB"), 4)
-    shipments = _shipments(prepare(plan))
-    crossing = [region for s in shipments for region in s.returned]
-    assert crossing
-    assert sum(region.size for region in crossing) < 40
-    assert all(s.keep for s in shipments if s.job.node is x.producer)
-    np.testing.assert_array_equal(run(plan)[0][0], g.evaluate([halo])[0])
 
 
 @pytest.mark.usefixtures("ray_cluster")

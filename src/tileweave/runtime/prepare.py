@@ -136,6 +136,7 @@ class Job:
         out_bytes: of its block.
         need_bytes: the most that the task holds while it runs, its block included.
         width: how many shards of its step may run at once.
+        seconds: estimated.
         sink: number of the sink among the plan's sinks, or -1.
         hand_over: the stored block may become the result itself, since nobody else holds it.
     """
@@ -155,6 +156,7 @@ class Job:
     out_bytes: int
     need_bytes: int
     width: int
+    seconds: float
     sink: int = -1
     hand_over: bool = False
 
@@ -229,7 +231,7 @@ class _Maker:
         step = self.plan.steps[task.step]
         node = step.node
         fetches = tuple(self._fetch(task, read, name) for read, name in zip(task.reads, _names(task), strict=True))
-        _, temporary, out_bytes = task_cost(self.plan, task, self.tasks)
+        costs, temporary, out_bytes = task_cost(self.plan, task, self.tasks)
         index = task.index
         if step.stage == "combine" and isinstance(node, Operation):
             index = index_of_output(node, "out", task.out)
@@ -250,6 +252,7 @@ class _Maker:
             out_bytes,
             temporary + out_bytes,
             min(step.cuts.count, len(self.plan.machines)),
+            costs.seconds,
             sink,
             isinstance(node, Sink) and self._hands_over(node, step, fetches),
         )

@@ -1,9 +1,9 @@
 """The same plan on a Ray cluster.
 
 Kernels run in Ray workers and blocks stay in Ray's object store. Sources are read and sinks written by this process,
-so files need not be shared, and a sink appears whole or not at all as it does locally. Where only a part of a block
-crosses machines, the task that makes the block cuts the part out, so that no more than the part travels.
-What a killed worker or machine loses is computed again, by Ray, since every task is a function of its inputs.
+so files need not be shared, and a sink appears whole or not at all as it does locally. One Ray task is a unit: jobs
+of one machine in a row (see `tileweave.runtime.units`). What a killed worker or machine loses is computed again, by
+Ray, since every unit is a function of its inputs.
 
 Source: own.
 """
@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import logging
 import os
+import pickle
 import secrets
 import socket
 import sys
@@ -32,7 +33,8 @@ from tileweave.planner import Plan
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.npyfile import slices
-from tileweave.runtime.prepare import Fetch, Job, Part, Prepared, assemble, make_part
+from tileweave.runtime.prepare import Fetch, Job, Part, Prepared, assemble
+from tileweave.runtime.units import Unit, left_bytes, units
 from tileweave.space import Box
 
 __all__ = ["engine", "shutdown"]
@@ -40,7 +42,7 @@ __all__ = ["engine", "shutdown"]
 Array = np.ndarray[Any, Any]
 
 WINDOW = 4
-"""Tasks in flight per core."""
+"""Units in flight per core."""
 MACHINES = 64
 """The least number of machines that a cluster of ours is started for."""
 MAX_RETRIES = 8
@@ -184,89 +186,46 @@ atexit.register(shutdown)
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """One task as a worker sees it: reads refer to the task's arguments, by number.
+    """One job of a unit as a worker sees it.
 
     Args:
+        number: of the task in the plan.
         node: the operation, cut off from the graph that it stands in.
         stage: block, partial or combine.
         index: what `lower.execute` is told.
-        fetches: inputs; `Part.task` is the number of an argument.
+        fetches: inputs; `Part.task` is the number of a block of the unit or of an argument.
         keep: whether the whole block is returned.
-        slices: parts of the block that are returned beside it, as indices of the block.
-        threads: that the kernel may use.
+        given: parts of the block that are returned beside it, as indices of the block.
+        drops: blocks of the unit that are not needed any more.
     """
 
+    number: int
     node: Operation
     stage: str
     index: Box
     fetches: tuple[Fetch, ...]
     keep: bool
-    slices: tuple[Any, ...]
-    threads: int
+    given: tuple[Any, ...]
+    drops: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shipment:
-    """A job, and where its arguments come from.
-
-    Args:
-        job: the job.
-        arguments: (task, k): the k-th value that a task returns, 0 being its block; or (-1 - source, region).
-        keep: whether the whole block is returned.
-        returned: regions of the block that are returned beside it, in coordinates of its tensor.
-        fetches: inputs; `Part.task` is the number of an argument.
-    """
-
-    job: Job
-    arguments: tuple[tuple[int, Any], ...]
-    keep: bool
-    returned: tuple[Box, ...]
-    fetches: tuple[Fetch, ...]
+_Work = tuple[tuple[_Kernel, ...], int]
+"""The kernels of a unit and the threads that they may use."""
 
 
-def _shipments(prepared: Prepared) -> tuple[_Shipment, ...]:
-    """What travels: per block, the regions that other machines read of it and whether it travels or stays whole."""
-    jobs = prepared.jobs
-    returned: list[dict[Box, int]] = [{} for _ in jobs]  # region -> k
-    keep = [False] * len(jobs)
-    arguments: list[dict[tuple[int, Any], int]] = [{} for _ in jobs]
-    fetches: list[tuple[Fetch, ...]] = []
-    for job in jobs:
-        known = arguments[job.number]
-
-        def shipped(part: Part, job: Job = job, known: dict[tuple[int, Any], int] = known) -> Part:
-            if part.task < 0 and part.source < 0:
-                return part
-            hold = part.hold
-            if part.source >= 0:
-                argument: tuple[int, Any] = (-1 - part.source, hold)
-            else:
-                region = part.map.cover(part.box)
-                if jobs[part.task].machine == job.machine or region == hold:
-                    keep[part.task] = True
-                    argument = (part.task, 0)
-                else:
-                    k = returned[part.task].setdefault(region, 1 + len(returned[part.task]))
-                    argument, hold = (part.task, k), region
-            number = known.setdefault(argument, len(known))
-            return make_part(part.box, part.place, part.map, hold, task=number)
-
-        fetches.append(tuple(replace(f, parts=tuple(map(shipped, f.parts))) for f in job.fetches))
-    return tuple(
-        _Shipment(job, tuple(arguments[k]), keep[k], tuple(returned[k]), fetches[k]) for k, job in enumerate(jobs)
-    )
+def _kernels(unit: Unit) -> tuple[_Kernel, ...]:
+    return tuple(_kernel(*one) for one in zip(unit.jobs, unit.keep, unit.given, unit.drops, strict=True))
 
 
-def _kernel(shipment: _Shipment, threads: int) -> _Kernel | None:
-    job = shipment.job
-    if isinstance(job.node, Sink):
-        return None
+def _kernel(job: Job, keep: bool, given: tuple[Box, ...], drops: tuple[int, ...]) -> _Kernel:
     node = job.node
+    if isinstance(node, Sink):
+        raise RunError("run(plan, runtime='ray')", f"task {job.number} stores, which no worker does")
     inputs = tuple((name, Tensor(Source(Hole(), tensor.type, name))) for name, tensor in node.inputs)
     alone = replace(node, inputs=inputs, after=())  # pickling the operation must not drag its graph along
     low = [-a for a in job.out.start]
-    cut = tuple(slices(region.translate(low)) for region in shipment.returned)
-    return _Kernel(alone, job.stage, job.index, shipment.fetches, shipment.keep, cut, threads)
+    cut = tuple(slices(region.translate(low)) for region in given)
+    return _Kernel(job.number, alone, job.stage, job.index, job.fetches, keep, cut, drops)
 
 
 def _foreign_operators(prepared: Prepared) -> list[Operator]:
@@ -290,12 +249,12 @@ def _by_value(cloudpickle: Any, operators: Sequence[Operator]) -> Iterator[None]
             cloudpickle.unregister_pickle_by_value(module)
 
 
-_Table = tuple[tuple[_Kernel | None, ...], list[Operator]]
+_Table = tuple[tuple[_Work | None, ...], list[Operator]]
 _TABLES: OrderedDict[bytes, _Table] = OrderedDict()  # in a worker: the plans that it has seen lately
 
 
-def _table(reference: Any) -> tuple[_Kernel | None, ...]:
-    """The kernels of a plan, fetched once per worker."""
+def _table(reference: Any) -> tuple[_Work | None, ...]:
+    """The work of a plan's units, fetched once per worker."""
     name = reference.binary()
     if name not in _TABLES:
         _TABLES[name] = _load().get(reference)
@@ -309,28 +268,65 @@ def _table(reference: Any) -> tuple[_Kernel | None, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What a worker says of a task: how often it was started, and the bytes that it held."""
+    """What a worker says of a unit: how often it was started, and the most bytes that it held."""
 
     attempts: int
-    held_bytes: int
+    peak_bytes: int
+
+
+class _KernelFailed(Exception):
+    """A kernel raised: the number of its task, and the exception."""
+
+    def __init__(self, number: int, cause: Exception) -> None:
+        super().__init__(number, cause)
+        self.number, self.cause_of_it = number, cause
 
 
 def _work(references: Sequence[Any], number: int, *arrays: Array) -> Any:
-    """One task, in a worker: (note, block?, slices..)."""
-    kernel = _table(references[0])[number]
-    if kernel is None:
-        raise RunError("worker", f"task {number} is no kernel")
-    inputs, held_bytes = {}, 0
+    """One unit, in a worker: (note, what each job gives..)."""
+    work = _table(references[0])[number]
+    if work is None:
+        raise RunError("worker", f"unit {number} is no work for a worker")
+    kernels, threads = work
+    blocks: list[Array | None] = [*(None for _ in kernels), *arrays]
+    out: list[Any] = []
+    held = most = 0
+    for k, kernel in enumerate(kernels):
+        try:
+            block, used = _compute(kernel, blocks, threads)
+        except Exception as error:
+            raise _KernelFailed(kernel.number, _sendable(error)) from error
+        held += block.nbytes
+        most = max(most, held + used)
+        blocks[k] = block
+        out += [block] if kernel.keep else []
+        out += [block[index].copy() for index in kernel.given]
+        for dropped in kernel.drops:
+            gone = blocks[dropped]
+            held -= gone.nbytes if gone is not None and not kernels[dropped].keep else 0
+            blocks[dropped] = None
+    note = _Note(_attempts(), most)
+    return (note, *out) if out else note
+
+
+def _compute(kernel: _Kernel, blocks: Sequence[Array | None], threads: int) -> tuple[Array, int]:
+    """(the block of a job, the bytes that were newly made to read its inputs)."""
+    inputs, used = {}, 0
     for fetch in kernel.fetches:
-        inputs[fetch.name], fresh = assemble(fetch, lambda part: arrays[part.task] if part.task >= 0 else None)
-        held_bytes += fresh
+        inputs[fetch.name], fresh = assemble(fetch, lambda part: blocks[part.task] if part.task >= 0 else None)
+        used += fresh
     with np.errstate(all="ignore"):
-        made = lower.execute(kernel.node, kernel.stage, kernel.index, inputs, threads=kernel.threads)
+        made = lower.execute(kernel.node, kernel.stage, kernel.index, inputs, threads=threads)
     block = np.asarray(made["out"])
-    out: list[Any] = [_Note(_attempts(), held_bytes + block.nbytes)]
-    out += [block] if kernel.keep else []
-    out += [block[index].copy() for index in kernel.slices]
-    return tuple(out) if len(out) > 1 else out[0]
+    return block.copy() if block.base is not None else block, used
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _attempts() -> int:
@@ -376,7 +372,7 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
 class _Run:
     """One run, driven by the thread that asked for it.
 
-    A run that fails lets the few tasks of its window end unseen: in Ray 2.60, a task that ends while it is being
+    A run that fails lets the few units of its window end unseen: in Ray 2.60, a task that ends while it is being
     cancelled aborts this process.
     """
 
@@ -392,101 +388,106 @@ class _Run:
         self.ray = _load()
         self.plan, self.prepared, self.session = plan, prepared, session
         self.sources, self.destinations, self.notify = sources, destinations, notify
-        self.jobs = prepared.jobs
-        if "shipments" not in prepared.extra:
-            prepared.extra["shipments"] = _shipments(prepared)
-        self.shipments: tuple[_Shipment, ...] = prepared.extra["shipments"]
+        self.limits = [machine.memory_bytes for machine in plan.machines.machines]
+        if "units" not in prepared.extra:
+            prepared.extra["units"] = units(prepared, self.limits)
+        self.units: tuple[Unit, ...] = prepared.extra["units"]
         self.table = self._table()
         self.values: dict[tuple[int, Any], Any] = {}  # (task, k) or (-1 - source, region) -> reference or array
-        self.uses = Counter(a for s in self.shipments for a in s.arguments if a[0] < 0)
-        self.flying: dict[Any, Job] = {}  # note reference -> job
-        self.waiting: list[Job] = []  # stores whose inputs are not there yet
-        self.left = [job.readers for job in self.jobs]
-        self.done = [False] * len(self.jobs)
-        self.done_count = 0
-        self.limits = [machine.memory_bytes for machine in plan.machines.machines]
+        self.uses = Counter(a for unit in self.units for a in unit.arguments if a[0] < 0)
+        self.readers = Counter(task for unit in self.units for task in unit.releases)
+        self.left: dict[int, tuple[int, int]] = {}  # task -> (machine, bytes that it left)
+        self.flying: dict[Any, int] = {}  # note reference -> number of the unit
+        self.waiting: list[int] = []  # stores whose inputs are not there yet
+        self.done = [False] * len(self.units)
+        self.tasks_done = 0
         self.promised = [0] * len(self.limits)
         self.held = list(self.promised)
         self.peaks = list(self.promised)
 
     def _table(self) -> Any:
-        """A reference to the plan's kernels in the object store, kept with the plan while the session lasts."""
+        """A reference to the units' work in the object store, kept with the plan while the session lasts."""
         kept = self.prepared.extra.get("table")
         if kept is not None and kept[0] is self.session:
             return kept[1]
-        kernels = tuple(_kernel(s, self._threads(s.job)) for s in self.shipments)
+        work = tuple(None if unit.stores else (_kernels(unit), self._threads(unit)) for unit in self.units)
         operators = _foreign_operators(self.prepared)
         with _by_value(self.ray.cloudpickle, operators):
-            reference = self.ray.put((kernels, operators))
+            reference = self.ray.put((work, operators))
         self.prepared.extra["table"] = (self.session, reference)
         return reference
 
-    def _threads(self, job: Job) -> int:
+    def _threads(self, unit: Unit) -> int:
         if self.session.own:
-            return max(1, self.session.cores // job.width)
-        cores = self.plan.machines.machines[job.machine].cores
-        return max(1, min(cores, self._node(job.machine)[1]))
+            return max(1, self.session.cores // unit.width)
+        cores = self.plan.machines.machines[unit.machine].cores
+        return max(1, min(cores, self._node(unit.machine)[1]))
 
     def _node(self, machine: int) -> tuple[str, int]:
         return self.session.nodes[machine % len(self.session.nodes)]
 
     def run(self) -> tuple[int, ...]:
-        """Submits in plan order, within the window and the machines' memory, until everything is done."""
+        """Submits in order, within the window and the machines' memory, until everything is done."""
         window = WINDOW * self.session.cores
-        head = 0
-        while self.done_count < len(self.jobs):
-            while head < len(self.jobs) and self._may_start(self.jobs[head], window):
-                self._start(self.jobs[head])
+        head = done = 0
+        while done < len(self.units):
+            while head < len(self.units) and self._may_start(self.units[head], window):
+                self._start(head)
                 head += 1
-            ready = [job for job in self.waiting if all(self.done[n] for n in job.needs)]
-            for job in ready:
-                self.waiting.remove(job)
-                self._store(job)
+            ready = [number for number in self.waiting if self._is_ready(self.units[number])]
+            for number in ready:
+                self.waiting.remove(number)
+                self._store(number)
             if self.flying and not ready:
                 self._finish_one()
+                done += 1
+            done += len(ready)
         return tuple(self.peaks)
 
-    def _may_start(self, job: Job, window: int) -> bool:
+    def _is_ready(self, unit: Unit) -> bool:
+        return all(self.done[number] for number in unit.needs)
+
+    def _may_start(self, unit: Unit, window: int) -> bool:
         flying = len(self.flying) + len(self.waiting)
         if not flying:
             return True
-        room = self.promised[job.machine] + job.need_bytes <= self.limits[job.machine]
-        strict = getattr(job.node, "after", ())  # happens-before is not a data dependency that Ray could see
-        return flying < window and room and (not strict or all(self.done[n] for n in job.needs))
+        room = self.promised[unit.machine] + unit.need_bytes <= self.limits[unit.machine]
+        strict = any(getattr(job.node, "after", ()) for job in unit.jobs)  # an order that Ray could not see
+        return flying < window and room and (not strict or self._is_ready(unit))
 
-    def _start(self, job: Job) -> None:
-        self.promised[job.machine] += job.need_bytes
-        if job.sink >= 0:
-            self.waiting.append(job)
+    def _start(self, number: int) -> None:
+        unit = self.units[number]
+        self.promised[unit.machine] += unit.need_bytes
+        if unit.stores:
+            self.waiting.append(number)
             return
-        shipment = self.shipments[job.number]
-        count = 1 + shipment.keep + len(shipment.returned)
-        references = self._remote(job, count).remote([self.table], job.number, *map(self._argument, shipment.arguments))
-        note, *blocks = references if count > 1 else [references]
-        for k, block in enumerate(blocks, start=0 if shipment.keep else 1):
-            self.values[job.number, k] = block
-        self.flying[note] = job
+        results = unit.results
+        remote = self._remote(unit, 1 + len(results))
+        references = remote.remote([self.table], number, *map(self._argument, unit.arguments))
+        note, *given = references if results else [references]
+        self.values.update(zip(results, given, strict=True))
+        self.flying[note] = number
 
-    def _remote(self, job: Job, count: int) -> Any:
+    def _remote(self, unit: Unit, count: int) -> Any:
         known = self.prepared.extra.setdefault("remote", {})
-        key = (self.session, job.machine, count, job.width)
+        key = (self.session, unit.machine, count, unit.width)
         if key not in known:
-            threads = self._threads(job)
-            options: dict[str, Any] = {"num_returns": count, "max_retries": MAX_RETRIES, "num_cpus": threads}
+            options: dict[str, Any] = {"num_returns": count, "max_retries": MAX_RETRIES}
+            options["num_cpus"] = self._threads(unit)
             if self.session.own:
-                options["resources"] = {_resource(job.machine): 1}
+                options["resources"] = {_resource(unit.machine): 1}
             else:
                 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-                options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node(job.machine)[0], soft=True)
+                options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(self._node(unit.machine)[0], soft=True)
             known[key] = self.ray.remote(_work).options(**options)
         return known[key]
 
     def _argument(self, where: tuple[int, Any]) -> Any:
         if where not in self.values:
             region = self.sources[-1 - where[0]](where[1])
-            dense = np.array(region) if region.nbytes <= DIRECT_BYTES else region
-            self.values[where] = dense if region.nbytes <= DIRECT_BYTES else self.ray.put(dense)
+            small = region.nbytes <= DIRECT_BYTES
+            self.values[where] = np.array(region) if small else self.ray.put(region)
         value = self.values[where]
         if where[0] < 0:
             self.uses[where] -= 1
@@ -496,53 +497,66 @@ class _Run:
 
     def _finish_one(self) -> None:
         (note,), _ = self.ray.wait(list(self.flying), num_returns=1)
-        job = self.flying.pop(note)
+        number = self.flying.pop(note)
+        unit = self.units[number]
         try:
             said: _Note = self.ray.get(note)
         except self.ray.exceptions.RayTaskError as error:
-            raise TaskFailed(job) from (error.cause if isinstance(error.cause, Exception) else error)
+            cause = error.cause
+            if isinstance(cause, _KernelFailed):
+                job = next(job for job in unit.jobs if job.number == cause.number)
+                raise TaskFailed(job) from cause.cause_of_it
+            raise TaskFailed(unit.jobs[0]) from (cause if isinstance(cause, Exception) else error)
         except self.ray.exceptions.RayError as error:
-            raise TaskFailed(job) from error
+            raise TaskFailed(unit.jobs[0]) from error
         if said.attempts > 1 and self.notify is not None:
-            self.notify(Retry(job.step, job.shard, job.machine, said.attempts))
-        self._finish(job, said.held_bytes)
+            first = unit.jobs[0]
+            self.notify(Retry(first.step, first.shard, first.machine, said.attempts))
+        self._finish(number, said.peak_bytes)
 
-    def _store(self, job: Job) -> None:
-        shipment = self.shipments[job.number]
+    def _store(self, number: int) -> None:
+        unit = self.units[number]
+        (job,) = unit.jobs
         arrays: dict[int, Array] = {}
 
         def held(part: Part) -> Array | None:
             if part.task < 0:
                 return None
             if part.task not in arrays:
-                value = self._argument(shipment.arguments[part.task])
+                value = self._argument(unit.arguments[part.task - len(unit.jobs)])
                 arrays[part.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
             return arrays[part.task]
 
         try:
-            used = store(replace(job, fetches=shipment.fetches), held, self.destinations[job.sink])
+            used = store(job, held, self.destinations[job.sink])
         except Exception as error:
             raise TaskFailed(job) from error
-        self._finish(job, used)
+        self._finish(number, used)
 
-    def _finish(self, job: Job, used: int) -> None:
-        machine = job.machine
-        self.peaks[machine] = max(self.peaks[machine], self.held[machine] + used)
-        self.promised[machine] -= job.need_bytes
-        if job.sink < 0 and job.readers:
-            self.promised[machine] += job.out_bytes
-            self.held[machine] += job.out_bytes
-        for number in job.releases:
-            self.left[number] -= 1
-            if not self.left[number]:
-                self._free(self.jobs[number])
-        self.done[job.number] = True
-        self.done_count += 1
-        if self.notify is not None:
-            self.notify(Progress(job.step, job.shard, machine, self.done_count, len(self.jobs)))
+    def _finish(self, number: int, most: int) -> None:
+        unit, machine = self.units[number], self.units[number].machine
+        self.peaks[machine] = max(self.peaks[machine], self.held[machine] + most)
+        self.promised[machine] -= unit.need_bytes
+        for job, keep, given in zip(unit.jobs, unit.keep, unit.given, strict=True):
+            size_bytes = left_bytes(job, keep, given)
+            if size_bytes:
+                self.left[job.number] = machine, size_bytes
+                self.promised[machine] += size_bytes
+                self.held[machine] += size_bytes
+        for task in unit.releases:
+            self.readers[task] -= 1
+            if not self.readers[task]:
+                self._free(task)
+        self.done[number] = True
+        for job in unit.jobs:
+            self.tasks_done += 1
+            if self.notify is not None:
+                self.notify(Progress(job.step, job.shard, machine, self.tasks_done, len(self.prepared.jobs)))
 
-    def _free(self, job: Job) -> None:
-        self.promised[job.machine] -= job.out_bytes
-        self.held[job.machine] -= job.out_bytes
-        for k in range(1 + len(self.shipments[job.number].returned)):
-            self.values.pop((job.number, k), None)
+    def _free(self, task: int) -> None:
+        machine, size_bytes = self.left.pop(task, (0, 0))
+        self.promised[machine] -= size_bytes
+        self.held[machine] -= size_bytes
+        k = 0
+        while self.values.pop((task, k), None) is not None or k == 0:
+            k += 1
