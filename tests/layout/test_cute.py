@@ -913,3 +913,26 @@ def test_cute_names_stand_for_the_same_functions():
     assert cute.Layout is CuteLayout and cute.filter is cute.filter_layout and cute.slice is cute.slice_
     missing = [name for name in cute.__all__ if not hasattr(cute, name)]
     assert not missing
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_index_expressions_pass_through_layouts(count):
+    from tileweave.index import evaluate, symbol
+
+    rng = random.Random(20)
+    for _k in range(count):
+        layout = random_layout(rng)
+        expr = layout(symbol("i", 0, layout.size + 1))
+        assert [evaluate(expr, {"i": i}) if not isinstance(expr, int) else expr for i in range(layout.size)] == table(
+            layout
+        )
+
+
+def test_index_expressions_pass_through_swizzles_and_xor_layouts():
+    from tileweave.index import evaluate, symbol
+
+    i = symbol("i", 0, 512)
+    swizzled = cute.ComposedLayout(cute.Swizzle(3, 3, 3), 0, CuteLayout((8, 64), (64, 1)))
+    for layout in (swizzled, cute.xor_strides(swizzled), cute.f2_from_layout(swizzled), cute.Swizzle(2, 1, -3)):
+        expr = layout(i)
+        assert [evaluate(expr, {"i": k}) for k in range(512)] == [layout(k) for k in range(512)]

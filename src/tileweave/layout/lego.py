@@ -207,7 +207,7 @@ def divides(t: Dim, n: Dim) -> bool:
 
 def always(condition: Expr) -> bool:
     """Whether a condition is proved for all values of its symbols."""
-    return bool(prove(condition))
+    return bool(prove(condition, limit=0))
 
 
 # --- conversions
