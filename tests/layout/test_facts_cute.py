@@ -405,3 +405,32 @@ def test_pycute_agrees_where_it_is_right():
         assert values(composition(a, b)) == [theirs(i) for i in range(b.size)]
         agreed += 1
     assert agreed
+
+
+def test_pycute_prints_the_same_layouts_on_powers_of_two():
+    """On compact power-of-two layouts the peer is right, and nesting and order agree too."""
+    pycute = pytest.importorskip("pycute", reason="the peer pycute is not installed")
+    rng = random.Random(2)
+    agreed = 0
+    for _k in range(200):
+        modes = rng.randint(2, 3)
+        layout = cute.make_ordered_layout(
+            tuple(rng.choice([2, 4, 8]) for _m in range(modes)), tuple(rng.sample(range(modes), modes))
+        )
+        step = rng.choice([1, 2])
+        tile = CuteLayout((2, 2), (step, step * rng.choice([2, 4])))
+        theirs, their_tile = pycute.Layout(layout.shape, layout.stride), pycute.Layout(tile.shape, tile.stride)
+        if cute.cosize(tile) > layout.size or layout.size % (cute.complement(tile).size * tile.size):
+            continue
+        pairs = [
+            (composition(layout, tile), pycute.composition(theirs, their_tile)),
+            (cute.complement(tile, layout.size), pycute.complement(their_tile, layout.size)),
+            (cute.logical_divide(layout, tile), pycute.logical_divide(theirs, their_tile)),
+            (cute.logical_product(tile, layout), pycute.logical_product(their_tile, theirs)),
+            (cute.coalesce(layout), pycute.coalesce(theirs)),
+            (cute.right_inverse(layout), pycute.right_inverse(theirs)),
+            (cute.left_inverse(tile), pycute.left_inverse(their_tile)),
+        ]
+        assert all((ours.shape, ours.stride) == (peer.shape, peer.stride) for ours, peer in pairs)
+        agreed += 1
+    assert agreed

@@ -435,7 +435,8 @@ def right_inverse(layout: CuteLayout) -> CuteLayout:
 def left_inverse(layout: CuteLayout) -> CuteLayout:
     """A layout L with ``L(layout(i)) = i`` for all i in [0, size); it exists only for injective layouts.
 
-    Its domain is [0, cosize) or a little more; between the values of `layout` it is arbitrary.
+    Its domain is [0, cosize) or a little more. Values that `layout` skips go to indices from its size on where the
+    gaps are whole runs (as in CuTe), and are arbitrary elsewhere.
 
     Raises:
         NoLayout: two indices (the witness) have the same value, a value is negative, or no layout agrees.
@@ -462,14 +463,28 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
                 condition="values are distinct and not negative",
             )
     if all(not after[1] % before[1] and before[0] * before[1] <= after[1] for before, after in pairwise(moving)):
-        modes: list[Pair] = []
-        for (n, d, step), after in zip(moving, [*moving[1:], None], strict=False):
-            if not modes and d > 1:
-                modes.append((d, 0))
-            modes.append((after[1] // d if after else n, step))
-        return from_modes(coalesce_flat(modes))
+        return from_modes(coalesce_flat(_nested_inverse(moving, layout.size)))
     check_injective(layout, where)
     return from_modes(coalesce_flat(left_inverse_modes(coalesce_flat(layout.flat), where, {"layout": layout})))
+
+
+def _nested_inverse(moving: list[tuple[int, int, int]], size: int) -> list[Pair]:
+    """The left inverse of ascending modes whose strides divide each other.
+
+    Whole gaps between the values get indices from `size` on, in the order of the complement.
+    """
+    modes: list[Pair] = []
+    run = 1
+    for k, (n, d, step) in enumerate(moving):
+        if d > run:
+            modes.append((d // run, size))
+            size *= d // run
+        run = n * d
+        ahead = moving[k + 1][1] if k + 1 < len(moving) else run
+        if ahead % run:  # a gap that is no whole number of runs: the mode itself is lengthened over it
+            n, run = ahead // d, ahead
+        modes.append((n, step))
+    return modes
 
 
 def check_injective(layout: CuteLayout, where: str) -> None:
