@@ -203,6 +203,19 @@ def test_emit_writes_programs_that_read_back(folder, capsys):
     assert from_json(capsys.readouterr().out).tensors[-1].dtype == "INT32"
 
 
+def test_emit_writes_reductions_and_elementwise_operations(folder, capsys):
+    assert main(["teir", "emit", "ij->j", "6x3", "--op", "max", "-o", "max.json"]) == 0
+    assert main(["teir", "run", "max.json", "in0=a.npy", "-o", "out=m.npy", "--interpret"]) == 0
+    np.testing.assert_array_equal(np.load("m.npy"), np.load("a.npy").max(0))
+    assert main(["teir", "emit", "ij,j->ij", "6x3", "3", "--op", "Sub", "-o", "sub.json"]) == 0
+    words = ["in0=a.npy", "in1=m.npy", "-o", "out=s.npy", "--shape", "out=6x3", "--interpret"]
+    assert main(["teir", "run", "sub.json", *words]) == 0
+    np.testing.assert_array_equal(np.load("s.npy"), np.load("a.npy") - np.load("m.npy"))
+    capsys.readouterr()
+    assert main(["teir", "explain", "max.json"]) == 0
+    assert "the document has no kernel for ReduceMax" in capsys.readouterr().out
+
+
 def test_a_tiled_program_computes_the_same(folder, capsys):
     assert main(["teir", "emit", "ij,jk->ik", "130x40", "40x300", "--tiled", "-o", "tiled.json"]) == 0
     rng = np.random.default_rng(1)
@@ -241,6 +254,8 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["emit", "ij,jk->ik", "2x0", "0x5"], "2x0: is no shape"),
         (["emit", "ij->ji", "2x3", "--dtype", "FP8"], "legal  FP64, FP32"),
         (["emit", "ij->ji", "2x3", "--accumulate"], "needs a contraction"),
+        (["emit", "ij->ji", "2x3", "--op", "Sine"], "there is no such elementwise operation"),
+        (["emit", "ij->i", "2x3", "--op", "sum", "--relu"], "are for contractions"),
         (["emit", "i,i->i", "4", "4", "--dtype", "BF16", "--profile", "document"], "tensors: they are named"),
         (["emit", "i,i->i", "4", "4", "-o", "matmul.json"], "exists already"),
     ],

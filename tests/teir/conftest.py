@@ -24,12 +24,13 @@ from tileweave.teir import (
 )
 
 NAMES = ("x", "y", "z")
+OPERATIONS = ("Zero", "Copy", "ReLU", *["Contraction"] * 5, "Add", "Max", "Bias", "Scale", "ReduceSum", "ReduceMax")
 SPACE = 2048  # elements of every buffer; the base lies in the middle
 
 
 def _primitive(rng: random.Random, id: str, axes: list[Axis], free: list[Axis]) -> Primitive:
     """An operation on random tensors that consumes some of the free axes, as its rules allow."""
-    spec = operation(rng.choice(["Zero", "Copy", "ReLU", "Contraction", "Contraction"]))
+    spec = operation(rng.choice(OPERATIONS))
     operands = tuple(rng.choice(NAMES) for _ in range(spec.inputs + 1))
     out = NAMES.index(operands[-1])
     roles: dict[str, list[str]] = {role: [] for role in spec.roles}

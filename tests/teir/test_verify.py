@@ -91,7 +91,7 @@ INVALID: dict[str, tuple[Program, str]] = {
         replace(GOOD, primitives=(*GOOD.primitives, GOOD.primitives[0])),
         "its identifier is used more than once",
     ),
-    "primitive.operation-known": (primitives(GOOD, "zero_sq", operation="One"), "its operation is 'One'"),
+    "primitive.operation-known": (primitives(GOOD, "zero_sq", operation="Two"), "its operation is 'Two'"),
     "primitive.roles": (primitives(GOOD, "zero_sq", axes=(("M", ("s",)),)), "Zero has roles M, N; it lists M"),
     "primitive.axes-exist": (
         primitives(GOOD, "zero_sq", axes=(("M", ("x",)), ("N", ()))),

@@ -115,6 +115,7 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     emit.add_argument("--tiled", action="store_true", help="write the blocking for caches into the schedule")
     emit.add_argument("--accumulate", action="store_true", help="add to what the output holds")
     emit.add_argument("--relu", action="store_true", help="apply ReLU at the end")
+    emit.add_argument("--op", help="sum, prod, max, min, or an elementwise operation such as Add or Exp")
     emit.add_argument("--name", help="name of the program")
     emit.add_argument("-o", "--output", metavar="FILE.json", help="where to write (default: standard output)")
     emit.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
@@ -169,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
-_TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name"}
+_TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op"}
 
 
 def _split(words: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tileweave.errors import BackendError, DtypeError, GraphError, StorageError, Undecided, VerifyError
 from tileweave.layout import strided
 from tileweave.teir import (
+    Invocation,
     Operand,
     Problem,
     Program,
@@ -27,6 +28,8 @@ from tileweave.teir import (
     elementwise_tiles,
     emit_contraction,
     emit_copy,
+    emit_elementwise,
+    emit_reduction,
     emit_relu,
     explain,
     from_json,
@@ -41,6 +44,7 @@ from tileweave.teir import (
 )
 from tileweave.teir.analyse import accesses
 from tileweave.teir.dtypes import DTYPES, width_bytes
+from tileweave.teir.extensions import REDUCTIONS
 from tileweave.teir.text import tree
 
 __all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file"]
@@ -334,7 +338,7 @@ def _runner(program: Program, options: argparse.Namespace) -> Callable[[Mapping[
     try:
         return cpu.compile(program, threads=options.threads).run
     except BackendError as error:
-        legal = error.legal or "--interpret runs every program, slowly"
+        legal = f"{error.legal}; --interpret runs every program, slowly".removeprefix("; ")
         raise BackendError(options.file, error.problem, inputs=error.inputs, legal=legal, facts=error.facts) from None
 
 
@@ -356,9 +360,10 @@ def _timing(program: Program, arrays: Mapping[str, Array], options: argparse.Nam
     text = (
         f"{how}; median {_seconds(median)} of {len(seconds)} calls ({_seconds(min(seconds))}..{_seconds(max(seconds))})"
     )
-    flops = 2 * sum(
-        prod(b - a + 1 for _, (_, a, b) in access.terms) for access in accesses(program) if access.accumulates
-    )
+    operations = {p.id: p.operation for p in program.primitives}
+    called = {node.id: operations[node.primitive] for node in program.nodes if isinstance(node, Invocation)}
+    adds = [a for a in accesses(program) if a.writes and called[a.visit.node.id] == "Contraction"]
+    flops = 2 * sum(prod(high - low + 1 for _, (_, low, high) in access.terms) for access in adds)
     return text + (f", {flops / median / 1e9:.3g} GFLOP/s" if flops else "")
 
 
@@ -394,6 +399,10 @@ def _emitted(options: argparse.Namespace) -> Program:
     operands = [_row_major(shape, options.dtype) for shape in shapes]
     out = _row_major(tuple(extents[letter] for letter in right), out_dtype)
     name = options.name or "_".join([*terms, "to", right]).strip("_")
+    if options.op is not None:
+        if options.accumulate or options.relu:
+            raise GraphError(where, "--accumulate and --relu are for contractions", legal="--op alone")
+        return _extension(options, operands, out, name)
     if len(operands) == 2:
         tiling = contraction_tiles if options.tiled else untiled
         flags = {"accumulate": options.accumulate, "relu": options.relu}
@@ -403,6 +412,15 @@ def _emitted(options: argparse.Namespace) -> Program:
     emit = emit_relu if options.relu else emit_copy
     tiling = elementwise_tiles if options.tiled else untiled
     return emit(operands[0], out, options.equation, tiling=tiling, name=name)
+
+
+def _extension(options: argparse.Namespace, operands: list[Operand], out: Operand, name: str) -> Program:
+    """The program of an extension: a reduction where the output lacks a letter, elementwise otherwise."""
+    if len(operands) == 1 and options.op in REDUCTIONS:
+        tiling = contraction_tiles if options.tiled else untiled
+        return emit_reduction(options.op, operands[0], out, options.equation, tiling=tiling, name=name)
+    tiling = elementwise_tiles if options.tiled else untiled
+    return emit_elementwise(options.op, operands, out, options.equation, tiling=tiling, name=name)
 
 
 def _row_major(shape: tuple[int, ...], dtype: str) -> Operand:

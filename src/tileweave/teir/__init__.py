@@ -4,7 +4,8 @@ from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
 from tileweave.teir.coverage import uninitialised, unwritten
 from tileweave.teir.document import from_json, schema, to_json
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
-from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu, emit_zero
+from tileweave.teir.emit import emit_contraction
+from tileweave.teir.emit_elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
 from tileweave.teir.interpret import interpret, tile_address
 from tileweave.teir.lower import Explanation, eligibility, explain
 from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
@@ -26,6 +27,7 @@ from tileweave.teir.program import (
     TensorSpec,
 )
 from tileweave.teir.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
+from tileweave.teir.terms import Operand
 from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
 from tileweave.teir.verify import Problem, Rule, problems, verify
 
@@ -63,6 +65,8 @@ __all__ = [
     "eligibility",
     "emit_contraction",
     "emit_copy",
+    "emit_elementwise",
+    "emit_reduction",
     "emit_relu",
     "emit_zero",
     "explain",

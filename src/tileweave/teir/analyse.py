@@ -22,7 +22,7 @@ from tileweave.teir.reach import SEARCH_LIMIT, Term, reach
 from tileweave.teir.verify import Problem
 from tileweave.teir.walk import Visit, axes_by_id, index_range, invocations, primitives_by_id, show_path, walk
 
-__all__ = ["Access", "Conflict", "accesses", "byte_bounds", "find_conflict", "out_of_bounds", "races"]
+__all__ = ["Access", "Conflict", "accesses", "byte_bounds", "commute", "find_conflict", "out_of_bounds", "races"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Access:
         visit: the invocation and its path.
         tensor: the operand's name.
         writes: whether the invocation writes it.
-        accumulates: whether it only adds to it, so that two such accesses may change places.
+        accumulates: the monoid by which it only takes values into it, or ``""``; accesses of one monoid may change
+            places.
         offset: bytes from the base, all offsets included.
         terms: per axis, (stride in bytes, least index, greatest index).
         width: bytes per element.
@@ -42,7 +43,7 @@ class Access:
     visit: Visit
     tensor: str
     writes: bool
-    accumulates: bool
+    accumulates: str
     offset: int
     terms: tuple[tuple[Id, Term], ...]
     width: int
@@ -113,7 +114,7 @@ def accesses(program: Program) -> tuple[Access, ...]:
                     visit,
                     name,
                     writes,
-                    writes and spec.reads_output and name not in names[:-1],
+                    spec.monoid if writes and name not in names[:-1] else "",
                     sum(axis.offsets[j] for axis, _, _ in ranges),
                     tuple((axis.id, (axis.strides[j], low, high)) for axis, low, high in ranges),
                     width_bytes(program.tensors[j].dtype),
@@ -184,6 +185,11 @@ def races(program: Program, limit: int = SEARCH_LIMIT) -> Conflict | None:
     return None
 
 
+def commute(a: Access, b: Access) -> bool:
+    """Whether two accesses may change places because both take values into the tensor by one commutative monoid."""
+    return a.accumulates != "" and a.accumulates == b.accumulates
+
+
 def iterations_conflict(
     program: Program,
     found: Collection[Access],
@@ -198,7 +204,7 @@ def iterations_conflict(
         program: well formed.
         found: its `accesses`.
         visit: the iteration node.
-        additions_commute: whether two additions to the same byte count as no conflict.
+        additions_commute: whether two additions to the same byte, or two steps of another monoid, are no conflict.
         limit: of the search.
     """
     node = visit.node
@@ -211,7 +217,7 @@ def iterations_conflict(
         for b in below[k:]:
             if a.tensor != b.tensor or not (a.writes or b.writes):
                 continue
-            if additions_commute and a.accumulates and b.accumulates:
+            if additions_commute and commute(a, b):
                 continue
             for between in ((1, last), (-last, -1)):
                 conflict = find_conflict(a, b, fixed, {node.axis: between}, limit)

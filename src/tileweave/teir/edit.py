@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tileweave.errors import ScheduleError, VerifyError
-from tileweave.teir.analyse import Conflict, accesses, find_conflict
+from tileweave.teir.analyse import Conflict, accesses, commute, find_conflict
 from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Last, Node, Primitive, Program
 from tileweave.teir.text import tree
 from tileweave.teir.verify import verify
@@ -106,7 +106,7 @@ class Edit:
         last = self.axes[axis].extent - 1
         for k, a in enumerate(found):
             for b in found[k:]:
-                if a.tensor != b.tensor or not (a.writes or b.writes) or (a.accumulates and b.accumulates):
+                if a.tensor != b.tensor or not (a.writes or b.writes) or commute(a, b):
                     continue
                 for between in ((1, last), (-last, -1)):
                     conflict = find_conflict(a, b, fixed, {axis: between})

@@ -45,6 +45,8 @@ class OperationSpec:
         step: ``step(inputs, output) -> new output``, on NumPy arrays of points, each in its tensor's own type.
         dtypes: why these element types (inputs first, output last) do not fit, or ``""``.
         document_operands: operand names in the ``document`` profile, inputs first, output last.
+        monoid: the commutative monoid by which the step takes its inputs into the output: sum, prod, max or min. Steps
+            of one monoid may change places. ``""`` for other operations.
     """
 
     name: str
@@ -56,6 +58,7 @@ class OperationSpec:
     step: Step
     dtypes: Callable[[tuple[str, ...]], str]
     document_operands: tuple[str, ...]
+    monoid: str = ""
 
 
 _REGISTRY: dict[str, OperationSpec] = {}
@@ -168,6 +171,7 @@ register(
         _contraction,
         _accumulates_wide,
         ("in0", "in1", "out"),
+        "sum",
     ),
 )
 

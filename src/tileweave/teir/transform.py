@@ -2,7 +2,8 @@
 
 The value is what `interpret` computes: bit by bit on integers, and up to the rounding of a reordered sum otherwise. A
 transform that changes the order of steps first proves that no two steps whose order changes share a byte that one of
-them writes; two additions to the same element may change places. A proof that fails carries its witness.
+them writes; two steps of one commutative monoid, such as two additions, may change places. A proof that fails carries
+its witness.
 
 Source: own; the vocabulary is TEIR's.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tileweave.teir.analyse import accesses, find_conflict, iterations_conflict
+from tileweave.teir.analyse import accesses, commute, find_conflict, iterations_conflict
 from tileweave.teir.edit import Edit, substitute
 from tileweave.teir.primitives import operation
 from tileweave.teir.program import First, Guard, Id, Invocation, Iteration, Last, Program
@@ -165,7 +166,7 @@ def reorder(program: Program, node: Id) -> Program:
     behind = (1, edit.axes[inner.axis].extent - 1)  # .. and after it by the inner
     for a in found:
         for b in found:
-            if a.tensor != b.tensor or not (a.writes or b.writes) or (a.accumulates and b.accumulates):
+            if a.tensor != b.tensor or not (a.writes or b.writes) or commute(a, b):
                 continue
             conflict = find_conflict(a, b, fixed, {outer.axis: ahead, inner.axis: behind})
             if conflict is not None:

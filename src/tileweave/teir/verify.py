@@ -478,7 +478,7 @@ def _primitive_data_type(program: Program) -> Iterator[tuple[str, str]]:
 @_rule(
     "primitive.dtypes",
     "element types fit the operation: ReLU keeps the type, Copy does not turn floating point into integers, "
-    "Contraction accumulates in the widest type of its operands and in FP32 at least",
+    "Contraction accumulates in the widest type of its operands and in FP32 at least; extensions say their own",
     "tileweave",
 )
 def _primitive_dtypes(program: Program) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,142 @@
+"""What an emitter is given: operands of any layout under the letters of an equation, checked, in bytes per letter.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tileweave.errors import GraphError, LayoutError
+from tileweave.layout import DEFAULT_AXIS, Layout
+from tileweave.teir.dtypes import width_bytes
+from tileweave.teir.reach import first_collision
+from tileweave.teir.schedule import Dim, Role
+
+__all__ = [
+    "Operand",
+    "Term",
+    "check_output",
+    "dims_of",
+    "extents_of",
+    "letter_strides",
+    "packed_strides",
+    "parse",
+    "shown",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor as an emitter sees it.
+
+    Args:
+        layout: one iter of D per index, in the order of the letters; strides in elements on the axis ``m``.
+        dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT8.
+    """
+
+    layout: Layout
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of D."""
+        return tuple(it.extent for it in self.layout.shard)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of D in elements."""
+        return tuple(it.stride[DEFAULT_AXIS] for it in self.layout.shard)
+
+    @property
+    def strides_bytes(self) -> tuple[int, ...]:
+        """The strides of D in bytes."""
+        return tuple(stride * width_bytes(self.dtype) for stride in self.strides)
+
+    @property
+    def offset_bytes(self) -> int:
+        """The offset O in bytes."""
+        return self.layout.offset[DEFAULT_AXIS] * width_bytes(self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.layout}"
+
+
+Term = tuple[str, Operand]
+
+
+def parse(where: str, equation: str, inputs: int) -> tuple[list[str], str]:
+    """The letters of each input and of the output; or why the equation is none of so many inputs."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    parts = left.split(",")
+    if not arrow or len(parts) != inputs or not all(letter.isalpha() for letter in "".join([*parts, right])):
+        form = ",".join(["ab", "bc", "cd"][:inputs]) + "->ac"
+        raise GraphError(where, f"{equation!r} is not an equation of {inputs} operand(s)", legal=f"the form {form!r}")
+    if len(set(right)) != len(right):
+        raise GraphError(where, f"the output {right!r} repeats a letter", legal="each letter once in the output")
+    return parts, right
+
+
+def extents_of(where: str, terms: Sequence[Term]) -> dict[str, int]:
+    """The extent of every letter; or why the letters do not fit the operands."""
+    extents: dict[str, int] = {}
+    for letters, operand in terms:
+        if any(axis != DEFAULT_AXIS for it in operand.layout.shard for axis in it.stride.axes) or (
+            set(operand.layout.offset.axes) - {DEFAULT_AXIS}
+        ):
+            raise LayoutError(
+                where, f"a layout leaves the memory axis {DEFAULT_AXIS}", inputs={"layout": operand.layout}
+            )
+        if len(letters) != len(operand.shape):
+            raise GraphError(
+                where, f"{letters!r} does not fit a shape of {len(operand.shape)} indices", inputs=shown(terms)
+            )
+        for letter, extent in zip(letters, operand.shape, strict=True):
+            if extents.setdefault(letter, extent) != extent:
+                problem = f"letter {letter!r} has extents {extents[letter]} and {extent}"
+                raise GraphError(where, problem, inputs=shown(terms), legal="one extent per letter")
+    return extents
+
+
+def shown(terms: Sequence[Term]) -> dict[str, object]:
+    """Operands with their letters, for messages."""
+    return {f"{letters or '()'} ({k})": operand for k, (letters, operand) in enumerate(terms)}
+
+
+def check_output(where: str, output: str, out: Operand) -> None:
+    """Passes an output none of whose elements share a byte."""
+    if out.layout.replica:
+        raise LayoutError(where, "the output is replicated", inputs={"out": out}, legal="one place per element")
+    collision = first_collision(out.shape, out.strides)
+    if collision is not None:
+        problem = f"elements of the output that are {collision} apart in ({','.join(output)}) share memory"
+        raise LayoutError(where, problem, inputs={"out": out}, legal="strides that keep elements apart")
+
+
+def letter_strides(letters: str, operand: Operand) -> dict[str, int]:
+    """Bytes per letter; a repeated letter moves along all its indices at once."""
+    strides: dict[str, int] = {}
+    for letter, stride in zip(letters, operand.strides_bytes, strict=True):
+        strides[letter] = strides.get(letter, 0) + stride
+    return strides
+
+
+def packed_strides(
+    output: str, extents: dict[str, int], strides: dict[str, int], width: int
+) -> tuple[dict[str, int], int]:
+    """Strides without gaps in the order of the output's own, and the bytes that they cover."""
+    packed, size = {}, width
+    for letter in sorted(output, key=lambda c: abs(strides[c])):
+        packed[letter] = size
+        size *= extents[letter]
+    return packed, size
+
+
+def dims_of(extents: dict[str, int], strides: Sequence[dict[str, int]], role: Callable[[str], Role]) -> tuple[Dim, ...]:
+    """One dim per letter of more than one step."""
+    return tuple(
+        Dim(letter, extent, tuple(s.get(letter, 0) for s in strides), role(letter))
+        for letter, extent in extents.items()
+        if extent > 1
+    )
