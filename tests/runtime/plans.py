@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -57,9 +58,17 @@ def _apply(operation: g.Operation, inputs: Mapping[str, Array]) -> dict[str, Arr
     return {"out": x + 1}
 
 
+def _meet(operation: g.Operation, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    PAIR.wait(20)
+    return {"out": inputs["x"] + 1}
+
+
+PAIR = threading.Barrier(2)
+"""Shards of ``meeting`` pass it two at a time."""
 OPERATOR = "test_misbehaving"
 if OPERATOR not in g.operators.OPERATORS:
     register(Operator(OPERATOR, _apply))
+    register(Operator("test_meeting", _meet))
 
 
 def misbehaving(x: g.Tensor, marks: Path, **parameters: int) -> g.Tensor:
@@ -71,13 +80,21 @@ def misbehaving(x: g.Tensor, marks: Path, **parameters: int) -> g.Tensor:
         parameters: milliseconds that a shard takes; ``fails_at``, ``interrupted_at``: first element of a shard.
     """
     marks.mkdir(exist_ok=True)
+    return _elementwise(OPERATOR, x, (("marks", str(marks)), *parameters.items()))
+
+
+def meeting(x: g.Tensor) -> g.Tensor:
+    """``x + 1``, if two shards are computed at the same time."""
+    return _elementwise("test_meeting", x, ())
+
+
+def _elementwise(operator: str, x: g.Tensor, parameters: tuple[tuple[str, Any], ...]) -> g.Tensor:
     rank = x.ndim
     identity = Projection.select(range(rank), rank)
     signature = g.Signature(
         tuple(f"d{k}" for k in range(rank)), (("x", identity),), (("out", identity),), costs=(("flops", 1e9),)
     )
-    pairs = (("marks", str(marks)), *parameters.items())
-    return g.Tensor(g.Operation(OPERATOR, x.type.box, (("x", x),), (("out", x.type),), pairs, signature))
+    return g.Tensor(g.Operation(operator, x.type.box, (("x", x),), (("out", x.type),), parameters, signature))
 
 
 def rows_plan(tensor: g.Tensor | g.Sink, machines: Machines, parts: int) -> Plan:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plans import misbehaving, random_plan, rows_plan
+from plans import meeting, misbehaving, random_plan, rows_plan
 from random_graphs import random_graph
 
 from tileweave import graph as g
@@ -91,6 +91,20 @@ def test_small_and_empty_tensors(shape: tuple[int, ...], tmp_path: Path) -> None
     for path in paths:
         kind, data = io.describe(path)
         np.testing.assert_array_equal(io.open_source(data, kind).read(kind.box), array)
+
+
+def test_shards_of_different_machines_are_computed_side_by_side() -> None:
+    plan = rows_plan(meeting(meeting(g.as_tensor(np.arange(8)))), machines(4, memory="1GiB"), 4)
+    (got,) = run_plan(plan, threads=2)
+    assert got.tolist() == list(range(2, 10))
+
+
+def test_tasks_are_issued_in_the_plans_order() -> None:
+    plan = rows_plan(g.relu(g.matmul(np.ones((8, 4)), np.ones((4, 4)))), machines(4, memory="1GiB"), 4)
+    events: list[Any] = []
+    run_plan(plan, threads=1, listeners=[events.append])
+    told = [(event.step, event.shard) for event in events if isinstance(event, Progress)]
+    assert told == [(job.step, job.shard) for job in prepare(plan).jobs]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,7 +223,7 @@ import sys
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, {tests!r})
-from plans import misbehaving, rows_plan
+from plans import meeting, misbehaving, rows_plan
 from tileweave import graph as g
 from tileweave.planner import machines
 from tileweave.runtime import io, run_plan

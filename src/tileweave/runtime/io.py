@@ -94,6 +94,14 @@ def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, F
     Raises:
         StorageError: no such file, a format that is not known, a broken or truncated file, a member that does
             not exist or is not named, elements that are not numbers.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(folder + "/a.npz", x=np.zeros((2, 3), np.float32))
+        ...     kind, data = describe(folder + "/a.npz")
+        >>> str(kind), data.key
+        ('float32[2, 3]', 'x')
     """
     where = f"source({os.fspath(path)!r})"
     path, format = _split(os.fspath(path), where)
@@ -155,7 +163,11 @@ def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False)
     """Where a sink goes; the suffix says the format.
 
     Raises:
-        StorageError: a format that is not known, or a key for a .npy.
+        StorageError: a format that is not known, a key for a .npy, a key that cannot name a member.
+
+    Example:
+        >>> target("out/y.npz", key="logits").format
+        'npz'
     """
     where = f"sink({os.fspath(path)!r})"
     path, format = _split(os.fspath(path), where)

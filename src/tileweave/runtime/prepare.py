@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tileweave import lower
+from tileweave.errors import RunError
 from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
 from tileweave.graph.select import view
 from tileweave.graph.shard import index_of_output
@@ -73,8 +74,10 @@ def make_part(
 
 def values(part: Part, held: Array | None) -> Array:
     """The values of a part as a view of the array that holds them; not to be written."""
+    if part.fill is not None:
+        return np.broadcast_to(part.fill, part.box.shape)
     if held is None:
-        return np.broadcast_to(part.fill if part.fill is not None else np.empty(()), part.box.shape)
+        raise RunError("run(plan)", f"the block that holds {part.box} is gone", legal="a block that is still held")
     if part.index is not None:
         return held if part.whole else np.asarray(held[part.index])
     return view(held, part.hold, part.map, part.box)

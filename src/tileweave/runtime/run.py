@@ -50,6 +50,13 @@ def run_plan(
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
         StorageError: a source cannot be read or a sink cannot be written.
+
+    Example:
+        >>> from tileweave import graph, lower, planner
+        >>> x = graph.as_tensor(np.array([[1, 2], [3, 4]]))
+        >>> plan = planner.make_plan(graph.Graph.of(graph.sum(x, axis=0)), planner.machines(2), lower.describe)
+        >>> run_plan(plan)[0].tolist()
+        [4, 6]
     """
     if runtime not in ("local", "ray"):
         raise RunError("run(plan, runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
@@ -61,9 +68,9 @@ def run_plan(
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources:
-        engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
         files, destinations = _open_destinations(prepared, overwrite)
         try:
+            engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
             if tell is not None:
                 tell(Started(runtime, prepared.labels, len(prepared.jobs), len(plan.machines)))
             if engine is not None:
