@@ -148,6 +148,23 @@ def contract(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | No
     return Value(out, size, k * v.error * w.size + k * size)
 
 
+def windows(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
+    x = v.tensor
+    if not 1 <= x.ndim <= 3 or not all(x.shape):
+        return None
+    kernel = tuple(int(rng.integers(1, min(n, 3) + 1)) for n in x.shape)
+    stride = tuple(int(rng.integers(1, 3)) for _ in kernel)
+    padding = [tuple(rng.integers(0, 2, 2).tolist()) for _ in kernel]
+    wide = tw.unsqueeze(x, (0, 1))
+    if rng.random() < 0.4:
+        return v.through(tw.squeeze(tw.max_pool(wide, kernel, stride=stride), (0, 1)))
+    w = source(rng, (int(rng.integers(1, 3)), 1, *kernel), dtype)
+    out = tw.squeeze(tw.conv(wide, w.tensor, stride=stride, padding=padding), 0)
+    count = prod(kernel)
+    size = count * v.size * w.size
+    return Value(out, size, count * v.error * w.size + count * size)
+
+
 def reduction(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     axes = some_axes(rng, v.tensor)
     keep = bool(rng.random() < 0.5)
@@ -168,7 +185,11 @@ def rectify(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | Non
 def whole_numbers(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     """Steps that branch on values, for integers only."""
     w = fitting(rng, v.tensor, dtype, pool)
-    how = rng.integers(0, 5)
+    how = rng.integers(0, 6)
+    if how == 5:
+        if not v.tensor.ndim or not v.tensor.shape[0]:
+            return None
+        return v.through(tw.cast(tw.argmax(v.tensor, 0), dtype))
     if how == 0:
         return v.through(tw.remainder(v.tensor, int(rng.choice([5, 17, -3]))))
     if how == 1:
@@ -195,7 +216,7 @@ def smooth(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
     return Value(tw.softmax(v.tensor), 1.0, 4 * n * (v.error + v.size) + 8 * n)
 
 
-SHARED: tuple[Step, ...] = (view, view, arithmetic, arithmetic, contract, contract, reduction, rectify)
+SHARED: tuple[Step, ...] = (view, view, arithmetic, arithmetic, contract, contract, windows, reduction, rectify)
 
 
 def random_graph(seed: int, dtype: str = "int64", steps: int = 8) -> list[Value]:

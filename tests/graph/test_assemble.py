@@ -65,7 +65,7 @@ def reversible(x):
 def test_random_stacks_of_assemblies_and_views():
     rng = np.random.default_rng(4)
     checked = 0
-    for _ in range(300):
+    for _ in range(120):
         array = values(rng, (3, 4), "int64")
         tensor = tw.as_tensor(array)
         for _ in range(int(rng.integers(2, 6))):
@@ -92,7 +92,7 @@ def test_random_stacks_of_assemblies_and_views():
             same(tensor, array)
             check_pieces(tensor, array, rng)
             checked += 1
-    assert checked > 250
+    assert checked > 100
 
 
 def check_pieces(tensor, array, rng):

@@ -20,9 +20,8 @@ def sharded_is_whole(tensor, rtol=1e-11):
     """The graph under random cuts of all of its operations has the value of the whole."""
     graph = tw.verify(tw.Graph.of(tensor))
     (whole,) = tw.evaluate([tensor])
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        same(tw.verify(tw.expand(graph, random_partitions(rng, graph))).sinks[0].tensor, whole, rtol=rtol)
+    sharded = tw.expand(graph, random_partitions(np.random.default_rng(1), graph))
+    same(tw.verify(sharded).sinks[0].tensor, whole, rtol=rtol)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,7 +97,7 @@ def test_attention(lead, queries, keys, causal):
         scores = np.where(np.tri(queries, keys, keys - queries, dtype=bool), scores, -np.inf)
     expected = softmax(scores) @ v
     same(tw.attention(q, k, v, causal=causal), expected, rtol=1e-12)
-    for parts in (1, 2, 3, keys):
+    for parts in {1, 3, keys}:
         if parts <= keys:
             same(tw.attention_in_parts(q, k, v, parts, causal=causal), expected, rtol=1e-12)
     same(tw.attention_in_parts(q, k, v, min(4, keys), 3, causal=causal), expected, rtol=1e-12)
@@ -145,7 +144,7 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_reductions_in_parts(name):
     x = (RNG.integers(-8, 8, (3, 11)) / 4).astype(np.float64)
-    for parts, arity in itertools.product(range(1, 12), (2, 3, 8)):
+    for parts, arity in itertools.product((1, 2, 5, 11), (2, 3)):
         same(tw.reduce_in_parts(name, x, -1, parts, arity), WHOLE[name](x), rtol=1e-12)
     sharded_is_whole(tw.reduce_in_parts(name, x, -1, 4))
 
@@ -154,7 +153,7 @@ def test_reductions_in_parts(name):
 def test_laws_of_the_monoids(name):
     """Associative, commutative where it says so, and every lift of nothing but itself finishes as the whole."""
     monoid = tw.TUPLE_MONOIDS[name]
-    for seed in range(30):
+    for seed in range(9):
         rng = np.random.default_rng(seed)
         pool = np.array([-np.inf, np.inf, np.nan, 0.0]) if seed % 3 == 0 and name != "variance" else None
         arrays = [rng.normal(size=(2, int(rng.integers(1, 5)))) for _ in range(3)]

@@ -96,7 +96,7 @@ def test_random_rewrites_of_random_sharded_graphs(dtype):
         for v, got, want in zip(made, tw.evaluate([s.tensor for s in last.graph.sinks]), expected, strict=True):
             close(v, got, want)
         steps += len(first.trace) + len(last.trace)
-    assert steps > 30
+    assert steps > 25
 
 
 def test_a_fixed_point_is_reached_and_stays():

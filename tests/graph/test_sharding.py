@@ -32,13 +32,13 @@ def wrong(graph, whole=WHOLE):
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_random_shardings_are_recognised(dtype):
-    for seed in range(25):
+    for seed in range(12):
         rng = np.random.default_rng(seed)
         graph = tw.Graph.of(*(v.tensor for v in random_graph(seed, dtype, 7)))
-        check_sharding(graph, graph)
+        assert is_sharding(graph, graph)
         sharded = tw.expand(graph, random_partitions(rng, graph))
         check_sharding(sharded, graph)
-        check_sharding(rewrite(sharded, [ONE_VIEW]).graph, graph)
+        assert is_sharding(rewrite(sharded, [ONE_VIEW]).graph, graph)
 
 
 @pytest.mark.parametrize(
