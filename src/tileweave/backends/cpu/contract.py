@@ -226,7 +226,16 @@ class _Emitter:
         if self.cut.rows.operand_dense:
             f.call(f"{self.name}.rows.segments", f"ptr {f.at(table, self.layout.row_segments)}", f"i64 {panel}")
 
-    def pack(self, f: Function, side: str, into: str, source: str, k: tuple[str, Value, Value], table: str) -> None:
+    def pack(
+        self,
+        f: Function,
+        side: str,
+        into: str,
+        source: str,
+        k: tuple[str, Value, Value],
+        table: str,
+        groups: Value = 1,
+    ) -> None:
         segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
         ktable, first, count = k
         f.call(
@@ -239,6 +248,8 @@ class _Emitter:
             f"ptr {f.at(table, segments)}",
             f"ptr {table}",
             f"i64 {self.layout.row_panel if side == 'rows' else self.layout.column_panel}",
+            f"i64 {self.layout.column_table * self.cut.columns.pack_panels}",
+            f"i64 {groups}",
         )
 
     def products(self, f: Function, memory: str, block: Value) -> tuple[str, Value, Value]:
@@ -284,8 +295,11 @@ class _Emitter:
             table = f.at(column_tables, f.mul(local, where.column_table))
             self.pack(f, "columns", f.at(packed, f.mul(local, where.column_panel)), v_source, k, table)
 
-        if not c.direct_columns:
-            f.loop("%v0", "%v1", pack_column, step=c.columns.pack_panels)
+        if c.columns.grouped and not c.direct_columns:
+            groups = f.div(f.sub("%v1", "%v0"), c.columns.pack_panels)
+            self.pack(f, "columns", packed, v_source, k, column_tables, groups)
+        elif not c.direct_columns:
+            f.loop("%v0", "%v1", pack_column)
 
         def row(panel: Value, _: list[str]) -> None:
             local = f.sub(panel, "%r0")

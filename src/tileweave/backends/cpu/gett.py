@@ -123,18 +123,15 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> 
     contracted = Contracted(_contracted_dims(summed, row_element.width_bytes, column_element.width_bytes))
     n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
     lanes = _lanes(target, out, n_columns)
-    mr, nv = _tile(target, n_rows, n_columns, lanes)
-    grouped = _grouped(column_dims, lanes, column_element, out)
-    if grouped is not None:
-        column_dims, nv = grouped
-        mr, nv = _tile(target, n_rows, n_columns, lanes, (nv,))
+    column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
+    mr, nv = _tile(target, n_rows, n_columns, lanes, choices)
     mr = min(mr, n_rows)
     row_lanes = 1
     while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
         row_lanes *= 2
     rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
     columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
-    return _blocked(target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets)
+    return _blocked(target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k)
 
 
 def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tuple[int, int, int]]:
@@ -208,36 +205,83 @@ def _lanes(target: Target, out: Element, columns: int) -> int:
     return lanes
 
 
-def _grouped(dims: tuple[Dim, ...], lanes: int, operand: Element, out: Element) -> tuple[tuple[Dim, ...], int] | None:
+def _arranged(
+    target: Target, dims: tuple[Dim, ...], lanes: int, operand: Element, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Dim, ...], tuple[int, ...], int]:
+    """Columns in an order that suits the operand's memory as well as the output's.
+
+    Returns the axes, the choices of vectors per panel, and the most products per block. Three cases: the operand is
+    dense in the same axis as the output, and nothing changes; it is dense in another column axis, see `_grouped`; it
+    is dense in K, and then neighbours in memory follow after one run of the output's dense axis.
+    """
+    width, any_vectors, most = operand.width_bytes, (3, 2, 4, 1), max(64, 1536 // out.width_bytes)
+    if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
+        return dims, any_vectors, most
+    if dims[0].extent % lanes:
+        return dims, any_vectors, most
+    dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
+    if dense is not None:
+        return _grouped(target, dims, dense, lanes, out, rows, contracted) or (dims, any_vectors, most)
+    for vectors in (3, 2, 1):
+        if dims[0].extent % (vectors * lanes) == 0:
+            run, more = _halves(dims[0], vectors * lanes)
+            rest = [dim for dim in (more, *dims[1:]) if dim.extent > 1]
+            return (run, *sorted(rest, key=lambda dim: abs(dim.strides[0]))), (vectors,), most
+    return dims, any_vectors, most
+
+
+_PAGE = 4096
+
+
+def _grouped(
+    target: Target, dims: tuple[Dim, ...], dense: int, lanes: int, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Dim, ...], tuple[int, ...], int] | None:
     """Columns split so that panels can be packed from an operand that is dense in another column axis.
 
     The first axis, dense in the output, is cut into runs of one vector; the dense one of the operand into runs that
-    are read at once. Their runs come first, so that a few neighbouring panels use every cache line that is read.
-    Returns the axes and the vectors per panel.
+    are read at once. Their runs come first, so that a few neighbouring panels use every cache line that is read. Then
+    come as many more of both as a chunk holds, in the ratio that touches the fewest pages per column.
     """
-    width = operand.width_bytes
-    if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
-        return None
-    if dims[0].extent % lanes:
-        return None
     q = short_row(lanes, out.memory)
-    dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
-    if dense is None:
-        return None
     options = [
         (run, vectors)
-        for vectors in (3, 2, 4)
+        for vectors in (2, 3, 4)
         for run in range(q, 17, q)
         if dims[dense].extent % run == 0 and run % vectors == 0
     ]
     if not options:
         return None
     run, vectors = max(options, key=lambda option: option[0])
-    lane_runs, reads = _halves(dims[0], lanes), _halves(dims[dense], run)
-    rest = [dim for k, dim in enumerate(dims) if k not in (0, dense)]
-    outer = [dim for dim in (lane_runs[1], reads[1]) if dim.extent > 1]
-    # the rest of the operand's dense axis next: its lines and pages are near
-    return (lane_runs[0], reads[0], *reversed(outer), *rest), vectors
+    most = max(64, 512 // out.width_bytes)
+    blocks = -(-contracted.total // most)
+    kc = -(-contracted.total // blocks)
+    room = max(1, target.l2_bytes // 2 // (kc * lanes * run * out.width_bytes))
+    step = abs(contracted.dims[0].strides[1]) if contracted.dims else 0
+    inner_pages = max(1.0, min(kc, kc * step / _PAGE))
+    output_pages = max(1 / run, min(1.0, abs(dims[dense].strides[1]) / _PAGE))
+
+    def touched(x: int, y: int) -> float:
+        return (lanes * x * inner_pages + rows * run * y * output_pages) / (x * y)
+
+    pairs = [
+        (x, y)
+        for x in _divisors(dims[0].extent // lanes)
+        for y in _divisors(dims[dense].extent // run)
+        if x * y <= room
+    ]
+    x, y = min(pairs, key=lambda pair: (touched(*pair), -pair[0] * pair[1]))
+    lane_run, lanes_left = _halves(dims[0], lanes)
+    read_run, reads_left = _halves(dims[dense], run)
+    lanes_near, lanes_far = _halves(lanes_left, x)
+    reads_near, reads_far = _halves(reads_left, y)
+    rest = [lanes_far, reads_far, *(dim for k, dim in enumerate(dims) if k not in (0, dense))]
+    far = sorted((dim for dim in rest if dim.extent > 1), key=lambda dim: abs(dim.strides[0]))
+    near = [dim for dim in (reads_near, lanes_near) if dim.extent > 1]
+    return (lane_run, read_run, *near, *far), (vectors,), most
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
@@ -246,7 +290,7 @@ def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
 
 
 def _tile(
-    target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...] = (3, 2, 4, 1)
+    target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...]
 ) -> tuple[int, int]:
     """Rows and vectors of a register tile: the least modelled time per product, edges included."""
     best, least = (1, 1), float("inf")
@@ -259,7 +303,7 @@ def _tile(
             if vectors == 3 and target.registers == 32 and height > 8:
                 continue
             full, rest = divmod(rows, height)
-            time = panels * (full * _tile_time(height, vectors) + (_tile_time(rest, vectors) if rest else 0))
+            time = panels * (full * _tile_time(height, vectors) + (_tile_time(rest, vectors) + 0.1 if rest else 0))
             if time < least * 0.999:
                 best, least = (height, vectors), time
     return best
@@ -280,10 +324,10 @@ def _blocked(
     contracted: Contracted,
     swapped: bool,
     offsets: tuple[int, int, int],
+    most_k: int,
 ) -> Cut:
     width = columns.sums.width_bytes
     total = contracted.total
-    most_k = max(64, 1536 // width)
     blocks = -(-total // most_k)
     kc = -(-total // blocks)
     if blocks > 1:
@@ -307,6 +351,7 @@ def _blocked(
         not direct_rows
         and column_chunks >= 2
         and rows.total * kc * width >= 16 * 1024
+        and (column_panels * columns.width < 700 or rows.total > 1024)
         and rows.panels * columns.panels >= 16
     )
     if shared:

@@ -256,8 +256,10 @@ def mask_from(f: Function, word: str, lanes: int) -> str:
 
 
 def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
-    """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes)``, which packs
-    `Side.pack_panels` panels of one block.
+    """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes, tablebytes, groups)``.
+
+    It packs one panel of one block, or, for a `Side.grouped` side, ``groups`` times `Side.pack_panels` panels, which lie
+    ``panelbytes`` apart and whose groups' tables lie ``tablebytes`` apart.
 
     Args:
         module: where it is added.
@@ -271,7 +273,7 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
         module,
         name,
         [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
-        + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes")],
+        + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes"), ("i64", "tablebytes"), ("i64", "groups")],
     )
     packer = _Packer(f, target, side, contracted, operand)
     if side.grouped:
@@ -361,15 +363,20 @@ class _Packer:
         f, side = self.f, self.side
         q = vectors.short_row(side.lanes, side.sums.memory)
         limit = self.contracted.dims[0].extent
-        lanes = [self.lane(min(lane, side.width - 1)) for lane in range(side.groups * side.lanes)]
+        for group in reversed(range(side.groups)):
+            self.stood_up(q, limit, group)
+
+    def stood_up(self, q: int, limit: int, group: int) -> None:
+        """One vector of lanes along all of K, so that few streams are read at a time."""
+        f, side = self.f, self.side
+        first = group * side.lanes
+        lanes = [self.lane(min(first + lane, side.width - 1)) for lane in range(side.lanes)]
 
         def square(k: Value) -> None:
-            source = self.source(k)
-            for group in reversed(range(side.groups)):
-                rows = self.rows_at(source, lanes[group * side.lanes : (group + 1) * side.lanes], q)
-                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
-                    place = f.add(f.mul(f.add(k, t), self.row_bytes), group * side.lanes * side.sums.width_bytes)
-                    f.store(vector(side.sums.memory, side.lanes), value, f.at("%into", place), side.sums.width_bytes)
+            rows = self.rows_at(self.source(k), lanes, q)
+            for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                place = f.add(f.mul(f.add(k, t), self.row_bytes), first * side.sums.width_bytes)
+                f.store(vector(side.sums.memory, side.lanes), value, f.at("%into", place), side.sums.width_bytes)
 
         head, inside, done = f.new_label(), f.new_label(), f.new_label()
         before = f.block
@@ -383,7 +390,7 @@ class _Packer:
         if self.contracted.tabled:
             run = f.min(run, f.sub(limit, f.rem(f.add("%kfirst", k), limit)))
         whole = f.compare("sge", run, q)
-        f.when(whole, lambda: square(k), lambda: self.one_product(k))
+        f.when(whole, lambda: square(k), lambda: self.one_product(k, first, min(first + side.lanes, side.width)))
         f.branch(f"{inside}.end")
         f.place(f"{inside}.end")
         step = f.value(f"select i1 {whole}, i64 {q}, i64 1")
@@ -392,31 +399,38 @@ class _Packer:
         f.place(done)
 
     def grouped(self) -> None:
-        """The operand is dense in the side's second axis, and a vector is one run of the first: several panels at once."""
+        """The operand is dense in the side's second axis, and a vector is one run of the first.
+
+        Several panels share each line that is read, and several of their groups each page: products run outermost.
+        """
         f, side = self.f, self.side
         q = vectors.short_row(side.lanes, side.sums.memory)
-        stride, base = side.dims[0].strides[0], self.lane(0)
-        width = side.sums.width_bytes
+        stride, width = side.dims[0].strides[0], side.sums.width_bytes
 
         def row(k: Value, _: list[str]) -> None:
-            source = f.at(self.source(k), base)
+            source = self.source(k)
+            f.loop(0, "%groups", lambda group, _: one(k, source, group), nonempty=True)
+
+        def one(k: Value, source: str, number: Value) -> None:
+            start = f.at(source, f.load("i64", f.at("%lanes", f.mul(number, "%tablebytes")), 8))
+            into = f.at("%into", f.mul(number, f.mul("%panelbytes", side.pack_panels)))
+            into = f.at(into, f.mul(k, self.row_bytes))
             for part in range(side.dims[1].extent // q):
                 places = [lane * stride + part * q * side.element.width_bytes for lane in range(side.lanes)]
-                rows = self.rows_at(source, places, q)
+                rows = self.rows_at(start, places, q)
                 for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
                     panel, group = divmod(part * q + t, side.groups)
-                    place = f.add(f.mul("%panelbytes", panel), f.mul(k, self.row_bytes))
-                    into = f.at(f.at("%into", place), group * side.lanes * width)
-                    f.store(vector(side.sums.memory, side.lanes), value, into, width)
+                    place = f.at(f.at(into, f.mul("%panelbytes", panel)), group * side.lanes * width)
+                    f.store(vector(side.sums.memory, side.lanes), value, place, width)
 
         f.loop(0, "%kcount", row)
 
     def gathered(self) -> None:
         """Dense nowhere that helps: one element at a time."""
-        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k))
+        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k, 0, self.side.width))
 
-    def one_product(self, k: Value) -> None:
-        """One product of all lanes, element by element."""
+    def one_product(self, k: Value, first: int, last: int) -> None:
+        """One product of some lanes, element by element."""
         f, side = self.f, self.side
         source = self.source(k)
         place = f.mul(k, self.row_bytes)
@@ -427,4 +441,4 @@ class _Packer:
             at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
             f.store(side.sums.memory, value, at, side.sums.width_bytes)
 
-        f.loop(0, side.width, one)
+        f.loop(first, last, one)

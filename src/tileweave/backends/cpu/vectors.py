@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Value
 
-__all__ = ["broadcast", "load", "mask_of", "short_row", "store", "suffix", "transpose"]
+__all__ = ["broadcast", "load", "mask_of", "prefetch", "short_row", "store", "suffix", "transpose"]
 
 _SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
 
@@ -59,6 +59,12 @@ def store(
     name = f"llvm.masked.store.{suffix(element.memory, lanes)}.p0"
     f.module.declare(name, f"void {{}}({full}, ptr, i32, <{lanes} x i1>)")
     f.emit(f"call void @{name}({full} {value}, ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask})")
+
+
+def prefetch(f: Function, pointer: str) -> None:
+    """Ask for a cache line that will be read; any address will do."""
+    f.module.declare("llvm.prefetch.p0", "void {}(ptr, i32, i32, i32)")
+    f.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
 
 
 def broadcast(f: Function, type: str, lanes: int, value: str) -> str:
