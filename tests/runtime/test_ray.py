@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
 ]
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the optional package ray is not installed")
 
 
 def run(plan: Any, **options: Any) -> tuple[list[Any], list[Any]]:
@@ -138,6 +140,7 @@ def descendants(name: str) -> list[str]:
     return found
 
 
+@needs_ray
 def test_ctrl_c_leaves_no_process_and_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWEAVE_TEST_RUN", str(tmp_path))
     status, error = interrupted(tmp_path, "ray", signal.SIGINT, 60)
@@ -174,6 +177,7 @@ print("both")
 """
 
 
+@needs_ray
 @pytest.mark.slow
 def test_a_session_of_the_programs_own_is_used_and_stays(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -196,6 +200,7 @@ except RunError as error:
 """
 
 
+@needs_ray
 def test_a_cluster_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", NO_CLUSTER], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert "no cluster answers at '127.0.0.1:1'" in done.stdout
