@@ -71,7 +71,7 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
         (32:1@m)
         >>> compose(strided((4, 6), (4, 8)), strided((3, 2), (2, 3)))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        tileweave.errors.NoLayout: compose(a, b): no layout agrees with the definition: the steps into 1 and into 5 ...
+        tileweave.errors.NoLayout: compose(a, b): no layout agrees with the definition: the steps into 1 and 5 ...
         >>> print(compose(strided((6, 2), (8, 2)), strided((2, 3), (1, 4))))
         (2:2@m, 3:16@m)
 

@@ -346,7 +346,7 @@ def next_level(extent: int, levels: Sequence[tuple[int, Any]], m: int) -> str:
     """Why m cannot be the next level above those found, or an empty string."""
     if extent % m:
         d = gcd(m, extent)
-        return f"the steps into {d} and into {m} differ, though {d} and {m} share the divisors of {extent}"
+        return f"the steps into {d} and {m} differ, though both have the divisor {d} in common with {extent}"
     if levels and m % levels[-1][0]:
         return f"it carries at {levels[-1][0]} and at {m}, and neither divides the other"
     return ""

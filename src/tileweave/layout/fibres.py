@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 import numpy as np
 
@@ -21,9 +22,9 @@ def compose_fibres(a: Layout, b: Layout, axis: str) -> Layout:
     must be a product of iters.
     """
     inputs = {"a": a, "b": b}
-    copies = [r[axis] for r in b.replicas()] if b.size <= BOUND else []
-    if not copies or b.size * len(copies) > BOUND:
+    if b.size * prod(it.extent for it in b.replica) > BOUND:
         raise undecided(WHERE, "comparing all fibres", inputs)
+    copies = [r[axis] for r in b.replicas()]
     base = layout_of(a.shard, (), a.offset)
     fibres = [Counter(base(b(x)[axis] + r) for r in copies) for x in range(b.size)]
     axes = sorted({name for fibre in fibres for c in fibre for name in c.axes}) or [axis]

@@ -6,7 +6,7 @@ Shapes and linear indices are row-major: the last dimension is fastest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, count, takewhile
 from math import isqrt, lcm
 
@@ -34,8 +34,8 @@ __all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
 VALUES = 1 << 12
 """The greatest value up to which `left_inverse` searches where strides do not nest."""
 
-CHAINS = 1 << 12
-"""The most chains of levels that one such search tries."""
+WORK = 1 << 20
+"""The most entries of linear systems that one such search looks at."""
 
 
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
@@ -80,10 +80,15 @@ def complement(layout: Layout, size: int, *, axis: str = DEFAULT_AXIS) -> Layout
     Source: CuTe's complement, with the post-condition as the definition (own decision).
     """
     where = "complement(layout, size)"
+    need_layouts(where, layout)
     inputs = {"layout": layout, "size": size}
-    rows, low, _ = _flat_rows(layout, axis, where)
     if not isinstance(size, int) or size < 1:
         raise LayoutError(where, f"size {size!r} is not a positive integer", inputs=inputs)
+    return _complement(layout, size, axis, where, inputs)
+
+
+def _complement(layout: Layout, size: int, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
+    rows, low, _ = _flat_rows(layout, axis, where)
     exponents = Counter({size: 1})
     exponents[1] -= 1
     for stride, extent, _ in rows:
@@ -193,17 +198,20 @@ def _search_inverse(layout: Layout, axis: str, where: str) -> Layout:
     points = sorted((int(y), x) for x, y in enumerate(table[axis] if isinstance(table, dict) else table))
     primes = list(takewhile(lambda p: p <= top + 1, _primes()))
     stack = [[1]]
-    tried = 0
+    work = 0
     while stack:
         levels = stack.pop()
-        tried += 1
-        if tried > CHAINS:
-            raise Undecided(where, f"more than {CHAINS} chains of levels", inputs=inputs, facts={"bound": CHAINS})
         for p in reversed(primes):
             end = levels[-1] * p
             seen = [(y, x) for y, x in points if y < end]
-            rows = [[1, *(y // q for q in levels)] for y, _ in seen]
-            found = integer_solution(rows, [x for _, x in seen]) if seen else [0] * (len(levels) + 1)
+            found: list[int] | None = [0] * (len(levels) + 1)
+            for sample in (seen[:8], seen):  # a few points refute most chains
+                if not sample or found is None:
+                    continue
+                work += len(sample) * len(found)
+                found = integer_solution([[1, *(y // q for q in levels)] for y, _ in sample], [x for _, x in sample])
+            if work > WORK:
+                raise Undecided(where, f"the search passed {WORK} entries", inputs=inputs, facts={"bound": WORK})
             if found is None:
                 continue
             if end > top:
@@ -211,7 +219,7 @@ def _search_inverse(layout: Layout, axis: str, where: str) -> Layout:
                 return layout_of(iters, (), Coord.of(found[0]))
             stack.append([*levels, end])
     shown = points[:8]
-    condition = f"no chain of levels takes the values back to the indices ({tried} tried, all that there are)"
+    condition = "no chain of levels takes the values back to the indices, and all were tried"
     raise refuse(where, Witness(tuple(x for _, x in shown), tuple(y for y, _ in shown), condition), inputs)
 
 
@@ -258,7 +266,7 @@ def divide(layout: Layout, tiler: Layout | int) -> Layout:
     where = "divide(layout, tiler)"
     need_layouts(where, layout)
     inner = _tiler(tiler, where)
-    rest = complement(inner, layout.size)
+    rest = _complement(inner, layout.size, DEFAULT_AXIS, where, {"layout": layout, "tiler": inner})
     order = layout_of(rest.shard + inner.shard, (), rest.offset + inner.offset)
     return _regroup(compose(layout, order), (rest.size, inner.size))
 
@@ -284,10 +292,11 @@ def product(block: Layout, tiler: Layout | int) -> Layout:
     outer = _tiler(tiler, where)
     need = block.size * outer.cosize()
     period = lcm(*(s * e for s, e, _ in _flat_rows(block, DEFAULT_AXIS, where)[0] if s)) if block.shard else 1
+    inputs = {"block": block, "tiler": outer}
     try:
-        starts = complement(block, need)
+        starts = _complement(block, need, DEFAULT_AXIS, where, inputs)
     except NoLayout:
-        starts = complement(block, period * -(-need // period))
+        starts = _complement(block, period * -(-need // period), DEFAULT_AXIS, where, inputs)
     low = layout_of(starts.shard, (), ZERO)
     mine = group(compose(low, outer), (outer.size,))[0]
     return layout_of(mine + group(block, (block.size,))[0], (), block.offset + compose(low, outer).offset)

@@ -314,10 +314,10 @@ class Layout:
         Built by outer sums, without a division per point: a table of 4096 x 4096 points takes tens of milliseconds.
 
         Raises:
-            LayoutError: the table would have more than 2**30 points.
+            LayoutError: the table would have more than 2**28 points.
         """
         _require_table(self, "Layout.table()")
-        if self.size > 1 << 30:
+        if self.size > 1 << 28:
             raise LayoutError("Layout.table()", f"{self.size} points are too many", legal="call it on chosen indices")
         out = {axis: _table(self, axis) for axis in self.axes}
         return out if len(out) > 1 else next(iter(out.values()))
@@ -356,6 +356,8 @@ class Layout:
     def _one(self, index: Any, where: str) -> Coord:
         if isinstance(index, np.ndarray) or is_expr(index):
             raise LayoutError(where, f"{index!r} is not one index", legal="an integer, or digits")
+        if prod(it.extent for it in self.replica) > 1 << 24:
+            raise LayoutError(where, "the replicas are too many to list", inputs={"layout": self}, legal="2**24")
         return cast("Coord", self(index))
 
     # Extent of the image.

@@ -17,7 +17,7 @@ from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.combine import Blocks, cut
 from tileweave.layout.composition import compose
-from tileweave.layout.exact import Witness, carries, merge_shard, refuse, window
+from tileweave.layout.exact import BOUND, Witness, carries, merge_shard, refuse, window
 from tileweave.layout.layout import ZERO, Coord, Iter, Layout, integers, iter_of, layout_of
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
@@ -155,7 +155,11 @@ def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], b
         corner = corner * n + b
     base = layout_of(layout.shard, (), layout.offset)
     points = tuple(corner + u * pitch for u in witness.points)
-    return Witness(points, tuple(base(x) for x in points), f"along dimension {rank} of the box, {witness.condition}")
+    return Witness(
+        points,
+        tuple(base(x) for x in points),
+        f"along dimension {rank}, counted from the corner of the box, {witness.condition}",
+    )
 
 
 # Pieces.
@@ -175,7 +179,7 @@ def slice_pieces(layout: Layout, shape: Sequence[int], begin: Sequence[int], ext
 
     Raises:
         LayoutError: the box is empty or leaves the shape.
-        Undecided: more than 4096 pieces would be needed.
+        Undecided: more than 4096 pieces would be needed, or a large box cuts digits of the layout.
 
     Example:
         >>> parts = slice_pieces(Layout(((4, 100), (4, 1))), (16,), (2,), (10,))
@@ -257,6 +261,13 @@ def _halves(
             done.append(Piece(b, t, compose(layout, _box(shape, b, t))))
             continue
         except NoLayout:
+            if prod(extent) > 4 * BOUND:
+                raise Undecided(
+                    where,
+                    f"a box of {prod(extent)} points under a shape that cuts the layout's digits",
+                    inputs=_shown(layout, shape, begin, extent),
+                    facts={"bound": 4 * BOUND},
+                ) from None
             rank = next(k for k, n in enumerate(t) if n > 1)
         low = t[rank] // 2
         todo.append((_at(b, rank, b[rank] + low), _at(t, rank, t[rank] - low)))
