@@ -2,7 +2,7 @@
 
 Sums are factored (Horner), a constant is folded into a floor where it vanishes outside, a symbol with a declared
 divisor appears again wherever its quotient meets that divisor, and ``x // (d*e)`` is written ``x // d // e`` where
-``x // d`` is needed anyway and the product is not constant.
+``x // d`` is needed anyway and that saves a product or a dear division.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class Emitter:
         self.shapes: dict[Key, Poly] = {}
         self.done: dict[Key, Expr] = {}
         self.uses: dict[int, int] = {}  # how many sums hold the atom
+        self.nestings: dict[int, tuple[Poly, Poly] | None] = {}
+        self.remainders: set[tuple[Key, Key]] = set()  # dividend and divisor of every remainder in use
         self.quotients: dict[Key, list[int]] = {}  # dividend -> the quotient atoms in use
 
     def all(self, polys: Iterable[Poly]) -> list[Expr]:
@@ -104,6 +106,8 @@ class Emitter:
             for number in {number for mono in self._shape(top) for number in mono}:
                 self.uses[number] = self.uses.get(number, 0) + 1
                 atom = self.normal.atoms[number]
+                if atom.kind == "mod":
+                    self.remainders.add((key_of(atom.x), key_of(atom.y)))
                 if self.uses[number] == 1 and atom.kind == "div":
                     self.quotients.setdefault(key_of(atom.x), []).append(number)
                 stack += (atom.x, atom.y)
@@ -121,19 +125,27 @@ class Emitter:
         return (atom.x, atom.y) if nested is None else nested
 
     def _nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
-        """``x // (d*e)`` as the dividend and divisor of ``(x // d) // e``, where x // d is in use."""
-        if atom.kind != "div" or is_constant(atom.y):
-            return None
+        """``x // (d*e)`` as the operands of ``(x // d) // e``, where x // d is in use and that is cheaper."""
+        if number not in self.nestings:
+            skip = atom.kind != "div" or (is_constant(atom.y) and _is_power_of_two(atom.y[ONE]))
+            self.nestings[number] = None if skip else self._find_nested(number, atom)
+        return self.nestings[number]
+
+    def _find_nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
         best: tuple[int, Poly] | None = None
         for other in self.quotients.get(key_of(atom.x), ()):
             if other == number:
                 continue
             rest = exact_quotient(atom.y, self.normal.atoms[other].y)
-            if rest is not None and self.normal.positive(rest):
-                weight = sum(map(len, rest)) + len(rest)
-                if best is None or weight < best[0]:
-                    best = weight, rest
-                    found = other
+            if rest is None or not self.normal.positive(rest):
+                continue
+            if is_constant(atom.y) and not _is_power_of_two(rest[ONE]):
+                if (key_of({(other,): 1}), key_of(rest)) not in self.remainders:
+                    continue  # a division by a constant costs the same from either dividend
+            weight = sum(map(len, rest)) + len(rest)
+            if best is None or weight < best[0]:
+                best = weight, rest
+                found = other
         return None if best is None else ({(found,): 1}, best[1])
 
     def _atom(self, number: int) -> Expr:
@@ -235,6 +247,10 @@ class Emitter:
         for number in sorted(mono, key=lambda number: (number in kept, number < 0, -number)):
             out = out * self._atom_or_symbol(number)
         return coefficient > 0, out * abs(coefficient)
+
+
+def _is_power_of_two(value: int) -> bool:
+    return value > 0 and value & (value - 1) == 0
 
 
 def _symbol(atom: Atom) -> Expr:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
-from tileweave.index.expr import Expr, ExprLike, symbols_of, walk
+from tileweave.index.expr import Expr, ExprLike, const, symbols_of, walk
 from tileweave.index.ranges import Interval, interval_of
 
 __all__ = ["Value", "evaluate", "values_of"]
@@ -70,23 +70,29 @@ def _environment(roots: Sequence[Expr], values: Mapping[Any, Any]) -> dict[Expr,
             continue
         env[node] = _integers(where, node, given)
         _, start, stop, factor = node.args
-        for bound, wrong in ((start, "below"), (stop, "at or above")):
-            if bound is None or not all(s in env for s in symbols_of((bound,))):
-                continue
-            (limit,), _ = values_of((bound,), env)
-            bad = env[node] < limit if wrong == "below" else env[node] >= limit
-            if np.any(bad):
-                inputs = {
-                    "value": np.broadcast_to(env[node], np.shape(bad))[bad].flat[0] if np.ndim(bad) else env[node]
-                }
-                raise LayoutError(where, f"{node} lies {wrong} {bound}", inputs=inputs, legal=repr(node))
-        if all(s in env for s in symbols_of((factor,))):
-            (step,), _ = values_of((factor,), env)
-            if np.any(env[node] % step != 0):
-                raise LayoutError(
-                    where, f"{node} is no multiple of {factor}", inputs={"value": given}, legal=repr(node)
-                )
+        if (low := _known(start, env)) is not None:
+            _refuse(where, node, env[node], env[node] < low, f"{node} lies below {start}")
+        if (high := _known(stop, env)) is not None:
+            _refuse(where, node, env[node], env[node] >= high, f"{node} lies at or above {stop}")
+        if factor is not const(1) and (step := _known(factor, env)) is not None:
+            _refuse(where, node, env[node], env[node] % step != 0, f"{node} is no multiple of {factor}")
     return env
+
+
+def _known(bound: Expr | None, env: Mapping[Expr, Value]) -> Any:
+    """The value of a bound, if there is one and all its symbols have values."""
+    if bound is None or bound.op == "const":
+        return None if bound is None else bound.args[0]
+    if not all(s in env for s in symbols_of((bound,))):
+        return None
+    (value,), defined = values_of((bound,), env)
+    return value if np.all(defined) else None
+
+
+def _refuse(where: str, node: Expr, value: Any, bad: Any, problem: str) -> None:
+    if np.any(bad):
+        first = np.broadcast_to(value, np.shape(bad))[bad].flat[0] if np.ndim(bad) else value
+        raise LayoutError(where, problem, inputs={"value": first}, legal=repr(node))
 
 
 def _integers(where: str, node: Expr, given: Any) -> Value:
@@ -115,13 +121,15 @@ def values_of(roots: Sequence[Expr], env: Mapping[Expr, Value]) -> tuple[list[Va
     Nothing is checked: the ranges of symbols are the caller's business. Undefined points have some value.
     """
     order = walk(roots)
-    if any(isinstance(env[node], np.ndarray) for node in order if node.op == "sym") and not _fits(order, env):
-        env = {s: v.astype(object) if isinstance(v, np.ndarray) else v for s, v in env.items()}
-    else:
-        env = {s: v.astype(np.int64) if isinstance(v, np.ndarray) and v.dtype != object else v for s, v in env.items()}
     values: dict[Expr, Any] = {}
+    arrays = [node for node in order if node.op == "sym" and isinstance(env[node], np.ndarray)]
+    if arrays:
+        dtype = np.int64 if _fits(order, env) else object
+        values = {node: np.asarray(env[node]).astype(dtype) for node in arrays}
     defined: Any = True
     for node in order:
+        if node in values:
+            continue
         if node.op in ("floordiv", "mod"):
             divisor = values[node.args[1]]
             zero = divisor == 0

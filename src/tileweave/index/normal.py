@@ -46,6 +46,7 @@ class Normalizer(Division):
         self.saw_product = False  # some product of two sums was met, so `expand` matters
         self.values: dict[Expr, Poly] = {}
         self.conditions: dict[Expr, Expr] = {}  # condition -> its normal form
+        self.emitter = Emitter(self, digits=False)  # writes the sums of conditions
         self.load(given)
         for condition in given:
             self._assume(condition)
@@ -56,14 +57,11 @@ class Normalizer(Division):
         roots = tuple(roots)
         for node in symbols_of(roots):
             if node not in self.values:
-                for bound in node.args[1:3]:
-                    if bound is not None:
-                        self._load_nodes((bound,))
                 self._load_symbol(node)
         self._load_nodes(roots)
 
     def value(self, expr: Expr) -> Poly:
-        """The polynomial of a number."""
+        """The polynomial of a number, its symbols read first."""
         if expr not in self.values:
             self.load((expr,))
         return self.values[expr]
@@ -72,14 +70,14 @@ class Normalizer(Division):
 
     def _load_symbol(self, node: Expr) -> None:
         _, start, stop, factor = node.args
-        lower = None if start is None else self.values[start]
-        upper = None if stop is None else add(self.values[stop], constant(-1))
-        if lower is not None and upper is not None:
+        lower = None if start is None else self._bound(start)
+        upper = None if stop is None else add(self._bound(stop), constant(-1))
+        if lower is not None and upper is not None and not (is_constant(lower) and is_constant(upper)):
             self._nonempty(node, lower, upper)
-        ((mono, number),) = self._product_of(factor).items()
-        if not mono and number == 1:
+        if factor.op == "const" and factor.args[0] == 1:
             self.values[node] = {(self.symbol(node, "sym", lower, upper, {}, {}),): 1}
             return
+        ((mono, number),) = self._bound(factor).items()
         step = {mono: number}
         low = None if lower is None else self._quotient_at_least(lower, step)
         high = None if upper is None else self._quotient_at_most(upper, step)
@@ -87,9 +85,10 @@ class Normalizer(Division):
         self.multiples[quotient] = (node, mono, number)
         self.values[node] = scale({(quotient,): 1}, number, mono)
 
-    def _product_of(self, factor: Expr) -> Poly:
-        self._load_nodes((factor,))
-        return self.values[factor]
+    def _bound(self, expr: Expr) -> Poly:
+        if expr not in self.values:
+            self._load_nodes((expr,))
+        return self.values[expr]
 
     def _quotient_at_least(self, lower: Poly, step: Poly) -> Poly | None:
         quotient, rest = divide(lower, step)
@@ -150,6 +149,8 @@ class Normalizer(Division):
                     values[node] = constant(node.args[0])
                 case "add" | "sub":
                     left, right = node.args
+                    if node.op == "add" and right in own and uses[right] == 1:
+                        left, right = right, left
                     if left in own and uses[left] == 1:
                         _accumulate(values[left], values[right], 1 if node.op == "add" else -1)
                         values[node] = values[left]
@@ -263,7 +264,7 @@ class Normalizer(Division):
 
     def sum_of(self, p: Poly) -> Expr:
         """The expression of a polynomial, in the plain style."""
-        return Emitter(self, digits=False).expr(p)
+        return self.emitter.expr(p)
 
 
 def _accumulate(p: Poly, q: Poly, factor: int) -> None:

@@ -37,8 +37,13 @@ Key = frozenset[tuple[tuple[int, ...], int]]
 
 LARGEST_PROOF = 48
 """Terms of a polynomial beyond which only its numeric interval is asked."""
+WIDEST = 4096
+"""Bits of an interval's end beyond which it counts as unbounded."""
 MOST_STEPS = 120
 """Replacements tried for one sign question."""
+FEWEST_STEPS = 6
+"""The same, once `STEPS_IN_ALL` were spent: huge graphs get the easy proofs only."""
+STEPS_IN_ALL = 20_000
 
 
 def key_of(p: Poly) -> Key:
@@ -80,7 +85,8 @@ class Facts:
         self.kept: set[int] = set()  # parameters: atoms of divisors and of bounds, not replaced in `upper_bound`
         self.proved: dict[Key, bool] = {}
         self.multiples: dict[int, tuple[Expr, Monomial, int]] = {}  # quotient atom -> its symbol, declared divisor
-        self.steps = 0
+        self.steps = 0  # left for the question at hand
+        self.spent = 0
 
     # -- atoms ----------------------------------------------------------------------------------------
 
@@ -89,7 +95,7 @@ class Facts:
         key = (kind, key_of(x), key_of(y), expr)
         number = self.table.get(key)
         if number is None:
-            low, high = self._interval_of(kind, x, y)
+            low, high = _sane(self._interval_of(kind, x, y))
             self.atoms.append(Atom(kind, x, y, expr, low, high))
             number = self.table[key] = len(self.atoms) - 1
             if kind == "mod":
@@ -176,13 +182,16 @@ class Facts:
             return False if not self.given else self._from_given(p)
         key = key_of(p)
         if key not in self.proved:
-            self.steps = MOST_STEPS
+            self._start_question()
             self.proved[key] = self._descend(p) or self._from_given(p)
         return self.proved[key]
 
+    def _start_question(self) -> None:
+        self.steps = MOST_STEPS if self.spent < STEPS_IN_ALL else FEWEST_STEPS
+
     def _from_given(self, p: Poly) -> bool:
         for fact in self.given:
-            self.steps = MOST_STEPS
+            self._start_question()
             if self._descend(subtract(p, fact)):
                 return True
         return False
@@ -217,6 +226,7 @@ class Facts:
         if high is not None and high < 0:
             return False
         self.steps -= 1
+        self.spent += 1
         top = max(mono[-1] for mono in p if mono)
         factor, rest, linear = split(p, top)
         atom = self.atoms[top]
@@ -340,6 +350,16 @@ class Facts:
 # -- interval arithmetic ----------------------------------------------------------------------------------
 
 
+def _sane(p: Interval) -> Interval:
+    """The interval, ends of absurd size taken as unbounded: repeated squaring must not fill the memory."""
+    low, high = p
+    if low is not None and low.bit_length() > WIDEST:
+        low = None
+    if high is not None and high.bit_length() > WIDEST:
+        high = None
+    return low, high
+
+
 def _product(p: Interval, q: Interval) -> Interval:
     (a, b), (c, d) = p, q
     if a is not None and c is not None and a >= 0 and c >= 0:
@@ -413,7 +433,7 @@ def interval_of(node: Expr, parts: Sequence[Interval]) -> Interval:
             (a, b), (c, d) = parts
             return None if a is None or d is None else a - d, None if b is None or c is None else b - c
         case "mul":
-            return _product(parts[0], parts[1])
+            return _sane(_product(parts[0], parts[1]))
         case "floordiv" | "mod":
             (a, b), (c, d) = parts
             if d is not None and d <= -1:  # x // y == -x // -y, x % y == -(-x % -y)

@@ -33,6 +33,10 @@ __all__ = ["FLOOR_RULES", "MOD_RULES", "SUM_RULES", "XOR_RULES", "Division", "Ru
 
 LARGEST_SUM = 64
 """Terms of a sum beyond which its terms are not paired up."""
+LARGEST_UNWRAPPED = 24
+"""Terms of a sum that unwrapping a remainder may make."""
+MOST_SHARED = 16
+"""Terms of a select's common part beyond which they stay inside."""
 
 
 class Division(Facts):
@@ -97,6 +101,8 @@ class Division(Facts):
         if p == q:
             return p
         shared = {mono: c for mono, c in p.items() if q.get(mono) == c}
+        if len(shared) > MOST_SHARED:  # a chain of selects would copy a growing sum at every step
+            shared = {}
         return add(shared, {(self.atom("select", subtract(p, shared), subtract(q, shared), condition),): 1})
 
     def only_atom(self, p: Poly, kind: str) -> int | None:
@@ -232,7 +238,7 @@ def _mod_of_mod(division: Division, p: Poly, d: Poly) -> Poly | None:
     for mono, coefficient in p.items():
         for number in set(mono):
             atom = division.atoms[number]
-            if atom.kind != "mod":
+            if atom.kind != "mod" or len(p) + len(atom.x) > LARGEST_UNWRAPPED:
                 continue
             at = mono.index(number)
             others = mono[:at] + mono[at + 1 :]

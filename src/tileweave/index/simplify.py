@@ -65,7 +65,7 @@ def _styles(normal: Normalizer, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...
     normal.load(roots)
     numbers = [root for root in roots if not root.is_condition]
     out = []
-    for digits in (True, False):
+    for digits in (True,) if normal.saw_product else (True, False):
         emitter = Emitter(normal, digits=digits, group=not normal.expand)
         written = dict(zip(numbers, emitter.all(normal.values[root] for root in numbers), strict=True))
         out.append(tuple(normal.conditions[root] if root.is_condition else written[root] for root in roots))

@@ -26,12 +26,14 @@ class Spelling:
         calls: op -> a format string with one ``{}`` per operand.
         leaf: text of a constant or a symbol.
         special: op -> a function of the node and its operands' pieces, tried first; None: not special after all.
+        exact: keep the grouping of ``a + (b + c)``, which has the value of ``a + b + c`` but is another node.
     """
 
     infix: Mapping[str, tuple[str, int]]
     calls: Mapping[str, str]
     leaf: Callable[[Expr], str]
     special: Mapping[str, Callable[[Expr, list[Piece]], Piece | None]] = field(default_factory=dict)
+    exact: bool = False
 
 
 def bracket(piece: Piece, least: int) -> str:
@@ -42,15 +44,21 @@ def bracket(piece: Piece, least: int) -> str:
 
 def spell(root: Expr, spelling: Spelling, names: Mapping[Expr, str]) -> str:
     """The text of one expression; nodes under `names` (temporaries) are written by their name. No recursion."""
-    pieces: dict[Expr, Piece] = {node: (name, ATOM) for node, name in names.items() if node is not root}
+    pieces: dict[Expr, Piece] = {}
     stack = [root]
     while stack:
         node = stack[-1]
-        missing = [part for part in node.parts if part not in pieces]
-        if node in pieces or missing:
-            stack.pop() if node in pieces else stack.extend(missing)
+        if node in pieces:
+            stack.pop()
             continue
-        pieces[stack.pop()] = _piece(node, [pieces[part] for part in node.parts], spelling)
+        if node in names and node is not root:
+            pieces[stack.pop()] = names[node], ATOM
+            continue
+        missing = [part for part in node.parts if part not in pieces]
+        if missing:
+            stack += missing
+        else:
+            pieces[stack.pop()] = _piece(node, [pieces[part] for part in node.parts], spelling)
     return pieces[root][0]
 
 
@@ -64,7 +72,7 @@ def _piece(node: Expr, parts: list[Piece], spelling: Spelling) -> Piece:
         return text, UNARY if text.startswith("-") else ATOM
     if node.op in spelling.infix:
         sign, strength = spelling.infix[node.op]
-        commutes = node.op in ("add", "and", "or")
+        commutes = node.op in ("add", "and", "or") and not spelling.exact
         left = bracket(parts[0], strength if strength > COMPARE else COMPARE + 1)
         right = bracket(parts[1], strength if commutes else strength + 1)
         return f"{left} {sign} {right}", strength
@@ -121,6 +129,7 @@ FULL = Spelling(
         "not": "~({})",
     },
     _full_leaf,
+    exact=True,
 )
 
 
