@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.elements import Element, convert, vector, zero
@@ -91,52 +92,59 @@ def emit_elementwise(
         parallel: whether it may use the pool.
     """
     shape = canonical(op)
-    work = _Elementwise(target, op, elements, shape)
-    parameters = [("ptr", f"p{k}") for k in range(len(op.operands))]
-    f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *parameters])
+    work = _Elementwise(module, target, name, op, elements, shape)
+    count = len(op.operands)
+    f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *(("ptr", f"p{k}") for k in range(count))])
     pointers = [f.at(f"%p{k}", offset) for k, offset in enumerate(shape.offsets)]
-    outer, inner = work.split()
-    tasks = 1
-    for dim in outer:
-        tasks *= dim.extent
-    size = tasks * op.width_bytes
-    for dim in inner:
-        size *= dim.extent
-    if not (parallel and shape.free and tasks > 1 and size >= _PARALLEL_BYTES):
-        emit_nest(f, outer, pointers, lambda moved: work.inner(f, inner, moved))
-        f.ret()
-        return
-    frame = f.slot("i64", len(pointers) + 1)
+    tasks = prod(dim.extent for dim in work.outer)
+    shared = parallel and shape.free and tasks > 1 and work.size_bytes >= _PARALLEL_BYTES
+    frame = f.slot("i64", count + 2)
     for k, pointer in enumerate(pointers):
         f.store("ptr", pointer, f.at(frame, 8 * k), 8)
-    shares = _shares(f, tasks)
-    f.store("i64", shares, f.at(frame, 8 * len(pointers)), 8)
-    run_tasks(f, f"{name}.task", frame, shares)
+    shares: Value = 1
+    if shared:
+        shares = f.min(f.mul(f.load("i64", f.at("%env", 24), 8), 8), tasks)
+    f.store("i64", shares, f.at(frame, 8 * count), 8)
+    if work.may_stream:
+        low = f.value(f"and i64 {f.value(f'ptrtoint ptr {pointers[-1]} to i64')}, {target.vector_bytes - 1}")
+        f.store("i64", low, f.at(frame, 8 * count + 8), 8)
+    if shared:
+        run_tasks(f, f"{name}.task", frame, shares)
+    else:
+        f.call(f"{name}.task", f"ptr {frame}", "i64 0", "i64 %thread")
     f.ret()
+    _emit_task(module, target, name, work, tasks, count)
 
+
+def _emit_task(module: Module, target: Target, name: str, work: _Elementwise, tasks: int, count: int) -> None:
+    """One share of the outer axes' points."""
     g = Function(module, f"{name}.task", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-    bases = [g.load("ptr", g.at("%frame", 8 * k), 8) for k in range(len(pointers))]
-    count = g.load("i64", g.at("%frame", 8 * len(pointers)), 8)
-    first = g.div(g.mul("%task", tasks), count)
-    last = g.div(g.mul(g.add("%task", 1), tasks), count)
+    bases = [g.load("ptr", g.at("%frame", 8 * k), 8) for k in range(count)]
+    shares = g.load("i64", g.at("%frame", 8 * count), 8)
+    first = g.div(g.mul("%task", tasks), shares)
+    last = g.div(g.mul(g.add("%task", 1), tasks), shares)
 
-    def one(index: Value, _: list[str]) -> None:
-        moved = list(bases)
-        rest = index
-        for dim in reversed(outer):
-            digit = g.rem(rest, dim.extent)
-            rest = g.div(rest, dim.extent)
-            moved = [g.at(p, g.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
-        work.inner(g, inner, moved)
+    def points(streaming: bool) -> None:
+        def one(index: Value, _: list[str]) -> None:
+            moved, rest = list(bases), index
+            block: Value = 0
+            for k, dim in enumerate(reversed(work.outer)):
+                digit = g.rem(rest, dim.extent) if k < len(work.outer) - 1 else rest
+                rest = g.div(rest, dim.extent)
+                block = digit if k == 0 else block
+                moved = [g.at(p, g.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
+            work.inner(g, moved, block, streaming)
 
-    g.loop(first, last, one)
+        g.loop(first, last, one)
+
+    if work.may_stream:
+        aligned = g.compare("eq", g.load("i64", g.at("%frame", 8 * count + 8), 8), 0)
+        g.when(aligned, lambda: points(True), lambda: points(False))
+        module.declare("llvm.x86.sse.sfence", "void {}()")
+        g.emit("call void @llvm.x86.sse.sfence()")  # streamed lines are seen by whoever waits for this task
+    else:
+        points(False)
     g.ret()
-
-
-def _shares(f: Function, tasks: int) -> Value:
-    """Into how many parts the work is cut: several per thread, so that a slow thread does little."""
-    threads = f.load("i64", f.at("%env", 24), 8)
-    return f.min(f.mul(threads, 8), tasks)
 
 
 def run_tasks(f: Function, task: str, frame: str, count: Value, thread: str = "%thread") -> None:
@@ -147,30 +155,153 @@ def run_tasks(f: Function, task: str, frame: str, count: Value, thread: str = "%
     f.call(run, f"ptr {pool}", f"ptr @{task}", f"ptr {frame}", f"i64 {count}", f"i64 {threads}", f"i64 {thread}")
 
 
-class _Elementwise:
-    """How one operation's innermost axes run."""
+_LONG = 8192
+"""Elements of a dense axis that one piece takes; a multiple of all vectors."""
+_BLOCK = 64
+"""Elements of the input's dense axis that one transposed piece takes: four lines of four bytes each."""
 
-    def __init__(self, target: Target, op: Op, elements: tuple[Element, ...], shape: Shape) -> None:
+
+class _Elementwise:
+    """How one operation runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
+
+    def __init__(
+        self, module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...], shape: Shape
+    ) -> None:
+        self.module = module
         self.target = target
+        self.name = name
         self.op = op
         self.elements = elements
-        self.shape = shape
         self.out = elements[-1]
         self.lanes = target.lanes(max(e.width_bytes for e in elements))
+        self.free = shape.free
+        self.size_bytes = op.width_bytes * prod(dim.extent for dim in shape.dims)
+        self.outer, self.rest = shape.dims, ()
+        self.crossed: Dim | None = None
+        self.long = False
+        self.emitted: set[str] = set()
+        if self.free and shape.dims and self.dense(shape.dims[-1]):
+            self.outer, self.rest = shape.dims[:-1], shape.dims[-1:]
+            while len(self.outer) > 1 and self.rest[0].extent * prod(d.extent for d in self.rest[1:]) < 256:
+                self.outer, self.rest = self.outer[:-1], (self.outer[-1], *self.rest)
+            if len(self.rest) == 1 and self.rest[0].extent >= 2 * _LONG:
+                blocks = -(-self.rest[0].extent // _LONG)
+                self.long = True
+                self.outer = (*self.outer, Dim(blocks, tuple(_LONG * s for s in self.rest[0].strides)))
+        elif self.free and self.transposable(shape.dims):
+            self.cross(shape.dims)
+        elif self.free and len(shape.dims) > 1:
+            self.outer, self.rest = shape.dims[:-1], shape.dims[-1:]
+        elif not self.free:
+            self.outer, self.rest = (), shape.dims
 
-    def split(self) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-        """Outer axes, which may be cut into tasks, and the inner ones that run together."""
-        dims = self.shape.dims
-        if not dims:
-            return (), ()
-        return dims[:-1], dims[-1:]
+    def transposable(self, dims: tuple[Dim, ...]) -> bool:
+        """Whether the output is dense in the last axis and the input in another one."""
+        if self.op.kind == "Zero" or self.lanes == 1 or len(dims) < 2:
+            return False
+        dense = any(abs(dim.strides[0]) == self.elements[0].width_bytes for dim in dims[:-1])
+        return dense and dims[-1].strides[-1] == self.out.width_bytes
 
-    def inner(self, f: Function, dims: tuple[Dim, ...], pointers: list[str]) -> None:
-        """The innermost axes at these addresses."""
-        if dims and self.shape.free and self.dense(dims[-1]):
-            emit_nest(f, dims[:-1], pointers, lambda moved: self.row(f, dims[-1], moved))
+    def cross(self, dims: tuple[Dim, ...]) -> None:
+        """Cut the input's dense axis into blocks; blocks are the innermost of the outer axes."""
+        width = self.elements[0].width_bytes
+        at = next(k for k, dim in enumerate(dims[:-1]) if abs(dim.strides[0]) == width)
+        self.crossed = dims[at]
+        blocks = Dim(-(-dims[at].extent // _BLOCK), tuple(_BLOCK * s for s in dims[at].strides))
+        self.outer = (*dims[:at], *dims[at + 1 : -1], blocks)
+        self.rest = dims[-1:]
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether stores may bypass the caches, should the output be aligned: it is large and all its lines are whole."""
+        if not self.target.has("sse2") or self.size_bytes < self.target.l3_bytes or not self.rest:
+            return False
+        if self.op.kind == "ReLU" and self.op.operands[0] == self.op.operands[1]:
+            return False
+        strides = [dim.strides[-1] for dim in (*self.outer, *self.rest[:-1])]
+        strides += [self.crossed.strides[-1]] if self.crossed else []
+        if self.lanes * self.out.width_bytes != self.target.vector_bytes:
+            return False
+        dense = self.crossed is not None or self.dense(self.rest[-1])
+        return self.free and dense and all(stride % self.target.vector_bytes == 0 for stride in strides)
+
+    def inner(self, f: Function, pointers: list[str], block: Value, streaming: bool) -> None:
+        """What happens at one point of the outer axes."""
+        if self.crossed is not None:
+            self.transposed(f, pointers, block, streaming)
+        elif self.rest and self.free and self.dense(self.rest[-1]):
+            emit_nest(f, self.rest[:-1], pointers, lambda moved: self.row(f, self.rest[-1], moved, block, streaming))
         else:
-            emit_nest(f, dims, pointers, lambda moved: self.point(f, moved, 1, None, ()))
+            emit_nest(f, self.rest, pointers, lambda moved: self.point(f, moved, 1, None, ()))
+
+    # ---- transposes ---------------------------------------------------------------------------------------------
+
+    def transposed(self, f: Function, pointers: list[str], block: Value, streaming: bool) -> None:
+        """A block of the input's dense axis times all of the output's dense axis."""
+        crossed, along = self.crossed, self.rest[0]
+        if crossed is None:
+            return
+        count = f.min(f.sub(crossed.extent, f.mul(block, _BLOCK)), _BLOCK)
+        whole = along.extent - along.extent % self.lanes
+        left = along.extent - whole
+
+        def strip(index: Value, lanes: int) -> None:
+            moved = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, along.strides, strict=True)]
+            name = self.strip(lanes, streaming and lanes == self.lanes)
+            f.call(name, f"ptr {moved[0]}", f"ptr {moved[1]}", f"i64 {count}")
+
+        f.loop(0, whole, lambda index, _: strip(index, self.lanes), step=self.lanes)
+        if left:
+            strip(whole, left)
+
+    def strip(self, live: int, streaming: bool) -> str:
+        """The function ``(source, into, count)``: so many lanes times ``count`` elements of the input's dense axis."""
+        name = f"{self.name}.strip{live}{'.streaming' if streaming else ''}"
+        crossed = self.crossed
+        if name in self.emitted or crossed is None:
+            return name
+        self.emitted.add(name)
+        f = Function(self.module, name, [("ptr", "source"), ("ptr", "into"), ("i64", "count")])
+        along, lanes, source = self.rest[0], self.lanes, self.elements[0]
+        q = vectors.short_row(lanes, self.out.memory)
+        down = crossed.strides[0] < 0
+        whole = f.mul(f.div("%count", q), q)
+
+        def square(index: Value, _: list[str]) -> None:
+            start = f.at("%source", f.mul(index, crossed.strides[0]))
+            if down:
+                start = f.at(start, (q - 1) * crossed.strides[0])
+            rows = []
+            for lane in range(lanes):
+                value = vectors.load(f, source, q, f.at(start, min(lane, live - 1) * along.strides[0]))
+                rows.append(self.meaning(f, [value], q))
+            upright = vectors.transpose(f, self.out.memory, lanes, rows)
+            for t, value in enumerate(reversed(upright) if down else upright):
+                place = f.at("%into", f.mul(f.add(index, t), crossed.strides[-1]))
+                if live == 1:
+                    one = f.value(f"extractelement {vector(self.out.memory, lanes)} {value}, i64 0")
+                    vectors.store(f, self.out, 1, one, place)
+                else:
+                    mask = None if live == lanes else vectors.mask_of(live, lanes)
+                    vectors.store(f, self.out, lanes, value, place, mask, streaming=streaming)
+
+        f.loop(0, whole, square, step=q)
+
+        def single(index: Value, _: list[str]) -> None:
+            def element(lane: Value, _: list[str]) -> None:
+                moved = [
+                    f.at(p, f.add(f.mul(index, a), f.mul(lane, b)))
+                    for p, a, b in zip(("%source", "%into"), crossed.strides, along.strides, strict=True)
+                ]
+                self.point(f, moved, 1, None, ())
+
+            f.loop(0, live, element)
+
+        f.loop(whole, "%count", single)
+        f.ret()
+        return name
+
+    # ---- rows ---------------------------------------------------------------------------------------------------
 
     def dense(self, dim: Dim) -> bool:
         """Whether vectors may run along an axis: the output is dense in it, inputs are dense or stand still."""
@@ -179,25 +310,40 @@ class _Elementwise:
         pairs = zip(dim.strides[:-1], self.elements[:-1], strict=True)
         return all(stride in (0, e.width_bytes) for stride, e in pairs)
 
-    def row(self, f: Function, dim: Dim, pointers: list[str]) -> None:
-        """One axis in vectors, the last one masked."""
-        lanes, whole = self.lanes, dim.extent - dim.extent % self.lanes
+    def row(self, f: Function, dim: Dim, pointers: list[str], block: Value, streaming: bool) -> None:
+        """One axis in vectors, or a block of it; the last vector is masked."""
+        lanes, left = self.lanes, dim.extent % self.lanes
         still = tuple(stride == 0 for stride in dim.strides[:-1])
+        whole: Value = dim.extent - left
+        if self.long:
+            whole = f.min(f.sub(whole, f.mul(block, _LONG)), _LONG)
 
         def step(index: Value, _: list[str]) -> None:
             moved = [f.at(p, f.mul(index, stride)) for p, stride in zip(pointers, dim.strides, strict=True)]
-            self.point(f, moved, lanes, None, still)
+            self.point(f, moved, lanes, None, still, streaming)
 
-        f.loop(0, whole, step, step=lanes)
-        if dim.extent > whole:
-            moved = [f.at(p, whole * stride) for p, stride in zip(pointers, dim.strides, strict=True)]
-            if dim.extent == whole + 1:
+        def tail() -> None:
+            moved = [f.at(p, f.mul(whole, stride)) for p, stride in zip(pointers, dim.strides, strict=True)]
+            if left == 1:
                 # a lone lane: LLVM 22 widens a masked store of narrowed values whose constant mask has one lane
                 self.point(f, moved, 1, None, still)
             else:
-                self.point(f, moved, lanes, vectors.mask_of(dim.extent - whole, lanes), still)
+                self.point(f, moved, lanes, vectors.mask_of(left, lanes), still)
 
-    def point(self, f: Function, pointers: list[str], lanes: int, mask: str | None, still: tuple[bool, ...]) -> None:
+        f.loop(0, whole, step, step=lanes)
+        if left:
+            last = f.compare("eq", block, -(-dim.extent // _LONG) - 1) if self.long else 1
+            f.when(last, tail)
+
+    def point(
+        self,
+        f: Function,
+        pointers: list[str],
+        lanes: int,
+        mask: str | None,
+        still: tuple[bool, ...],
+        streaming: bool = False,
+    ) -> None:
         """One element, or one vector of them."""
         values = []
         for k, (pointer, element) in enumerate(zip(pointers[:-1], self.elements[:-1], strict=True)):
@@ -206,7 +352,7 @@ class _Elementwise:
                 values.append(vectors.broadcast(f, element.memory, lanes, one))
             else:
                 values.append(vectors.load(f, element, lanes, pointer, mask))
-        vectors.store(f, self.out, lanes, self.meaning(f, values, lanes), pointers[-1], mask)
+        vectors.store(f, self.out, lanes, self.meaning(f, values, lanes), pointers[-1], mask, streaming=streaming)
 
     def meaning(self, f: Function, values: list[str], lanes: int) -> str:
         """The value that is written."""
