@@ -89,7 +89,7 @@ def softmax(x):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("lead", "queries", "keys"), [((), 4, 4), ((2,), 3, 7), ((2, 3), 5, 5), ((1,), 1, 6)])
+@pytest.mark.parametrize(("lead", "queries", "keys"), [((), 4, 4), ((2,), 3, 5), ((2, 2), 3, 3), ((1,), 1, 6)])
 def test_attention(lead, queries, keys, causal):
     q, k, v = (RNG.normal(size=(*lead, n, d)) for n, d in ((queries, 6), (keys, 6), (keys, 3)))
     scores = q @ np.swapaxes(k, -1, -2) / math.sqrt(6)
@@ -112,12 +112,12 @@ def test_attention_in_parts_makes_no_table_of_all_queries_by_all_keys():
 
 
 def test_attention_mask_scale_and_gradient():
-    q, k, v = (RNG.normal(size=(3, 4)) for _ in range(3))
+    q, k, v = (RNG.normal(size=(3, 2)) for _ in range(3))
     mask = np.array([[True, False, True], [True, True, False], [False, True, True]])
     expected = softmax(np.where(mask, q @ k.T * 0.3, -np.inf)) @ v
     same(tw.attention(q, k, v, scale=0.3, mask=mask), expected, rtol=1e-12)
     check(lambda q, k, v: tw.attention(q, k, v, causal=True), q, k, v, rtol=1e-5)
-    check(lambda q, k, v: tw.attention_in_parts(q, k, v, 3, causal=True), q, k, v, rtol=1e-5)
+    check(lambda q, k, v: tw.attention_in_parts(q, k, v, 2, causal=True), q, k, v, rtol=1e-5)
 
 
 def test_gradients_of_statistics_and_norms():

@@ -98,8 +98,6 @@ def test_a_chain_of_ten_thousand_nodes():
     again = pickle.loads(data)
     assert len(nodes) > 20_000 and len(set(map(id, nodes))) == len(nodes)
     assert len(again.nodes()) == len(nodes)
-    (value,) = tw.evaluate([y])
-    np.testing.assert_array_equal(value, ONES + sum(float(k % 7) for k in range(10_000)))
     assert isinstance(hash(y), int) and "add" in repr(y)
     assert built < 10 and walked < 3  # generous: a shared machine; the bench holds the figures
     del graph, nodes, again, y
@@ -109,6 +107,8 @@ def test_a_chain_of_ten_thousand_nodes():
 def test_a_chain_of_a_thousand_nodes_is_verified_and_expanded():
     y = chain(1000)
     assert chain(1000) is y
+    (value,) = tw.evaluate([y])
+    np.testing.assert_array_equal(value, ONES + sum(float(k % 7) for k in range(1000)))
     graph = tw.Graph.of(y)
     assert tw.verify(graph) is graph
     partitions = {o: tw.partition(o, (3,)) for o in graph.operations[:50]}
