@@ -19,10 +19,10 @@ demo: .venv/ready          ## train on real digits, show the plan, write the log
 	$(BIN)/tileweave run examples/digits.py --overwrite
 
 test: .venv/ready          ## the tests
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow"
 
 test-slow: .venv/ready     ## the long random suites
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m slow
 
 check: .venv/ready         ## format, lint, types, floors, then the tests (which run the docs)
 	$(BIN)/ruff format --check .

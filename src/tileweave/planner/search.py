@@ -36,6 +36,8 @@ MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
 MOST_TASKS = 10_000
 """Plans of more tasks than this are simulated only where no smaller one exists."""
+REFUSED_TASKS = 4_000
+"""Tasks that are simulated to tell the least memory that any plan was found to need."""
 MOST_GRIDS = 24
 """The most grids that are offered for one operation."""
 
@@ -451,9 +453,9 @@ def _wave_counts(graph: Graph) -> Iterator[Waves]:
 
 
 def _most_promising(skipped: Sequence[tuple[int, str, Plan]]) -> list[tuple[str, Plan, Simulation]]:
-    """The plans with the least certain need, simulated, as far as `MOST_TASKS` tasks go; one at least."""
+    """The plans with the least certain need, simulated, as far as `REFUSED_TASKS` tasks go; one at least."""
     out: list[tuple[str, Plan, Simulation]] = []
-    left = MOST_TASKS
+    left = REFUSED_TASKS
     for _, label, plan in sorted(skipped, key=lambda item: item[0]):
         left -= plan.tasks
         if left < 0 and out:
