@@ -15,18 +15,25 @@ from tileweave.teir import (
     demote,
     examples,
     fuse,
+    hoist,
+    pack,
     parallelize,
     promote,
     races,
     reorder,
     sequentialize,
+    sink,
     split,
     verify,
 )
 from tileweave.teir.lower import Brgemm, Gemm, eligibility
 from tileweave.teir.text import tree
+from tileweave.teir.walk import walk
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6}
+
+LOOP_TRANSFORMS = ("split", "fuse", "reorder", "reorder", "parallelize", "sequentialize", "promote", "promote")
+LOOP_TRANSFORMS += ("hoist", "sink", "sink")
 
 
 def any_transform(program: Program, rng: random.Random) -> Program:
@@ -34,9 +41,13 @@ def any_transform(program: Program, rng: random.Random) -> Program:
     node = rng.choice(program.nodes)
     if isinstance(node, Iteration):
         extent = program.axis(node.axis).extent
-        match rng.choice(["split", "fuse", "reorder", "reorder", "parallelize", "sequentialize", "promote", "promote"]):
+        match rng.choice(LOOP_TRANSFORMS):
             case "split":
                 return split(program, node.id, rng.randint(1, extent))
+            case "hoist":
+                return hoist(program, node.id)
+            case "sink":
+                return sink(program, rng.choice(program.nodes).id, node.id)
             case "fuse":
                 return fuse(program, node.id)
             case "reorder":
@@ -47,6 +58,13 @@ def any_transform(program: Program, rng: random.Random) -> Program:
                 return sequentialize(program, node.id)
             case _:
                 return promote(program, node.id, rng.choice("MNK"))
+    match rng.choice(["hoist", "pack", "axis", "axis"]):
+        case "hoist":
+            return hoist(program, node.id)
+        case "pack":
+            path = next(visit.path for visit in walk(program) if visit.node == node)
+            at = rng.choice([node.id, *(above.id for above in path)])
+            return pack(program, node.id, rng.choice(program.primitive(node.primitive).operands), at=at)
     consumed = [id for _, ids in program.primitive(node.primitive).axes for id in ids]
     if not consumed:
         raise ScheduleError("any_transform", "nothing to do")

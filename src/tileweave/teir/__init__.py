@@ -8,6 +8,7 @@ from tileweave.teir.emit import emit_contraction
 from tileweave.teir.emit_elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
 from tileweave.teir.interpret import interpret, tile_address
 from tileweave.teir.lower import Explanation, eligibility, explain
+from tileweave.teir.move import hoist, pack, sink
 from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
 from tileweave.teir.profiles import as_document, as_tileweave
 from tileweave.teir.program import (
@@ -72,12 +73,14 @@ __all__ = [
     "explain",
     "from_json",
     "fuse",
+    "hoist",
     "interpret",
     "numpy_dtype",
     "operands_of",
     "operation",
     "operations",
     "out_of_bounds",
+    "pack",
     "parallelize",
     "problems",
     "promote",
@@ -86,6 +89,7 @@ __all__ = [
     "reorder",
     "schema",
     "sequentialize",
+    "sink",
     "split",
     "tile_address",
     "to_json",

@@ -8,12 +8,24 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tileweave.errors import ScheduleError, VerifyError
 from tileweave.teir.analyse import Conflict, accesses, commute, find_conflict
-from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Last, Node, Primitive, Program
+from tileweave.teir.program import (
+    Axis,
+    First,
+    Guard,
+    Id,
+    Invocation,
+    Iteration,
+    Last,
+    Node,
+    Primitive,
+    Program,
+    TensorSpec,
+)
 from tileweave.teir.text import tree
 from tileweave.teir.verify import verify
 from tileweave.teir.walk import Visit, walk
@@ -35,6 +47,7 @@ class Edit:
         self.nodes = {node.id: node for node in program.nodes}
         self.primitives = {primitive.id: primitive for primitive in program.primitives}
         self.roots = program.roots
+        self.tensors = program.tensors
 
     def refuse(self, problem: str, witness: Conflict | None = None) -> ScheduleError:
         """The error of this change."""
@@ -61,7 +74,7 @@ class Edit:
 
     def put_together(self) -> Program:
         """The program as it stands: reachable nodes in execution order."""
-        loose = replace(self.program, roots=self.roots, nodes=tuple(self.nodes.values()))
+        loose = replace(self.program, tensors=self.tensors, roots=self.roots, nodes=tuple(self.nodes.values()))
         nodes = tuple(visit.node for visit in walk(loose))
         return replace(loose, nodes=nodes, axes=tuple(self.axes.values()), primitives=tuple(self.primitives.values()))
 
@@ -122,6 +135,14 @@ class Edit:
         self.axes[id] = Axis(id, extent, tuple(strides), tuple(offsets))
         return id
 
+    def new_scratch(self, name: str, dtype: str, size_bytes: int, strides: Mapping[Id, int]) -> str:
+        """A further scratch tensor, which moves along the given axes; its name is made unique."""
+        name = str(_fresh(name, [spec.name for spec in self.tensors]))
+        self.tensors = (*self.tensors, TensorSpec(name, dtype, "scratch", size_bytes))
+        for id, axis in self.axes.items():
+            self.axes[id] = replace(axis, strides=(*axis.strides, strides.get(id, 0)), offsets=(*axis.offsets, 0))
+        return name
+
     def new_iteration(self, id: Id, axis: Id, children: Sequence[Id], like: Iteration | None, guard: Guard) -> Id:
         """A further iteration, with the policy of another; its id is made unique."""
         id = _fresh(id, self.nodes)
@@ -152,6 +173,15 @@ class Edit:
             primitive = replace(primitive, id=_fresh(primitive.id, self.primitives))
         self.primitives[primitive.id] = primitive
         self.nodes[node] = replace(invocation, primitive=primitive.id)
+
+    def parent(self, id: Id) -> Iteration | None:
+        """The iteration that has this node as a child, or None for a root."""
+        return next((n for n in self.nodes.values() if isinstance(n, Iteration) and id in n.children), None)
+
+    def siblings(self, id: Id) -> tuple[Id, ...]:
+        """The children list, or the roots, that hold this node."""
+        parent = self.parent(id)
+        return self.roots if parent is None else parent.children
 
     def replace_in_parent(self, id: Id, instead: Iterable[Id]) -> None:
         """Other nodes where this one stands; a parent that is left without children goes as well."""
