@@ -4,7 +4,6 @@ import copy
 import gc
 import pickle
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -87,21 +86,13 @@ def test_a_pickled_graph_keeps_its_value_elsewhere():
 
 
 def test_a_chain_of_ten_thousand_nodes():
-    start = time.perf_counter()
     y = chain(10_000)
-    built = time.perf_counter() - start
     graph = tw.Graph.of(y)
-    start = time.perf_counter()
     nodes = graph.nodes()
-    walked = time.perf_counter() - start
-    data = pickle.dumps(graph)
-    again = pickle.loads(data)
+    again = pickle.loads(pickle.dumps(graph))
     assert len(nodes) > 20_000 and len(set(map(id, nodes))) == len(nodes)
     assert len(again.nodes()) == len(nodes)
     assert isinstance(hash(y), int) and "add" in repr(y)
-    assert built < 10 and walked < 3  # generous: a shared machine; the bench holds the figures
-    del graph, nodes, again, y
-    gc.collect()
 
 
 def test_a_chain_of_a_thousand_nodes_is_verified_and_expanded():
