@@ -1,6 +1,7 @@
 """Tensor expression graphs: immutable nodes, operators, selectors, their meaning in NumPy, sharding and gradients."""
 
 from tileweave.graph.assemble import interleave, ones, pad, repeat, stride, zeros
+from tileweave.graph.coalesce import coalesce
 from tileweave.graph.custom import BlockOperator, block_operator, check_projections
 from tileweave.graph.document import from_json, to_json
 from tileweave.graph.evaluate import evaluate
@@ -137,6 +138,7 @@ __all__ = [
     "cast",
     "check_projections",
     "check_sharding",
+    "coalesce",
     "concat",
     "conv",
     "divide",
