@@ -100,7 +100,7 @@ def every_point(exprs: Sequence[Expr]) -> Points:
     points: Points = {}
     count = 1
     for node in symbols_of(exprs):
-        bounds, _ = values_of([bound for bound in node.args[1:]], points)
+        bounds, _ = values_of(list(node.args[1:]), points)
         low, high, step = (np.broadcast_to(np.asarray(bound), (count,)) for bound in bounds)
         widths = np.maximum(high - low, 0)
         rows = np.repeat(np.arange(count), widths)

@@ -18,7 +18,7 @@ Exprs = Expr | int | Iterable[Expr | int]
 
 def exprs_of(exprs: Exprs) -> tuple[Expr, ...]:
     """One expression or many, as a tuple of nodes."""
-    if isinstance(exprs, (Expr, int)):
+    if isinstance(exprs, Expr) or not isinstance(exprs, Iterable):
         return (as_expr(exprs),)
     return tuple(as_expr(expr) for expr in exprs)
 

@@ -446,7 +446,7 @@ def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
         for part in parts:
             if part is None or part in done:
                 continue
-            if part.op in _LEAVES and not (bounds and part.op == "sym"):
+            if not waiting and part.op in _LEAVES and not (bounds and part.op == "sym"):
                 done.add(part)
                 order.append(part)
             else:

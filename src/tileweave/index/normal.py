@@ -232,6 +232,8 @@ class Normalizer(Division):
         less = {mono: -c for mono, c in p.items() if mono and c < 0}
         if offset == -1:
             return self.sum_of(less) < self.sum_of(more)
+        if offset >= 0 and not more:
+            return self.sum_of(less) < offset + 1
         if offset >= 0:
             return self.sum_of(less) <= self.sum_of(add(more, constant(offset)))
         return self.sum_of(add(less, constant(-offset))) <= self.sum_of(more)

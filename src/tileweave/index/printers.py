@@ -16,7 +16,6 @@ from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
 from tileweave.index.expr import Expr, ExprLike, symbols_of, walk
 from tileweave.index.normal import Normalizer
-from tileweave.index.poly import is_constant
 from tileweave.index.ranges import Interval, interval_of
 from tileweave.index.text import (
     AND,
@@ -26,6 +25,7 @@ from tileweave.index.text import (
     PRODUCT,
     SHIFT,
     SUM,
+    UNARY,
     XOR,
     Piece,
     Spelling,
@@ -283,8 +283,8 @@ def _python_spelling(dialect: str, signs: _Signs | None) -> Spelling:
 def _shifted(node: Expr, parts: list[Piece], bits: int) -> Piece:
     """Floor division and remainder by ``2**bits``, right for every sign in two's complement."""
     if node.op == "floordiv":
-        return f"{bracket(parts[0], SHIFT)} >> {bits}", SHIFT
-    return f"{bracket(parts[0], AND + 1)} & {(1 << bits) - 1}", AND
+        return f"{bracket(parts[0], UNARY)} >> {bits}", SHIFT
+    return f"{bracket(parts[0], UNARY)} & {(1 << bits) - 1}", AND
 
 
 # -- C and CUDA ---------------------------------------------------------------------------------------------
@@ -473,8 +473,7 @@ class _Body:
             return truncated
         zero = self.constant(0)
         moved = self.add("addi", truncated, parts[1])
-        value = self.signs.normal.value(node.args[1])
-        if self.signs.normal.positive(value) and not (is_constant(value) and not value):
+        if self.signs.normal.positive(self.signs.normal.value(node.args[1])):
             wrong = self.add("cmpi slt,", truncated, zero)
         else:
             nonzero = self.add("cmpi ne,", truncated, zero)
