@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -35,7 +35,6 @@ __all__ = [
     "cast",
     "einsum",
     "exp",
-    "fused",
     "linear",
     "log",
     "log_softmax",
@@ -660,61 +659,10 @@ def linear(x: Any, w: Any, b: Any = None) -> Tensor:
     return Tensor(Operation("linear", index, inputs, (("out", out),), (("equation", equation),), signature))
 
 
-def _linear_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+def linear_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    """What `linear` computes on a block; without b it is the partial product."""
     product = _contract_block(operation, {"x": inputs["x"], "w": inputs["w"]})["out"]
     return {"out": product + inputs["b"]} if "b" in inputs else {"out": product}
 
 
-register(Operator("linear", _linear_block, ("b",), lambda operation, combined, inputs: combined + inputs["b"]))
-
-
-def _linear_relu_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    out = _linear_block(operation, inputs)["out"]
-    return {"out": np.maximum(out, out.dtype.type(0))} if "b" in inputs else {"out": out}
-
-
-def _linear_relu_finished(operation: Operation, combined: Array, inputs: Arrays) -> Array:
-    return np.asarray(np.maximum(combined + inputs["b"], combined.dtype.type(0)))
-
-
-register(Operator("linear_relu", _linear_relu_block, ("b",), _linear_relu_finished))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# elementwise programs
-
-
-def fused(inputs: Sequence[Tensor], program: Sequence[tuple[str, tuple[int, ...], str]]) -> Tensor:
-    """Several elementwise operators as one operation: no result in between is stored.
-
-    Args:
-        inputs: tensors that broadcast.
-        program: steps (operator, arguments, element type of the result); an argument ``k >= 0`` is input k, ``-1 - k``
-            is the result of step k. The last step is the result.
-    """
-    for k, (name, args, _) in enumerate(program):
-        if name not in ELEMENTWISE or not builtins.all(-k <= a < len(inputs) for a in args):
-            raise GraphError("fused(inputs, program)", f"step {k} is {name}{args}", legal="elementwise operators")
-    return elementwise("fused", inputs, np.dtype(program[-1][2]), ("program", tuple(program)))
-
-
-def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    given = list(inputs.values())
-    done: list[Array] = []
-    for name, args, dtype in operation.parameter("program"):
-        # the operator's own definition, on an operation that has just its parameters
-        step = replace(
-            operation,
-            operator=name,
-            inputs=(),
-            outputs=(("out", TensorType((), np.dtype(dtype))),),
-            parameters=(("dtype", dtype),),
-            signature=None,
-        )
-        blocks = [given[a] if a >= 0 else done[-1 - a] for a in args]
-        names = [f"x{k}" for k in range(len(blocks))] if len(blocks) > 1 else ["x"]
-        done.append(OPERATORS[name].block(step, dict(zip(names, blocks, strict=True)))["out"])
-    return {"out": np.asarray(np.broadcast_to(done[-1], operation.output_types["out"].shape))}
-
-
-register(Operator("fused", _fused_block))
+register(Operator("linear", linear_block, ("b",), lambda operation, combined, inputs: combined + inputs["b"]))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.graph import operators as op
+from tileweave.graph.fused import fused as fused_operation
 from tileweave.graph.nodes import Operation, Selector, Tensor
 from tileweave.graph.rewrite import Context, Rule
 from tileweave.graph.select import full, resolve, select, unsqueeze, view_of
@@ -178,7 +179,7 @@ def _joined_program(outer: Operation, below: Operation, place: int) -> Tensor:
     moved = tuple(
         (name, tuple(numbers[a] if a >= 0 else a - len(first) for a in args), dtype) for name, args, dtype in second
     )
-    return op.fused(tensors, (*first, *moved))
+    return fused_operation(tensors, (*first, *moved))
 
 
 MATMUL_BIAS = Rule("matmul-bias", "x @ w + b is linear(x, w, b)", _matmul_bias, exact=False)
