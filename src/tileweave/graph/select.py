@@ -4,6 +4,9 @@
 answers disjoint pieces: which part of the box comes from which tensor, through which affine map. A broadcast
 dimension has coefficient zero in that map, so one copy is read, never many.
 
+The document also lists where, max and min here. They choose by values, so no region tells what they read: they are
+elementwise operations (`tileweave.graph.operators`), which the planner cuts and moves like the others.
+
 Source: Tapestry, "Selector Expressions and Tensor Views".
 """
 
