@@ -105,9 +105,7 @@ def emit_elementwise(
     if shared:
         shares = f.min(f.mul(f.load("i64", f.at("%env", 24), 8), 8), tasks)
     f.store("i64", shares, f.at(frame, 8 * count), 8)
-    if work.may_stream:
-        low = f.value(f"and i64 {f.value(f'ptrtoint ptr {pointers[-1]} to i64')}, {target.vector_bytes - 1}")
-        f.store("i64", low, f.at(frame, 8 * count + 8), 8)
+    f.store("i64", work.head(f, pointers[-1]), f.at(frame, 8 * count + 8), 8)
     if shared:
         run_tasks(f, f"{name}.task", frame, shares)
     else:
@@ -124,26 +122,22 @@ def _emit_task(module: Module, target: Target, name: str, work: _Elementwise, ta
     first = g.div(g.mul("%task", tasks), shares)
     last = g.div(g.mul(g.add("%task", 1), tasks), shares)
 
-    def points(streaming: bool) -> None:
-        def one(index: Value, _: list[str]) -> None:
-            moved, rest = list(bases), index
-            block: Value = 0
-            for k, dim in enumerate(reversed(work.outer)):
-                digit = g.rem(rest, dim.extent) if k < len(work.outer) - 1 else rest
-                rest = g.div(rest, dim.extent)
-                block = digit if k == 0 else block
-                moved = [g.at(p, g.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
-            work.inner(g, moved, block, streaming)
+    head = g.load("i64", g.at("%frame", 8 * count + 8), 8)
 
-        g.loop(first, last, one)
+    def one(index: Value, _: list[str]) -> None:
+        moved, rest = list(bases), index
+        block: Value = 0
+        for k, dim in enumerate(reversed(work.outer)):
+            digit = g.rem(rest, dim.extent) if k < len(work.outer) - 1 else rest
+            rest = g.div(rest, dim.extent)
+            block = digit if k == 0 else block
+            moved = [g.at(p, g.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
+        work.inner(g, moved, block, head)
 
-    if work.may_stream:
-        aligned = g.compare("eq", g.load("i64", g.at("%frame", 8 * count + 8), 8), 0)
-        g.when(aligned, lambda: points(True), lambda: points(False))
+    g.loop(first, last, one)
+    if work.streams:
         module.declare("llvm.x86.sse.sfence", "void {}()")
         g.emit("call void @llvm.x86.sse.sfence()")  # streamed lines are seen by whoever waits for this task
-    else:
-        points(False)
     g.ret()
 
 
@@ -155,10 +149,30 @@ def run_tasks(f: Function, task: str, frame: str, count: Value, thread: str = "%
     f.call(run, f"ptr {pool}", f"ptr @{task}", f"ptr {frame}", f"i64 {count}", f"i64 {threads}", f"i64 {thread}")
 
 
+def paged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Outer axes in an order that stays among few pages of the input and of the output at a time.
+
+    The axis that is nearest in the input and the one that is nearest in the output are both cut into short runs, and
+    the runs go innermost: for a while, both tensors are walked within pages that were just used.
+    """
+    if len(dims) < 2 or any(len(dim.strides) != 2 for dim in dims):
+        return dims
+    ends = min(dims, key=lambda d: abs(d.strides[0])), min(dims, key=lambda d: d.strides[1])
+    if ends[0] is ends[1]:
+        return (*(dim for dim in dims if dim is not ends[0]), ends[0])
+    far, near = [dim for dim in dims if dim not in ends], []
+    for dim in ends:
+        run = max((d for d in range(1, 17) if dim.extent % d == 0), key=lambda d: (d <= 8, d))
+        far.append(Dim(dim.extent // run, tuple(run * s for s in dim.strides)))
+        near.append(Dim(run, dim.strides))
+    return tuple(dim for dim in (*far, *near) if dim.extent > 1)
+
+
 _LONG = 8192
 """Elements of a dense axis that one piece takes; a multiple of all vectors."""
-_BLOCK = 64
-"""Elements of the input's dense axis that one transposed piece takes: four lines of four bytes each."""
+_BLOCK_BYTES = 2048, 1024
+"""Bytes of the input's dense axis that one transposed piece takes: where output lines are whole, and where they are not
+and must stay in the first cache until their other part is written."""
 
 
 class _Elementwise:
@@ -179,11 +193,14 @@ class _Elementwise:
         self.outer, self.rest = shape.dims, ()
         self.crossed: Dim | None = None
         self.long = False
+        self.block = 1
         self.emitted: set[str] = set()
         if self.free and shape.dims and self.dense(shape.dims[-1]):
             self.outer, self.rest = shape.dims[:-1], shape.dims[-1:]
             while len(self.outer) > 1 and self.rest[0].extent * prod(d.extent for d in self.rest[1:]) < 256:
                 self.outer, self.rest = self.outer[:-1], (self.outer[-1], *self.rest)
+            if len(self.rest) == 1 and op.kind == "Copy":
+                self.outer = paged(self.outer)
             if len(self.rest) == 1 and self.rest[0].extent >= 2 * _LONG:
                 blocks = -(-self.rest[0].extent // _LONG)
                 self.long = True
@@ -207,85 +224,97 @@ class _Elementwise:
         width = self.elements[0].width_bytes
         at = next(k for k, dim in enumerate(dims[:-1]) if abs(dim.strides[0]) == width)
         self.crossed = dims[at]
-        blocks = Dim(-(-dims[at].extent // _BLOCK), tuple(_BLOCK * s for s in dims[at].strides))
-        self.outer = (*dims[:at], *dims[at + 1 : -1], blocks)
-        self.rest = dims[-1:]
+        self.outer, self.rest = paged((*dims[:at], *dims[at + 1 : -1])), dims[-1:]
+        self.block = _BLOCK_BYTES[0 if self.lines_fall_alike else 1] // self.out.width_bytes
+        blocks = Dim(-(-dims[at].extent // self.block), tuple(self.block * s for s in dims[at].strides))
+        self.outer = (*self.outer, blocks)
 
     @property
-    def may_stream(self) -> bool:
-        """Whether stores may bypass the caches, should the output be aligned: it is large and all its lines are whole."""
-        if not self.target.has("sse2") or self.size_bytes < self.target.l3_bytes or not self.rest:
+    def lines_fall_alike(self) -> bool:
+        """Whether every row of a transposed output has the same place within its cache lines as the first."""
+        if self.crossed is None or self.lanes * self.out.width_bytes != self.target.vector_bytes:
             return False
-        if self.op.kind == "ReLU" and self.op.operands[0] == self.op.operands[1]:
-            return False
-        strides = [dim.strides[-1] for dim in (*self.outer, *self.rest[:-1])]
-        strides += [self.crossed.strides[-1]] if self.crossed else []
-        if self.lanes * self.out.width_bytes != self.target.vector_bytes:
-            return False
-        dense = self.crossed is not None or self.dense(self.rest[-1])
-        return self.free and dense and all(stride % self.target.vector_bytes == 0 for stride in strides)
+        strides = [*(dim.strides[-1] for dim in self.outer), self.crossed.strides[-1]]
+        return all(stride % self.target.vector_bytes == 0 for stride in strides)
 
-    def inner(self, f: Function, pointers: list[str], block: Value, streaming: bool) -> None:
+    @property
+    def streams(self) -> bool:
+        """Whether whole lines bypass the caches: the output is larger than they are, and is not read."""
+        in_place = self.op.operands[0] == self.op.operands[-1]
+        large = self.size_bytes >= self.target.l3_bytes and self.target.has("sse2")
+        return large and self.lines_fall_alike and not in_place
+
+    def head(self, f: Function, pointer: str) -> Value:
+        """How many elements of the output's dense axis come before the first line that is whole."""
+        if not self.lines_fall_alike:
+            return 0
+        line = self.target.vector_bytes
+        address = f.value(f"ptrtoint ptr {pointer} to i64")
+        missing = f.value(f"and i64 {f.sub(0, address)}, {line - 1}")
+        whole = f.compare("eq", f.rem(missing, self.out.width_bytes), 0)
+        return f.value(f"select i1 {whole}, i64 {f.div(missing, self.out.width_bytes)}, i64 0")
+
+    def inner(self, f: Function, pointers: list[str], block: Value, head: Value) -> None:
         """What happens at one point of the outer axes."""
         if self.crossed is not None:
-            self.transposed(f, pointers, block, streaming)
+            self.transposed(f, pointers, block, head)
         elif self.rest and self.free and self.dense(self.rest[-1]):
-            emit_nest(f, self.rest[:-1], pointers, lambda moved: self.row(f, self.rest[-1], moved, block, streaming))
+            emit_nest(f, self.rest[:-1], pointers, lambda moved: self.row(f, self.rest[-1], moved, block))
         else:
             emit_nest(f, self.rest, pointers, lambda moved: self.point(f, moved, 1, None, ()))
 
     # ---- transposes ---------------------------------------------------------------------------------------------
 
-    def transposed(self, f: Function, pointers: list[str], block: Value, streaming: bool) -> None:
-        """A block of the input's dense axis times all of the output's dense axis."""
-        crossed, along = self.crossed, self.rest[0]
+    def transposed(self, f: Function, pointers: list[str], block: Value, head: Value) -> None:
+        """A block of the input's dense axis times all of the output's dense axis, cut where lines begin."""
+        crossed, along, lanes = self.crossed, self.rest[0], self.lanes
         if crossed is None:
             return
-        count = f.min(f.sub(crossed.extent, f.mul(block, _BLOCK)), _BLOCK)
-        whole = along.extent - along.extent % self.lanes
-        left = along.extent - whole
+        count = f.min(f.sub(crossed.extent, f.mul(block, self.block)), self.block)
+        head = f.min(head, along.extent)
+        end = f.add(head, f.mul(f.div(f.sub(along.extent, head), lanes), lanes))
 
-        def strip(index: Value, lanes: int) -> None:
+        def strip(index: Value, live: Value) -> None:
             moved = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, along.strides, strict=True)]
-            name = self.strip(lanes, streaming and lanes == self.lanes)
-            f.call(name, f"ptr {moved[0]}", f"ptr {moved[1]}", f"i64 {count}")
+            whole = isinstance(live, int) and live == lanes
+            f.call(self.strip(whole), f"ptr {moved[0]}", f"ptr {moved[1]}", f"i64 {count}", f"i64 {live}")
 
-        f.loop(0, whole, lambda index, _: strip(index, self.lanes), step=self.lanes)
-        if left:
-            strip(whole, left)
+        f.when(f.compare("sgt", head, 0) if isinstance(head, str) else 0, lambda: strip(0, head))
+        f.loop(head, end, lambda index, _: strip(index, lanes), step=lanes)
+        left = f.sub(along.extent, end)
+        if isinstance(left, str) or left:
+            f.when(f.compare("sgt", left, 0), lambda: strip(end, left))
 
-    def strip(self, live: int, streaming: bool) -> str:
-        """The function ``(source, into, count)``: so many lanes times ``count`` elements of the input's dense axis."""
-        name = f"{self.name}.strip{live}{'.streaming' if streaming else ''}"
+    def strip(self, whole: bool) -> str:
+        """The function ``(source, into, count, live)``: some lanes times ``count`` elements of the crossed axis."""
+        name = f"{self.name}.strip{'' if whole else '.part'}"
         crossed = self.crossed
         if name in self.emitted or crossed is None:
             return name
         self.emitted.add(name)
-        f = Function(self.module, name, [("ptr", "source"), ("ptr", "into"), ("i64", "count")])
-        along, lanes, source = self.rest[0], self.lanes, self.elements[0]
+        f = Function(self.module, name, [("ptr", "source"), ("ptr", "into"), ("i64", "count"), ("i64", "live")])
+        along, lanes = self.rest[0], self.lanes
         q = vectors.short_row(lanes, self.out.memory)
         down = crossed.strides[0] < 0
-        whole = f.mul(f.div("%count", q), q)
+        squares = f.mul(f.div("%count", q), q)
+        final = f.sub("%live", 1)
+        places = [f.mul(lane if whole else f.min(lane, final), along.strides[0]) for lane in range(lanes)]
+        mask = None if whole else vectors.mask_below(f, "%live", lanes)
 
         def square(index: Value, _: list[str]) -> None:
             start = f.at("%source", f.mul(index, crossed.strides[0]))
             if down:
                 start = f.at(start, (q - 1) * crossed.strides[0])
             rows = []
-            for lane in range(lanes):
-                value = vectors.load(f, source, q, f.at(start, min(lane, live - 1) * along.strides[0]))
+            for place in places:
+                value = vectors.load(f, self.elements[0], q, f.at(start, place))
                 rows.append(self.meaning(f, [value], q))
             upright = vectors.transpose(f, self.out.memory, lanes, rows)
             for t, value in enumerate(reversed(upright) if down else upright):
-                place = f.at("%into", f.mul(f.add(index, t), crossed.strides[-1]))
-                if live == 1:
-                    one = f.value(f"extractelement {vector(self.out.memory, lanes)} {value}, i64 0")
-                    vectors.store(f, self.out, 1, one, place)
-                else:
-                    mask = None if live == lanes else vectors.mask_of(live, lanes)
-                    vectors.store(f, self.out, lanes, value, place, mask, streaming=streaming)
+                into = f.at("%into", f.mul(f.add(index, t), crossed.strides[-1]))
+                vectors.store(f, self.out, lanes, value, into, mask, streaming=whole and self.streams)
 
-        f.loop(0, whole, square, step=q)
+        f.loop(0, squares, square, step=q)
 
         def single(index: Value, _: list[str]) -> None:
             def element(lane: Value, _: list[str]) -> None:
@@ -295,9 +324,9 @@ class _Elementwise:
                 ]
                 self.point(f, moved, 1, None, ())
 
-            f.loop(0, live, element)
+            f.loop(0, "%live", element)
 
-        f.loop(whole, "%count", single)
+        f.loop(squares, "%count", single)
         f.ret()
         return name
 
@@ -310,7 +339,7 @@ class _Elementwise:
         pairs = zip(dim.strides[:-1], self.elements[:-1], strict=True)
         return all(stride in (0, e.width_bytes) for stride, e in pairs)
 
-    def row(self, f: Function, dim: Dim, pointers: list[str], block: Value, streaming: bool) -> None:
+    def row(self, f: Function, dim: Dim, pointers: list[str], block: Value) -> None:
         """One axis in vectors, or a block of it; the last vector is masked."""
         lanes, left = self.lanes, dim.extent % self.lanes
         still = tuple(stride == 0 for stride in dim.strides[:-1])
@@ -320,7 +349,7 @@ class _Elementwise:
 
         def step(index: Value, _: list[str]) -> None:
             moved = [f.at(p, f.mul(index, stride)) for p, stride in zip(pointers, dim.strides, strict=True)]
-            self.point(f, moved, lanes, None, still, streaming)
+            self.point(f, moved, lanes, None, still)
 
         def tail() -> None:
             moved = [f.at(p, f.mul(whole, stride)) for p, stride in zip(pointers, dim.strides, strict=True)]
@@ -342,7 +371,6 @@ class _Elementwise:
         lanes: int,
         mask: str | None,
         still: tuple[bool, ...],
-        streaming: bool = False,
     ) -> None:
         """One element, or one vector of them."""
         values = []
@@ -352,7 +380,7 @@ class _Elementwise:
                 values.append(vectors.broadcast(f, element.memory, lanes, one))
             else:
                 values.append(vectors.load(f, element, lanes, pointer, mask))
-        vectors.store(f, self.out, lanes, self.meaning(f, values, lanes), pointers[-1], mask, streaming=streaming)
+        vectors.store(f, self.out, lanes, self.meaning(f, values, lanes), pointers[-1], mask)
 
     def meaning(self, f: Function, values: list[str], lanes: int) -> str:
         """The value that is written."""

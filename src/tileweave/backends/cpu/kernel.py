@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tileweave.backends.cpu.jit import Code, compile_ir
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.target import Target, host
-from tileweave.backends.cpu.threads import arena, available_threads, pool
+from tileweave.backends.cpu.threads import Block, arena, available_threads, pool
 from tileweave.errors import BackendError
 from tileweave.teir.dtypes import numpy_dtype
 from tileweave.teir.primitives import operands_of
@@ -50,7 +51,8 @@ class Kernel:
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         self._dtypes = [numpy_dtype(spec.dtype) for spec in self._specs]
         self._written = _written(program)
-        self._scratch, scratch_bytes = _scratch_offsets(program, self._extents)
+        self._words = struct.Struct(f"={ENV_WORDS + len(program.tensors)}q")
+        self._scratch, scratch_bytes = _scratch_offsets(program, self._extents, _rounded(self._words.size))
         self._shared_at = scratch_bytes
         self._thread_at = _rounded(scratch_bytes + nest.shared_bytes)
         self._thread_bytes = _rounded(nest.thread_bytes)
@@ -79,10 +81,9 @@ class Kernel:
         """
         self._check(arrays)
         block = arena.take(self._block_bytes)
-        env = self._environment([array.__array_interface__["data"][0] for array in arrays], block.address)
-        address = ctypes.addressof(env)
+        address = self._environment([array.__array_interface__["data"][0] for array in arrays], block)
         entry = self._entry
-        kept = (arrays, block, env)
+        kept = (arrays, block)
 
         def call(_kept: object = kept) -> None:
             entry(address)
@@ -101,19 +102,21 @@ class Kernel:
     def _run(self, addresses: list[int]) -> None:
         block = arena.take(self._block_bytes)
         try:
-            env = self._environment(addresses, block.address)  # held until the call returns
-            self._entry(ctypes.addressof(env))
+            self._entry(self._environment(addresses, block))
         finally:
             arena.give(block)
 
-    def _environment(self, addresses: list[int], memory: int) -> Any:
-        shared = pool(self.threads)
-        bases = iter(addresses)
-        tensors = [
-            memory + self._scratch[spec.name] if spec.role == "scratch" else next(bases)
-            for spec in self.program.tensors
-        ]
-        words = (
+    def _environment(self, addresses: Sequence[int], block: Block) -> int:
+        """Write the environment at the start of the call's memory; its address."""
+        memory, shared = block.address, pool(self.threads)
+        tensors: Sequence[int] = addresses
+        if self._scratch:
+            bases = iter(addresses)
+            specs = self.program.tensors
+            tensors = [memory + self._scratch[s.name] if s.role == "scratch" else next(bases) for s in specs]
+        self._words.pack_into(
+            block.memory,
+            0,
             shared.address,
             shared.run,
             memory + self._shared_at,
@@ -122,7 +125,7 @@ class Kernel:
             self._thread_bytes,
             *tensors,
         )
-        return (ctypes.c_int64 * (ENV_WORDS + len(tensors)))(*words)
+        return memory
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
@@ -199,9 +202,9 @@ def _written(program: Program) -> frozenset[str]:
     return frozenset(operands_of(primitive, program)[-1] for primitive in program.primitives)
 
 
-def _scratch_offsets(program: Program, extents: Mapping[str, Extent]) -> tuple[dict[str, int], int]:
-    """Where each scratch tensor lies in the call's memory."""
-    offsets, end = {}, 0
+def _scratch_offsets(program: Program, extents: Mapping[str, Extent], end: int) -> tuple[dict[str, int], int]:
+    """Where each scratch tensor lies in the call's memory, from a first free byte on, and the next free byte."""
+    offsets = {}
     for spec in program.tensors:
         if spec.role == "scratch":
             extent = extents.get(spec.name, Extent(0, 0))

@@ -20,7 +20,7 @@ from typing import Any
 from tileweave.backends.cpu.jit import compile_ir
 from tileweave.backends.cpu.target import host
 
-__all__ = ["Arena", "Pool", "arena", "available_threads", "pool"]
+__all__ = ["Arena", "Block", "Pool", "arena", "available_threads", "pool"]
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
 _LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION = (
@@ -344,19 +344,19 @@ class Arena:
 
 
 class Block:
-    """Anonymous memory: ``address`` and ``size`` in bytes."""
+    """Anonymous memory: its ``address`` and ``size`` in bytes, and the ``memory`` itself for Python to write to."""
 
-    __slots__ = ("_memory", "address", "size")
+    __slots__ = ("address", "memory", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._memory = mmap.mmap(-1, size)
+        self.memory = mmap.mmap(-1, size)
         if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
             try:
-                self._memory.madvise(mmap.MADV_HUGEPAGE)
+                self.memory.madvise(mmap.MADV_HUGEPAGE)
             except OSError:
                 pass  # small pages hold the same values
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
 
 arena = Arena()

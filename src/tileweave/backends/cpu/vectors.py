@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Value
 
-__all__ = ["broadcast", "load", "mask_of", "prefetch", "short_row", "store", "suffix", "transpose"]
+__all__ = ["broadcast", "load", "mask_below", "mask_of", "prefetch", "short_row", "store", "suffix", "transpose"]
 
 _SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
 
@@ -20,6 +20,13 @@ def suffix(type: str, lanes: int) -> str:
 def mask_of(count: int, lanes: int) -> str:
     """The constant mask of the first ``count`` lanes."""
     return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes)) + ">"
+
+
+def mask_below(f: Function, count: str, lanes: int) -> str:
+    """The mask of the first ``count`` lanes, the count being known at run time."""
+    every = broadcast(f, "i64", lanes, count)
+    numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+    return f.value(f"icmp slt <{lanes} x i64> {numbers}, {every}")
 
 
 def load(

@@ -1,0 +1,201 @@
+"""Square matrix products against NumPy and torch, with the peak of multiply-adds measured in the same run.
+
+    python bench/gemm.py [--threads 1 2] [--sizes 512 1024 ..] [--rounds 9] > bench/results/gemm.jsonl
+
+Every row is one JSON line: medians over interleaved rounds, the spread (10th to 90th percentile), and the median of
+the ratios within a round, so that a slow moment of the machine touches all candidates alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from tileweave.backends.cpu import compile, host
+from tileweave.backends.cpu.jit import compile_ir
+from tileweave.backends.cpu.threads import pool
+from tileweave.layout import strided
+from tileweave.teir.emit import Operand, emit_contraction
+
+Candidates = dict[str, Callable[[], object]]
+
+
+def torch_or_none() -> Any:
+    """The torch module, where it is installed."""
+    try:
+        return import_module("torch")
+    except ImportError:
+        return None
+
+
+def dense(shape: Sequence[int], dtype: str) -> Operand:
+    """A row-major operand."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return Operand(strided(tuple(shape), tuple(reversed(strides))), dtype)
+
+
+def seconds(call: Callable[[], object], least: float) -> float:
+    """Seconds per call, calls being repeated until the least time has passed."""
+    count = 0
+    start = time.perf_counter()
+    while True:
+        call()
+        count += 1
+        passed = time.perf_counter() - start
+        if passed >= least:
+            return passed / count
+
+
+def interleaved(candidates: Candidates, rounds: int, least: float = 0.02) -> dict[str, list[float]]:
+    """Seconds per call of every candidate in every round; each candidate runs once before."""
+    for call in candidates.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, call in candidates.items():
+            times[name].append(seconds(call, least))
+    return times
+
+
+def spread(values: Sequence[float]) -> list[float]:
+    """The 10th and the 90th percentile."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return [ordered[round(0.1 * last)], ordered[round(0.9 * last)]]
+
+
+def rates(times: dict[str, list[float]], amount: float, unit: str) -> dict[str, object]:
+    """Median and spread of amount per second for each candidate, and each peer's time over ours, round by round."""
+    row: dict[str, object] = {}
+    for name, values in times.items():
+        done = [amount / value for value in values]
+        row[f"{name}_{unit}"] = round(statistics.median(done), 2)
+        row[f"{name}_{unit}_spread"] = [round(value, 2) for value in spread(done)]
+    for name in times:
+        if name not in ("tileweave", "copy", "peak"):
+            pairs = zip(times[name], times["tileweave"], strict=True)
+            row[f"times_{name}"] = round(statistics.median(peer / own for peer, own in pairs), 3)
+    return row
+
+
+def emit(row: dict[str, object]) -> None:
+    """One JSON line."""
+    print(json.dumps(row), flush=True)
+
+
+def about(threads: int) -> dict[str, object]:
+    """What every row says of the machine."""
+    torch = torch_or_none()
+    return {
+        "cpu": host().cpu,
+        "machine": platform.machine(),
+        "threads": threads,
+        "numpy": np.__version__,
+        "torch": None if torch is None else torch.__version__,
+    }
+
+
+def peak(dtype: str, threads: int) -> tuple[Callable[[], None], float]:
+    """A call that multiplies and adds in registers only, and its number of floating-point operations."""
+    kind, width = {"FP32": ("float", 4), "FP64": ("double", 8)}[dtype]
+    lanes = host().lanes(width)
+    vector, chains, turns = f"<{lanes} x {kind}>", min(20, host().registers - 4), 100_000
+    suffix = f"v{lanes}f{8 * width}"
+    lines = [f"  %a{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %again ]" for i in range(chains)]
+    lines += ["  %k = phi i64 [ 0, %entry ], [ %next, %again ]"]
+    lines += [
+        f"  %b{i} = call {vector} @llvm.fmuladd.{suffix}({vector} %x, {vector} %x, {vector} %a{i})"
+        for i in range(chains)
+    ]
+    sums = [f"  %s0 = fadd {vector} %b0, %b1"]
+    sums += [f"  %s{i} = fadd {vector} %s{i - 1}, %b{i + 1}" for i in range(1, chains - 1)]
+    source = "\n".join(
+        [
+            f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})",
+            "define void @turn(ptr %memory, i64 %task, i64 %thread) nounwind {\nentry:",
+            "  %far = mul i64 %task, 256\n  %at = getelementptr i8, ptr %memory, i64 %far",
+            f"  %x = load {vector}, ptr %at, align 8\n  br label %again\nagain:",
+            *lines,
+            f"  %next = add i64 %k, 1\n  %more = icmp slt i64 %next, {turns}",
+            "  br i1 %more, label %again, label %done\ndone:",
+            *sums,
+            f"  store {vector} %s{chains - 2}, ptr %at, align 8\n  ret void\n}}",
+            "define void @entry(ptr %pool, ptr %run, ptr %memory, i64 %count) nounwind {\nentry:",
+            "  call void %run(ptr %pool, ptr @turn, ptr %memory, i64 %count, i64 %count, i64 0)\n  ret void\n}",
+        ]
+    )
+    code = compile_ir(source, ("entry",), host(), disk=False)
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+        code.addresses["entry"]
+    )
+    shared, memory = pool(threads), np.zeros(64 * threads, np.float64)
+    flops = 2.0 * lanes * chains * turns * threads
+    return lambda: entry(shared.address, shared.run, memory.ctypes.data, threads), flops
+
+
+def main() -> None:
+    """Write the rows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 768, 1000, 1024, 2048, 4096])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dtype", default="FP32", choices=["FP32", "FP64"])
+    options = parser.parse_args()
+    torch = torch_or_none()
+    kind = {"FP32": "float32", "FP64": "float64"}[options.dtype]
+    for threads in options.threads:
+        with threadpool_limits(threads):
+            if torch is not None:
+                torch.set_num_threads(threads)
+            for n in options.sizes:
+                emit({**about(threads), "bench": "gemm", "n": n, **_row(n, threads, options, torch, kind)})
+
+
+def _row(n: int, threads: int, options: argparse.Namespace, torch: Any, kind: str) -> dict[str, object]:
+    rng = np.random.default_rng(n)
+    a, b = (rng.random((n, n)).astype(kind) for _ in range(2))
+    c, d = np.empty((n, n), kind), np.empty((n, n), kind)
+    square = dense((n, n), options.dtype)
+    start = time.perf_counter()
+    kernel = compile(emit_contraction("ik,kj->ij", (square, square), square), threads=threads)
+    compiled = time.perf_counter() - start
+    call, flops = peak(options.dtype, threads)
+    candidates: Candidates = {"tileweave": kernel.prepare(a, b, c), "numpy": lambda: np.matmul(a, b, out=d)}
+    if torch is not None:
+        ta, tb, tc = torch.from_numpy(a), torch.from_numpy(b), torch.empty((n, n), dtype=getattr(torch, kind))
+        candidates["torch"] = lambda: torch.mm(ta, tb, out=tc)
+    candidates["peak"] = call
+    times = interleaved(candidates, options.rounds)
+    peaks = [flops / value / 1e9 for value in times.pop("peak")]
+    row = rates(times, 2 * n**3 / 1e9, "gflops")
+    own = [2 * n**3 / 1e9 / value for value in times["tileweave"]]
+    shares = [x / y for x, y in zip(own, peaks, strict=True)]
+    error = float(np.abs(c - d).max() / np.abs(d).max())
+    return {
+        "dtype": options.dtype,
+        **row,
+        "peak_gflops": round(statistics.median(peaks), 1),
+        "share_of_peak": round(statistics.median(shares), 3),
+        "error": error,
+        "compile_seconds": round(compiled, 4),
+        "from_cache": kernel.from_cache,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
