@@ -200,3 +200,26 @@ def test_empty_operations_stay_whole_and_keep_their_value():
         cuts = tw.partition(operation, [1 if n == 0 else min(n, 2) for n in operation.index.shape])
         sharded = tw.verify(tw.expand(tw.Graph.of(tensor), {operation: cuts}))
         same(sharded.sinks[0].tensor, tw.evaluate([tensor])[0])
+
+
+@pytest.mark.parametrize("arity", [2, 3, 7, None])
+def test_partial_results_combine_in_trees_of_any_arity(arity):
+    rng = np.random.default_rng(1)
+    x, w, b = values(rng, (3, 13), "int64"), values(rng, (13, 4), "int64"), values(rng, (4,), "int64")
+    for whole in (tw.linear(x, w, b), tw.matmul(x, w), tw.max(x, 1)):
+        graph = tw.Graph.of(whole)
+        (operation,) = graph.operations
+        parts = [5 if k in operation.signature.monoids else 1 for k in range(operation.index.rank)]
+        sharded = tw.verify(tw.expand(graph, {operation: tw.partition(operation, parts)}, arity=arity))
+        same(sharded.sinks[0].tensor, tw.evaluate([whole])[0])
+        tw.check_sharding(sharded, graph)
+        assert tw.coalesce(sharded) is graph
+        stacks = [
+            o.input("x").shape[0] for o in sharded.operations if "axes" in dict(o.parameters) and o.index.rank > 2
+        ]
+        assert all(n <= (arity or 5) for n in stacks)
+
+
+def test_an_arity_below_two_is_refused():
+    with pytest.raises(GraphError, match="arity 1"):
+        tw.expand(tw.Graph.of(tw.add(np.ones(3), 1.0)), {}, arity=1)

@@ -268,7 +268,8 @@ def _combined(operation: Operation) -> _Block | None:
     parts: list[_Block] = []
     for piece in sorted(resolve(stack, stack.type.box), key=lambda p: p.box.start):
         origin = piece.origin
-        own = _own(origin.producer) if origin is not None and isinstance(origin.producer, Operation) else None
+        below = origin.producer if origin is not None else None
+        own = (_combined(below) or _own(below)) if isinstance(below, Operation) else None
         layer = piece.box.start[:1] == (len(parts),) and piece.box.shape == (1, *stack.shape[1:])
         if origin is None or own is None or not layer or origin.shape != stack.shape[1:]:
             return None

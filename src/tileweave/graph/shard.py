@@ -224,7 +224,7 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
     return replace(operation, index=index, inputs=inputs, outputs=outputs)
 
 
-def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
+def expand(graph: Graph, partitions: Mapping[Operation, Partition], *, arity: int | None = None) -> Graph:
     """The explicit graph of a sharding: shards of the operations, slices of their inputs, concats of their outputs.
 
     Slices that fall inside one part of a concat read that part, so chains that are cut alike are never joined in
@@ -234,12 +234,15 @@ def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
     Args:
         graph: any graph.
         partitions: cuts for some of its operations; the others stay whole.
+        arity: how many partial results are combined at a time, in a tree; all at once when left out.
 
     Raises:
-        GraphError: an operation without a signature is cut, or cuts do not fit the operation's index.
+        GraphError: the arity is below two, an operation without a signature is cut, or cuts do not fit an index.
 
     Source: Tapestry, the two Add graphs of "TEG", and "Sharding Linear, and Matmul, over the in dimension".
     """
+    if arity is not None and arity < 2:
+        raise GraphError("expand(graph, partitions, arity)", f"arity {arity}", legal="2 or more, or None")
     new: dict[Node, Node] = {}
     joined: dict[tuple[Operation, str], Tensor] = {}
     shards: dict[Operation, tuple[Operation, ...]] = {}
@@ -258,7 +261,7 @@ def expand(graph: Graph, partitions: Mapping[Operation, Partition]) -> Graph:
             if cuts.count > 1:
                 made: dict[Operation, None] = {}
                 for name, _ in node.outputs:
-                    joined[node, name] = _joined(cast("Operation", new[node]), name, cuts, made)
+                    joined[node, name] = _joined(cast("Operation", new[node]), name, cuts, made, arity)
                 shards[node] = tuple(made)
     return cast("Graph", new[graph])
 
@@ -289,14 +292,16 @@ def moved(node: Node, new: Mapping[Node, Node]) -> Node:
     return type(node)(*(move(getattr(node, f.name)) for f in fields(cast("Any", node))))
 
 
-def _joined(operation: Operation, output: str, cuts: Partition, made: dict[Operation, None]) -> Tensor:
+def _joined(
+    operation: Operation, output: str, cuts: Partition, made: dict[Operation, None], arity: int | None
+) -> Tensor:
     """The output of a sharded operation: partial results combined, blocks concatenated; `made` collects the shards."""
     out = output_partition(operation, output, cuts)
 
     def join(place: tuple[int, ...]) -> Tensor:
         dim = len(place)
         if dim == len(out.grid):
-            block = _output_block(operation, output, cuts, index_of_output(operation, output, out.at(place)))
+            block = _output_block(operation, output, cuts, index_of_output(operation, output, out.at(place)), arity)
             made[cast("Operation", block.producer)] = None
             return block
         return concat([join((*place, k)) for k in range(out.grid[dim])], dim)
@@ -304,17 +309,26 @@ def _joined(operation: Operation, output: str, cuts: Partition, made: dict[Opera
     return join(())
 
 
-def _output_block(operation: Operation, output: str, cuts: Partition, index: Box) -> Tensor:
+def _output_block(operation: Operation, output: str, cuts: Partition, index: Box, arity: int | None) -> Tensor:
     """One block of an output: one shard, or the partial results of several combined and finished."""
     monoids = cast("Signature", operation.signature).monoids
     if index.empty or all(cuts.grid[k] == 1 for k in monoids):
         return Tensor(shard_operation(operation, index), output)
     parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
     monoid = monoids[min(monoids)]
-    total = _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), parts[0].dtype)
+    at_once = len(parts) if arity is None else arity
+    while len(parts) > 1:
+        groups = [parts[k : k + at_once] for k in range(0, len(parts), at_once)]
+        parts = [_combined(monoid, group) if len(group) > 1 else group[0] for group in groups]
+    total = parts[0]
     finish = op.operator_of(operation).finish
     late = [slice_(x, input_region(operation, name, index)) for name, x in operation.inputs if name in finish]
     return FINISH.get(operation.operator, _add_all)(total, *late) if late else total
+
+
+def _combined(monoid: str, parts: Sequence[Tensor]) -> Tensor:
+    """Partial results stacked along a new first dimension and reduced along it."""
+    return _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), parts[0].dtype)
 
 
 def _add_all(total: Tensor, *late: Tensor) -> Tensor:

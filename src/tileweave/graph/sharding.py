@@ -193,7 +193,7 @@ _COMBINES = {"sum": "sum", "product": "product", "max": "max", "min": "min"}
 
 
 def _combination(operation: Operation, blocks: dict[Operation, _Block]) -> _Block | None:
-    """A reduction over the first dimension of stacked partial results that together are the whole reduction."""
+    """A reduction over the first dimension of stacked partial results that lie side by side in the whole reduction."""
     if operation.operator not in _COMBINES or dict(operation.parameters).get("axes") != (0,):
         return None
     stack = operation.input("x")
@@ -225,12 +225,18 @@ def _merged(operation: Operation, parts: Sequence[_Block]) -> _Block | None:
     if any(_COMBINES.get(monoid) != operation.operator for monoid in monoids.values()):
         return None
     index = parts[0].index
-    for k in monoids:
-        index = index.with_range(k, whole.index.start[k], whole.index.stop[k])
-    disjoint = all(a.index.intersect(b.index).empty for n, a in enumerate(parts) for b in parts[n + 1 :])
-    inside = all(index.contains(part.index) for part in parts)
-    if not disjoint or not inside or sum(part.index.size for part in parts) != index.size:
+    for part in parts[1:]:
+        index = index.union(part.index)
+    kept = [k for k in range(index.rank) if k not in monoids]
+    if any(
+        part.index.start[k] != index.start[k] or part.index.shape[k] != index.shape[k] for part in parts for k in kept
+    ):
         return None
+    disjoint = all(a.index.intersect(b.index).empty for n, a in enumerate(parts) for b in parts[n + 1 :])
+    if not disjoint or sum(part.index.size for part in parts) != index.size:
+        return None
+    if any(index.shape[k] != whole.index.shape[k] for k in monoids):
+        return _Block(whole, index, "partial")  # one level of a tree
     late = [name for name, _ in whole.inputs if name in operator_of(whole).finish]
     return _Block(whole, index, "combined" if late else "done")
 
@@ -261,6 +267,12 @@ def _sink_problem(
         producer = piece.origin.producer if piece.origin is not None else None
         if isinstance(producer, Operation) and producer not in blocks:
             yield _problem("shard", *_root(producer, blocks, unknown))
+            return
+        if isinstance(producer, Operation) and blocks[producer].stage != "done":
+            block = blocks[producer]
+            yield _problem(
+                "shard", producer, f"it is a partial result: {block.index} of {block.of.index}, not finished"
+            )
             return
     if not _same(sink.tensor, other.tensor, (0,) * len(sink.tensor.shape), blocks):
         yield _problem("cover", sink, "its elements are not each made once by the block that stands there")
