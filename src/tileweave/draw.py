@@ -98,16 +98,18 @@ def grid(
     row_names: Sequence[str] = (),
     column_names: Sequence[str] = (),
     limit: tuple[int, int] = (64, 64),
+    total: tuple[int, int] | None = None,
 ) -> str:
     """A table of labelled, coloured cells; rows and columns beyond the limit are left out, and the picture says so.
 
     Args:
-        labels: rows of cell labels, all of equal length.
+        labels: rows of cell labels, all of equal length; a label may have several lines.
         colours: fills of the cells, of the same shape; white when left out.
         title: a line above.
         row_names: a name per row, at the left.
         column_names: a name per column, above.
         limit: most rows and most columns that are drawn.
+        total: rows and columns of the whole table, where the labels are only its first ones.
 
     Raises:
         ValueError: rows differ in length, or the colours in shape.
@@ -122,24 +124,27 @@ def grid(
     if colours is not None and [len(row) for row in colours] != [len(row) for row in labels]:
         raise ValueError("grid(labels, colours): the colours have another shape than the labels")
     rows, columns = min(count[0], limit[0]), min(count[1], limit[1])
-    shown = [[str(cell) for cell in row[:columns]] for row in labels[:rows]]
+    shown = [[str(cell).split("\n") for cell in row[:columns]] for row in labels[:rows]]
     names = [str(n) for n in row_names[:rows]]
     heads = [str(n) for n in column_names[:columns]]
-    cell = max([28.0, *(_width(c) + 10 for row in shown for c in row), *(_width(n) + 10 for n in heads)])
+    lines = [line for row in shown for label in row for line in label]
+    cell = max([28.0, *(_width(line) + 10 for line in lines), *(_width(n) + 10 for n in heads)])
+    tall = 8 + LINE * max((len(label) for row in shown for label in row), default=1)
     left = 8 + (max(map(_width, names)) + 8 if names else 0)
     top = 8 + LINE * (bool(title) + bool(heads)) + (4 if title else 0)
     body = [_text(8, 8 + FONT, title, anchor="start", font_weight="bold")] if title else []
     body += [_text(left + (k + 0.5) * cell, top - 5, n, fill="#555") for k, n in enumerate(heads)]
-    body += [_text(left - 8, top + r * 24 + 16, n, anchor="end", fill="#555") for r, n in enumerate(names)]
+    body += [_text(left - 8, top + r * tall + tall / 2 + 4, n, anchor="end", fill="#555") for r, n in enumerate(names)]
     for r, row in enumerate(shown):
         for c, label in enumerate(row):
-            x, y = left + c * cell, float(top + r * 24)
+            x, y = left + c * cell, float(top + r * tall)
             fill = colours[r][c] if colours is not None else "white"
-            body.append(_tag("rect", x=x, y=y, width=cell, height=24, fill=fill, stroke="#333"))
-            if label:
-                body.append(_text(x + cell / 2, y + 16, label))
-    bottom = float(top + rows * 24 + 8)
+            body.append(_tag("rect", x=x, y=y, width=cell, height=tall, fill=fill, stroke="#333"))
+            first = y + 4 + (tall - LINE * (len(label) - 1)) / 2
+            body += [_text(x + cell / 2, first + k * LINE, line) for k, line in enumerate(label) if line]
+    bottom = float(top + rows * tall + 8)
     width = left + columns * cell + 8
+    count = total or count
     if (rows, columns) != count:
         note = f"showing {rows} of {count[0]} rows, {columns} of {count[1]} columns"
         body.append(_text(8, bottom + FONT, note, anchor="start", fill="#a00"))
