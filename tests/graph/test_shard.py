@@ -206,10 +206,10 @@ def test_empty_operations_stay_whole_and_keep_their_value():
 def test_partial_results_combine_in_trees_of_any_arity(arity):
     rng = np.random.default_rng(1)
     x, w, b = values(rng, (3, 13), "int64"), values(rng, (13, 4), "int64"), values(rng, (4,), "int64")
-    for whole in (tw.linear(x, w, b), tw.matmul(x, w), tw.max(x, 1)):
+    for whole in (tw.linear(x, w, b), tw.matmul(x, w), tw.max(x, 1), tw.sum(w)):
         graph = tw.Graph.of(whole)
         (operation,) = graph.operations
-        parts = [5 if k in operation.signature.monoids else 1 for k in range(operation.index.rank)]
+        parts = [min(5, n) if k in operation.signature.monoids else 1 for k, n in enumerate(operation.index.shape)]
         sharded = tw.verify(tw.expand(graph, {operation: tw.partition(operation, parts)}, arity=arity))
         same(sharded.sinks[0].tensor, tw.evaluate([whole])[0])
         tw.check_sharding(sharded, graph)

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
+from itertools import pairwise
 from math import prod
 from typing import Any, cast
 
@@ -316,14 +317,22 @@ def _output_block(operation: Operation, output: str, cuts: Partition, index: Box
         return Tensor(shard_operation(operation, index), output)
     parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
     monoid = monoids[min(monoids)]
-    at_once = len(parts) if arity is None else arity
-    while len(parts) > 1:
-        groups = [parts[k : k + at_once] for k in range(0, len(parts), at_once)]
-        parts = [_combined(monoid, group) if len(group) > 1 else group[0] for group in groups]
+    # all at once, or dimension by dimension, so that what is combined is always a box of the index
+    counts = [sum(a < b for a, b in pairwise(cuts.cuts[k])) for k in sorted(monoids)]
+    for count in [len(parts)] if arity is None else reversed(counts):
+        rows = [parts[k : k + count] for k in range(0, len(parts), count)]
+        parts = [_tree(monoid, row, arity or count) for row in rows]
     total = parts[0]
     finish = op.operator_of(operation).finish
     late = [slice_(x, input_region(operation, name, index)) for name, x in operation.inputs if name in finish]
     return FINISH.get(operation.operator, _add_all)(total, *late) if late else total
+
+
+def _tree(monoid: str, parts: Sequence[Tensor], arity: int) -> Tensor:
+    while len(parts) > 1:
+        groups = [parts[k : k + arity] for k in range(0, len(parts), arity)]
+        parts = [_combined(monoid, group) if len(group) > 1 else group[0] for group in groups]
+    return parts[0]
 
 
 def _combined(monoid: str, parts: Sequence[Tensor]) -> Tensor:
