@@ -7,6 +7,7 @@ from hypothesis import given
 
 from strategies import layouts, plain_iters
 from tileweave.errors import LayoutError
+from tileweave.index import minimum, symbol
 from tileweave.layout import Coord, Layout, parse, to_text
 
 
@@ -51,6 +52,7 @@ def test_the_grammar(text, layout):
         ("(4:1))", "')' is not expected here, + or - is"),
         ("(4:1) (2:1)", "'(' is not expected here, + or - is"),
         ("(4:1) + (2:1)", "a second '('"),
+        ("(4:1) - (2:1)", "iters cannot be subtracted"),
         ("[4:1] + [2:1]", "a second '['"),
         ("(4:1) - [2:1]", "iters cannot be subtracted"),
         ("(0:1)", "the extent 0 is not positive"),
@@ -61,7 +63,13 @@ def test_the_grammar(text, layout):
         ("(4:1@2)", "'2' is not expected here, a name is"),
         ("(4:1 2:1)", "'2' is not expected here, , is"),
         ("(4:1) +", "'the end' is not expected here, a number is"),
-        ("(4:1) * 2", "'*' is not expected"),
+        ("(4:1) * 2", "'*' is not expected here, + or - is"),
+        ("(4:1) $ 2", "'$' is not expected"),
+        ("(4:1) + (tx)", "the symbol tx is not given; known: none"),
+        ("(4:1) + (1 +)", "this is no index expression"),
+        ("(4:1) + (n", "the symbol n is not given; known: none"),
+        ("(4:1) + (f(1, 2))", "f(1, 2) is not allowed here"),
+        ("((0):1)", "the extent 0 is not positive"),
         (None, "None is not a text"),
     ],
 )
@@ -86,3 +94,18 @@ def test_text_of_a_coordinate_inside_strides_and_offsets():
     layout = Layout(((4, {"a": 1, "b": -3}),), (), {"a": -2})
     assert str(layout) == "(4:1@a - 3@b) - 2@a"
     assert str(Layout(((4, Coord()),))) == "(4:0)"
+
+
+def test_symbolic_layouts_read_back_given_their_symbols():
+    n, tx = symbol("n", 1), symbol("tx", 0, 64)
+    given = {"n": n, "tx": tx}
+    for layout in [
+        Layout(((n, n * 4 + 1), (4, 1)), (), (tx // 8) * 4 + tx % 8),
+        Layout(((n * 2, {"lane": n, "m": 3}),), (), {"lane": -5, "m": minimum(tx, n)}),
+        Layout((), (), tx),
+    ]:
+        again = parse(str(layout), given)
+        assert again == layout
+        assert str(again) == str(layout)
+    assert parse("(tx)@lane - (n) + (4:1)", given) == Layout(((4, 1),), (), {"lane": tx, "m": -n})
+    assert parse("((2 + 2):(3 * 2))") == Layout(((4, 6),))

@@ -236,6 +236,7 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
 
     Raises:
         Undecided: only for ``"set"``, where the replicas collide and have more than `BOUND` points.
+        Unproved: the layout is symbolic.
 
     Example:
         >>> a, b = Layout((), ((2, 1), (2, 1))), Layout((), ((3, 1),))
@@ -243,6 +244,9 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
         (False, True)
     """
     normal = normalize(layout)
+    if any(is_expr(v) for _, v in normal.offset.terms):
+        condition = f"the offset {normal.offset} is a number"
+        raise Unproved("canonical_key(layout)", "the offset is symbolic", facts={"condition": condition})
     part: Hashable = normal.replica
     if _by_set(replicas, "canonical_key(layout, replicas)"):
         from tileweave.layout.search import set_key  # search builds on this module

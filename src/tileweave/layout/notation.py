@@ -1,26 +1,46 @@
 """The paper's notation as text: ``(8:4@lane, 2:1@warp) + [2:4@warp] + 5@warp``.
 
 Round brackets hold D, slowest iter first; square brackets hold R; the remaining terms are O. An iter is
-``extent:stride``, a stride a signed sum of ``integer@axis``; a term without an axis lies on ``m``. ``str(layout)``
-prints this form, and `parse` reads it back.
+``extent:stride``, a stride a signed sum of ``integer@axis``; a term without an axis lies on ``m``. In the place of an
+integer, brackets may hold an index expression. ``str(layout)`` prints this form, and `parse` reads it back.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tileweave.errors import LayoutError
+from tileweave.index import Expr, maximum, minimum
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
 
 __all__ = ["parse", "to_text"]
 
 WHERE = "parse(text)"
-TOKEN = re.compile(r"\s*(?:(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<mark>[()\[\]:,@+\-]))")
+TOKEN = re.compile(r"\s*(?:(?P<number>\d+)|(?P<name>[^\W\d]\w*)|(?P<mark>[()\[\]:,@+\-*/%^]))")
 LEGAL = "(extent:stride@axis, ..) + [extent:stride@axis, ..] + offset@axis"
 
 
-def parse(text: str) -> Layout:
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitXor: operator.xor,
+    ast.USub: operator.neg,
+}
+
+
+def parse(text: str, symbols: Mapping[str, Expr] | None = None) -> Layout:
     """The layout that a text in the paper's notation denotes; ``parse(str(layout)) == layout`` for every layout.
+
+    Args:
+        text: the notation; blanks are free.
+        symbols: the symbols that index expressions in the text may use, by name.
 
     Raises:
         LayoutError: the text is malformed; the message points at the place.
@@ -30,19 +50,23 @@ def parse(text: str) -> Layout:
         128
         >>> print(parse("(4:1, 2:1@a - 3@b) + 64"))
         (4:1@m, 2:1@a - 3@b) + 64@m
+        >>> from tileweave.index import symbol
+        >>> print(parse("(4:1) + (tx // 8 * 4)", {"tx": symbol("tx", 0, 32)}))
+        (4:1@m) + (tx // 8 * 4)@m
 
     Source: Axe, sections 2.1 and 2.2 (Figure 7: a stride without an axis means ``m``).
     """
     if not isinstance(text, str):
         raise LayoutError(WHERE, f"{text!r} is not a text", legal=LEGAL)
-    return _Reader(text).layout()
+    return _Reader(text, symbols or {}).layout()
 
 
 class _Reader:
     """A cursor over the tokens of one text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, symbols: Mapping[str, Expr]) -> None:
         self.text = text
+        self.symbols = symbols
         self.tokens: list[tuple[str, str, int]] = []
         at = 0
         while at < len(text.rstrip()):
@@ -80,9 +104,11 @@ class _Reader:
             if not sign and not first:
                 raise self.error(f"{self.peek()!r} is not expected here, + or - is", at)
             opening = self.peek()
-            if opening in "([" and sign == "-":
+            if opening in "([" and sign == "-" and not self.is_expression():
                 raise self.error("iters cannot be subtracted", at)
-            if opening == "(" and shard is None:
+            if opening == "(" and self.is_expression():
+                offset = offset + self.term(-1 if sign == "-" else 1)
+            elif opening == "(" and shard is None:
                 shard = self.iters("(", ")")
             elif opening == "[" and replica is None:
                 replica = self.iters("[", "]")
@@ -98,8 +124,8 @@ class _Reader:
         out: list[Iter] = []
         while self.peek() != closing:
             at = self.tokens[self.next][2]
-            extent = int(self.take(kind="number"))
-            if extent < 1:
+            extent = self.number()
+            if not isinstance(extent, Expr) and extent < 1:
                 raise self.error(f"the extent {extent} is not positive", at)
             self.take(":")
             out.append(Iter(extent, self.stride()))
@@ -116,12 +142,57 @@ class _Reader:
         return total
 
     def term(self, sign: int) -> Coord:
-        value = sign * int(self.take(kind="number"))
+        value = self.number() if sign > 0 else -self.number()
         axis = DEFAULT_AXIS
         if self.peek() == "@":
             self.take()
             axis = self.take(kind="name")
         return Coord(((axis, value),))
+
+    # Index expressions in brackets.
+
+    def is_expression(self) -> bool:
+        """Whether an index expression in brackets starts here, and not a list of iters."""
+        inside = self.text[self.tokens[self.next][2] + 1 : self.closing()]
+        return self.peek() == "(" and ":" not in inside and not re.fullmatch(r"[\d\s,]*", inside)
+
+    def closing(self) -> int:
+        """Where the bracket that opens here closes."""
+        depth = 0
+        for kind, mark, at in self.tokens[self.next :]:
+            depth += (kind == "mark") * ((mark == "(") - (mark == ")"))
+            if depth == 0:
+                return at
+        return len(self.text)
+
+    def number(self) -> Any:
+        if self.peek() != "(":
+            return int(self.take(kind="number"))
+        start, end = self.tokens[self.next][2], self.closing()
+        try:
+            tree = ast.parse(self.text[start + 1 : end].strip(), mode="eval").body
+        except SyntaxError:
+            raise self.error("this is no index expression", start) from None
+        while self.tokens[self.next][0] != "end" and self.tokens[self.next][2] <= end:
+            self.next += 1
+        return self.build(tree, start)
+
+    def build(self, node: ast.AST, at: int) -> Any:
+        match node:
+            case ast.Constant(value=int() as value) if not isinstance(value, bool):
+                return value
+            case ast.Name(id=name) if name in self.symbols:
+                return self.symbols[name]
+            case ast.Name(id=name):
+                known = ", ".join(self.symbols) or "none"
+                raise self.error(f"the symbol {name} is not given; known: {known}", at)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return OPERATORS[type(op)](self.build(left, at), self.build(right, at))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
+                return OPERATORS[type(op)](self.build(operand, at))
+            case ast.Call(func=ast.Name(id="min" | "max" as name), args=args, keywords=[]) if len(args) > 1:
+                return (minimum if name == "min" else maximum)(*(self.build(a, at) for a in args))
+        raise self.error(f"{ast.unparse(node)} is not allowed here", at)
 
 
 def to_text(layout: Layout, *, bare_axis: str = "") -> str:
