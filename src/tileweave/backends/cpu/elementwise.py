@@ -190,7 +190,8 @@ class _Elementwise:
         self.lanes = target.lanes(max(e.width_bytes for e in elements))
         self.free = shape.free
         self.size_bytes = op.width_bytes * prod(dim.extent for dim in shape.dims)
-        self.outer, self.rest = shape.dims, ()
+        self.outer: tuple[Dim, ...] = shape.dims
+        self.rest: tuple[Dim, ...] = ()
         self.crossed: Dim | None = None
         self.long = False
         self.block = 1
@@ -224,6 +225,7 @@ class _Elementwise:
         width = self.elements[0].width_bytes
         at = next(k for k, dim in enumerate(dims[:-1]) if abs(dim.strides[0]) == width)
         self.crossed = dims[at]
+        self.lanes = min(self.lanes, 16)
         self.outer, self.rest = paged((*dims[:at], *dims[at + 1 : -1])), dims[-1:]
         self.block = _BLOCK_BYTES[0 if self.lines_fall_alike else 1] // self.out.width_bytes
         blocks = Dim(-(-dims[at].extent // self.block), tuple(self.block * s for s in dims[at].strides))

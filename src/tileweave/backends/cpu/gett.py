@@ -289,9 +289,7 @@ def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
     return Dim(run, dim.strides), Dim(dim.extent // run, tuple(run * s for s in dim.strides))
 
 
-def _tile(
-    target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...]
-) -> tuple[int, int]:
+def _tile(target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...]) -> tuple[int, int]:
     """Rows and vectors of a register tile: the least modelled time per product, edges included."""
     best, least = (1, 1), float("inf")
     for vectors in choices:

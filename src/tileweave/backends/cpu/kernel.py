@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -49,8 +50,16 @@ class Kernel:
         self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.addresses["entry"])
         self._extents = reached(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
-        self._dtypes = [numpy_dtype(spec.dtype) for spec in self._specs]
-        self._written = _written(program)
+        written = _written(program)
+        nothing = Extent(0, 0)
+        ranges = [self._extents.get(spec.name, nothing) for spec in self._specs]
+        self._wanted = [
+            (spec.name, numpy_dtype(spec.dtype), spec.name in written, extent.low, extent.high)
+            for spec, extent in zip(self._specs, ranges, strict=True)
+        ]
+        indices = range(len(self._specs))
+        self._pairs = [(j, k) for k in indices for j in range(k) if self._wanted[j][2] or self._wanted[k][2]]
+        self._idle: list[Block] = []
         self._words = struct.Struct(f"={ENV_WORDS + len(program.tensors)}q")
         self._scratch, scratch_bytes = _scratch_offsets(program, self._extents, _rounded(self._words.size))
         self._shared_at = scratch_bytes
@@ -64,8 +73,7 @@ class Kernel:
         Raises:
             BackendError: arrays that are missing, of another type, read-only, too small, or that overlap.
         """
-        self._check(arrays)
-        self._run([array.__array_interface__["data"][0] for array in arrays])
+        self._run(self._check(arrays))
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on arrays by name; as `__call__` otherwise."""
@@ -79,9 +87,9 @@ class Kernel:
 
         The arrays are kept alive. Calls of the result must not overlap in time.
         """
-        self._check(arrays)
+        addresses = self._check(arrays)
         block = arena.take(self._block_bytes)
-        address = self._environment([array.__array_interface__["data"][0] for array in arrays], block)
+        address = self._environment(addresses, block)
         entry = self._entry
         kept = (arrays, block)
 
@@ -100,11 +108,17 @@ class Kernel:
     # ---- the call -----------------------------------------------------------------------------------------------
 
     def _run(self, addresses: list[int]) -> None:
-        block = arena.take(self._block_bytes)
+        try:
+            block = self._idle.pop()  # two calls at once never hold the same memory
+        except IndexError:
+            block = arena.take(self._block_bytes)
         try:
             self._entry(self._environment(addresses, block))
         finally:
-            arena.give(block)
+            if block.size <= _SMALL_BLOCK and len(self._idle) < 4:
+                self._idle.append(block)
+            else:
+                arena.give(block)
 
     def _environment(self, addresses: Sequence[int], block: Block) -> int:
         """Write the environment at the start of the call's memory; its address."""
@@ -129,40 +143,35 @@ class Kernel:
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
-    def _check(self, arrays: tuple[Array, ...]) -> None:
+    def _check(self, arrays: tuple[Array, ...]) -> list[int]:
+        """The addresses of arrays that the program may run on."""
         if len(arrays) != len(self._specs):
             raise self._error(f"{len(arrays)} arrays are given")
-        for array, spec, dtype in zip(arrays, self._specs, self._dtypes, strict=True):
-            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        addresses = []
+        for array, (name, dtype, written, low, high) in zip(arrays, self._wanted, strict=True):
+            if not isinstance(array, np.ndarray) or (array.dtype is not dtype and array.dtype != dtype):
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-                raise self._error(f"tensor {spec.name!r} is given {found} instead of {dtype}")
-            if spec.name in self._written and not array.flags.writeable:
-                raise self._error(f"tensor {spec.name!r} is written, and its array is read-only")
-            self._check_bounds(array, spec.name)
-        self._check_overlap(arrays)
+                raise self._error(f"tensor {name!r} is given {found} instead of {dtype}")
+            flags = array.flags
+            if written and not flags.writeable:
+                raise self._error(f"tensor {name!r} is written, and its array is read-only")
+            address = address_of(array)
+            if not (low >= 0 and high <= array.nbytes and flags.c_contiguous):
+                self._check_bounds(array, address, name, low, high)
+            addresses.append(address)
+        for j, k in self._pairs:
+            a, b = self._wanted[j], self._wanted[k]
+            if addresses[j] + a[3] < addresses[k] + b[4] and addresses[k] + b[3] < addresses[j] + a[4]:
+                self._check_pair(a[0], addresses[j], b[0], addresses[k])
+        return addresses
 
-    def _check_bounds(self, array: Array, name: str) -> None:
-        extent = self._extents.get(name)
-        if extent is None or (extent.low >= 0 and array.flags.c_contiguous and extent.high <= array.nbytes):
-            return
-        base = array.__array_interface__["data"][0]
+    def _check_bounds(self, array: Array, base: int, name: str, extent_low: int, extent_high: int) -> None:
         low, high = np.lib.array_utils.byte_bounds(_owner(array))
-        if base + extent.low < low or base + extent.high > high:
+        if extent_low < extent_high and (base + extent_low < low or base + extent_high > high):
             raise self._error(
-                f"tensor {name!r}: the program touches bytes {extent.low} to {extent.high} from its base, "
+                f"tensor {name!r}: the program touches bytes {extent_low} to {extent_high} from its base, "
                 f"and its array holds bytes {low - base} to {high - base}"
             )
-
-    def _check_overlap(self, arrays: tuple[Array, ...]) -> None:
-        ranges = []
-        for array, spec in zip(arrays, self._specs, strict=True):
-            extent = self._extents.get(spec.name, Extent(0, 0))
-            base = array.__array_interface__["data"][0]
-            ranges.append((base + extent.low, base + extent.high, spec.name, base))
-        for k, (low, high, name, base) in enumerate(ranges):
-            for low2, high2, name2, base2 in ranges[:k]:
-                if low < high2 and low2 < high and (name in self._written or name2 in self._written):
-                    self._check_pair(name, base, name2, base2)
 
     def _check_pair(self, name: str, base: int, name2: str, base2: int) -> None:
         program = self.program
@@ -183,6 +192,37 @@ class Kernel:
             legal=legal or f"one array per tensor: {wants}",
             facts={"source": self.source, "log": ""},
         )
+
+
+_SMALL_BLOCK = 1 << 16
+"""Working memory up to this size stays with its kernel between calls."""
+_POINTER_AT = 2 * ctypes.sizeof(ctypes.c_void_p)
+
+
+def _interface_address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _field_address(array: Array) -> int:
+    # ndarray's C struct begins with the object's head, then the pointer to the data
+    return _POINTER.from_address(id(array) + _POINTER_AT).value or 0
+
+
+_POINTER = ctypes.c_ssize_t
+
+
+def _fast_address() -> Callable[[Array], int]:
+    """The quick way where this interpreter lays objects out as expected, else the documented way."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != _POINTER_AT:
+        return _interface_address
+    samples = [np.arange(5), np.zeros((3, 4), "f4")[1:, ::-1], np.empty(0, "i1")]
+    right = all(_field_address(sample) == _interface_address(sample) for sample in samples)
+    return _field_address if right else _interface_address
+
+
+address_of = _fast_address()
+"""The address of an array's first element."""
 
 
 def _rounded(size: int) -> int:
@@ -237,12 +277,16 @@ def _contracts(program: Program, names: set[str]) -> bool:
     )
 
 
+_OVERLAP_WORK: Any = 100_000
+"""Steps that NumPy may take to decide whether two tensors meet in a byte."""
+
+
 def _share_bytes(program: Program, extents: Mapping[str, Extent], one: tuple[str, int], two: tuple[str, int]) -> bool:
-    """Whether any access to one tensor and any access to the other meet in a byte; True when that is too hard to say."""
+    """Whether accesses to two tensors meet in a byte; True also where that is too hard to say."""
     for a in _views(program, *one):
         for b in _views(program, *two):
             try:
-                if np.shares_memory(a, b, max_work=100_000):
+                if np.shares_memory(a, b, max_work=_OVERLAP_WORK):
                     return True
             except (np.exceptions.TooHardError, OverflowError):
                 return True

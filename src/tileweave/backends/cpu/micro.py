@@ -113,8 +113,8 @@ class _Tile:
                     b.append(vectors.load(f, self.element, self.lanes, f.at(base, offset), mask))
             else:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
-                for group in range(tile.vectors):
-                    b.append(vectors.load(f, self.element, self.lanes, f.at(panel, group * self.lanes * width)))
+                places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
+                b = [vectors.load(f, self.element, self.lanes, place) for place in places]
             if tile.direct_rows:
                 offset = self.contracted.offset(f, 0, "%ktable", k)
                 places = [f.at(f.at(base, offset), constant) for base, constant in row_bases]
@@ -207,15 +207,15 @@ class _Tile:
         entries = []
         for group in range(tile.vectors):
             masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
-            wanted = [self.wanted(mask) if tile.initialises else mask for mask in masks]
-            entries.append([(self.word(group, s, 1), masks[s], wanted[s]) for s in range(segments)])
+            reads = [self.wanted(mask) if tile.initialises else mask for mask in masks]
+            entries.append([(self.word(group, s, 1), masks[s], reads[s]) for s in range(segments)])
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
         for row in range(tile.rows):
             line = f.at("%out", row_offsets[row])
             for group in range(tile.vectors):
-                for offset, mask, wanted in entries[group]:
+                for offset, mask, read in entries[group]:
                     place = f.at(line, offset)
-                    old = vectors.load(f, self.element, self.lanes, place, wanted)
+                    old = vectors.load(f, self.element, self.lanes, place, read)
                     value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
                     vectors.store(f, self.element, self.lanes, value, place, mask)
 

@@ -258,8 +258,8 @@ def mask_from(f: Function, word: str, lanes: int) -> str:
 def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
     """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes, tablebytes, groups)``.
 
-    It packs one panel of one block, or, for a `Side.grouped` side, ``groups`` times `Side.pack_panels` panels, which lie
-    ``panelbytes`` apart and whose groups' tables lie ``tablebytes`` apart.
+    It packs one panel of one block, or, for a `Side.grouped` side, ``groups`` times `Side.pack_panels` panels, which
+    lie ``panelbytes`` apart and whose groups' tables lie ``tablebytes`` apart.
 
     Args:
         module: where it is added.
@@ -360,7 +360,7 @@ class _Packer:
 
     def transposed(self) -> None:
         """The operand is dense in K: a few products of all lanes at a time, transposed in registers."""
-        f, side = self.f, self.side
+        side = self.side
         q = vectors.short_row(side.lanes, side.sums.memory)
         limit = self.contracted.dims[0].extent
         for group in reversed(range(side.groups)):

@@ -9,6 +9,7 @@ The pool is never taken down: its memory and code stay for the life of the proce
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -352,10 +353,8 @@ class Block:
         self.size = size
         self.memory = mmap.mmap(-1, size)
         if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
-            try:
+            with contextlib.suppress(OSError):  # small pages hold the same values
                 self.memory.madvise(mmap.MADV_HUGEPAGE)
-            except OSError:
-                pass  # small pages hold the same values
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
 

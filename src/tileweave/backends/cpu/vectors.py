@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tileweave.backends.cpu.elements import Element, vector
-from tileweave.backends.cpu.ir import Function, Value
+from tileweave.backends.cpu.ir import Function
 
 __all__ = ["broadcast", "load", "mask_below", "mask_of", "prefetch", "short_row", "store", "suffix", "transpose"]
 
@@ -54,7 +54,7 @@ def store(
     *,
     streaming: bool = False,
 ) -> None:
-    """Write consecutive elements; masked lanes are left alone. ``streaming`` bypasses the caches and needs alignment."""
+    """Write consecutive elements; masked lanes are left alone. ``streaming``, past the caches, needs alignment."""
     full = vector(element.memory, lanes)
     if mask is None or lanes == 1:
         if streaming:

@@ -1,0 +1,420 @@
+"""Compiled programs equal NumPy: every way to pack, every element type, every thread count, lesser processors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tileweave.backends.cpu import Target, compile, host
+from tileweave.backends.cpu.plan import Loop, make_plan
+from tileweave.backends.cpu.target import describe
+from tileweave.errors import BackendError, VerifyError
+from tileweave.layout import strided
+from tileweave.teir import examples
+from tileweave.teir.dtypes import DTYPES, numpy_dtype
+from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu
+from tileweave.teir.interpret import interpret
+from tileweave.teir.program import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+
+
+def operand(array: np.ndarray, dtype: str) -> Operand:
+    steps = tuple(step // array.itemsize for step in array.strides)
+    return Operand(strided(array.shape, steps), dtype)
+
+
+def whole_numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(numpy_dtype(dtype))
+
+
+# Each pattern reaches another way to pack or to store; sizes divide vectors, or do not, or are tiny.
+EQUATIONS = [
+    ("ik,kj->ij", {"i": 70, "j": 100, "k": 50}),
+    ("ik,jk->ij", {"i": 70, "j": 100, "k": 51}),
+    ("ki,kj->ij", {"i": 33, "j": 130, "k": 90}),
+    ("ki,jk->ji", {"i": 70, "j": 20, "k": 30}),
+    ("ik,kj->ij", {"i": 5, "j": 900, "k": 500}),
+    ("ik,kj->ij", {"i": 900, "j": 3, "k": 40}),
+    ("ik,k->i", {"i": 77, "k": 201}),
+    ("k,k->", {"k": 1000}),
+    ("i,j->ij", {"i": 40, "j": 70}),
+    ("bik,bkj->bij", {"b": 5, "i": 9, "j": 20, "k": 31}),
+    ("bi,bi->b", {"b": 50, "i": 21}),
+    ("bi,bi->bi", {"b": 7, "i": 35}),
+    ("adb,cd->cba", {"a": 32, "b": 24, "c": 9, "d": 20}),
+    ("adb,cd->cba", {"a": 48, "b": 16, "c": 30, "d": 400}),
+    ("adb,cd->cba", {"a": 20, "b": 24, "c": 9, "d": 20}),
+    ("aebd,ce->dcba", {"a": 32, "b": 6, "c": 12, "d": 12, "e": 30}),
+    ("aebd,ce->dcba", {"a": 16, "b": 3, "c": 12, "d": 36, "e": 33}),
+    ("acd,db->cba", {"a": 96, "b": 24, "c": 5, "d": 37}),
+    ("dabe,ec->dcba", {"a": 32, "b": 7, "c": 24, "d": 5, "e": 18}),
+    ("be,dcea->dcba", {"a": 52, "b": 14, "c": 6, "d": 5, "e": 17}),
+    ("dac,bcd->ba", {"a": 40, "b": 30, "c": 20, "d": 9}),
+    ("fbea,ecfd->dcba", {"a": 12, "b": 13, "c": 10, "d": 9, "e": 6, "f": 7}),
+    ("aged,cbfg->fedcba", {"a": 6, "b": 5, "c": 4, "d": 7, "e": 5, "f": 4, "g": 8}),
+    ("bgfd,caeg->fedcba", {"a": 24, "b": 5, "c": 4, "d": 3, "e": 5, "f": 4, "g": 8}),
+    ("trus,pqtu->pqrs", {"p": 4, "q": 5, "r": 3, "s": 19, "t": 2, "u": 11}),
+]
+
+
+def run_einsum(
+    equation: str, sizes: dict[str, int], dtype: str, *, target: Target | None = None, threads: int = 2
+) -> None:
+    left, rest = equation.split(",")
+    right, out = rest.split("->")
+    shapes = [tuple(sizes[letter] for letter in letters) for letters in (left, right, out)]
+    a, b = (whole_numbers(shape, dtype, k) for k, shape in enumerate(shapes[:2]))
+    c = np.full(shapes[2], 77).astype(numpy_dtype(dtype))
+    program = emit_contraction(equation, (operand(a, dtype), operand(b, dtype)), operand(c, dtype))
+    compile(program, threads=threads, target=target, cache=False)(a, b, c)
+    assert np.array_equal(c, np.einsum(equation, a, b)), equation
+
+
+@pytest.mark.parametrize(("equation", "sizes"), EQUATIONS)
+def test_einsums_equal_numpy(equation: str, sizes: dict[str, int]) -> None:
+    run_einsum(equation, sizes, "FP32")
+
+
+@pytest.mark.parametrize("dtype", ["FP64", "INT64", "INT32"])
+def test_other_types_equal_numpy(dtype: str) -> None:
+    for equation, sizes in EQUATIONS[::4]:
+        run_einsum(equation, sizes, dtype)
+
+
+def lesser(cpu: str, without: tuple[str, ...]) -> Target:
+    """This processor's family with fewer features."""
+    off = [f.replace("+", "-") if any(f[1:].startswith(w) for w in without) else f for f in host().features.split(",")]
+    return describe(cpu, ",".join(off), "x86_64", (32768, 262144, 4 << 20))
+
+
+@pytest.mark.skipif(not host().has("avx2"), reason="needs a processor whose lesser kin are known: x86-64 with AVX2")
+@pytest.mark.parametrize(
+    ("cpu", "without", "bytes"), [("haswell", ("avx512",), 32), ("x86-64", ("avx", "fma", "f16c", "sse4", "ssse3"), 16)]
+)
+def test_lesser_processors_compute_the_same(cpu: str, without: tuple[str, ...], bytes: int) -> None:
+    target = lesser(cpu, without)
+    assert target.vector_bytes == bytes
+    for equation, sizes in EQUATIONS[1::3]:
+        run_einsum(equation, sizes, "FP32", target=target)
+    run_einsum(*EQUATIONS[1], "FP64", target=target)
+    check_conversions(target)
+
+
+def test_threads_give_the_same_bits() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((300, 700), np.float32), rng.standard_normal((700, 500), np.float32)
+    results = []
+    for threads in (1, 2, 3):
+        c = np.empty((300, 500), np.float32)
+        program = emit_contraction("ik,kj->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(c, "FP32"))
+        compile(program, threads=threads, cache=False)(a, b, c)
+        results.append(c)
+    assert all(np.array_equal(results[0], c) for c in results[1:])
+    assert np.allclose(results[0], a @ b, atol=1e-3)
+
+
+def test_strided_views_are_reached_through_their_base() -> None:
+    store = whole_numbers((40, 90), "FP32")
+    a, b = store[::-2, 80:20:-3], whole_numbers((60, 20), "FP32", 1).T[:, ::3]
+    out = np.zeros((50, 40), np.float32)
+    c = out[5:25, ::2]
+    program = emit_contraction("ik,jk->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(c, "FP32"))
+    compile(program, cache=False)(a, b, c)
+    assert np.array_equal(c, a @ b.T)
+    c[:] = 0
+    assert not out.any()
+
+
+# ---- elementwise ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1,), (16399,), (70, 90), (129, 513), (33, 20, 65), (9, 30, 17, 18)])
+@pytest.mark.parametrize("dtype", ["FP32", "FP64", "INT8"])
+def test_permutations_equal_numpy(shape: tuple[int, ...], dtype: str) -> None:
+    letters = "abcd"[: len(shape)]
+    source = np.arange(np.prod(shape)).reshape(shape).astype(numpy_dtype(dtype))
+    for order in {tuple(range(len(shape)))[::-1], tuple(range(1, len(shape))) + (0,), tuple(range(len(shape)))}:
+        for sign in (1, -1):
+            view = source[..., ::sign]
+            out = np.zeros([shape[k] for k in order], source.dtype)
+            equation = f"{letters}->{''.join(letters[k] for k in order)}"
+            program = emit_copy(operand(view, dtype), operand(out, dtype), equation)
+            compile(program, threads=2, cache=False)(view, out)
+            assert np.array_equal(out, view.transpose(order))
+
+
+@pytest.mark.slow
+def test_large_outputs_are_streamed_and_right() -> None:
+    for offset in (0, 1, 4):
+        source = np.arange(3000 * 4096 + 8, dtype=np.float32)[offset : offset + 3000 * 4096].reshape(4096, 3000)
+        out = np.zeros(3000 * 4096 + 8, np.float32)[offset : offset + 3000 * 4096].reshape(3000, 4096)
+        program = emit_copy(operand(source, "FP32"), operand(out, "FP32"), "ab->ba")
+        compile(program, threads=2, cache=False)(source, out)
+        assert np.array_equal(out, source.T)
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 1 / 3, 65504.0, 65519.99, 65520.0, 1e-8, 6e-8, 3.0e-5, 6.1e-5, 2049.0, 2051.0]
+SPECIAL += [1e30, -1e39, 1e300, float("inf"), -float("inf"), float("nan"), 1.00390625, 1.01171875, 5e-324, 1e-40]
+
+
+def check_conversions(target: Target) -> None:
+    for source, to in product(DTYPES, DTYPES):
+        whole = to.startswith("INT")
+        if whole and source in ("FP64", "FP32", "FP16", "BF16"):
+            continue
+        with np.errstate(all="ignore"):
+            if source.startswith("INT"):
+                limits = np.iinfo(numpy_dtype(source))
+                values = np.array([0, 1, -1, 127, -128, limits.max, limits.min, limits.max // 3] * 3).astype(
+                    numpy_dtype(source)
+                )
+            else:
+                values = np.array(SPECIAL).astype(numpy_dtype(source))
+            expected = values.astype(numpy_dtype(to))
+        out = np.zeros(len(values), numpy_dtype(to))
+        program = emit_copy(operand(values, source), operand(out, to))
+        compile(program, target=target, cache=False)(values, out)
+        same = (out == expected) | ((out != out) & (expected != expected))
+        assert same.all(), (source, to, values[~same], out[~same], expected[~same])
+
+
+def test_conversions_equal_numpy() -> None:
+    check_conversions(host())
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_relu_keeps_nan(dtype: str) -> None:
+    floating = dtype in ("FP64", "FP32", "FP16", "BF16")
+    values = np.array([1, -1, 0, 3, -5] * 9).astype(numpy_dtype(dtype))
+    if floating:
+        values[::7] = np.nan
+        values[1] = -np.inf
+        values[3] = np.copysign(np.float32(np.nan), np.float32(-1))
+    out = np.ones_like(values)
+    program = emit_relu(operand(values, dtype), operand(out, dtype))
+    compile(program, cache=False)(values, out)
+    expected = np.maximum(values, np.zeros_like(values))
+    assert np.array_equal(out.astype("f8"), expected.astype("f8"), equal_nan=True)
+
+
+def test_nan_and_infinity_stay_in_their_elements() -> None:
+    a, b = np.ones((20, 30), np.float32), np.ones((30, 40), np.float32)
+    a[3, 4], b[5, 6] = np.nan, np.inf
+    c = np.full((20, 40), np.nan, np.float32)
+    program = emit_contraction("ik,kj->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(c, "FP32"))
+    compile(program, cache=False)(a, b, c)
+    assert np.array_equal(c, a @ b, equal_nan=True)
+
+
+def test_integer_sums_wrap() -> None:
+    for dtype in ("INT8", "INT32", "INT64"):
+        kind = numpy_dtype(dtype)
+        a = np.full((20, 30), np.iinfo(kind).max, kind)
+        b = np.full((30, 40), 3, kind)
+        c = np.empty((20, 40), kind)
+        program = emit_contraction("ik,kj->ij", (operand(a, dtype), operand(b, dtype)), operand(c, dtype))
+        compile(program, cache=False)(a, b, c)
+        assert np.array_equal(c, a @ b)
+
+
+# ---- plans ------------------------------------------------------------------------------------------------------
+
+
+def scheduled(order: str, *, parallel: str = "", relu: bool = False) -> Program:
+    """out[m, n] = sum over k, all axes iterated in this order, with guards on k."""
+    axes = (
+        Axis("m", 6, (40, 0, 36), (0, 0, 0)),
+        Axis("n", 9, (0, 4, 4), (0, 0, 0)),
+        Axis("k", 10, (4, 36, 0), (0,) * 3),
+    )
+    tensors = (TensorSpec("in0", "INT32", "in"), TensorSpec("in1", "INT32", "in"), TensorSpec("out", "INT32", "out"))
+    primitives = [
+        Primitive("z", "Zero", (("M", ()), ("N", ())), ("out",)),
+        Primitive("c", "Contraction", (("M", ()), ("N", ()), ("K", ())), ("in0", "in1", "out")),
+        Primitive("r", "ReLU", (("M", ()), ("N", ())), ("out", "out")),
+    ]
+    leaves = [Invocation("iz", "z", (First("k"),)), Invocation("ic", "c")]
+    if relu:
+        leaves.append(Invocation("ir", "r", (Last("k"),)))
+    nodes: list[Iteration | Invocation] = list(leaves)
+    children = tuple(leaf.id for leaf in leaves)
+    for name in reversed(order):
+        nodes.append(Iteration(f"n{name}", name, children, "parallel" if name in parallel else "sequential"))
+        children = (f"n{name}",)
+    return Program(tensors, axes, children, tuple(nodes), tuple(primitives[: 3 if relu else 2]))
+
+
+@pytest.mark.parametrize("order", ["mnk", "kmn", "mkn", "nkm"])
+@pytest.mark.parametrize("relu", [False, True])
+def test_scalar_schedules_become_one_operation(order: str, relu: bool) -> None:
+    program = scheduled(order, parallel="mn", relu=relu)
+    steps = make_plan(program)
+    assert len(steps) == 1
+    assert not isinstance(steps[0], Loop)
+    assert {dim.extent for dim in steps[0].dims} == {6, 9, 10}
+    for merge in (True, False):
+        a, b = whole_numbers((6, 10), "INT32"), whole_numbers((10, 9), "INT32", 1)
+        c, d = np.full((6, 9), 5, np.int32), np.zeros((6, 9), np.int32)
+        compile(program, merge=merge, cache=False)(a, b, c)
+        interpret(program, {"in0": a, "in1": b, "out": d})
+        assert np.array_equal(c, d)
+        assert np.array_equal(d, np.maximum(a @ b, 0) if relu else a @ b)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        examples.permutation_scalar,
+        examples.permutation_tiled,
+        examples.batched_gemm_scalar,
+        examples.batched_gemm_reordered,
+        examples.contraction_scalar,
+        examples.contraction_gemm,
+        examples.contraction_brgemm,
+        examples.guarded_reduction,
+        examples.branching,
+    ],
+)
+def test_the_documents_examples_equal_the_interpreter(example: Callable[[dict[str, int]], Program]) -> None:
+    sizes = {letter: 2 + k % 3 for k, letter in enumerate("abcdkmnpqrstuvxyz")}
+    program = example(sizes)
+    for merge in (True, False):
+        kernel = compile(program, merge=merge, cache=False)
+        arrays = {spec.name: whole_numbers((5000,), "FP32", k) for k, spec in enumerate(program.tensors)}
+        expected = {name: array.copy() for name, array in arrays.items()}
+        interpret(program, expected)
+        kernel.run(arrays)
+        assert all(np.array_equal(arrays[name], expected[name]) for name in arrays)
+
+
+def test_a_contraction_that_reads_its_output_runs_in_order() -> None:
+    axes = (Axis("m", 4, (8, 8, 8), (0, 0, 0)), Axis("k", 3, (0, 0, 0), (0, 0, 0)))
+    tensors = (TensorSpec("a", "INT64", "inout"),)
+    axes = tuple(Axis(axis.id, axis.extent, axis.strides[:1], (0,)) for axis in axes)
+    square = Primitive("c", "Contraction", (("M", ("m",)), ("N", ()), ("K", ("k",))), ("a", "a", "a"))
+    program = Program(tensors, axes, ("i",), (Invocation("i", "c"),), (square,))
+    a = np.array([1, 2, 3, -1], np.int64)
+    b = a.copy()
+    compile(program, cache=False)(a)
+    interpret(program, {"a": b})
+    assert np.array_equal(a, b)
+
+
+# ---- arrays that are refused ------------------------------------------------------------------------------------
+
+
+def relu_kernel(count: int = 8) -> object:
+    flat = Operand(strided((count,), (1,)), "FP32")
+    return compile(emit_relu(flat, flat))
+
+
+def test_wrong_arrays_are_refused_before_work_starts() -> None:
+    kernel = relu_kernel()
+    good, out = np.ones(8, np.float32), np.zeros(8, np.float32)
+    frozen = np.zeros(8, np.float32)
+    frozen.flags.writeable = False
+    for arrays in ((good,), (good, np.zeros(8)), (good, frozen), (good, out[:7].copy()), (good, [0.0] * 8)):
+        with pytest.raises(BackendError):
+            kernel(*arrays)
+    with pytest.raises(BackendError, match="in0"):
+        kernel.run({"in1": good, "out": out})
+    assert not out.any()
+    kernel.run({"in0": good, "out": out})
+    assert np.array_equal(out, good)
+
+
+def test_overlap_is_refused_unless_in_place_or_interleaved() -> None:
+    kernel = relu_kernel()
+    store = np.array([-1.0, 2.0] * 8, np.float32)
+    kernel(store[:8], store[:8])
+    assert store[:8].tolist() == [0.0, 2.0] * 4
+    with pytest.raises(BackendError, match="share memory"):
+        kernel(store[:8], store[4:12])
+    every_other = Operand(strided((8,), (2,)), "FP32")
+    weave = compile(emit_relu(every_other, every_other))
+    weave(store[::2], store[1::2])
+    assert np.array_equal(store[1::2], np.maximum(store[::2], 0))
+
+
+def test_a_contraction_into_its_operand_is_refused() -> None:
+    a = np.ones((4, 4), np.float32)
+    square = operand(a, "FP32")
+    kernel = compile(emit_contraction("ik,kj->ij", (square, square), square))
+    with pytest.raises(BackendError, match="share memory"):
+        kernel(a, a.copy(), a)
+    kernel(a, a, out := np.zeros_like(a))
+    assert np.array_equal(out, a @ a)
+
+
+def test_malformed_programs_are_refused() -> None:
+    with pytest.raises(VerifyError):
+        compile(Program((), (Axis("a", 0, (), ()),), (), (), ()))
+
+
+# ---- calls ------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_run_from_many_python_threads() -> None:
+    a, b = whole_numbers((200, 150), "FP32"), whole_numbers((150, 170), "FP32", 1)
+    outs = [np.zeros((200, 170), np.float32) for _ in range(8)]
+    kernel = compile(
+        emit_contraction("ik,kj->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(outs[0], "FP32")), threads=2
+    )
+
+    def work(out: np.ndarray) -> None:
+        for _ in range(20):
+            out[:] = 0
+            kernel(a, b, out)
+
+    workers = [threading.Thread(target=work, args=(out,)) for out in outs]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(np.array_equal(out, a @ b) for out in outs)
+
+
+def test_a_prepared_call_sees_new_values() -> None:
+    kernel = relu_kernel()
+    source, out = np.ones(8, np.float32), np.zeros(8, np.float32)
+    call = kernel.prepare(source, out)
+    call()
+    source[:] = -2
+    source[0] = 5
+    call()
+    assert out.tolist() == [5.0] + [0.0] * 7
+
+
+def script(text: str) -> str:
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def test_the_import_is_light() -> None:
+    text = "import sys, tileweave.backends.cpu; print('llvmlite' in sys.modules, 'llvmlite.binding' in sys.modules)"
+    assert script(text).split() == ["False", "False"]
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    text = """
+import os, sys, numpy as np
+from tileweave.backends.cpu import compile
+from tileweave.layout import strided
+from tileweave.teir.emit import Operand, emit_contraction
+x = Operand(strided((256, 256), (256, 1)), "FP32")
+kernel = compile(emit_contraction("ik,kj->ij", (x, x), x), threads=2)
+a, c = np.ones((256, 256), "f4"), np.zeros((256, 256), "f4")
+kernel(a, a, c)
+child = os.fork()
+c[:] = 0
+kernel(a, a, c)
+right = bool((c == 256).all())
+if child == 0:
+    os._exit(0 if right else 1)
+print(right, os.waitpid(child, 0)[1])
+"""
+    assert script(text).split() == ["True", "0"]

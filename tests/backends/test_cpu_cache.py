@@ -1,0 +1,122 @@
+"""The cache of compiled objects: found again, and never believed when it is not what was written."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileweave.backends.cpu import compile, forget, host
+from tileweave.backends.cpu.jit import cache_directory, compile_ir
+from tileweave.errors import BackendError
+from tileweave.layout import strided
+from tileweave.teir.emit import Operand, emit_relu
+from tileweave.teir.program import Program
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEWEAVE_CACHE", str(tmp_path / "cache"))
+    forget()
+    return tmp_path / "cache"
+
+
+def program(count: int = 23) -> Program:
+    flat = Operand(strided((count,), (1,)), "FP32")
+    return emit_relu(flat, flat)
+
+
+def right(count: int = 23) -> bool:
+    """Compile once more, from disk or anew, and run; whether the object came from disk."""
+    forget()
+    kernel = compile(program(count))
+    values, out = np.linspace(-1, 1, count, dtype=np.float32), np.zeros(count, np.float32)
+    kernel(values, out)
+    assert np.array_equal(out, np.maximum(values, 0))
+    return kernel.from_cache
+
+
+def objects(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.o"))
+
+
+def test_an_object_is_found_again(cache: Path) -> None:
+    assert not right()
+    assert right()
+    assert len(objects(cache)) == 1
+    assert cache_directory() == cache
+
+
+def test_the_same_kernel_is_returned_from_memory(cache: Path) -> None:
+    assert compile(program()) is compile(program())
+    assert compile(program(), threads=1) is not compile(program(), threads=2)
+    assert objects(cache)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda data: b"",
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+        lambda data: b"\x00" * len(data),
+        lambda data: b"tileweave object 0\n" + data[19:],
+        lambda data: data + b"x",
+    ],
+)
+def test_a_broken_object_is_ignored_and_written_anew(cache: Path, harm: object) -> None:
+    right()
+    (file,) = objects(cache)
+    whole = file.read_bytes()
+    file.write_bytes(harm(whole))  # type: ignore[operator]
+    assert not right()
+    assert file.read_bytes() == whole
+    assert right()
+
+
+def test_an_object_under_another_name_is_ignored(cache: Path) -> None:
+    right(23)
+    (first,) = objects(cache)
+    right(24)
+    (second,) = set(objects(cache)) - {first}
+    second.write_bytes(first.read_bytes())
+    assert not right(24)
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    monkeypatch.setenv("TILEWEAVE_CACHE", str(blocked))
+    assert not right(31)
+    assert not right(31)
+
+
+def test_nothing_is_written_when_the_cache_is_off(cache: Path) -> None:
+    compile(program(), cache=False)
+    assert objects(cache) == []
+
+
+def test_writers_at_once_leave_whole_files(cache: Path) -> None:
+    source = "define void @entry(ptr %env) nounwind {\nentry:\n  ret void\n}\n"
+    found: list[bool] = []
+
+    def work() -> None:
+        found.extend(compile_ir(source, ("entry",), host()).from_cache for _ in range(5))
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 20
+    assert found.count(False) == 1
+    assert [file for file in cache.rglob("*") if file.suffix == ".part"] == []
+
+
+def test_llvm_errors_keep_their_evidence(cache: Path) -> None:
+    with pytest.raises(BackendError) as caught:
+        compile_ir("define void @entry() { nonsense }", ("entry",), host())
+    assert "nonsense" in caught.value.source
+    assert caught.value.log
