@@ -544,6 +544,11 @@ class CuteLayout:
     def __str__(self) -> str:
         return f"{tuple_text(self.shape)}:{tuple_text(self.stride)}"
 
+    def _repr_svg_(self) -> str:
+        from tileweave.layout.svg import svg  # pictures are written in terms of these values
+
+        return svg(self)
+
 
 def _plain_modes(shape: Any, stride: Any) -> bool:
     """Whether these are flat tuples of plain integers, sound as they stand: the common case, decided quickly."""

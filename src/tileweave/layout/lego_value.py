@@ -108,6 +108,11 @@ class RegP:
             out[k - 1] = digit
         return tuple(out)
 
+    def _repr_svg_(self) -> str:
+        from tileweave.layout.svg import svg  # pictures are written in terms of these values
+
+        return svg(self)
+
 
 @dataclass(frozen=True, slots=True)
 class GenP:
@@ -224,6 +229,11 @@ class GenP:
 
     def __str__(self) -> str:
         return f"GenP({', '.join(map(str, self.dims))}; {self.name or 'function'})"
+
+    def _repr_svg_(self) -> str:
+        from tileweave.layout.svg import svg  # pictures are written in terms of these values
+
+        return svg(self)
 
 
 def _values(piece: GenP) -> np.ndarray[Any, Any]:
@@ -381,6 +391,11 @@ class OrderBy:
     def __repr__(self) -> str:
         return f"OrderBy({', '.join(map(repr, self.pieces))})"
 
+    def _repr_svg_(self) -> str:
+        from tileweave.layout.svg import svg  # pictures are written in terms of these values
+
+        return svg(self)
+
     def OrderBy(self, *pieces: Piece) -> Chain:
         """The chain that reorders by `pieces` first and by this after."""
         return Chain((self,)).OrderBy(*pieces)
@@ -523,6 +538,11 @@ class GroupBy:
 
     def __repr__(self) -> str:
         return f"GroupBy({', '.join(map(repr, (self.dims, *self.orders)))})"
+
+    def _repr_svg_(self) -> str:
+        from tileweave.layout.svg import svg  # pictures are written in terms of these values
+
+        return svg(self)
 
 
 Grouped = GroupBy
