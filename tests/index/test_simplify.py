@@ -297,6 +297,14 @@ def test_ten_thousand_random_expressions_keep_their_value(generator, differ):
     check_random(generator, differ, range(1000, 11_000))
 
 
+def test_a_sum_that_is_used_again_keeps_its_value():
+    """A sum that is an output and a part of another output is not swallowed by the longer one."""
+    total = x + y
+    assert simplify([total, total + d]) == (total, total + d)
+    assert simplify([total + d, total]) == (total + d, total)
+    assert simplify([d + total, minimum(total, 3)])[1] is minimum(total, 3)
+
+
 def test_one_in_one_out():
     assert simplify(x + 0) is x and simplify(3) is const(3)
     assert simplify([x, x % 1]) == (x, const(0)) and simplify([]) == ()

@@ -8,6 +8,7 @@ divisor appears again wherever its quotient meets that divisor, and ``x // (d*e)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from tileweave.index.expr import Expr, as_expr, const, maximum, minimum, select
 from tileweave.index.poly import (
@@ -25,6 +26,7 @@ from tileweave.index.rules import Division, merge_digits, recombine
 __all__ = ["Emitter"]
 
 Term = tuple[int, Monomial]
+Operand = tuple[Key, Poly]
 Part = tuple[bool, Expr]  # whether the part is added (else subtracted), and its expression
 
 LARGEST_FACTORING = 200
@@ -44,11 +46,12 @@ class Emitter:
         self.normal = normal
         self.digits = digits
         self.group = group
-        self.merged = False  # the rule on digits changed something
+        self.merged: set[int] = set()  # remainders that the rule on digits removed from some sum
         self.shapes: dict[Key, Poly] = {}
         self.done: dict[Key, Expr] = {}
         self.uses: dict[int, int] = {}  # how many sums hold the atom
-        self.nestings: dict[int, tuple[Poly, Poly] | None] = {}
+        self.surveyed: set[Key] = set()
+        self.operands: dict[int, tuple[Operand, ...]] = {}
         self.remainders: set[tuple[Key, Key]] = set()  # dividend and divisor of every remainder in use
         self.quotients: dict[Key, list[int]] = {}  # dividend -> the quotient atoms in use
 
@@ -61,79 +64,84 @@ class Emitter:
 
     def expr(self, p: Poly) -> Expr:
         """The expression of a polynomial; no recursion over nested atoms."""
-        stack = [p]
+        done = self.done
+        stack = [(key_of(p), p)]
         while stack:
-            top = stack[-1]
-            key = key_of(top)
-            if key in self.done:
+            key, top = stack[-1]
+            if key in done:
                 stack.pop()
                 continue
-            shape = self._shape(top)
-            missing = [
-                part
-                for number in dict.fromkeys(number for mono in shape for number in mono)
-                for part in self._operands(number)
-                if key_of(part) not in self.done
-            ]
+            shape = self._shape(key, top)
+            missing = [part for number in _atoms_of(shape) for part in self._operands(number) if part[0] not in done]
             if missing:
                 stack += missing
             else:
-                self.done[key] = self._sum(shape)
+                done[key] = self._sum(shape)
                 stack.pop()
-        return self.done[key_of(p)]
+        return done[key_of(p)]
 
-    def _shape(self, p: Poly) -> Poly:
-        key = key_of(p)
+    def _shape(self, key: Key, p: Poly) -> Poly:
+        """The polynomial as it will be written."""
         if key not in self.shapes:
             shape = recombine(self.normal, p)
             if self.digits:
                 merged = merge_digits(self.normal, shape)
-                self.merged = self.merged or merged is not shape
+                if merged is not shape:
+                    self.merged.update(self._remainders_of(shape) - self._remainders_of(merged))
                 shape = merged
             self.shapes[key] = shape
         return self.shapes[key]
 
+    def _remainders_of(self, p: Poly) -> set[int]:
+        return self.normal.remainders.intersection(chain.from_iterable(p))
+
+    @property
+    def torn(self) -> bool:
+        """Whether the rule on digits left a remainder in use elsewhere, so that not applying it may be cheaper."""
+        return any(number in self.uses for number in self.merged)
+
     def _survey(self, p: Poly) -> None:
         """Count the uses of every atom below p."""
-        stack = [p]
-        seen: set[Key] = set()
+        stack = [(key_of(p), p)]
         while stack:
-            top = stack.pop()
-            key = key_of(top)
-            if key in seen:
+            key, top = stack.pop()
+            if key in self.surveyed:
                 continue
-            seen.add(key)
-            for number in {number for mono in self._shape(top) for number in mono}:
+            self.surveyed.add(key)
+            for number in _atoms_of(self._shape(key, top)):
                 self.uses[number] = self.uses.get(number, 0) + 1
                 atom = self.normal.atoms[number]
+                x, y = atom.keys
                 if atom.kind == "mod":
-                    self.remainders.add((key_of(atom.x), key_of(atom.y)))
+                    self.remainders.add((x, y))
                 if self.uses[number] == 1 and atom.kind == "div":
-                    self.quotients.setdefault(key_of(atom.x), []).append(number)
-                stack += (atom.x, atom.y)
+                    self.quotients.setdefault(x, []).append(number)
+                stack += ((x, atom.x), (y, atom.y))
 
     # -- atoms ----------------------------------------------------------------------------------------
 
-    def _operands(self, number: int) -> tuple[Poly, ...]:
-        """The polynomials whose expressions an atom is made of."""
-        atom = self.normal.atoms[number]
-        if atom.kind == "sym":
-            return ()
-        if atom.kind == "quot":
-            return (atom.y,)
-        nested = self._nested(number, atom)
-        return (atom.x, atom.y) if nested is None else nested
-
-    def _nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
-        """``x // (d*e)`` as the operands of ``(x // d) // e``, where x // d is in use and that is cheaper."""
-        if number not in self.nestings:
-            skip = atom.kind != "div" or (is_constant(atom.y) and _is_power_of_two(atom.y[ONE]))
-            self.nestings[number] = None if skip else self._find_nested(number, atom)
-        return self.nestings[number]
+    def _operands(self, number: int) -> tuple[Operand, ...]:
+        """The polynomials whose expressions an atom is made of, with their keys."""
+        found = self.operands.get(number)
+        if found is None:
+            atom = self.normal.atoms[number]
+            whole = tuple(zip(atom.keys, (atom.x, atom.y), strict=True))
+            if atom.kind == "sym":
+                found = ()
+            elif atom.kind == "quot":
+                found = whole[1:]
+            else:
+                nested = self._find_nested(number, atom) if atom.kind == "div" else None
+                found = whole if nested is None else tuple((key_of(part), part) for part in nested)
+            self.operands[number] = found
+        return found
 
     def _find_nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
+        """``x // (d*e)`` as the operands of ``(x // d) // e``, where x // d is in use and that is cheaper."""
+        if is_constant(atom.y) and _is_power_of_two(atom.y[ONE]):
+            return None
         best: tuple[int, Poly] | None = None
-        for other in self.quotients.get(key_of(atom.x), ()):
+        for other in self.quotients.get(atom.keys[0], ()):
             if other == number:
                 continue
             rest = exact_quotient(atom.y, self.normal.atoms[other].y)
@@ -153,8 +161,8 @@ class Emitter:
         if atom.kind == "sym":
             return _symbol(atom)
         if atom.kind == "quot":
-            return _symbol(atom) // self.done[key_of(atom.y)]
-        x, y = (self.done[key_of(part)] for part in self._operands(number))
+            return _symbol(atom) // self.done[atom.keys[1]]
+        x, y = (self.done[key] for key, _ in self._operands(number))
         match atom.kind:
             case "div":
                 return x // y
@@ -189,19 +197,19 @@ class Emitter:
             atom = self.normal.atoms[mono[0]] if len(mono) == 1 else None
             if atom is None or atom.kind != "div" or offset % factor or ONE not in atom.x:
                 continue
-            if self.uses.get(mono[0], 1) > 1 or self._nested(mono[0], atom) is not None:
+            if self.uses.get(mono[0], 1) > 1 or self._operands(mono[0])[0][1] is not atom.x:
                 continue
             moved = add(atom.x, atom.y, offset // factor)
-            if len(self._shape(moved)) > len(self._shape(atom.x)) or not self._ready(moved):
+            shape = self._shape(key_of(moved), moved)
+            if len(shape) > len(self._shape(atom.keys[0], atom.x)) or not self._ready(shape):
                 continue
-            quotient = self._sum(self._shape(moved)) // self.done[key_of(atom.y)]
+            quotient = self._sum(shape) // self.done[atom.keys[1]]
             rest = {m: c for m, c in p.items() if m not in (mono, ONE)}
             return rest, [(factor > 0, quotient * abs(factor))]
         return p, []
 
-    def _ready(self, p: Poly) -> bool:
-        numbers = {number for mono in self._shape(p) for number in mono}
-        return all(key_of(part) in self.done for number in numbers for part in self._operands(number))
+    def _ready(self, shape: Poly) -> bool:
+        return all(key in self.done for number in _atoms_of(shape) for key, _ in self._operands(number))
 
     def _parts(self, terms: list[Term]) -> list[Part]:
         """The terms as parts to add or subtract, common factors taken out greedily, the most shared one first."""
@@ -247,6 +255,11 @@ class Emitter:
         for number in sorted(mono, key=lambda number: (number in kept, number < 0, -number)):
             out = out * self._atom_or_symbol(number)
         return coefficient > 0, out * abs(coefficient)
+
+
+def _atoms_of(p: Poly) -> Iterable[int]:
+    """The atoms of a polynomial once each, in the order of its terms."""
+    return dict.fromkeys(chain.from_iterable(p))
 
 
 def _is_power_of_two(value: int) -> bool:

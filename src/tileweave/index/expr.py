@@ -442,7 +442,7 @@ def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
             parts = node.args
         elif bounds and node.op == "sym":
             parts = node.args[1:]
-        waiting = []
+        waiting: list[Expr] = []
         for part in parts:
             if part is None or part in done:
                 continue

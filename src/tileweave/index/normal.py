@@ -47,10 +47,11 @@ class Normalizer(Division):
         self.values: dict[Expr, Poly] = {}
         self.conditions: dict[Expr, Expr] = {}  # condition -> its normal form
         self.emitter = Emitter(self, digits=False)  # writes the sums of conditions
-        self.load(given)
-        for condition in given:
-            self._assume(condition)
-        self.proved.clear()
+        if given:
+            self.load(given)
+            for condition in given:
+                self._assume(condition)
+            self.proved.clear()
 
     def load(self, roots: Iterable[Expr]) -> None:
         """Read every node under the roots; afterwards `values` and `conditions` hold their normal forms."""
@@ -86,6 +87,8 @@ class Normalizer(Division):
         self.values[node] = scale({(quotient,): 1}, number, mono)
 
     def _bound(self, expr: Expr) -> Poly:
+        if expr.op == "const":
+            return constant(expr.args[0])
         if expr not in self.values:
             self._load_nodes((expr,))
         return self.values[expr]
@@ -139,6 +142,7 @@ class Normalizer(Division):
     def _load_nodes(self, roots: Sequence[Expr]) -> None:
         order = [node for node in walk(roots) if node not in self.values and node not in self.conditions]
         uses = Counter(part for node in order for part in node.parts)
+        uses.update(roots)
         values = self.values
         own: set[Expr] = (
             set()
@@ -153,7 +157,7 @@ class Normalizer(Division):
                         left, right = right, left
                     if left in own and uses[left] == 1:
                         _accumulate(values[left], values[right], 1 if node.op == "add" else -1)
-                        values[node] = values[left]
+                        values[node] = values.pop(left)
                     else:
                         values[node] = add(values[left], values[right], 1 if node.op == "add" else -1)
                     own.add(node)

@@ -59,6 +59,7 @@ class Atom:
         kind: ``sym``, ``quot`` (a symbol over its declared divisor), ``div``, ``mod``, ``min``, ``max``, ``xor``,
             ``select``, ``prod`` (a product kept factored).
         x, y: operands; dividend and divisor for ``div`` and ``mod``.
+        keys: of x and y.
         expr: the symbol, or the condition of a select.
         low, high: the numeric interval, both ends included.
         lower, upper: symbolic bounds, both attained or beyond what is attained; None: unknown.
@@ -67,6 +68,7 @@ class Atom:
     kind: str
     x: Poly = field(default_factory=dict)
     y: Poly = field(default_factory=dict)
+    keys: tuple[Key, Key] = (frozenset(), frozenset())
     expr: Expr | None = None
     low: int | None = None
     high: int | None = None
@@ -92,11 +94,12 @@ class Facts:
 
     def atom(self, kind: str, x: Poly, y: Poly, expr: Expr | None = None) -> int:
         """The number of the atom with these operands, made on first use."""
-        key = (kind, key_of(x), key_of(y), expr)
+        keys = key_of(x), key_of(y)
+        key = (kind, keys, expr)
         number = self.table.get(key)
         if number is None:
             low, high = _sane(self._interval_of(kind, x, y))
-            self.atoms.append(Atom(kind, x, y, expr, low, high))
+            self.atoms.append(Atom(kind, x, y, keys, expr, low, high))
             number = self.table[key] = len(self.atoms) - 1
             if kind == "mod":
                 self.remainders.add(number)
@@ -110,7 +113,7 @@ class Facts:
         if upper is not None:
             high = self.interval(upper)[1]
             self.kept.update(atom for mono in upper for atom in mono)
-        self.atoms.append(Atom(kind, x, y, expr, low, high, lower, upper))
+        self.atoms.append(Atom(kind, x, y, (key_of(x), key_of(y)), expr, low, high, lower, upper))
         return len(self.atoms) - 1
 
     def _interval_of(self, kind: str, x: Poly, y: Poly) -> Interval:

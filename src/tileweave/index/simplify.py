@@ -65,12 +65,12 @@ def _styles(normal: Normalizer, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...
     normal.load(roots)
     numbers = [root for root in roots if not root.is_condition]
     out = []
-    for digits in (True,) if normal.saw_product else (True, False):
+    for digits in (True, False):
         emitter = Emitter(normal, digits=digits, group=not normal.expand)
         written = dict(zip(numbers, emitter.all(normal.values[root] for root in numbers), strict=True))
         out.append(tuple(normal.conditions[root] if root.is_condition else written[root] for root in roots))
-        if not emitter.merged:
-            break  # the other style writes the same
+        if normal.saw_product or not emitter.torn:
+            break  # the other style is hardly cheaper, and there is the other way with products
     return out
 
 
