@@ -26,7 +26,7 @@ from tileweave.backends.cpu import compile, host
 from tileweave.backends.cpu.jit import compile_ir
 from tileweave.backends.cpu.threads import pool
 from tileweave.layout import strided
-from tileweave.teir.emit import Operand, emit_contraction
+from tileweave.teir import Operand, emit_contraction
 
 Candidates = dict[str, Callable[[], object]]
 
@@ -47,6 +47,15 @@ def dense(shape: Sequence[int], dtype: str) -> Operand:
         strides.append(step)
         step *= extent
     return Operand(strided(tuple(shape), tuple(reversed(strides))), dtype)
+
+
+def lines(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
+    """An array of ones that begins where a cache line begins, as the arrays of torch do; every candidate uses it."""
+    count = int(np.prod(shape))
+    width = np.dtype(dtype).itemsize
+    raw = np.ones(count + 64 // width, dtype)
+    start = -raw.ctypes.data % 64 // width
+    return raw[start : start + count].reshape(tuple(shape))
 
 
 def seconds(call: Callable[[], object], least: float) -> float:
@@ -168,8 +177,8 @@ def main() -> None:
 
 def _row(n: int, threads: int, options: argparse.Namespace, torch: Any, kind: str) -> dict[str, object]:
     rng = np.random.default_rng(n)
-    a, b = (rng.random((n, n)).astype(kind) for _ in range(2))
-    c, d = np.empty((n, n), kind), np.empty((n, n), kind)
+    a, b, c, d = (lines((n, n), kind) for _ in range(4))
+    a[:], b[:] = rng.random((n, n)), rng.random((n, n))
     square = dense((n, n), options.dtype)
     start = time.perf_counter()
     kernel = compile(emit_contraction("ik,kj->ij", (square, square), square), threads=threads)

@@ -14,11 +14,11 @@ import sys
 from itertools import permutations
 
 import numpy as np
-from gemm import Candidates, about, dense, emit, interleaved, rates, torch_or_none
+from gemm import Candidates, about, dense, emit, interleaved, lines, rates, torch_or_none
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile
-from tileweave.teir.emit import emit_copy
+from tileweave.teir import emit_copy
 
 SHAPES = {2: (5120, 5120), 3: (296, 296, 296), 4: (72, 72, 72, 72), 5: (30, 30, 30, 30, 30)}
 CHOSEN: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -68,9 +68,9 @@ def main() -> None:
 def run(shape: tuple[int, ...], order: tuple[int, ...], threads: int, options: argparse.Namespace) -> dict[str, object]:
     """One permutation."""
     kind = {"FP32": "float32", "FP64": "float64"}[options.dtype]
-    source = np.random.default_rng(0).random(shape).astype(kind)
-    target = np.zeros(tuple(shape[k] for k in order), kind)
-    other = np.zeros_like(target)
+    source, target = lines(shape, kind), lines([shape[k] for k in order], kind)
+    source[:] = np.random.default_rng(0).random(shape)
+    other = lines(target.shape, kind)
     letters = "abcdef"[: len(shape)]
     equation = f"{letters}->{''.join(letters[k] for k in order)}"
     kernel = compile(

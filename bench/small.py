@@ -17,7 +17,7 @@ from gemm import Candidates, about, dense, emit, interleaved, rates, torch_or_no
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile
-from tileweave.teir.emit import emit_contraction
+from tileweave.teir import emit_contraction
 
 CASES = [
     ("ik,kj->ij", {"i": 8, "j": 8, "k": 8}),

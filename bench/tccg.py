@@ -15,11 +15,11 @@ import sys
 import time
 
 import numpy as np
-from gemm import Candidates, about, dense, emit, interleaved, peak, rates, torch_or_none
+from gemm import Candidates, about, dense, emit, interleaved, lines, peak, rates, torch_or_none
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile
-from tileweave.teir.emit import emit_contraction
+from tileweave.teir import Program, emit_contraction, emit_copy
 
 CASES = """
 adb,cd->cba a=384 b=384 c=24 d=384
@@ -87,14 +87,14 @@ def run(case: str, threads: int, options: argparse.Namespace) -> dict[str, objec
     right, out = rest.split("->")
     shapes = [tuple(sizes[letter] for letter in letters) for letters in (left, right, out)]
     rng = np.random.default_rng(0)
-    a, b = (rng.random(shape, dtype=np.float32) for shape in shapes[:2])
-    c = np.zeros(shapes[2], np.float32)
+    a, b, c = (lines(shape, "float32") for shape in shapes)
+    a[:], b[:] = rng.random(a.shape, np.float32), rng.random(b.shape, np.float32)
     operands = [dense(shape, "FP32") for shape in shapes]
     start = time.perf_counter()
     kernel = compile(emit_contraction(equation, operands[:2], operands[2]), threads=threads)
     compiled = time.perf_counter() - start
     call, flops = peak("FP32", threads)
-    big, copied = np.ones(1 << 25, np.float32), np.empty(1 << 25, np.float32)
+    big, copied = lines((1 << 25,), "float32"), lines((1 << 25,), "float32")
     copy = compile(_copy(1 << 25), threads=threads).prepare(big, copied)
     candidates: Candidates = {
         "tileweave": kernel.prepare(a, b, c),
@@ -126,9 +126,7 @@ def run(case: str, threads: int, options: argparse.Namespace) -> dict[str, objec
     }
 
 
-def _copy(count: int) -> object:
-    from tileweave.teir.emit import emit_copy
-
+def _copy(count: int) -> Program:
     return emit_copy(dense((count,), "FP32"), dense((count,), "FP32"))
 
 

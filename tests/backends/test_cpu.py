@@ -16,9 +16,8 @@ from tileweave.backends.cpu.plan import Loop, make_plan
 from tileweave.backends.cpu.target import describe
 from tileweave.errors import BackendError, VerifyError
 from tileweave.layout import strided
-from tileweave.teir import examples
+from tileweave.teir import Operand, emit_contraction, emit_copy, emit_relu, examples
 from tileweave.teir.dtypes import DTYPES, numpy_dtype
-from tileweave.teir.emit import Operand, emit_contraction, emit_copy, emit_relu
 from tileweave.teir.interpret import interpret
 from tileweave.teir.program import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec
 
@@ -404,7 +403,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 import os, sys, numpy as np
 from tileweave.backends.cpu import compile
 from tileweave.layout import strided
-from tileweave.teir.emit import Operand, emit_contraction
+from tileweave.teir import Operand, emit_contraction
 x = Operand(strided((256, 256), (256, 1)), "FP32")
 kernel = compile(emit_contraction("ik,kj->ij", (x, x), x), threads=2)
 a, c = np.ones((256, 256), "f4"), np.zeros((256, 256), "f4")

@@ -12,7 +12,7 @@ from tileweave.backends.cpu import compile, forget, host
 from tileweave.backends.cpu.jit import cache_directory, compile_ir
 from tileweave.errors import BackendError
 from tileweave.layout import strided
-from tileweave.teir.emit import Operand, emit_relu
+from tileweave.teir import Operand, emit_relu
 from tileweave.teir.program import Program
 
 
