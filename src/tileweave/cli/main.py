@@ -16,6 +16,7 @@ _EPILOG = """examples:
   tileweave run examples/digits.py
   tileweave plan examples/digits.py --machines 4 --memory 2GiB
   tileweave einsum "ij,jk->ik" a.npy b.npy -o c.npy
+  tileweave graph show examples/digits.py#1 --explain
   tileweave teir emit "ij,jk->ik" 64x32 32x16 -o matmul.json
   tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy --shape out=64x16
 
@@ -77,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Programs of the tiled execution IR, as JSON files; - is the standard input.",
     )
     _teir_commands(teir)
+
+    graph = commands.add_parser(
+        "graph",
+        help="show, check, rewrite and compare tensor expression graphs",
+        description="Graphs of a Python program, up to the first result that it needs, or of a JSON document; "
+        "FILE#2 is the second graph of a program, - is a document on the standard input.",
+    )
+    _graph_commands(graph)
     return parser
 
 
@@ -122,6 +131,43 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action=_teir)
 
 
+def _graph_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="graph_command", metavar="COMMAND", title="commands", required=True)
+
+    def file(command: argparse.ArgumentParser, *names: str, nargs: str | None = None) -> None:
+        for name in names:
+            command.add_argument(name, metavar=name.upper(), nargs=nargs, help="PROGRAM.py, FILE.json, or PROGRAM.py#2")
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments, after --")
+
+    show = commands.add_parser("show", allow_abbrev=False, help="a line per node, or a table of costs, or JSON")
+    file(show, "file")
+    how = show.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="one graph as a JSON document")
+    how.add_argument("--explain", action="store_true", help="shapes, bytes and flops of every operation")
+    show.add_argument("--no-arrays", action="store_true", help="leave the arrays in memory out of the document")
+    show.add_argument("--draw", metavar="FILE.svg", help="draw the first graph")
+
+    check = commands.add_parser("check", allow_abbrev=False, help="every rule; exit status 2 where one is broken")
+    file(check, "file")
+
+    rewrite = commands.add_parser("rewrite", allow_abbrev=False, help="apply rules to a fixed point")
+    file(rewrite, "file", nargs="?")
+    rewrite.add_argument("--rules", metavar="A,B", help="names of rules or groups (default: optimizations)")
+    rewrite.add_argument("--list", action="store_true", help="list the rules and their laws")
+    rewrite.add_argument("--passes", type=_positive, default=32, metavar="N", help="the most passes (default: 32)")
+    rewrite.add_argument("--json", action="store_true", help="the result as JSON; the trace goes to standard error")
+    rewrite.add_argument("--draw", metavar="FILE.svg", help="draw the first result")
+
+    diff = commands.add_parser(
+        "diff",
+        allow_abbrev=False,
+        help="where two graphs part, and whether one is a correct sharding of the other",
+        description="Exit status 0: the same, or one is a correct sharding of the other; 1: neither.",
+    )
+    file(diff, "file", "other")
+    parser.set_defaults(action=_graph)
+
+
 def _program_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments, after --")
@@ -145,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(_split(words))
     if rest:
-        hint = "; a program's own arguments follow --" if options.command in ("run", "plan") else ""
+        hint = "; a program's own arguments follow --" if options.command in ("run", "plan", "graph") else ""
         parser.error(f"unknown argument {rest[0]!r}{hint}")
     if options.version:
         from tileweave import __version__
@@ -170,15 +216,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
-_TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op"}
+_TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
 
 
 def _split(words: Sequence[str]) -> list[str]:
     """Flags may follow the program's name: everything up to ``--`` is ours, moved before the program."""
     words = list(words)
-    if not words or words[0] not in ("run", "plan", "teir"):
+    if not words or words[0] not in ("run", "plan", "teir", "graph"):
         return words
-    if words[0] == "teir":
+    if words[0] in ("teir", "graph"):
         return [*words[:2], *_split(["run", *words[2:]])[1:]] if len(words) > 2 else words
     own = words[1 : words.index("--")] if "--" in words else words[1:]
     theirs = words[words.index("--") :] if "--" in words else []
@@ -217,6 +263,13 @@ def _teir(options: argparse.Namespace) -> int:
     from tileweave.cli import teir
 
     action: Callable[[argparse.Namespace], int] = getattr(teir, f"{options.teir_command}_file")
+    return action(options)
+
+
+def _graph(options: argparse.Namespace) -> int:
+    from tileweave.cli import graph
+
+    action: Callable[[argparse.Namespace], int] = getattr(graph, f"{options.graph_command}_graph")
     return action(options)
 
 

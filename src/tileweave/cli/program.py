@@ -14,7 +14,7 @@ from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import PlanningDone, Session, session
 
-__all__ = ["chosen_machines", "plan_program", "run_program"]
+__all__ = ["chosen_machines", "execute", "plan_program", "run_program"]
 
 
 def chosen_machines(options: argparse.Namespace) -> Callable[[Machines | None], Machines] | None:
@@ -50,7 +50,7 @@ def run_program(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
         progress=options.progress,
     )
-    return _execute(options, settings)
+    return execute(options, settings)
 
 
 def plan_program(options: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ def plan_program(options: argparse.Namespace) -> int:
     settings = Session(machines=chosen_machines(options), planned=planned)
     out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
     try:
-        status = _execute(options, settings)
+        status = execute(options, settings)
     finally:
         sys.stdout = out
     if options.json:
@@ -82,7 +82,16 @@ def plan_program(options: argparse.Namespace) -> int:
     return status
 
 
-def _execute(options: argparse.Namespace, settings: Session) -> int:
+def execute(
+    options: argparse.Namespace, settings: Session, *, failed: Callable[[Exception], int] = lambda error: 1
+) -> int:
+    """Run a program under settings; its own failure shows its own traceback.
+
+    Args:
+        options: the `program`, its `arguments`, and the `command` that runs it.
+        settings: of the session.
+        failed: the exit status where the program raises an exception.
+    """
     path = Path(options.program)
     if not path.is_file():
         raise StorageError(f"tileweave {options.command}", f"there is no file {str(path)!r}", legal="a Python program")
@@ -102,7 +111,7 @@ def _execute(options: argparse.Namespace, settings: Session) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
         _show(error, path)
-        return 1
+        return failed(error)
     finally:
         sys.argv = argv
         sys.path.remove(str(path.parent.resolve()))
