@@ -218,8 +218,20 @@ class _Emitter:
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
             init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
-            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free)
+            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free, self.streams())
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
+
+    def streams(self) -> bool:
+        """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""
+        c, line = self.cut, self.target.vector_bytes
+        columns, rows = c.columns, c.rows
+        large = self.op.init is not None and c.output_bytes >= self.target.l3_bytes and self.target.has("sse2")
+        if not large or c.k_blocks > 1 or not columns.output_dense or columns.segments > 1:
+            return False
+        whole = columns.lanes * columns.sums.width_bytes == line and columns.width % columns.lanes == 0
+        steps = [dim.strides[1] for dim in (*rows.dims, *columns.dims[1:])]
+        steps += [dim.strides[2] for dim in (*c.batch, *c.outer)]
+        return whole and all(step % line == 0 for step in steps)
 
     def row_tables(self, f: Function, table: str, panel: Value) -> None:
         f.call(f"{self.name}.rows.lanes", f"ptr {table}", f"i64 {panel}")
@@ -333,6 +345,9 @@ class _Emitter:
             f.loop("%v0", "%v1", column)
 
         f.loop("%r0", "%r1", row)
+        if self.streams():
+            self.module.declare("llvm.x86.sse.sfence", "void {}()")
+            f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
 
     def tables(self, f: Function, row_tables: str, column_tables: str) -> None:

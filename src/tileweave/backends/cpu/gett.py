@@ -76,6 +76,11 @@ class Cut:
         return prod(dim.extent for dim in self.batch)
 
     @property
+    def output_bytes(self) -> int:
+        """Bytes of the output's elements."""
+        return self.columns.output_bytes * self.batches * self.rows.total * self.columns.total
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions for one point of the outer axes."""
         return 2 * self.batches * self.rows.total * self.columns.total * self.contracted.total

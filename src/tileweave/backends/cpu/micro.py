@@ -29,6 +29,7 @@ class Tile:
         initialises: whether storing without reading the output may be asked for.
         clips: whether a ReLU may be asked for.
         masks_free: whether masked stores cost no more than whole ones.
+        streams: whether stores bypass the caches where the output is aligned and only stored.
     """
 
     rows: int
@@ -38,6 +39,7 @@ class Tile:
     initialises: bool
     clips: bool
     masks_free: bool
+    streams: bool
 
 
 def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
@@ -158,21 +160,48 @@ class _Tile:
             self.scatter(sums)
             return
         f = self.f
+        if not self.tile.streams:
+            self.bring_cached(sums)
+            return
+        full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
+        low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.lanes * self.element.width_bytes - 1}")
+        aligned = f.compare("eq", low, 0)
+        may = f.both("%init", f.both(full, aligned))
+        f.when(may, lambda: self.stream(sums), lambda: self.bring_cached(sums))
+
+    def bring_cached(self, sums: list[str]) -> None:
+        f = self.f
         if self.tile.masks_free and self.columns.segments == 1:
             self.store_runs(sums)  # a whole vector is a run like any other
             return
         full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
         f.when(full, lambda: self.store_whole(sums), lambda: self.store_runs(sums))
 
+    def stream(self, sums: list[str]) -> None:
+        """Whole lines that nobody reads soon: past the caches, so that they are not read first."""
+        f, tile = self.f, self.tile
+        for row in range(tile.rows):
+            line = f.at("%out", self.row_offset(row, 1))
+            for group in range(tile.vectors):
+                value = self.clipped(sums[row * tile.vectors + group], self.lanes)
+                vectors.store(
+                    f, self.element, self.lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True
+                )
+
     def finished(self, value: str, old: str, lanes: int) -> str:
         """A sum with what was there before, clipped where that is asked for."""
         f = self.f
         full = vector(self.element.memory, lanes)
         value = f.value(f"{'fadd' if self.element.floating else 'add'} {full} {value}, {old}")
-        if self.tile.clips:
-            clipped = relu(f, value, self.element, lanes)
-            value = f.value(f"select i1 %relu, {full} {clipped}, {full} {value}")
-        return value
+        return self.clipped(value, lanes)
+
+    def clipped(self, value: str, lanes: int) -> str:
+        """A sum after the ReLU, where that is asked for."""
+        if not self.tile.clips:
+            return value
+        f, full = self.f, vector(self.element.memory, lanes)
+        clipped = relu(f, value, self.element, lanes)
+        return f.value(f"select i1 %relu, {full} {clipped}, {full} {value}")
 
     def old(self, place: str) -> str:
         """What one element of the output holds; zero, unread, where storing is asked for."""

@@ -28,6 +28,8 @@ __all__ = ["Contracted", "Side", "emit_lane_table", "emit_pack", "emit_segment_t
 SEGMENT_BYTES = 24
 LANE_BYTES = 16
 _MOST_SEGMENTS = 4
+_PRODUCTS_AHEAD, _BYTES_AHEAD = 2, 768
+"""How far ahead of its use a line is asked for: in products, or along a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,13 @@ class _Packer:
         self.operand = operand
         self.row_bytes = side.width * side.sums.width_bytes
 
+        self.far = side.total * contracted.total * side.element.width_bytes > target.l2_bytes
+
+    def ask(self, start: str, places: Sequence[Value]) -> None:
+        """Lines that will be read soon, of an operand too large for the second cache."""
+        for place in places:
+            vectors.prefetch(self.f, self.f.at(start, place))
+
     def source(self, k: Value) -> str:
         return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))
 
@@ -373,6 +382,9 @@ class _Packer:
         lanes = [self.lane(min(first + lane, side.width - 1)) for lane in range(side.lanes)]
 
         def square(k: Value) -> None:
+            if self.far:
+                at_line = f.compare("eq", f.rem(k, 64 // side.element.width_bytes), 0)
+                f.when(at_line, lambda: self.ask(f.at(self.source(k), _BYTES_AHEAD), lanes))
             rows = self.rows_at(self.source(k), lanes, q)
             for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
                 place = f.add(f.mul(f.add(k, t), self.row_bytes), first * side.sums.width_bytes)
@@ -409,10 +421,14 @@ class _Packer:
 
         def row(k: Value, _: list[str]) -> None:
             source = self.source(k)
-            f.loop(0, "%groups", lambda group, _: one(k, source, group), nonempty=True)
+            ahead = self.source(f.min(f.add(k, _PRODUCTS_AHEAD), f.sub("%kcount", 1))) if self.far else ""
+            f.loop(0, "%groups", lambda group, _: one(k, source, ahead, group), nonempty=True)
 
-        def one(k: Value, source: str, number: Value) -> None:
-            start = f.at(source, f.load("i64", f.at("%lanes", f.mul(number, "%tablebytes")), 8))
+        def one(k: Value, source: str, ahead: str, number: Value) -> None:
+            offset = f.load("i64", f.at("%lanes", f.mul(number, "%tablebytes")), 8)
+            start = f.at(source, offset)
+            if ahead:
+                self.ask(f.at(ahead, offset), [lane * stride for lane in range(side.lanes)])
             into = f.at("%into", f.mul(number, f.mul("%panelbytes", side.pack_panels)))
             into = f.at(into, f.mul(k, self.row_bytes))
             for part in range(side.dims[1].extent // q):
