@@ -1,7 +1,7 @@
 """A small convolutional network on real handwritten digits: forward pass, gradients, a few training steps.
 
 The data is scikit-learn's own copy of the UCI handwritten digits (1,797 images of 8 x 8 pixels). Every third image is
-held out. Loss and gradients are one graph, planned once; it is rewritten first, and the loop is ordinary Python.
+held out. Loss and gradients of a batch are one graph, rewritten and planned once; the loop is ordinary Python.
 """
 
 import time
@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import tileweave as tw
 from tileweave.graph import OPTIMIZATIONS, Graph, conv, max_pool, rewrite
 
-STEPS, RATE = 24, 0.02
+STEPS, BATCH, RATE = 40, 200, 0.015
 DECAY, DECAY_OF_SQUARES = 0.8, 0.95
 
 Arrays = dict[str, np.ndarray]
@@ -39,8 +39,10 @@ def main() -> None:
     values |= {name: np.zeros(n, np.float32) for name, n in (("bias1", 8), ("bias2", 16), ("bias3", 10))}
     params = {name: tw.source(value, name=name) for name, value in values.items()}
 
-    y = scores(tw.source(images[~held], name="images"), params)
-    loss = -tw.mean(tw.sum(tw.log_softmax(y) * tw.source(onehot[~held], name="labels"), axis=1))
+    # one graph for every batch: images, labels and parameters are bound at each step
+    y = scores(tw.source(name="images", shape=(BATCH, 1, 8, 8), dtype=np.float32), params)
+    targets = tw.source(name="labels", shape=(BATCH, 10), dtype=np.float32)
+    loss = -tw.mean(tw.sum(tw.log_softmax(y) * targets, axis=1))
     done = rewrite(Graph.of(loss, *tw.grad(loss, list(params.values()))), OPTIMIZATIONS)
     applied = Counter(step.rule for step in done.trace)
     print("rewritten:", ", ".join(f"{rule} x {count}" for rule, count in applied.items()))
@@ -48,13 +50,18 @@ def main() -> None:
     convs = sum(step.name == "conv" for step in plan.steps)
     print(f"one step: {plan.tasks} tasks, {convs} of them convolutions, {plan.flops / 1e6:.0f} Mflop")
 
-    check_gradient(plan, values)
+    train = np.flatnonzero(~held)
 
+    def batch() -> Arrays:
+        chosen = rng.choice(train, BATCH, replace=False)
+        return {"images": images[chosen], "labels": onehot[chosen]}
+
+    check_gradient(plan, values, batch())
     begin = time.perf_counter()
     slow, squares = ({name: np.zeros_like(value) for name, value in values.items()} for _ in range(2))
     losses = []
     for step in range(1, STEPS + 1):
-        now, *gradients = tw.run(plan, bind=values)
+        now, *gradients = tw.run(plan, bind=values | batch())
         losses.append(float(now))
         for name, gradient in zip(values, gradients, strict=True):
             slow[name] = DECAY * slow[name] + (1 - DECAY) * gradient
@@ -62,7 +69,7 @@ def main() -> None:
             spread = np.sqrt(squares[name] / (1 - DECAY_OF_SQUARES**step)) + 1e-8
             values[name] = (values[name] - RATE * slow[name] / (1 - DECAY**step) / spread).astype(np.float32)
     seconds = time.perf_counter() - begin
-    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {STEPS} steps, {seconds:.1f} s")
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {STEPS} steps of {BATCH} images, {seconds:.1f} s")
 
     test = tw.run(scores(tw.source(images[held], name="test images"), params), bind=values)
     right = test.argmax(axis=1) == labels[held]
@@ -73,16 +80,16 @@ def main() -> None:
         raise SystemExit("the scores differ from NumPy")
 
 
-def check_gradient(plan: tw.Plan, values: Arrays) -> None:
+def check_gradient(plan: tw.Plan, values: Arrays, batch: Arrays) -> None:
     """The gradient along itself, against the difference quotient of the loss."""
-    _, *gradients = tw.run(plan, bind=values)
+    _, *gradients = tw.run(plan, bind=values | batch)
     slope = sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients)
     step = 1e-2 / np.sqrt(slope)
-    ahead, behind = (
-        float(tw.run(plan, bind={n: v + sign * g for (n, v), g in zip(values.items(), moves, strict=True)})[0])
-        for moves in [[np.float32(step) * g for g in gradients]]
-        for sign in (np.float32(1), np.float32(-1))
-    )
+    losses = []
+    for distance in (np.float32(step), np.float32(-step)):
+        moved = {n: v + distance * g for (n, v), g in zip(values.items(), gradients, strict=True)}
+        losses.append(float(tw.run(plan, bind=moved | batch)[0]))
+    ahead, behind = losses
     quotient = (ahead - behind) / (2 * step)
     print(f"gradient: slope {slope:.4f} along itself, difference quotient {quotient:.4f}")
     if abs(quotient - slope) > 0.02 * slope:
