@@ -17,18 +17,19 @@ from __future__ import annotations
 import inspect
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NoReturn
 
 from tileweave.errors import LayoutError, TileweaveError
 from tileweave.index import Expr
 from tileweave.layout import Coord, Iter, Layout
-from tileweave.layout.cute import ComposedLayout, CuteLayout, E, F2Map, Swizzle, XorLayout, _
-from tileweave.layout.cute_value import IntTuple
+from tileweave.layout.cute import ComposedLayout, CuteLayout, E, F2Map, Swizzle, XorLayout
+from tileweave.layout.cute import _ as FREE
 
-__all__ = ["Expression", "Node", "PairList", "read"]
+__all__ = ["Node", "PairList", "evaluate", "read", "signature_of"]
 
 WHERE = "tileweave layout"
 LEGAL = "such as (4,8):(1,4), (8:4@lane, 2:1@reg) + [2:1@warp], or composition((4,8):(1,4), 8:2); see --help"
@@ -277,31 +278,48 @@ class PairList:
         return layouts[0] if len(layouts) == 1 else layouts
 
 
-class Expression:
-    """An expression with the names that it may use, ready to be evaluated.
+def evaluate(
+    text: str,
+    functions: Mapping[str, Callable[..., Any]],
+    methods: Mapping[str, tuple[type, ...]],
+    symbols: Mapping[str, Any] | None = None,
+) -> Any:
+    """What an expression denotes; a list of pairs on its own is an Axe layout.
 
     Args:
         text: the expression.
-        functions: the operations, by name: a callable that takes the evaluated arguments.
-        methods: the operations behind a dot.
+        functions: the operations by name, each taking the evaluated arguments.
+        methods: the names that may follow a dot, and the classes that have them.
         symbols: the values of names that are not called.
+
+    Raises:
+        LayoutError: the text is malformed, or an argument does not fit; a caret points at the place.
+        TileweaveError: what the operations raise, with the place added.
+
+    Example:
+        >>> print(evaluate("(8:4@lane, 2:1@reg) + [2:1@warp] + 5@warp", {}, {}))
+        (8:4@lane, 2:1@reg) + [2:1@warp] + 5@warp
     """
+    return _Evaluator(text, functions, methods, symbols or {}).value()
+
+
+class _Evaluator:
+    """One expression with the names that it may use."""
 
     def __init__(
         self,
         text: str,
         functions: Mapping[str, Callable[..., Any]],
         methods: Mapping[str, tuple[type, ...]],
-        symbols: Mapping[str, Any] | None = None,
+        symbols: Mapping[str, Any],
     ) -> None:
         self.text = text
         self.functions = functions
         self.methods = methods
-        self.symbols = symbols or {}
+        self.symbols = symbols
         self.root = read(text)
 
     def value(self) -> Any:
-        """What the expression denotes; a list of pairs on its own is an Axe layout."""
         out = self.evaluate(self.root)
         if isinstance(out, PairList) or out == ():
             return self.guarded(self.root, lambda: _as_core(out))
@@ -332,31 +350,20 @@ class Expression:
             case "number":
                 return int(node.text)
             case "free":
-                return _
+                return FREE
             case "name":
-                if node.text in self.symbols:
-                    return self.symbols[node.text]
-                self.unknown(node, [*self.symbols, *self.functions])
-            case "term":
-                return self.guarded(node, lambda: self.term(node))
+                return self.symbols[node.text] if node.text in self.symbols else self.unknown(node, self.symbols)
             case "negative":
                 return self.guarded(node, lambda: -self.evaluate(node.parts[0]))
-            case "product":
-                return self.guarded(node, lambda: self.multiply(node))
-            case "sum":
-                return self.guarded(node, lambda: self.add(node))
-            case "pair" | "xor":
-                kind = CuteLayout if node.kind == "pair" else XorLayout
-                return self.guarded(node, lambda: kind(*map(self.evaluate, node.parts)))
+            case "pair":
+                return self.guarded(node, lambda: CuteLayout(*map(self.evaluate, node.parts)))
+            case "xor":
+                return self.guarded(node, lambda: XorLayout(*map(self.evaluate, node.parts)))
             case "tuple" | "list" | "tiler":
                 return self.items(node)
-            case "composed":
-                return self.composed(node)
-            case "call":
-                return self.call(node)
-            case "method":
-                return self.method(node)
-        self.fail(f"{node.text!r} names an argument outside a call", node)
+            case _:  # term, product, sum, composed, call, method
+                step: Callable[[Node], Any] = getattr(self, node.kind)
+                return self.guarded(node, lambda: step(node))
 
     def items(self, node: Node) -> Any:
         pairs = bool(node.parts) and all(part.kind == "pair" for part in node.parts)
@@ -377,20 +384,20 @@ class Expression:
         if not isinstance(factor, int | Expr):
             self.fail("an axis belongs to a number", node)
         if all(name.isdecimal() for name in path):
-            return factor * E(*map(int, path))
+            return _times(factor, E(*map(int, path)))
         if len(path) > 1:
             self.fail("one stride has one axis; write sums, such as 1@a + 2@b", node)
-        return Coord(((path[0], factor),))
+        return _times(factor, Coord(((path[0], 1),)))
 
-    def multiply(self, node: Node) -> Any:
+    def product(self, node: Node) -> Any:
         left, right = map(self.evaluate, node.parts)
         if isinstance(right, Coord) and node.text == "*":
-            return left * right
+            return _times(left, right)
         if not isinstance(left, int | Expr) or not isinstance(right, int | Expr):
             self.fail(f"{node.text} is for numbers", node)
         return OPERATORS[node.text](left, right)
 
-    def add(self, node: Node) -> Any:
+    def sum(self, node: Node) -> Any:
         """A sum of numbers, of coordinates, or of the parts of an Axe layout."""
         values = [self.evaluate(part) for part in node.parts]
         if all(isinstance(v, int | Expr) for v in values):
@@ -399,12 +406,12 @@ class Expression:
                 total = total + v if sign == "+" else total - v
             return total
         if all(isinstance(v, int | Expr | Coord) for v in values):
-            return _sum([(sign, Coord.of(v)) for sign, v in zip(node.text, values, strict=True)])
+            return _sum([(sign, _coord(v)) for sign, v in zip(node.text, values, strict=True)])
         whole = Layout()
         shards = 0
         for sign, v, part in zip(node.text, values, node.parts, strict=True):
             if isinstance(v, int | Expr | Coord):
-                whole = Layout(whole.shard, whole.replica, _sum([("+", whole.offset), (sign, Coord.of(v))]))
+                whole = Layout(whole.shard, whole.replica, _sum([("+", whole.offset), (sign, _coord(v))]))
                 continue
             if not isinstance(v, PairList | Layout) and v != ():
                 self.fail(f"{_kind(v)} cannot be part of a sum", part, "(shard) + [replica] + offset")
@@ -430,13 +437,13 @@ class Expression:
             if not isinstance(inner, CuteLayout | ComposedLayout):
                 self.fail(f"{_kind(inner)} cannot be composed with o", place, "Sw<3,3,3> o 0 o 64:1")
             outer = values.pop()
-            inner = self.guarded(node, lambda o=outer, k=offset, i=inner: ComposedLayout(o, k, i))
+            inner = self.guarded(node, partial(ComposedLayout, outer, offset, inner))
         return inner
 
     def call(self, node: Node) -> Any:
         function = self.functions.get(node.text)
         if function is None:
-            self.unknown(node, list(self.functions))
+            self.unknown(node, self.functions)
         return self.run(node, function, node.parts)
 
     def method(self, node: Node) -> Any:
@@ -457,8 +464,8 @@ class Expression:
             self.fail(f"{node.text}: {error}", node, shown)
         return self.guarded(node, lambda: function(*args, **named), shown)
 
-    def unknown(self, node: Node, names: list[str]) -> NoReturn:
-        close = get_close_matches(node.text, names, 3, 0.6)
+    def unknown(self, node: Node, names: Iterable[str]) -> NoReturn:
+        close = get_close_matches(node.text, list(names), 3, 0.6)
         what = "operation" if node.kind == "call" else "symbol"
         legal = f"perhaps {' or '.join(close)}" if close else "see --help; --symbol NAME=LOW:HIGH declares a symbol"
         self.fail(f"there is no {what} {node.text}", node, legal)
@@ -468,13 +475,22 @@ def signature_of(name: str, function: Callable[..., Any]) -> str:
     """The names of an operation's parameters, without types."""
     out = []
     for p in inspect.signature(function).parameters.values():
-        star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         out.append(f"{star}{p.name}" + ("" if p.default is p.empty else f"={p.default}"))
     return f"{name}({', '.join(out)})"
 
 
+def _coord(value: Any) -> Coord:
+    return Coord.of(value)
+
+
 def _as_core(value: Any) -> Layout:
     return value.core() if isinstance(value, PairList) else value if isinstance(value, Layout) else Layout()
+
+
+def _times(factor: Any, coord: Coord) -> Coord:
+    """An integer or an index expression times a coordinate."""
+    return Coord(tuple((axis, factor * value) for axis, value in coord.terms))
 
 
 def _sum(terms: list[tuple[str, Coord]]) -> Coord:
@@ -501,6 +517,3 @@ _KINDS: Mapping[type, str] = {
 
 def _kind(value: object) -> str:
     return _KINDS.get(type(value), f"a {type(value).__name__}")
-
-
-Tree = IntTuple

@@ -17,6 +17,7 @@ _EPILOG = """examples:
   tileweave plan examples/digits.py --machines 4 --memory 2GiB
   tileweave einsum "ij,jk->ik" a.npy b.npy -o c.npy
   tileweave graph show examples/digits.py#1 --explain
+  tileweave layout "composition((6,2):(8,2), (4,3):(3,1))" --table
   tileweave teir emit "ij,jk->ik" 64x32 32x16 -o matmul.json
   tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy --shape out=64x16
 
@@ -72,6 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     einsum.add_argument("--threads", type=_positive, help="threads (default: the cores)")
     einsum.set_defaults(action=_einsum)
 
+    layout = commands.add_parser(
+        "layout",
+        allow_abbrev=False,
+        add_help=False,
+        help="evaluate an expression of the layout algebra; print, draw, tabulate and analyse it",
+        description="Evaluate an expression of the layout algebra, in the notation of CuTe, Axe or LEGO.",
+    )
+    _layout_arguments(layout)
+
     teir = commands.add_parser(
         "teir",
         help="check, show, run, explain and emit programs of the tiled execution IR",
@@ -87,6 +97,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     _graph_commands(graph)
     return parser
+
+
+class _LayoutHelp(argparse.Action):
+    """The help with every operation; its names are loaded only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from tileweave.cli.layout import epilog
+
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = epilog()
+        parser.print_help()
+        parser.exit()
+
+
+def _layout_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-h", "--help", action=_LayoutHelp, nargs=0, help="show this help, with every operation")
+    parser.add_argument("expression", metavar="EXPR", help="the expression, quoted; - reads the standard input")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--at", metavar="X", help="the value at an index (5), a coordinate (1,2), or names (i,j)")
+    parser.add_argument("--table", action="store_true", help="print coordinate -> value")
+    parser.add_argument("--limit", type=_positive, default=64, help="most rows of the table (default: 64)")
+    parser.add_argument("--shape", metavar="8,16", help="logical shape of an Axe layout, for --at, --table and --draw")
+    parser.add_argument("--draw", metavar="FILE.svg", help="draw the layout")
+    parser.add_argument("--colour", metavar="AXIS", help="the axis that chooses the colours of the picture")
+    parser.add_argument("--banks", action="store_true", help="count the conflicts in the banks of shared memory")
+    parser.add_argument("--threads", metavar="0:32", help="the indices that threads access: A:B, A:B:STEP or a list")
+    parser.add_argument("--width", type=_positive, default=4, metavar="BYTES", help="bytes per element (default: 4)")
+    parser.add_argument("--vector", type=_positive, default=1, help="elements per access of a thread (default: 1)")
+    parser.add_argument("--bank-count", type=_positive, default=32, help="banks of 4 bytes (default: 32)")
+    parser.add_argument("--symbol", action="append", metavar="NAME=LOW:HIGH", help="a symbol for index expressions")
+    parser.set_defaults(action=_layout)
 
 
 def _teir_commands(parser: argparse.ArgumentParser) -> None:
@@ -257,6 +298,12 @@ def _einsum(options: argparse.Namespace) -> int:
     from tileweave.cli.einsum import einsum_files
 
     return einsum_files(options)
+
+
+def _layout(options: argparse.Namespace) -> int:
+    from tileweave.cli.layout import evaluate_layout
+
+    return evaluate_layout(options)
 
 
 def _teir(options: argparse.Namespace) -> int:
