@@ -218,8 +218,13 @@ class _Emitter:
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
             init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
-            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free, self.streams())
+            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free, self.streams(), self.asks())
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
+
+    def asks(self) -> bool:
+        """Whether the output is large and is not streamed."""
+        c = self.cut
+        return c.kc <= 128 and c.output_bytes >= self.target.l2_bytes and not self.streams()
 
     def streams(self) -> bool:
         """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""
@@ -302,16 +307,7 @@ class _Emitter:
         f.when("%fresh", lambda: self.tables(f, row_tables, column_tables))
         packed = f.at("%memory", where.at_column_pack)
 
-        def pack_column(panel: Value, _: list[str]) -> None:
-            local = f.sub(panel, "%v0")
-            table = f.at(column_tables, f.mul(local, where.column_table))
-            self.pack(f, "columns", f.at(packed, f.mul(local, where.column_panel)), v_source, k, table)
-
-        if c.columns.grouped and not c.direct_columns:
-            groups = f.div(f.sub("%v1", "%v0"), c.columns.pack_panels)
-            self.pack(f, "columns", packed, v_source, k, column_tables, groups)
-        elif not c.direct_columns:
-            f.loop("%v0", "%v1", pack_column)
+        self.pack_columns(f, packed, column_tables, v_source, k)
 
         def row(panel: Value, _: list[str]) -> None:
             local = f.sub(panel, "%r0")
@@ -349,6 +345,33 @@ class _Emitter:
             self.module.declare("llvm.x86.sse.sfence", "void {}()")
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
+
+    def pack_columns(self, f: Function, packed: str, tables: str, source: str, k: tuple[str, Value, Value]) -> None:
+        """A chunk's column panels, in the order in which the operand lies in memory."""
+        c, where = self.cut, self.layout
+        if c.direct_columns:
+            return
+        if c.columns.grouped:
+            groups = f.div(f.sub("%v1", "%v0"), c.columns.pack_panels)
+            self.pack(f, "columns", packed, source, k, tables, groups)
+            return
+        slab = _SLAB if c.columns.operand_dense else c.kc
+        row_bytes = c.columns.width * c.columns.sums.width_bytes
+
+        def part(begin: Value, _: list[str]) -> None:
+            count = f.min(f.sub(k[2], begin), slab)
+            ktable = f.at(k[0], f.mul(begin, 16)) if c.contracted.tabled else k[0]
+            here = source if c.contracted.tabled else f.at(source, f.mul(begin, c.contracted.stride(1)))
+
+            def panel(number: Value, _: list[str]) -> None:
+                local = f.sub(number, "%v0")
+                into = f.at(packed, f.add(f.mul(local, where.column_panel), f.mul(begin, row_bytes)))
+                table = f.at(tables, f.mul(local, where.column_table))
+                self.pack(f, "columns", into, here, (ktable, f.add(k[1], begin), count), table)
+
+            f.loop("%v0", "%v1", panel)
+
+        f.loop(0, k[2], part, step=slab)
 
     def tables(self, f: Function, row_tables: str, column_tables: str) -> None:
         where = self.layout
@@ -514,6 +537,8 @@ class _Emitter:
             f.loop(0, count, one)
 
 
+_SLAB = 16
+"""Products that are packed for all panels of a chunk before the next ones, where the operand's rows are dense."""
 _PANELS_PER_TASK = 8
 """Row panels that one packing task takes."""
 

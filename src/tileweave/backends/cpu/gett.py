@@ -125,10 +125,13 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> 
     row_element, column_element = elements[r], elements[v]
     row_dims = _side_dims(side0, r)
     column_dims = _side_dims(side1, v)
-    contracted = Contracted(_contracted_dims(summed, row_element.width_bytes, column_element.width_bytes))
     n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
+    widths = row_element.width_bytes, column_element.width_bytes
+    contracted = Contracted(_contracted_dims(summed, widths, 8 * n_rows < n_columns))
+    contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
     lanes = _lanes(target, out, n_columns)
     column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
+    most_k = woven_k or most_k
     mr, nv = _tile(target, n_rows, n_columns, lanes, choices)
     mr = min(mr, n_rows)
     row_lanes = 1
@@ -187,20 +190,58 @@ def _side_dims(dims: list[Dim], operand: int) -> tuple[Dim, ...]:
     return tuple(reversed(fuse(pairs)))
 
 
-def _contracted_dims(dims: list[Dim], row_width: int, column_width: int) -> tuple[Dim, ...]:
-    """The summed axes with strides (row operand, vector operand), the densest first, fused.
+def _contracted_dims(dims: list[Dim], widths: tuple[int, int], few_rows: bool) -> tuple[Dim, ...]:
+    """The summed axes with strides (row operand, vector operand), fused, fastest first.
 
-    An axis that is dense in the vector operand comes first, else one that is dense in the row operand.
+    An axis that is dense in the vector operand comes first, else one that is dense in the row operand: packing needs
+    it. With few rows the row operand is small, and what is near in the vector operand comes first instead.
     """
     pairs = [Dim(dim.extent, dim.strides[:2]) for dim in dims]
 
     def rank(dim: Dim) -> tuple[int, int]:
         row, column = abs(dim.strides[0]), abs(dim.strides[1])
-        first = 0 if column == column_width else 1 if row == row_width else 2
-        return first, column + row
+        if column == widths[1]:
+            return 0, column
+        return (1, row) if row == widths[0] and not few_rows else (2, column + (0 if few_rows else row))
 
     ordered = sorted(pairs, key=rank, reverse=True)
     return tuple(reversed(fuse(ordered)))
+
+
+def _woven(
+    contracted: Contracted, widths: tuple[int, int], target: Target, rows: int, columns: int
+) -> tuple[Contracted, int]:
+    """Two large operands that are dense in two different axes of K: blocks of K hold whole tiles of both.
+
+    So every cache line that is read for a block serves several of its products. Returns the axes and the products per
+    block; 0 where nothing is woven.
+    """
+    dims, total = contracted.dims, contracted.total
+    large = min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
+    other = next((k for k, dim in enumerate(dims) if k and dim.strides[0] == widths[0]), None)
+    if not large or other is None or dims[0].strides[1] != widths[1]:
+        return contracted, 0
+    q = 16 // min(widths)
+    pairs = [
+        (a, b)
+        for a in _divisors(dims[0].extent)
+        for b in _divisors(dims[other].extent)
+        if a % q == 0 and b % q == 0 and 128 <= a * b <= 400
+    ]
+    if not pairs:
+        return contracted, 0
+
+    def lines(pair: tuple[int, int]) -> float:
+        a, b = pair
+        per_column, per_row = b * max(1.0, a * widths[1] / 64), a * max(1.0, b * widths[0] / 64)
+        return (columns * per_column + rows * per_row) / (a * b)
+
+    a, b = min(pairs, key=lines)
+    first, first_far = _halves(dims[0], a)
+    second, second_far = _halves(dims[other], b)
+    rest = [dim for k, dim in enumerate(dims) if k not in (0, other)]
+    far = [dim for dim in (first_far, second_far, *rest) if dim.extent > 1]
+    return Contracted((first, second, *far), woven=True), a * b
 
 
 def _lanes(target: Target, out: Element, columns: int) -> int:
@@ -333,7 +374,7 @@ def _blocked(
     total = contracted.total
     blocks = -(-total // most_k)
     kc = -(-total // blocks)
-    if blocks > 1:
+    if blocks > 1 and not contracted.woven:
         kc = -(-kc // columns.lanes) * columns.lanes
     same_type = columns.element == columns.sums
     small = total * columns.total * width <= 24 * 1024

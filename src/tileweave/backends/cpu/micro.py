@@ -29,6 +29,7 @@ class Tile:
         initialises: whether storing without reading the output may be asked for.
         clips: whether a ReLU may be asked for.
         masks_free: whether masked stores cost no more than whole ones.
+        asks: whether the output's lines are asked for before the sums are formed.
         streams: whether stores bypass the caches where the output is aligned and only stored.
     """
 
@@ -40,6 +41,7 @@ class Tile:
     clips: bool
     masks_free: bool
     streams: bool
+    asks: bool
 
 
 def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
@@ -104,6 +106,8 @@ class _Tile:
     def sums(self) -> list[str]:
         f, tile = self.f, self.tile
         width = self.element.width_bytes
+        if tile.asks and self.columns.output_dense:
+            self.ask()
         row_bases = self.row_bases() if tile.direct_rows else []
         column_bases, masks = self.column_bases() if tile.direct_vectors else ([], [])
 
@@ -134,6 +138,15 @@ class _Tile:
 
         start = [(self.type, zero(self.element, self.lanes))] * (tile.rows * tile.vectors)
         return [str(value) for value in f.loop(0, "%count", step, carry=start, nonempty=True)]
+
+    def ask(self) -> None:
+        """The lines that will be written, while there is time."""
+        f = self.f
+        groups = [self.word(group, 0, 1) for group in range(self.tile.vectors)]
+        for row in range(self.tile.rows):
+            line = f.at("%out", self.row_offset(row, 1))
+            for group in groups:
+                vectors.prefetch(f, f.at(line, group), write=True)
 
     def row_bases(self) -> list[tuple[str, int]]:
         """An address per row, as one pointer and a constant where the rows are evenly spaced."""
@@ -184,9 +197,7 @@ class _Tile:
             line = f.at("%out", self.row_offset(row, 1))
             for group in range(tile.vectors):
                 value = self.clipped(sums[row * tile.vectors + group], self.lanes)
-                vectors.store(
-                    f, self.element, self.lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True
-                )
+                vectors.store(f, self.element, self.lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True)
 
     def finished(self, value: str, old: str, lanes: int) -> str:
         """A sum with what was there before, clipped where that is asked for."""

@@ -121,9 +121,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Contracted:
-    """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first."""
+    """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first.
+
+    ``woven`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles of the
+    first two.
+    """
 
     dims: tuple[Dim, ...]
+    woven: bool = False
 
     @property
     def total(self) -> int:
@@ -284,6 +289,8 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
         packer.dense()
     elif side.lanes > 1 and contracted.dense(operand, side.element.width_bytes):
         packer.transposed()
+    elif side.lanes > 1 and contracted.woven and operand == 0:
+        packer.crossed()
     else:
         packer.gathered()
     f.ret()
@@ -409,6 +416,36 @@ class _Packer:
         f.emit(f"{following} = add i64 {k}, {step}")
         f.branch(head)
         f.place(done)
+
+    def crossed(self) -> None:
+        """The operand is dense in the second axis of K: as `transposed`, in steps of the first axis' extent."""
+        f, side = self.f, self.side
+        q = vectors.short_row(side.lanes, side.sums.memory)
+        first, second = (dim.extent for dim in self.contracted.dims[:2])
+
+        def group(number: int) -> None:
+            begin = number * side.lanes
+            live = min(side.lanes, side.width - begin)
+            lanes = [self.lane(begin + min(lane, live - 1)) for lane in range(side.lanes)]
+            # nothing may run over into the next product, which may be written already
+            mask = None if live == side.lanes else vectors.mask_of(live, side.lanes)
+
+            def square(k: Value) -> None:
+                rows = self.rows_at(self.source(k), lanes, q)
+                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                    at = f.add(f.mul(f.add(k, t * first), self.row_bytes), begin * side.sums.width_bytes)
+                    vectors.store(f, side.sums, side.lanes, value, f.at("%into", at), mask)
+
+            def line(start: Value) -> None:
+                f.loop(0, second, lambda j, _: square(f.add(start, f.mul(j, first))), step=q)
+
+            def tile(start: Value, _: list[str]) -> None:
+                f.loop(0, first, lambda i, _: line(f.add(start, i)))
+
+            f.loop(0, "%kcount", tile, step=first * second)
+
+        for number in range(side.groups):
+            group(number)
 
     def grouped(self) -> None:
         """The operand is dense in the side's second axis, and a vector is one run of the first.
