@@ -16,7 +16,7 @@ help:            ## list the targets
 	@touch $@
 
 demo: .venv/ready          ## train on real digits, show the plan, write the logits
-	$(BIN)/tileweave run examples/digits.py --overwrite
+	$(BIN)/tileweave run examples/digits.py
 
 test: .venv/ready          ## the tests
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow"

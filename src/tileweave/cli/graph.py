@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -344,7 +345,8 @@ def _parting(graph: Graph, other: Graph, sign: str) -> list[str]:
     """The lines of a graph's own nodes that stand on nodes of both, and how many more only it has."""
     shared = set(other.nodes())
     names = ids(graph)
-    lines = {name: line for line in str(graph).splitlines() for name in line.split(" = ")[0].split(", ")}
+    texts = [re.sub(" {2,}", "  ", line) for line in str(graph).splitlines()]
+    lines = {name: line for line in texts for name in line.split(" = ")[0].split(", ")}
     own = [n for n in graph.nodes() if n not in shared and isinstance(n, (Tensor, Operation))]
     own = [n for n in own if n in names]
     made = [(n, n.producer if isinstance(n, Tensor) else n) for n in own]
@@ -365,7 +367,8 @@ def _verdict(first: Graph, second: Graph, labels: Sequence[str]) -> tuple[bool, 
         try:
             check_sharding(sharded, whole)
         except VerifyError as error:
-            reasons.append(f"{name} is no sharding of {of}: {error.path}: {error.problem} [{error.rule}]")
+            where = f"{error.path}: " if error.rule == "shard" else ""
+            reasons.append(f"{name} is no sharding of {of}: {where}{error.problem} [{error.rule}]")
         else:
             return True, f"{name} is a correct sharding of {of}: the values are the same, to rounding"
     return False, reasons[0]

@@ -254,6 +254,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file of ours: the program's own failures are shown by `cli.program`
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"StorageError: {where}{error.strerror or error}", file=sys.stderr)
+        return EXIT_REFUSED
 
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}

@@ -29,7 +29,9 @@ def chosen_machines(options: argparse.Namespace) -> Callable[[Machines | None], 
         elif words.endswith(".toml"):
             fixed = machines(words)
         else:
-            raise PlanError("--machines", f"{words!r} is neither", legal="a count of 1 or more, or a .toml file")
+            raise PlanError(
+                "--machines", f"{words!r} is neither a count nor a .toml file", legal="such as 4 or cluster.toml"
+            )
     if options.memory is not None:
         machines(1, memory=options.memory)  # refuse a bad amount before the program starts
 
@@ -42,9 +44,11 @@ def chosen_machines(options: argparse.Namespace) -> Callable[[Machines | None], 
 
 def run_program(options: argparse.Namespace) -> int:
     """Run a program; its own failure shows its own traceback."""
+    if options.address and options.runtime == "local":
+        raise PlanError("--address", "a Ray cluster is named for the local runtime", legal="--runtime ray")
     settings = Session(
         machines=chosen_machines(options),
-        runtime=options.runtime,
+        runtime="ray" if options.address else options.runtime,
         address=options.address,
         threads=options.threads,
         overwrite=options.overwrite,
@@ -61,6 +65,8 @@ def plan_program(options: argparse.Namespace) -> int:
         if plan not in plans:
             plans.append(plan)
 
+    if options.draw and not options.draw.endswith(".svg"):
+        raise StorageError("tileweave plan --draw", f"{options.draw!r} is not an SVG", legal="a path that ends in .svg")
     settings = Session(machines=chosen_machines(options), planned=planned)
     out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
     try:

@@ -42,6 +42,8 @@ from tileweave.errors import PlanError
 
 __all__ = ["Machine", "Machines", "bytes_from", "machines", "size_text"]
 
+MOST_MACHINES = 1024
+"""Planning visits every machine; beyond this many it would take minutes."""
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
     _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
@@ -178,8 +180,9 @@ def machines(
     elif isinstance(count, (str, os.PathLike)):
         out = _from_toml(Path(count))
     else:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise PlanError("machines(count)", f"{count!r} machines cannot be used", legal="1 or more, or a TOML file")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_MACHINES:
+            legal = f"1..{MOST_MACHINES}, or a TOML file"
+            raise PlanError("machines(count)", f"{count!r} machines cannot be used", legal=legal)
         share = max(1, _host_memory_bytes() // count)
         threads = max(1, (os.cpu_count() or 1) // count)
         out = Machines(tuple(Machine(f"m{k}", share, threads, 50e9 * threads) for k in range(count)))

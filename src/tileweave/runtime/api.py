@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave import lower
-from tileweave.errors import GraphError, PlanError
+from tileweave.errors import GraphError, PlanError, StorageError
 from tileweave.graph import (
     ArrayData,
     FileTarget,
@@ -106,6 +106,8 @@ def sink(
     Raises:
         StorageError: a format that is not known.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise StorageError("sink(tensor, path)", f"{path!r} is not a path", legal="a path or URL, as text")
     return Sink(as_tensor(tensor, "sink(tensor, path)"), io.target(os.fspath(path), key, overwrite), placement)
 
 
