@@ -100,9 +100,9 @@ def explain(plan: Plan) -> str:
     lines += [
         f"total: {plan.tasks} tasks, {flops}, {size_text(plan.bytes_moved)} moved between "
         f"machines, {size_text(plan.bytes_read)} read, {size_text(plan.bytes_written)} written",
-        f"estimate from stated rates: {seconds_text(plan.seconds)}; peak memory {size_text(peak)} per machine of {size_text(budget)} "
-        "(what tasks hold;",
-        "  results in memory and kernels' own temporaries come on top)",
+        f"estimate: {seconds_text(plan.seconds)}, from the rates that the machines are said to have",
+        f"peak memory: {size_text(peak)} per machine of {size_text(budget)}; results in memory and kernels' own "
+        "temporaries come on top",
     ]
     if len(plan.alternatives) > 1:
         lines.append("simulated:")
