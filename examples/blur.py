@@ -37,7 +37,7 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     plan = tw.plan(tw.sink(blurred, OUT / "blurred.npy", overwrite=True), machines=tw.machines(4, memory="8MiB"))
     print(plan.explain(), "\n")
-    result = np.load(tw.run(plan))
+    result = tw.run(tw.source(tw.run(plan)))  # the file, read back
 
     # the plan as the explicit graph of its shards, proved from the signatures alone: no value is looked at
     cuts = {step.node: step.cuts for step in plan.steps if step.stage == "block"}
