@@ -96,6 +96,8 @@ class Coord:
             ) from None
         return coord_of_terms(((DEFAULT_AXIS, number),)) if number else ZERO
 
+    __iter__ = None  # with `__getitem__` alone, iteration would count axes 0, 1, .. without end
+
     def __getitem__(self, axis: str) -> int:
         for name, value in self.terms:
             if name == axis:
