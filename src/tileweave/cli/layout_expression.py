@@ -325,10 +325,11 @@ class _Evaluator:
             return self.guarded(self.root, lambda: _as_core(out))
         return out
 
-    def fail(self, problem: str, node: Node, legal: str = "") -> NoReturn:
-        raise LayoutError(WHERE, problem, inputs={"text": pointed(self.text, node.at)}, legal=legal or LEGAL)
+    def fail(self, problem: str, node: Node, legal: str = "", cause: Exception | None = None) -> NoReturn:
+        text = pointed(self.text, node.at)
+        raise LayoutError(WHERE, problem, inputs={"text": text}, legal=legal or LEGAL) from cause
 
-    def guarded(self, node: Node, run: Callable[[], Any], signature: str = "") -> Any:
+    def guarded(self, node: Node, run: Callable[[], Any], legal: str = "", given: str = "") -> Any:
         """The result of a step; what goes wrong in it is raised with its place in the text."""
         try:
             return run()
@@ -339,11 +340,10 @@ class _Evaluator:
             raise type(error)(
                 error.where, error.problem, inputs=inputs, legal=error.legal, facts=error.facts
             ) from error
-        except (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as e:
-            problem = f"the arguments do not fit ({e})" if str(e) else "the arguments do not fit"
-            raise LayoutError(
-                WHERE, problem, inputs={"text": pointed(self.text, node.at)}, legal=signature or LEGAL
-            ) from e
+        except (ArithmeticError, MemoryError, RecursionError) as error:
+            self.fail(str(error) or "too large to compute", node, legal, error)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            self.fail(f"these arguments do not fit: {given}" if given else "this does not fit", node, legal, error)
 
     def evaluate(self, node: Node) -> Any:
         match node.kind:
@@ -462,7 +462,8 @@ class _Evaluator:
             inspect.signature(function).bind(*args, **named)
         except TypeError as error:
             self.fail(f"{node.text}: {error}", node, shown)
-        return self.guarded(node, lambda: function(*args, **named), shown)
+        given = ", ".join(map(_kind, (*args, *named.values()))) or "none"
+        return self.guarded(node, lambda: function(*args, **named), shown, given)
 
     def unknown(self, node: Node, names: Iterable[str]) -> NoReturn:
         close = get_close_matches(node.text, list(names), 3, 0.6)
