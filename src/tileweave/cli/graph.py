@@ -8,14 +8,14 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from tileweave.cli.program import execute
-from tileweave.errors import GraphError, StorageError, VerifyError
+from tileweave.errors import GraphError, StorageError, TileweaveError, VerifyError
 from tileweave.graph import (
     OPTIMIZATIONS,
     ArrayData,
@@ -91,7 +91,8 @@ def rewrite_graph(options: argparse.Namespace) -> int:
         return broken
     if options.json:
         _only(found, "--json")
-    results = [rewrite(graph, rules, passes=options.passes) for graph in found.graphs]
+    with _trusting(found.path):
+        results = [rewrite(graph, rules, passes=options.passes) for graph in found.graphs]
     if options.json:
         print(_trace(results[0]), file=sys.stderr)
         print(to_json(results[0].graph), end="")
@@ -212,17 +213,22 @@ def _complaints(found: _Found) -> int:
     """Prints every broken rule of a file's graphs; 2 where there is one, or where there is no graph to speak of."""
     broken = 0
     for label, graph in zip(found.labels, found.graphs, strict=True):
-        for problem in _problems(label, graph):
+        with _trusting(label):
+            wrong = problems(graph)
+        for problem in wrong:
             print(f"{label}: error: {problem.path}: {problem.problem} [{problem.rule}]", file=sys.stderr)
             broken = EXIT_BROKEN
     return broken or (found.status if not found.graphs else 0)
 
 
-def _problems(label: str, graph: Graph) -> list[VerifyError]:
+@contextmanager
+def _trusting(label: str) -> Iterator[None]:
+    """A refusal for what goes wrong inside the block on a document: any plain value may stand there for a parameter."""
     try:
-        return problems(graph)
+        yield
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        # a document may give a parameter any plain value; what reads it may not expect that
+        if isinstance(error, TileweaveError) or label.partition("#")[0].endswith(".py"):
+            raise
         problem = f"a parameter of a node is missing or of another kind: {type(error).__name__}: {error}"
         raise VerifyError(label, problem, legal="parameters as `tileweave graph show --json` writes them") from None
 
