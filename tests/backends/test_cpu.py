@@ -105,6 +105,16 @@ def test_lesser_processors_compute_the_same(cpu: str, without: tuple[str, ...], 
     check_conversions(target)
 
 
+@pytest.mark.slow
+def test_large_outputs_of_contractions_are_streamed_and_right() -> None:
+    for equation, sizes in (
+        ("aebd,ce->dcba", {"a": 96, "b": 60, "c": 24, "d": 72, "e": 20}),
+        ("be,dcea->dcba", {"a": 64, "b": 84, "c": 50, "d": 40, "e": 12}),
+        ("ik,kj->ij", {"i": 3000, "j": 3200, "k": 30}),
+    ):
+        run_einsum(equation, sizes, "FP32")
+
+
 def test_threads_give_the_same_bits() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((300, 700), np.float32), rng.standard_normal((700, 500), np.float32)
@@ -148,14 +158,50 @@ def test_permutations_equal_numpy(shape: tuple[int, ...], dtype: str) -> None:
             assert np.array_equal(out, view.transpose(order))
 
 
+def check_permutation(shape: tuple[int, ...], order: tuple[int, ...], offset: int, dtype: str = "FP32") -> None:
+    """An output that begins so many elements after a cache line."""
+    letters = "abcde"[: len(shape)]
+    count, kind = int(np.prod(shape)), numpy_dtype(dtype)
+    source = np.arange(count).astype(kind).reshape(shape)
+    store = np.zeros(count + 128, kind)
+    begin = -store.ctypes.data % 64 // kind.itemsize + offset
+    out = store[begin : begin + count].reshape([shape[k] for k in order])
+    equation = f"{letters}->{''.join(letters[k] for k in order)}"
+    program = emit_copy(operand(source, dtype), operand(out, dtype), equation)
+    compile(program, threads=2, cache=False)(source, out)
+    assert np.array_equal(out, source.transpose(order))
+    assert not store[:begin].any()
+    assert not store[begin + count :].any()
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((602, 1205), (1, 0)),
+        ((640, 1040), (1, 0)),
+        ((50, 41, 22, 31), (3, 2, 1, 0)),
+        ((3, 5, 30, 40, 64), (4, 1, 3, 2, 0)),
+    ],
+)
+def test_permutations_beyond_the_caches(shape: tuple[int, ...], order: tuple[int, ...], offset: int) -> None:
+    check_permutation(shape, order, offset)
+
+
 @pytest.mark.slow
-def test_large_outputs_are_streamed_and_right() -> None:
-    for offset in (0, 1, 4):
-        source = np.arange(3000 * 4096 + 8, dtype=np.float32)[offset : offset + 3000 * 4096].reshape(4096, 3000)
-        out = np.zeros(3000 * 4096 + 8, np.float32)[offset : offset + 3000 * 4096].reshape(3000, 4096)
-        program = emit_copy(operand(source, "FP32"), operand(out, "FP32"), "ab->ba")
-        compile(program, threads=2, cache=False)(source, out)
-        assert np.array_equal(out, source.T)
+@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((4096, 3000), (1, 0)),
+        ((224, 296, 296), (2, 1, 0)),
+        ((12, 1001, 1504), (0, 2, 1)),
+        ((30, 30, 20, 30, 24), (4, 3, 2, 1, 0)),
+    ],
+)
+def test_large_outputs_are_streamed_and_right(shape: tuple[int, ...], order: tuple[int, ...], offset: int) -> None:
+    check_permutation(shape, order, offset)
+    check_permutation(shape, order, offset, "FP64")
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 1 / 3, 65504.0, 65519.99, 65520.0, 1e-8, 6e-8, 3.0e-5, 6.1e-5, 2049.0, 2051.0]

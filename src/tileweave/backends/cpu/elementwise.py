@@ -170,9 +170,10 @@ def paged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 _LONG = 8192
 """Elements of a dense axis that one piece takes; a multiple of all vectors."""
-_BLOCK_BYTES = 2048, 1024
-"""Bytes of the input's dense axis that one transposed piece takes: where output lines are whole, and where they are not
-and must stay in the first cache until their other part is written."""
+_BLOCK_BYTES = 2048
+"""Bytes of the input's dense axis that one transposed piece takes: half a page."""
+_STAGED_BLOCK, _STAGED_ROW_BYTES = 64, 38 * 64
+"""Rows that are collected before they are written, and the most bytes of one, whole lines."""
 
 
 class _Elementwise:
@@ -195,6 +196,8 @@ class _Elementwise:
         self.crossed: Dim | None = None
         self.long = False
         self.block = 1
+        self.pitch = 0
+        self.after = Dim(1, (0,) * len(elements))
         self.emitted: set[str] = set()
         if self.free and shape.dims and self.dense(shape.dims[-1]):
             self.outer, self.rest = shape.dims[:-1], shape.dims[-1:]
@@ -226,10 +229,34 @@ class _Elementwise:
         at = next(k for k, dim in enumerate(dims[:-1]) if abs(dim.strides[0]) == width)
         self.crossed = dims[at]
         self.lanes = min(self.lanes, 16)
-        self.outer, self.rest = paged((*dims[:at], *dims[at + 1 : -1])), dims[-1:]
-        self.block = _BLOCK_BYTES[0 if self.lines_fall_alike else 1] // self.out.width_bytes
+        outer, self.rest = (*dims[:at], *dims[at + 1 : -1]), dims[-1:]
+        self.outer = outer
+        self.block = _BLOCK_BYTES // self.out.width_bytes
+        if not self.lines_fall_alike and self.size_bytes > self.target.l2_bytes:
+            outer = self.stage(outer)
         blocks = Dim(-(-dims[at].extent // self.block), tuple(self.block * s for s in dims[at].strides))
-        self.outer = (*self.outer, blocks)
+        self.outer = (*paged(outer), blocks)
+
+    def stage(self, outer: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Decide what is collected before rows are written: lines that would be written in pieces cost the most.
+
+        A run of the axis that continues the output's dense one is collected with it. Returns the axes that are left.
+        """
+        along, width = self.rest[0], self.out.width_bytes
+        self.block = _STAGED_BLOCK
+        most = max(1, _STAGED_ROW_BYTES // (along.extent * width))
+        after = next((dim for dim in outer if dim.strides[-1] == along.extent * width), None)
+        if after is not None and most > 1:
+            line, row = self.target.vector_bytes, along.extent * width
+            runs = [d for d in range(1, most + 1) if after.extent % d == 0]
+            run = max(runs, key=lambda d: (d * row % line == 0, d))
+            far = Dim(after.extent // run, tuple(run * s for s in after.strides))
+            outer = tuple(far if dim is after else dim for dim in outer)
+            outer = tuple(dim for dim in outer if dim.extent > 1)
+            self.after = Dim(run, after.strides)
+        row = self.after.extent * min(along.extent, _STAGED_ROW_BYTES // width)
+        self.pitch = -(-row * width // 64) * 64 + 64
+        return outer
 
     @property
     def lines_fall_alike(self) -> bool:
@@ -244,6 +271,8 @@ class _Elementwise:
         """Whether whole lines bypass the caches: the output is larger than they are, and is not read."""
         in_place = self.op.operands[0] == self.op.operands[-1]
         large = self.size_bytes >= self.target.l3_bytes and self.target.has("sse2")
+        if self.pitch and self.after.extent * self.rest[0].extent * self.out.width_bytes % self.target.vector_bytes:
+            return False
         return large and self.lines_fall_alike and not in_place
 
     def head(self, f: Function, pointer: str) -> Value:
@@ -268,22 +297,72 @@ class _Elementwise:
     # ---- transposes ---------------------------------------------------------------------------------------------
 
     def transposed(self, f: Function, pointers: list[str], block: Value, head: Value) -> None:
-        """A block of the input's dense axis times all of the output's dense axis, cut where lines begin."""
-        crossed, along, lanes = self.crossed, self.rest[0], self.lanes
+        """A block of the input's dense axis times all of the output's dense axis."""
+        crossed, along = self.crossed, self.rest[0]
         if crossed is None:
             return
         count = f.min(f.sub(crossed.extent, f.mul(block, self.block)), self.block)
-        head = f.min(head, along.extent)
-        end = f.add(head, f.mul(f.div(f.sub(along.extent, head), lanes), lanes))
+        if not self.pitch:
+            self.strips(f, pointers[0], pointers[1], count, head, along.extent)
+            return
+        buffer = f.slot("i8", self.pitch * self.block)
+        width = self.out.width_bytes
+        piece = along.extent if self.after.extent > 1 else min(along.extent, _STAGED_ROW_BYTES // width)
+
+        def collected(begin: Value, extent: Value) -> None:
+            source = f.at(pointers[0], f.mul(begin, along.strides[0]))
+
+            def one(index: Value, _: list[str]) -> None:
+                into = f.at(buffer, f.mul(index, along.extent * width))
+                self.strips(f, f.at(source, f.mul(index, self.after.strides[0])), into, count, 0, extent)
+
+            f.loop(0, self.after.extent, one)
+            start = f.at(pointers[1], f.mul(begin, width))
+            length = f.mul(extent, self.after.extent)
+
+            def rows(streaming: bool) -> None:
+                def row(index: Value, _: list[str]) -> None:
+                    source = f.at(buffer, f.mul(index, self.pitch))
+                    self.copy(f, source, f.at(start, f.mul(index, crossed.strides[-1])), length, streaming)
+
+                f.loop(0, count, row)
+
+            aligned = f.compare("eq", head, 0) if self.streams else 0
+            f.when(aligned, lambda: rows(True), lambda: rows(False))
+
+        f.loop(0, along.extent, lambda x, _: collected(x, f.min(f.sub(along.extent, x), piece)), step=piece)
+
+    def copy(self, f: Function, source: str, into: str, length: Value, streaming: bool) -> None:
+        """Finished elements from one dense place to another."""
+        lanes, width = self.lanes, self.out.width_bytes
+        whole = f.mul(f.div(length, lanes), lanes)
+
+        def vector(index: Value, _: list[str]) -> None:
+            place = f.mul(index, width)
+            value = vectors.load(f, self.out, lanes, f.at(source, place))
+            vectors.store(f, self.out, lanes, value, f.at(into, place), streaming=streaming)
+
+        def single(index: Value, _: list[str]) -> None:
+            place = f.mul(index, width)
+            vectors.store(f, self.out, 1, vectors.load(f, self.out, 1, f.at(source, place)), f.at(into, place))
+
+        f.loop(0, whole, vector, step=lanes)
+        f.loop(whole, length, single)
+
+    def strips(self, f: Function, source: str, into: str, count: Value, head: Value, extent: Value) -> None:
+        """All of the output's dense axis, in strips of one vector, cut where lines begin."""
+        along, lanes = self.rest[0], self.lanes
+        head = f.min(head, extent)
+        end = f.add(head, f.mul(f.div(f.sub(extent, head), lanes), lanes))
 
         def strip(index: Value, live: Value) -> None:
-            moved = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, along.strides, strict=True)]
+            places = (f.at(source, f.mul(index, along.strides[0])), f.at(into, f.mul(index, along.strides[1])))
             whole = isinstance(live, int) and live == lanes
-            f.call(self.strip(whole), f"ptr {moved[0]}", f"ptr {moved[1]}", f"i64 {count}", f"i64 {live}")
+            f.call(self.strip(whole), *(f"ptr {place}" for place in places), f"i64 {count}", f"i64 {live}")
 
         f.when(f.compare("sgt", head, 0) if isinstance(head, str) else 0, lambda: strip(0, head))
         f.loop(head, end, lambda index, _: strip(index, lanes), step=lanes)
-        left = f.sub(along.extent, end)
+        left = f.sub(extent, end)
         if isinstance(left, str) or left:
             f.when(f.compare("sgt", left, 0), lambda: strip(end, left))
 
@@ -298,6 +377,7 @@ class _Elementwise:
         along, lanes = self.rest[0], self.lanes
         q = vectors.short_row(lanes, self.out.memory)
         down = crossed.strides[0] < 0
+        pitch = self.pitch or crossed.strides[-1]
         squares = f.mul(f.div("%count", q), q)
         final = f.sub("%live", 1)
         places = [f.mul(lane if whole else f.min(lane, final), along.strides[0]) for lane in range(lanes)]
@@ -313,8 +393,10 @@ class _Elementwise:
                 rows.append(self.meaning(f, [value], q))
             upright = vectors.transpose(f, self.out.memory, lanes, rows)
             for t, value in enumerate(reversed(upright) if down else upright):
-                into = f.at("%into", f.mul(f.add(index, t), crossed.strides[-1]))
-                vectors.store(f, self.out, lanes, value, into, mask, streaming=whole and self.streams)
+                into = f.at("%into", f.mul(f.add(index, t), pitch))
+                vectors.store(
+                    f, self.out, lanes, value, into, mask, streaming=whole and self.streams and not self.pitch
+                )
 
         f.loop(0, squares, square, step=q)
 
@@ -322,7 +404,7 @@ class _Elementwise:
             def element(lane: Value, _: list[str]) -> None:
                 moved = [
                     f.at(p, f.add(f.mul(index, a), f.mul(lane, b)))
-                    for p, a, b in zip(("%source", "%into"), crossed.strides, along.strides, strict=True)
+                    for p, a, b in zip(("%source", "%into"), (crossed.strides[0], pitch), along.strides, strict=True)
                 ]
                 self.point(f, moved, 1, None, ())
 
