@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,6 +15,7 @@ from tileweave.layout import Coord, Layout, axe, cute, lego
 from tileweave.layout.cute import ComposedLayout, CuteLayout, E, Swizzle, XorLayout
 from tileweave.layout.svg import svg, thread_value_svg
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -44,6 +46,19 @@ PICTURES = {
 }
 
 
+FIGURES = {
+    "tensor-core": lambda: svg(tile()),
+    "mesh": lambda: svg(axe.parse("(2:1@gpuid, 2:8, 8:1) + [2:2@gpuid]")),
+    "block": lambda: svg(axe.parse("(2:32, 4:4, 2:16, 4:1)"), colour=lambda v: v // 16),
+    "nested": lambda: svg(cute.parse("((2,2),4):((1,8),2)")),
+    "swizzle": lambda: svg(Swizzle(3, 3, 3)),
+    "thread-value": lambda: thread_value_svg(CuteLayout(((4, 8), 2), ((16, 1), 8)), (8, 8)),
+    "figure-9": lambda: svg(figure_9(), colour=lambda v: v // 9),
+    "hilbert": lambda: svg(lego.hilbert(8), colour=lambda v: v // 4),
+}
+"""The pictures of docs/layouts.md."""
+
+
 def cells(text: str) -> list[list[list[str]]]:
     """The lines of every cell, by row, read back from the places of rectangles and texts."""
     root = ElementTree.fromstring(text)
@@ -64,6 +79,13 @@ def test_pictures_are_pinned_and_valid(name, golden):
     assert text == PICTURES[name]()
     assert ElementTree.fromstring(text).tag == f"{SVG}svg"
     golden(f"layout/{name}.svg", text)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_figures_of_the_tutorial_are_what_the_layouts_draw(name, golden):
+    text = FIGURES[name]()
+    assert f"images/layout-{name}.svg" in (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
+    golden(f"../../docs/images/layout-{name}.svg", text)
 
 
 def test_a_cell_lists_every_replica_on_every_axis():
