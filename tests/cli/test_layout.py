@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shlex
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -462,3 +463,19 @@ def test_an_error_names_its_place_in_a_long_text():
     with pytest.raises(LayoutError) as caught:
         value(text)
     assert len(max(str(caught.value).splitlines(), key=len)) < 200
+
+
+def session() -> list[tuple[str, str]]:
+    """The commands of the tutorial's last section, with what the page says that they print."""
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "layouts.md").read_text(encoding="utf-8")
+    block = page.split("## From the shell")[1].split("```")[1]
+    return [
+        (command, text.strip()) for command, text in re.findall(r"^\$ tileweave (.*)\n((?:(?!\$).*\n)*)", block, re.M)
+    ]
+
+
+@pytest.mark.parametrize(("command", "printed"), session(), ids=lambda text: text[:40])
+def test_the_shell_session_of_the_tutorial_is_true(capsys, command, printed):
+    main(shlex.split(command))
+    out, err = capsys.readouterr()
+    assert (out + err).strip() == printed
