@@ -223,8 +223,7 @@ class _Emitter:
 
     def asks(self) -> bool:
         """Whether the output is large and is not streamed."""
-        c = self.cut
-        return c.kc <= 128 and c.output_bytes >= self.target.l2_bytes and not self.streams()
+        return self.cut.output_bytes >= self.target.l2_bytes and not self.streams()
 
     def streams(self) -> bool:
         """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""

@@ -260,7 +260,7 @@ def _arranged(
     dense in the same axis as the output, and nothing changes; it is dense in another column axis, see `_grouped`; it
     is dense in K, and then neighbours in memory follow after one run of the output's dense axis.
     """
-    width, any_vectors, most = operand.width_bytes, (3, 2, 4, 1), max(64, 1536 // out.width_bytes)
+    width, any_vectors, most = operand.width_bytes, (3, 2, 4, 1), max(64, _BLOCK_BYTES // out.width_bytes)
     if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
         return dims, any_vectors, most
     if dims[0].extent % lanes:
@@ -342,20 +342,30 @@ def _tile(target: Target, rows: int, columns: int, lanes: int, choices: tuple[in
         most = (target.registers - vectors - 1) // vectors
         if lanes == 1:
             most = min(most, 8)
-        panels = -(-columns // (vectors * lanes))
+        panels, last = divmod(columns, vectors * lanes)
         for height in range(min(most, 28, rows), 0, -1):
             if vectors == 3 and target.registers == 32 and height > 8:
                 continue
             full, rest = divmod(rows, height)
-            time = panels * (full * _tile_time(height, vectors) + (_tile_time(rest, vectors) + 0.1 if rest else 0))
+            time = panels * _panel_time(full, height, rest, vectors)
+            time += _panel_time(full, height, rest, -(-last // lanes)) if last else 0
             if time < least * 0.999:
                 best, least = (height, vectors), time
     return best
 
 
+def _panel_time(full: int, height: int, rest: int, vectors: int) -> float:
+    """Cycles per product for all rows: so many full tiles, and one of the rest."""
+    return full * _tile_time(height, vectors) + (_tile_time(rest, vectors) + 0.1 if rest else 0)
+
+
+_L2_SHARE, _BLOCK_BYTES = 0.7, 2048
+"""How much of the second cache a chunk of packed columns takes; bytes of one row or column of a block of K."""
+
+
 def _tile_time(rows: int, vectors: int) -> float:
     """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.5
+    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
 
 
 def _blocked(
@@ -382,7 +392,7 @@ def _blocked(
     direct_columns = (
         columns.operand_dense and same_type and columns.segments == 1 and (small or few_rows) and columns.output_dense
     )
-    in_l2 = max(1, int(target.l2_bytes * 0.5) // (kc * columns.width * width))
+    in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
     column_panels = min(columns.panels, in_l2)
     row_panels = min(rows.panels, max(1, 2048 // rows.width))
     column_chunks = -(-columns.panels // column_panels)

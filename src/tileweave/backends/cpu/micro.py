@@ -17,6 +17,9 @@ from tileweave.backends.cpu.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, 
 __all__ = ["Tile", "emit_tile", "multiply_add"]
 
 
+_PRODUCTS_AHEAD = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A tile's form.
@@ -121,6 +124,8 @@ class _Tile:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
                 places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
                 b = [vectors.load(f, self.element, self.lanes, place) for place in places]
+                for place in places:  # the panel comes from the second cache, and goes by once per tile
+                    vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
             if tile.direct_rows:
                 offset = self.contracted.offset(f, 0, "%ktable", k)
                 places = [f.at(f.at(base, offset), constant) for base, constant in row_bases]
