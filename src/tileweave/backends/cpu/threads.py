@@ -351,7 +351,7 @@ class Block:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.memory = mmap.mmap(-1, size)
+        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
         if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # small pages hold the same values
                 self.memory.madvise(mmap.MADV_HUGEPAGE)
