@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tileweave.backends.cpu.elements import Element, convert
-from tileweave.backends.cpu.elementwise import emit_nest, run_tasks
 from tileweave.backends.cpu.gett import Cut, cut
 from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
 from tileweave.backends.cpu.plan import Op
 from tileweave.backends.cpu.sides import emit_lane_table, emit_pack, emit_segment_table

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tileweave.backends.cpu.elements import Element
-from tileweave.backends.cpu.elementwise import fuse
+from tileweave.backends.cpu.loops import fuse
 from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.sides import Contracted, Side
 from tileweave.backends.cpu.target import Target

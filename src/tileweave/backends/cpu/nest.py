@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from tileweave.backends.cpu.contract import Workspace, emit_contraction
 from tileweave.backends.cpu.elements import Element, element
-from tileweave.backends.cpu.elementwise import emit_elementwise, run_tasks
+from tileweave.backends.cpu.elementwise import emit_elementwise
 from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.loops import run_tasks
 from tileweave.backends.cpu.plan import Loop, Op, Step
 from tileweave.backends.cpu.target import Target
 from tileweave.errors import BackendError
