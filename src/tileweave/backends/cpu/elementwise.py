@@ -13,10 +13,10 @@ from math import prod
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.elements import Element, convert, vector, zero
 from tileweave.backends.cpu.ir import Function, Module, Value
-from tileweave.backends.cpu.loops import emit_nest, fuse, run_tasks
+from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points, fuse
 from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.target import Target
-from tileweave.backends.cpu.transpose import Transposed, paged, transposable
+from tileweave.backends.cpu.transpose import emit_transpose, paged, transposable
 
 __all__ = ["Shape", "canonical", "emit_elementwise", "relu"]
 
@@ -50,10 +50,6 @@ def canonical(op: Op) -> Shape:
     return Shape(fuse(sorted(dims, key=lambda d: (-d.strides[-1], d.extent))), tuple(offsets), True)
 
 
-_PARALLEL_BYTES = 256 * 1024
-"""Operations that write less than this run on one thread."""
-
-
 def emit_elementwise(
     module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...], *, parallel: bool
 ) -> None:
@@ -68,53 +64,24 @@ def emit_elementwise(
         parallel: whether it may use the pool.
     """
     shape = canonical(op)
-    work = _work(module, target, name, op, elements, shape)
-    count = len(op.operands)
-    f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *(("ptr", f"p{k}") for k in range(count))])
-    pointers = [f.at(f"%p{k}", offset) for k, offset in enumerate(shape.offsets)]
-    tasks = prod(dim.extent for dim in work.outer)
-    shared = parallel and shape.free and tasks > 1 and work.size_bytes >= _PARALLEL_BYTES
-    frame = f.slot("i64", count + 2)
-    for k, pointer in enumerate(pointers):
-        f.store("ptr", pointer, f.at(frame, 8 * k), 8)
-    shares: Value = 1
-    if shared:
-        shares = f.min(f.mul(f.load("i64", f.at("%env", 24), 8), 8), tasks)
-    f.store("i64", shares, f.at(frame, 8 * count), 8)
-    f.store("i64", work.head(f, pointers[-1]), f.at(frame, 8 * count + 8), 8)
-    if shared:
-        run_tasks(f, f"{name}.task", frame, shares)
+    names = [f"p{k}" for k in range(len(op.operands))]
+    f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *(("ptr", p) for p in names)])
+    pointers = [f.at(f"%{p}", offset) for p, offset in zip(names, shape.offsets, strict=True)]
+    if shape.free and transposable(target, shape.dims, elements):
+        emit_transpose(
+            f,
+            target,
+            shape.dims,
+            elements,
+            pointers,
+            lambda g, value, lanes: meaning(g, target, op, elements, [value], lanes),
+            parallel=parallel,
+        )
     else:
-        f.call(f"{name}.task", f"ptr {frame}", "i64 0", "i64 %thread")
+        rows = _Rows(target, op, elements, shape)
+        shared = parallel and shape.free and rows.size_bytes >= PARALLEL_BYTES
+        emit_points(f, rows.outer, pointers, rows.inner, parallel=shared)
     f.ret()
-    _emit_task(module, target, name, work, tasks, count)
-
-
-def _emit_task(module: Module, target: Target, name: str, work: _Work, tasks: int, count: int) -> None:
-    """One share of the outer axes' points."""
-    g = Function(module, f"{name}.task", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-    bases = [g.load("ptr", g.at("%frame", 8 * k), 8) for k in range(count)]
-    shares = g.load("i64", g.at("%frame", 8 * count), 8)
-    first = g.div(g.mul("%task", tasks), shares)
-    last = g.div(g.mul(g.add("%task", 1), tasks), shares)
-
-    head = g.load("i64", g.at("%frame", 8 * count + 8), 8)
-
-    def one(index: Value, _: list[str]) -> None:
-        moved, rest = list(bases), index
-        block: Value = 0
-        for k, dim in enumerate(reversed(work.outer)):
-            digit = g.rem(rest, dim.extent) if k < len(work.outer) - 1 else rest
-            rest = g.div(rest, dim.extent)
-            block = digit if k == 0 else block
-            moved = [g.at(p, g.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
-        work.inner(g, moved, block, head)
-
-    g.loop(first, last, one)
-    if work.streams:
-        module.declare("llvm.x86.sse.sfence", "void {}()")
-        g.emit("call void @llvm.x86.sse.sfence()")  # streamed lines are seen by whoever waits for this task
-    g.ret()
 
 
 _LONG = 8192
@@ -123,8 +90,6 @@ _LONG = 8192
 
 class _Rows:
     """How one operation runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
-
-    streams = False
 
     def __init__(self, target: Target, op: Op, elements: tuple[Element, ...], shape: Shape) -> None:
         self.target = target
@@ -152,12 +117,9 @@ class _Rows:
         elif not self.free:
             self.outer, self.rest = (), shape.dims
 
-    def head(self, f: Function, pointer: str) -> Value:
-        """How many elements come before the first whole line, for those who ask."""
-        return 0
-
-    def inner(self, f: Function, pointers: list[str], block: Value, head: Value) -> None:
+    def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
         """What happens at one point of the outer axes."""
+        block = digits[-1] if self.long else 0
         if self.rest and self.free and self.dense(self.rest[-1]):
             emit_nest(f, self.rest[:-1], pointers, lambda moved: self.row(f, self.rest[-1], moved, block))
         else:
@@ -214,22 +176,6 @@ class _Rows:
         vectors.store(
             f, self.out, lanes, meaning(f, self.target, self.op, self.elements, values, lanes), pointers[-1], mask
         )
-
-
-_Work = _Rows | Transposed
-
-
-def _work(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...], shape: Shape) -> _Work:
-    dims = shape.dims
-    rows = _Rows(target, op, elements, shape)
-    if not shape.free or not dims or rows.dense(dims[-1]) or not transposable(target, dims, elements):
-        return rows
-
-    def value(f: Function, values: list[str], lanes: int) -> str:
-        return meaning(f, target, op, elements, values, lanes)
-
-    in_place = op.operands[0] == op.operands[-1]
-    return Transposed(module, target, name, dims, elements, in_place=in_place, meaning=value)
 
 
 def meaning(f: Function, target: Target, op: Op, elements: tuple[Element, ...], values: list[str], lanes: int) -> str:

@@ -12,13 +12,14 @@ from math import prod
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.elements import Element
 from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_points
 from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.target import Target
 
-__all__ = ["Transposed", "paged", "transposable"]
+__all__ = ["emit_transpose", "paged", "transposable"]
 
-Meaning = Callable[[Function, list[str], int], str]
-"""What is written, from what was read: the function, one value per input, the lanes of each."""
+Meaning = Callable[[Function, str, int], str]
+"""What is written, from the function, what was read, and its lanes."""
 
 _BLOCK_BYTES = 2048
 """Bytes of the input's dense axis that one transposed piece takes: half a page."""
@@ -53,18 +54,39 @@ def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element,
     return dense and dims[-1].strides[-1] == elements[-1].width_bytes
 
 
-class Transposed:
-    """How one operation runs: outer axes, which may be cut into tasks, and what happens at each of their points.
+def emit_transpose(
+    f: Function,
+    target: Target,
+    dims: tuple[Dim, ...],
+    elements: tuple[Element, ...],
+    pointers: list[str],
+    meaning: Meaning,
+    *,
+    parallel: bool,
+) -> None:
+    """Add the code that reads, maps and writes all elements.
 
     Args:
-        module: where its functions are added.
+        f: the function that does it; it is called with ``env`` and ``thread``.
         target: the processor.
-        name: what their names begin with.
-        dims: `transposable` axes, whose order of execution is free.
+        dims: `transposable` axes, whose order of execution is free; the input shares no byte with the output.
         elements: of the input and the output.
-        in_place: whether the output is the input.
+        pointers: the operands' addresses.
         meaning: what is written.
+        parallel: whether it may use the pool.
     """
+    work = _Transposed(f.module, target, f.name, dims, elements, meaning)
+    fence = ""
+    if work.streams:
+        f.module.declare("llvm.x86.sse.sfence", "void {}()")
+        fence = "call void @llvm.x86.sse.sfence()"  # streamed lines are seen by whoever waits for the task
+    shared = parallel and work.size_bytes >= PARALLEL_BYTES
+    head = work.head(f, pointers[-1])
+    emit_points(f, work.outer, pointers, work.inner, parallel=shared, words=[head], last=fence)
+
+
+class _Transposed:
+    """Outer axes, and what happens at each of their points."""
 
     def __init__(
         self,
@@ -73,15 +95,12 @@ class Transposed:
         name: str,
         dims: tuple[Dim, ...],
         elements: tuple[Element, ...],
-        *,
-        in_place: bool,
         meaning: Meaning,
     ) -> None:
         self.module = module
         self.target = target
         self.name = name
         self.elements = elements
-        self.in_place = in_place
         self.meaning = meaning
         self.out = elements[-1]
         self.lanes = min(target.lanes(max(e.width_bytes for e in elements)), 16)
@@ -133,7 +152,7 @@ class Transposed:
         large = self.size_bytes >= self.target.l3_bytes and self.target.has("sse2")
         if self.pitch and self.after.extent * self.along.extent * self.out.width_bytes % self.target.vector_bytes:
             return False
-        return large and self.lines_fall_alike and not self.in_place
+        return large and self.lines_fall_alike
 
     def head(self, f: Function, pointer: str) -> Value:
         """How many elements of the output's dense axis come before the first line that is whole."""
@@ -145,8 +164,9 @@ class Transposed:
         whole = f.compare("eq", f.rem(missing, self.out.width_bytes), 0)
         return f.value(f"select i1 {whole}, i64 {f.div(missing, self.out.width_bytes)}, i64 0")
 
-    def inner(self, f: Function, pointers: list[str], block: Value, head: Value) -> None:
+    def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
         """A block of the input's dense axis times all of the output's dense axis."""
+        block, head = digits[-2:]
         crossed, along = self.crossed, self.along
         count = f.min(f.sub(crossed.extent, f.mul(block, self.block)), self.block)
         if not self.pitch:
@@ -237,7 +257,7 @@ class Transposed:
             rows = []
             for place in places:
                 value = vectors.load(f, self.elements[0], q, f.at(start, place))
-                rows.append(self.meaning(f, [value], q))
+                rows.append(self.meaning(f, value, q))
             upright = vectors.transpose(f, self.out.memory, lanes, rows)
             for t, value in enumerate(reversed(upright) if down else upright):
                 into = f.at("%into", f.mul(f.add(index, t), pitch))
@@ -254,7 +274,7 @@ class Transposed:
                     for p, a, b in zip(("%source", "%into"), (crossed.strides[0], pitch), along.strides, strict=True)
                 ]
                 value = vectors.load(f, self.elements[0], 1, moved[0])
-                vectors.store(f, self.out, 1, self.meaning(f, [value], 1), moved[1])
+                vectors.store(f, self.out, 1, self.meaning(f, value, 1), moved[1])
 
             f.loop(0, "%live", element)
 
