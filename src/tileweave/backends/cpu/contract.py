@@ -14,6 +14,7 @@ from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
 from tileweave.backends.cpu.plan import Op
+from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.sides import emit_lane_table, emit_pack, emit_segment_table
 from tileweave.backends.cpu.target import Target
 
@@ -54,6 +55,7 @@ def emit_contraction(
     memory: Workspace,
     *,
     threads: int,
+    settings: Settings = DEFAULT,
 ) -> str:
     """Add the function ``name(env, thread, in0, in1, out, init, relu)``; how it works, in a line.
 
@@ -65,11 +67,12 @@ def emit_contraction(
         elements: of in0, in1 and out; sums are formed in the type of out.
         memory: grows by what the operation needs.
         threads: how many it may use; 1 inside a parallel region.
+        settings: wishes for how it is cut.
     """
     if op.operands[2] in op.operands[:2]:
         _emit_scalar(module, target, name, op, elements)
         return "one element at a time, for it reads what it writes"
-    decided = cut(op, elements, target, threads)
+    decided = cut(op, elements, target, threads, settings)
     _Emitter(module, target, name, op, decided, memory, threads).emit()
     return decided.explain()
 

@@ -14,6 +14,7 @@ from math import prod
 from tileweave.backends.cpu.elements import Element
 from tileweave.backends.cpu.loops import fuse
 from tileweave.backends.cpu.plan import Dim, Op, injective
+from tileweave.backends.cpu.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.sides import Contracted, Side
 from tileweave.backends.cpu.target import Target
 from tileweave.backends.cpu.vectors import short_row
@@ -100,7 +101,7 @@ class Cut:
         )
 
 
-def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> Cut:
+def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT) -> Cut:
     """Decide how a contraction is computed.
 
     Args:
@@ -108,6 +109,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> 
         elements: of in0, in1, out.
         target: the processor.
         threads: how many will share the work; 1 inside a parallel region.
+        settings: wishes of the caller.
     """
     out = elements[2]
     dims, offsets = _upright([dim for dim in op.dims if dim.extent > 1], op.offsets)
@@ -132,14 +134,15 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int) -> 
     lanes = _lanes(target, out, n_columns)
     column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
     most_k = woven_k or most_k
-    mr, nv = _tile(target, n_rows, n_columns, lanes, choices)
+    mr, nv = settings.tile(_tile(target, n_rows, n_columns, lanes, choices), choices, target.registers)
     mr = min(mr, n_rows)
     row_lanes = 1
     while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
         row_lanes *= 2
     rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
     columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
-    return _blocked(target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k)
+    c = _blocked(target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k)
+    return wished(c, settings)
 
 
 def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tuple[int, int, int]]:

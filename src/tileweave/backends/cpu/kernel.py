@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.jit import Code, compile_ir
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
+from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target import Target, host
 from tileweave.backends.cpu.threads import Block, arena, available_threads, pool
 from tileweave.errors import BackendError
@@ -344,6 +345,7 @@ def compile(
     merge: bool = True,
     target: Target | None = None,
     cache: bool = True,
+    settings: Settings = DEFAULT,
 ) -> Kernel:
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
@@ -353,6 +355,7 @@ def compile(
         merge: whether loops and operations are merged before code is made (see `tileweave.backends.cpu.plan`).
         target: the processor; None: this one. A lesser one of the same kind makes code that runs here, slower.
         cache: whether compiled objects are kept in memory and on disk.
+        settings: wishes for how contractions are cut; `tune` finds good ones.
 
     Raises:
         VerifyError: the program is not well formed.
@@ -372,7 +375,7 @@ def compile(
     """
     target = target or host()
     threads = available_threads() if threads is None else max(1, int(threads))
-    key = (program, threads, merge, target)
+    key = (program, threads, merge, target, settings)
     if cache:
         with _LOCK:
             if key in _KERNELS:
@@ -380,7 +383,7 @@ def compile(
                 return _KERNELS[key]
     verify(program)
     steps = make_plan(program, merge=merge)
-    nest = emit_program(program, steps, target, threads)
+    nest = emit_program(program, steps, target, threads, settings)
     code = compile_ir(nest.source, ("entry",), target, disk=cache)
     kernel = Kernel(program, nest, code, "\n".join((describe(steps, program), *nest.notes)), threads, target)
     if cache:

@@ -19,6 +19,7 @@ from tileweave.backends.cpu.elementwise import emit_elementwise
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import run_tasks
 from tileweave.backends.cpu.plan import Loop, Op, Step
+from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target import Target
 from tileweave.errors import BackendError
 from tileweave.teir.program import First, Guard, Id, Program
@@ -46,9 +47,11 @@ class Nest:
     notes: tuple[str, ...]
 
 
-def emit_program(program: Program, steps: tuple[Step, ...], target: Target, threads: int) -> Nest:
+def emit_program(
+    program: Program, steps: tuple[Step, ...], target: Target, threads: int, settings: Settings = DEFAULT
+) -> Nest:
     """The module of a plan."""
-    emitter = _Emitter(program, target, threads)
+    emitter = _Emitter(program, target, threads, settings)
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
     emitter.steps(_Place(f, bases, {}, False, "0"), steps)
@@ -75,6 +78,7 @@ class _Emitter:
     program: Program
     target: Target
     threads: int
+    settings: Settings = DEFAULT
     module: Module = field(default_factory=Module)
     memory: Workspace = field(default_factory=Workspace)
     operations: dict[tuple[Op, bool], str] = field(default_factory=dict)
@@ -116,7 +120,9 @@ class _Emitter:
         elements = self.elements(op)
         if op.kind == "Contraction":
             threads = self.threads if parallel else 1
-            note = emit_contraction(self.module, self.target, name, op, elements, self.memory, threads=threads)
+            note = emit_contraction(
+                self.module, self.target, name, op, elements, self.memory, threads=threads, settings=self.settings
+            )
             self.notes.append(f"{name}: {note}")
         elif op.kind in ("Zero", "Copy", "ReLU"):
             emit_elementwise(self.module, self.target, name, op, elements, parallel=parallel)
