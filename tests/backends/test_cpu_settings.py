@@ -1,0 +1,89 @@
+"""Wishes for how contractions are cut: every one of them keeps the value, and what can be had is had."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tileweave.backends import cpu
+from tileweave.backends.cpu import Settings
+from tileweave.errors import BackendError
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_contraction
+
+
+def row_major(array):
+    return Operand(strided(array.shape, [s // array.itemsize for s in array.strides]), "FP32")
+
+
+def product(equation, *shapes):
+    """A program on whole numbers, its arrays, and what NumPy makes of them."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype("f4") for shape in shapes)
+    expected = np.einsum(equation, a, b)
+    out = np.empty_like(expected, order="C")
+    return emit_contraction(equation, (row_major(a), row_major(b)), row_major(out)), (a, b, out), expected
+
+
+CASES = [
+    ("ik,kj->ij", (37, 53), (53, 71)),
+    ("ki,jk->ij", (53, 37), (71, 53)),
+    ("trus,pqtu->pqrs", (5, 3, 7, 9), (4, 3, 5, 7)),
+    ("bik,bkj->bij", (3, 20, 30), (3, 30, 40)),
+    ("ik,k->i", (65, 33), (33,)),
+    ("adb,cd->cba", (32, 48, 16), (24, 48)),
+]
+
+
+def any_settings(rng: random.Random) -> Settings:
+    return Settings(
+        rows=rng.choice([None, 1, 3, 8, 14, 99]),
+        vectors=rng.choice([None, 1, 2, 3, 4, 9]),
+        products=rng.choice([None, 4, 17, 32, 1000]),
+        row_block=rng.choice([None, 1, 9, 40, 999]),
+        column_block=rng.choice([None, 1, 16, 40, 999]),
+        pack_rows=rng.choice([None, True, False]),
+        pack_columns=rng.choice([None, True, False]),
+        share_rows=rng.choice([None, True, False]),
+    )
+
+
+def check(case, settings, threads):
+    program, (a, b, out), expected = product(*case)
+    out[:] = np.nan
+    kernel = cpu.compile(program, threads=threads, settings=settings, cache=False)
+    kernel(a, b, out)
+    np.testing.assert_array_equal(out, expected, err_msg=f"{settings}\n{kernel.explain()}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_no_wish_changes_the_value(case):
+    rng = random.Random(case[0])
+    for threads in (1, 2):
+        check(case, any_settings(rng), threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_many_wishes_change_no_value(seed):
+    rng = random.Random(seed)
+    for _ in range(100):
+        check(rng.choice(CASES), any_settings(rng), rng.choice([1, 2, 3]))
+
+
+def test_what_can_be_had_is_had():
+    program, _, _ = product("ik,kj->ij", (240, 500), (500, 480))
+    wish = Settings(rows=4, vectors=2, products=100, row_block=40, pack_rows=True, pack_columns=True)
+    said = cpu.compile(program, threads=1, settings=wish).explain()
+    lanes = cpu.host().lanes(4)
+    kc = -(-100 // lanes) * lanes
+    assert f"tile 4 x {2 * lanes}, blocks of {kc} products, 40 rows" in said
+    assert "packed rows, packed columns" in said
+    too_large = cpu.compile(program, threads=1, settings=Settings(rows=1000)).explain()
+    assert too_large == cpu.compile(program, threads=1).explain()
+
+
+@pytest.mark.parametrize("wish", [{"rows": 0}, {"products": -1}, {"row_block": 2.5}, {"rows": True}, {"pack_rows": 1}])
+def test_wishes_that_are_none_are_refused(wish):
+    with pytest.raises(BackendError, match="it is no such wish"):
+        Settings(**wish)
