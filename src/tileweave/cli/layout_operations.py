@@ -160,7 +160,7 @@ _TILERS = {
 }
 
 _CUTE_NAMES = (
-    "E", "blocked_product", "coalesce", "compatible", "complement", "composition", "composition_unbounded",
+    "E", "blocked_product", "coalesce", "compatible", "complement", "composition",
     "congruent", "cosize", "cover_divide", "cover_tile_to_shape", "crd2crd", "crd2idx", "depth", "dice", "downcast",
     "filter", "filter_zeros", "flat_divide", "flat_product", "flatten", "get", "group", "idx2crd", "left_inverse",
     "logical_divide", "logical_product", "make_identity_layout", "make_layout", "make_layout_like",

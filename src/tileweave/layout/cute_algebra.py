@@ -1,8 +1,8 @@
 """The algebra of CuTe layouts: coalesce, filter, composition, complement, inverses, common layouts.
 
 Every operation agrees with its definition at every point of its domain, or raises `NoLayout` with the witness.
-Layouts are finite: the inner layout of a composition must stay inside the outer domain (`composition_unbounded`
-extends the last mode, as CuTe does). Linear indices run first mode fastest.
+Linear indices run first mode fastest. Where an inner layout leaves the outer domain, the slowest mode of the outer one
+runs on without bound, as CuTe reads every layout.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tileweave.layout.cute_exact import (
     check_domain,
     coalesce_flat,
     compose_flat,
+    compose_structural,
     evaluate_flat,
     no_layout,
 )
@@ -35,6 +36,7 @@ from tileweave.layout.cute_value import (
     new_layout,
     positive,
     rank,
+    size,
     zip_shape,
 )
 from tileweave.layout.layout import Coord, Iter, Layout
@@ -47,7 +49,6 @@ __all__ = [
     "coalesce",
     "complement",
     "composition",
-    "composition_unbounded",
     "cosize",
     "filter_layout",
     "filter_zeros",
@@ -163,24 +164,30 @@ def filter_layout(layout: CuteLayout) -> CuteLayout:
 def composition(a: Any, b: Any) -> Any:
     """The layout ``c -> a(b(c))``, refining the shape of `b` mode by mode; exact, or refused with a witness.
 
+    Values of `b` from ``size(a)`` on are read as CuTe reads them: the slowest mode of `a`, as it is written, runs on
+    without bound (``(4,1):(2,9)`` goes on with 9, ``4:2`` with 8). Within ``[0, size(a))`` the result does not depend
+    on how `a` is written; ``cosize(b) <= size(a)`` tells whether that is the case. A layout of one mode is linear
+    and runs on below zero too.
+
     Args:
         a: a layout, a swizzle or a composed layout; applied last.
         b: a layout; an integer n (n:1); a tuple (mode k of `a` with entry k, further modes kept); a swizzle. A layout
-            with coordinate strides `E` reads the modes of `a` by their paths.
+            with coordinate strides `E` reads the modes of `a` by their paths, within their sizes.
 
     Returns:
         a `CuteLayout`, or a `ComposedLayout` where a swizzle takes part.
 
     Raises:
-        NoLayout: `b` leaves the domain [0, size(a)), or no layout that refines `b` agrees with ``a(b(c))``.
+        NoLayout: a value of `b` is negative and `a` has several modes, or no layout that refines `b` agrees with
+            ``a(b(c))``.
         Undecided: the exact search would pass its bound.
 
     Example:
         >>> a = CuteLayout((6, 2), (8, 2))
         >>> print(composition(a, CuteLayout((4, 3), (3, 1))))
         ((2,2),3):((24,2),8)
-        >>> print(composition(CuteLayout((2, 2), (8, 12)), CuteLayout(2, 3)))
-        2:20
+        >>> print(composition(CuteLayout((2, 2), (8, 12)), CuteLayout(2, 3)), composition(CuteLayout(4, 2), 8))
+        2:20 8:2
 
     Source: CuTe; the decision is own (`cute_exact`).
     """
@@ -215,8 +222,10 @@ def _compose_swizzled(a: Any, b: Any) -> Any:
     if isinstance(b, ComposedLayout):
         if a == b.outer and not b.offset and isinstance(a, Swizzle):
             return b.inner
-        if isinstance(a, CuteLayout) and coalesce(a) == CuteLayout(a.size, 1) and b.cosize <= a.size:
-            return b
+        if isinstance(a, CuteLayout):
+            if coalesce(a) == CuteLayout(a.size, 1) and b.cosize <= a.size:
+                return b
+            a = extend(a, b.cosize)
     return ComposedLayout(a, 0, b)
 
 
@@ -246,6 +255,13 @@ def _compose(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
 def _modes_or_hint(a: CuteLayout, b: CuteLayout, where: str) -> list[list[Pair]]:
     """The composed modes; a refusal tells whether the coalesced inner layout would compose."""
     outer = coalesce_flat(a.flat)
+    found = compose_structural(outer, b.flat, a.zero)
+    if found is not None:
+        return found
+    reach = sum(d * (n - 1) for n, d in b.flat if d > 0)
+    outer = coalesce_flat(extend(a, max(reach, a.size) + 1).flat)
+    if len(outer) == 1:
+        return [[(n, s * outer[0][1])] for n, s in b.flat]
     try:
         return compose_flat(outer, b.flat, where, {"a": a, "b": b}, a.zero)
     except NoLayout as error:
@@ -301,21 +317,6 @@ def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout
     return _refine(b.shape, compose_flat(coalesce_flat(a.flat), inner, where, {"a": a, "b": b}, a.zero))
 
 
-def composition_unbounded(a: CuteLayout, b: CuteLayout) -> CuteLayout:
-    """The composition with the last mode of `a` extended without bound, as CuTe reads every layout.
-
-    Where `b` stays inside [0, size(a)) this is `composition`; elsewhere it depends on how `a` is written, which is why
-    it has its own name.
-
-    Example:
-        >>> print(composition_unbounded(CuteLayout(4, 2), CuteLayout(8, 1)))
-        8:2
-    """
-    where = "composition_unbounded(a, b)"
-    b = _integers(as_layout(b, where), where)
-    return _compose(extend(_integers(a, where), cosize(b)), b, where)
-
-
 def extend(a: CuteLayout, least: int) -> CuteLayout:
     """`a` with its slowest leaf lengthened, if need be, until the size reaches `least`."""
     if a.size >= least:
@@ -339,7 +340,7 @@ def _moving(layout: CuteLayout) -> list[tuple[int, int, int]]:
     return out
 
 
-def complement(layout: CuteLayout, bound: int | None = None) -> CuteLayout:
+def complement(layout: CuteLayout, bound: Any = None) -> CuteLayout:
     """The ascending layout that, together with `layout`, is a bijection onto [0, bound).
 
     It exists iff the modes, sorted by stride, fit into each other: each ``extent * stride`` divides the next stride,
@@ -347,7 +348,7 @@ def complement(layout: CuteLayout, bound: int | None = None) -> CuteLayout:
 
     Args:
         layout: integer strides.
-        bound: M; left out, the least M for which the complement exists.
+        bound: M, an integer or a shape of that size; left out, the least M for which the complement exists.
 
     Raises:
         NoLayout: no complement exists; the witness names the two values or strides that do not fit.
@@ -362,7 +363,7 @@ def complement(layout: CuteLayout, bound: int | None = None) -> CuteLayout:
     layout = _integers(as_layout(layout, where), where)
     inputs: dict[str, object] = {"layout": layout} if bound is None else {"layout": layout, "bound": bound}
     if bound is not None:
-        bound = positive(bound, where, "bound")
+        bound = size(make_shape(bound, where)) if isinstance(bound, tuple | list) else positive(bound, where, "bound")
     period = 1
     out: list[Pair] = []
     for n, d, step in sorted(_moving(layout), key=lambda mode: mode[1]):

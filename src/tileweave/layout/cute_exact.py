@@ -30,6 +30,7 @@ __all__ = [
     "check_domain",
     "coalesce_flat",
     "compose_flat",
+    "compose_structural",
     "evaluate_flat",
     "flat_text",
     "linear_on",
@@ -110,7 +111,7 @@ def compose_flat(
             coordinates of B, the values there, and the condition that they break.
         Undecided: the exact search would pass `BOUND` points.
     """
-    quick = _structural(a, b, zero)
+    quick = compose_structural(a, b, zero)
     if quick is not None:
         return quick
     check_domain(a, b, where, inputs)
@@ -121,7 +122,7 @@ def compose_flat(
     return [[(q, v) for q, _t, v in found] if found else [(n, zero)] for found, (n, _s) in zip(digits, b, strict=True)]
 
 
-def _structural(a: Sequence[Pair], b: Sequence[Pair], zero: Any) -> list[list[Pair]] | None:
+def compose_structural(a: Sequence[Pair], b: Sequence[Pair], zero: Any) -> list[list[Pair]] | None:
     """The composition where every mode of B ends on digits of A and nothing carries; None where that fails."""
     load = [0] * len(a)
     out: list[list[Pair]] = []
@@ -161,7 +162,7 @@ def _structural(a: Sequence[Pair], b: Sequence[Pair], zero: Any) -> list[list[Pa
 
 
 def check_domain(a: Sequence[Pair], b: Sequence[Pair], where: str, inputs: dict[str, object]) -> None:
-    """Refuses an inner layout B that leaves [0, size A): layouts are finite here."""
+    """Refuses an inner layout B that leaves [0, size A)."""
     domain = prod(n for n, _d in a)
     for sign in (1, -1):
         corner = tuple(n - 1 if sign * s > 0 else 0 for n, s in b)

@@ -21,6 +21,7 @@ from tileweave.layout.cute_algebra import (
     composition,
     cosize,
     extend,
+    filter_layout,
     from_modes,
 )
 from tileweave.layout.cute_exact import coalesce_flat, no_layout
@@ -277,7 +278,8 @@ def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[Cu
 def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """Copies of a layout, arranged by another: mode 1 places copy j of mode 0 at the ``tiler(j)``-th free spot.
 
-    The free spots are the values of the complement of `layout`, in ascending order and without bound.
+    The free spots are the values of the complement of `layout`, in ascending order and without bound. Modes of stride
+    zero take up no room: a broadcast block has the complement of the rest.
 
     Args:
         layout: the block.
@@ -298,10 +300,11 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     block, tile = as_layout(layout, where), as_layout(tiler, where)
     if isinstance(tile.zero, Coord):
         raise LayoutError(where, "the tiler has coordinate strides", inputs={"layout": block, "tiler": tile})
-    least = complement(block)
-    period = block.size * least.size
+    moving = filter_layout(block)
+    least = complement(moving)
+    period = moving.size * least.size
     copies = -(-cosize(tile) // least.size)
-    spots = complement(block, period * copies)
+    spots = complement(moving, period * copies)
     return concat([block, composition(spots, tile)], keep=True)
 
 

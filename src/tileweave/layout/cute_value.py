@@ -374,12 +374,19 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
     With the column-major strides (`stride` left out) this inverts `crd2idx`; with others it does where the
     strides are a permutation of compact ones.
 
+    Args:
+        idx: a linear index; without strides also a coordinate, whose parts are refined to the nesting of the shape.
+        shape: the shape that the coordinate lies in, first mode fastest.
+        stride: congruent with `shape`, positive; left out, the column-major strides of the shape.
+
     Example:
-        >>> idx2crd(7, (3, 4)), idx2crd(7, (3, 4), (4, 1)), idx2crd(7, ((3, 2), 2))
-        ((1, 2), (1, 3), ((1, 0), 1))
+        >>> idx2crd(7, (3, 4)), idx2crd(7, (3, 4), (4, 1)), idx2crd((1, 5), (3, (2, 3)))
+        ((1, 2), (1, 3), (1, (1, 2)))
     """
     where = "idx2crd(idx, shape, stride)"
     shape = make_shape(shape, where)
+    if isinstance(idx, tuple) and stride is None:
+        idx = _dot(idx, shape, _compact(shape), where)
     if stride is not None and not congruent(shape, stride):
         raise Incongruent(
             where,
