@@ -18,7 +18,7 @@ from tileweave.errors import GraphError
 from tileweave.graph.evaluate import evaluate
 from tileweave.graph.grad import GRADIENTS, Rule
 from tileweave.graph.nodes import Graph, Operation, Signature, Tensor, TensorType, Value
-from tileweave.graph.operators import Array, Arrays, Operator, as_tensor, register
+from tileweave.graph.operators import Array, Arrays, Operator, as_tensor, element_type, epsilon, register
 from tileweave.graph.shard import Partition, expand
 from tileweave.graph.verify import verify
 from tileweave.space import Box, Projection
@@ -72,7 +72,7 @@ class BlockOperator:
             tuple((reductions or {}).items()),
             (("flops", flops),),
         )
-        kind = TensorType(output.cover(box).shape, np.dtype(dtype))
+        kind = TensorType(output.cover(box).shape, element_type(f"{self.name}(dtype)", dtype))
         operation = Operation(self.name, box, tensors, (("out", kind),), tuple((parameters or {}).items()), signature)
         verify(Graph.of(Tensor(operation)))
         if samples:
@@ -100,9 +100,9 @@ def block_operator(name: str, function: Callable[..., Array], *, gradient: Rule 
 
     def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         values: dict[str, Any] = dict(operation.parameters)
-        with np.errstate(all="ignore"):
-            return {"out": np.asarray(function(**inputs, **values))}
+        return {"out": np.asarray(function(**inputs, **values))}
 
+    block.__module__ = function.__module__  # a runtime that sends operators to other processes must see whose it is
     register(Operator(name, block))
     if gradient is not None:
         GRADIENTS[name] = gradient
@@ -132,7 +132,7 @@ def check_projections(operation: Operation, samples: int = 8, seed: int = 0) -> 
         for (name, _), got, expected in zip(
             own.outputs, evaluate([sink.tensor for sink in sharded.sinks]), whole, strict=True
         ):
-            tolerance = 0.0 if expected.dtype.kind in "biu" else 1e3 * float(np.finfo(expected.dtype).eps)
+            tolerance = 0.0 if expected.dtype.kind in "biu" else 1e3 * epsilon(expected.dtype)
             same = np.isclose(got, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
             if not same.all():
                 place = tuple(int(k) for k in np.argwhere(~same)[0])

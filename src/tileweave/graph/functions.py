@@ -100,6 +100,13 @@ def _floating(where: str, x: Any) -> Tensor:
     return op.cast(x, np.float64) if x.dtype.kind in "biu" else x
 
 
+def _spread(x: Tensor, axis: Axes, correction: float, keepdims: bool) -> Tensor:
+    """The variance of x in its own type."""
+    distance = op.subtract(x, op.mean(x, axis, keepdims=True))
+    total = op.sum(op.multiply(distance, distance), axis, keepdims=keepdims)
+    return op.divide(total, max(float(_count(x, axis)) - correction, 0.0))
+
+
 def _count(x: Tensor, axis: Axes) -> int:
     rank = len(x.shape)
     axes = range(rank) if axis is None else [axis] if isinstance(axis, (int, np.integer)) else axis
@@ -109,25 +116,23 @@ def _count(x: Tensor, axis: Axes) -> int:
 def variance(x: Any, axis: Axes = None, *, correction: float = 0, keepdims: bool = False) -> Tensor:
     """The mean square distance from the mean, as `numpy.var`; divided by the number less `correction`."""
     x = _floating("variance(x, axis)", x)
-    distance = op.subtract(x, op.mean(x, axis, keepdims=True))
-    total = op.sum(op.multiply(distance, distance), axis, keepdims=keepdims)
-    return op.divide(total, max(float(_count(x, axis)) - correction, 0.0))
+    return op.cast(_spread(op.widened(x), axis, correction, keepdims), x.dtype)
 
 
 def standard_deviation(x: Any, axis: Axes = None, *, correction: float = 0, keepdims: bool = False) -> Tensor:
     """The square root of the variance, as `numpy.std`."""
-    return op.sqrt(variance(x, axis, correction=correction, keepdims=keepdims))
+    x = _floating("standard_deviation(x, axis)", x)
+    return op.cast(op.sqrt(_spread(op.widened(x), axis, correction, keepdims)), x.dtype)
 
 
 def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """``log(sum(exp(x)))`` without overflow; minus infinity over nothing but minus infinities."""
     x = _floating("logsumexp(x, axis)", x)
-    top = op.max(x, axis, keepdims=True)
+    wide = op.widened(x)
+    top = op.max(wide, axis, keepdims=True)
     base = op.where(op.less(op.absolute(top), np.inf), top, 0.0)  # an infinite maximum must not be subtracted
-    total = op.log(op.sum(op.exp(op.subtract(x, base)), axis, keepdims=keepdims))
-    if keepdims:
-        return op.add(total, base)
-    return op.add(total, op.sum(base, axis))  # base has extent 1 there
+    total = op.log(op.sum(op.exp(op.subtract(wide, base)), axis, keepdims=keepdims))
+    return op.cast(op.add(total, base if keepdims else op.sum(base, axis)), x.dtype)  # base has extent 1 there
 
 
 def _last(where: str, x: Tensor, axes: Axes) -> Axes:
@@ -140,21 +145,27 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, axis: Axes = None, 
     """``(x - mean) / sqrt(variance + epsilon) * weight + bias`` over the last dimension, or over `axis`."""
     where = "layer_norm(x, weight, bias)"
     x = _floating(where, x)
-    axis = _last(where, x, axis)
-    centred = op.subtract(x, op.mean(x, axis, keepdims=True))
+    axis, wide = _last(where, x, axis), op.widened(x)
+    centred = op.subtract(wide, op.mean(wide, axis, keepdims=True))
     spread = op.mean(op.multiply(centred, centred), axis, keepdims=True)
-    out = op.divide(centred, op.sqrt(op.add(spread, epsilon)))
-    out = out if weight is None else op.multiply(out, weight)
-    return out if bias is None else op.add(out, bias)
+    return _affine(where, x, op.divide(centred, op.sqrt(op.add(spread, epsilon))), weight, bias)
 
 
 def rms_norm(x: Any, weight: Any = None, axis: Axes = None, epsilon: float = 1e-5) -> Tensor:
     """``x / sqrt(mean(x * x) + epsilon) * weight`` over the last dimension, or over `axis`."""
     where = "rms_norm(x, weight)"
     x = _floating(where, x)
-    size = op.mean(op.multiply(x, x), _last(where, x, axis), keepdims=True)
-    out = op.divide(x, op.sqrt(op.add(size, epsilon)))
-    return out if weight is None else op.multiply(out, weight)
+    wide = op.widened(x)
+    size = op.mean(op.multiply(wide, wide), _last(where, x, axis), keepdims=True)
+    return _affine(where, x, op.divide(wide, op.sqrt(op.add(size, epsilon))), weight, None)
+
+
+def _affine(where: str, x: Tensor, out: Tensor, weight: Any, bias: Any) -> Tensor:
+    """``out * weight + bias`` in the type that x, weight and bias promote to; either may be left out."""
+    others = [as_tensor(t, where) for t in (weight, bias) if t is not None]
+    out = out if weight is None else op.multiply(out, weight)
+    out = out if bias is None else op.add(out, bias)
+    return op.cast(out, op.common_type(x, *others))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -203,17 +214,18 @@ def attention_scores(
 ) -> Tensor:
     """``q @ k^T * scale``, minus infinity where a query must not look: beyond its own place, or where mask is False.
 
-    `k` may be a part of the keys: `first` is its place among so many `keys`.
+    Scores of narrow floats are kept in float32. `k` may be a part of the keys: `first` is its place among all `keys`.
     """
     where = "attention(q, k, v)"
     q, k = as_tensor(q, where), as_tensor(k, where)
     types = {"q": q.type, "k": k.type}
     if len(q.shape) < 2 or len(k.shape) < 2 or q.shape[-1] != k.shape[-1]:
         raise GraphError(where, "queries and keys do not fit", inputs=types, legal="q [.., lq, d], k [.., lk, d]")
-    dtype = np.result_type(q.dtype, k.dtype)
-    if dtype.kind != "f":
+    dtype = op.common_type(q, k)
+    if not op.is_floating(dtype):
         raise DtypeError(where, f"element type {dtype} is not a floating type", inputs=types, legal="float32, float64")
-    rank = len(k.shape)
+    rank, wide = len(k.shape), op.wide_type(dtype)
+    q, k = op.cast(q, wide), op.cast(k, wide)
     turned = permute(k, (*range(rank - 2), rank - 1, rank - 2))
     scores = op.multiply(op.matmul(q, turned), 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if causal:
@@ -242,4 +254,5 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None, causal: boo
         >>> np.asarray(attention(one, one, one)).tolist()
         [[1.0, 1.0]]
     """
-    return op.matmul(op.softmax(attention_scores(q, k, scale, causal, mask), -1), v)
+    weights = op.softmax(attention_scores(q, k, scale, causal, mask), -1)
+    return op.cast(op.matmul(weights, v), op.common_type(*(as_tensor(t) for t in (q, k, v))))

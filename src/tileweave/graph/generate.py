@@ -16,7 +16,19 @@ import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.nodes import Operation, Signature, Tensor, TensorType, Value
-from tileweave.graph.operators import Array, Arrays, Operator, add, as_tensor, cast, multiply, register, subtract
+from tileweave.graph.operators import (
+    Array,
+    Arrays,
+    Operator,
+    add,
+    as_tensor,
+    cast,
+    element_type,
+    is_floating,
+    multiply,
+    register,
+    subtract,
+)
 from tileweave.space import Box, Projection
 
 __all__ = ["arange", "normal", "philox", "random_integers", "uniform"]
@@ -154,8 +166,8 @@ def _random(operator: str, shape: Sequence[int], seed: int, dtype: Any, *paramet
 
 
 def _floating(where: str, dtype: Any) -> np.dtype[Any]:
-    kind: np.dtype[Any] = np.dtype(dtype)
-    if kind.kind != "f":
+    kind = element_type(where, dtype)
+    if not is_floating(kind):
         raise DtypeError(where, f"element type {kind} is not a floating type", legal="float32, float64, ..")
     return kind
 
@@ -194,7 +206,7 @@ def normal(shape: Sequence[int], seed: int, mean: Any = 0.0, deviation: Any = 1.
 
 def random_integers(shape: Sequence[int], seed: int, low: int, high: int, dtype: Any = np.int64) -> Tensor:
     """Random integers, ``low <= value < high``, else as `uniform`."""
-    kind = np.dtype(dtype)
+    kind = element_type("random_integers(shape, seed, low, high)", dtype)
     if kind.kind not in "iu" or low >= high or low < np.iinfo(kind).min or high - 1 > np.iinfo(kind).max:
         raise GraphError(
             "random_integers(shape, seed, low, high)",

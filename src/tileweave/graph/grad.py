@@ -48,7 +48,7 @@ def grad(y: Tensor, wrt: Tensor | Sequence[Tensor]) -> Any:
     if y.shape != ():
         raise GraphError("grad(y, wrt)", "y is not a scalar", inputs={"y": y.type}, legal="rank 0; sum(y), for example")
     for tensor in (y, *targets):
-        if tensor.dtype.kind != "f":
+        if not op.is_floating(tensor.dtype):
             raise DtypeError("grad(y, wrt)", f"{tensor.type} has no gradient", legal="floating types")
     nodes = topological([y])
     needed = _dependent(nodes, set(targets))
@@ -68,7 +68,7 @@ def _dependent(nodes: Sequence[Any], targets: set[Tensor]) -> set[Tensor]:
         if not isinstance(node, Tensor):
             continue
         inputs = () if isinstance(node.producer, Source) else node.producer.inputs
-        if node in targets or (node.dtype.kind == "f" and any(t in found for _, t in inputs)):
+        if node in targets or (op.is_floating(node.dtype) and any(t in found for _, t in inputs)):
             found.add(node)
     return found
 
@@ -146,9 +146,9 @@ def _product_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tens
 
 def _extreme_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     x = operation.input("x")
-    hit = op.cast(op.equal(x, _reduced(operation, y)), x.dtype)
-    count = _reduced(operation, op.sum(hit, operation.parameter("axes")))
-    return {"x": op.divide(op.multiply(hit, _reduced(operation, dy)), count)}
+    hit = op.equal(x, _reduced(operation, y))
+    count = op.sum(hit, operation.parameter("axes"), dtype=op.wide_type(dy.dtype))
+    return {"x": op.where(hit, _reduced(operation, op.divide(dy, count)), 0.0)}
 
 
 def _contract_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
@@ -235,11 +235,11 @@ def _max_pool_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Ten
     for place in Box.of(window):
         start = (0, 0, *(d * p for d, p in zip(dilation, place, strict=True)))
         seen = slice_(x, Box(start, y.shape), (1, 1, *stride))
-        hits.append((start, op.cast(op.equal(seen, y), dy.dtype)))
-    share = op.divide(dy, reduce(op.add, [hit for _, hit in hits]))
+        hits.append((start, op.equal(seen, y)))
+    share = op.divide(dy, reduce(op.add, [op.cast(hit, dy.dtype) for _, hit in hits]))
     total = None
     for start, hit in hits:
-        part = op.multiply(hit, share)
+        part = op.where(hit, share, 0.0)
         for k, s in enumerate(stride):
             part = _spread(part, k + 2, s, start[k + 2], x.shape[k + 2])
         total = part if total is None else op.add(total, part)
@@ -249,13 +249,13 @@ def _max_pool_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Ten
 GRADIENTS: dict[str, Rule] = {
     "negative": _broadcasting(lambda x, y, dy: [op.negative(dy)]),
     "absolute": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.sign(x))]),
-    "sign": _broadcasting(lambda x, y, dy: [op.multiply(dy, 0.0)]),
+    "sign": _broadcasting(lambda x, y, dy: [None]),
     "exp": _broadcasting(lambda x, y, dy: [op.multiply(dy, y)]),
     "log": _broadcasting(lambda x, y, dy: [op.divide(dy, x)]),
     "sqrt": _broadcasting(lambda x, y, dy: [op.divide(dy, op.multiply(2.0, y))]),
     "tanh": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.subtract(1.0, op.multiply(y, y)))]),
     "sigmoid": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.multiply(y, op.subtract(1.0, y)))]),
-    "relu": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.cast(op.greater(x, 0), dy.dtype))]),
+    "relu": _broadcasting(lambda x, y, dy: [op.where(op.greater(x, 0), dy, 0.0)]),
     "cast": _broadcasting(lambda x, y, dy: [dy]),
     "add": _broadcasting(lambda a, b, y, dy: [dy, dy]),
     "subtract": _broadcasting(lambda a, b, y, dy: [dy, op.negative(dy)]),
@@ -268,7 +268,7 @@ GRADIENTS: dict[str, Rule] = {
         ]
     ),
     "remainder": _broadcasting(lambda a, b, y, dy: [dy, op.negative(op.multiply(dy, op.floor_divide(a, b)))]),
-    "floor_divide": _broadcasting(lambda a, b, y, dy: [op.multiply(dy, 0.0), op.multiply(dy, 0.0)]),
+    "floor_divide": _broadcasting(lambda a, b, y, dy: [None, None]),
     "maximum": _broadcasting(lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)]),
     "minimum": _broadcasting(lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)]),
     "where": _broadcasting(lambda c, a, b, y, dy: [None, op.where(c, dy, 0.0), op.where(c, 0.0, dy)]),

@@ -1,326 +1,123 @@
-"""The operators of tensor expressions: shapes, types, signatures and their meaning in NumPy.
+"""The operators of tensor expressions: elementwise ones from `tileweave.graph.elementwise`, reductions, contractions.
 
-Every function here takes tensors (or arrays and numbers, which become sources and constants), checks them,
-and returns a tensor. Every operation carries a signature, so any of them can be cut along any dimension of its
-index. `OPERATORS` holds what each operator computes on one block; that is its definition.
-
-Element types follow NumPy 2 promotion: a Python number adapts to the tensor beside it.
+Sums, products and contractions of narrow floats (float16, bfloat16) are kept in float32 and narrowed once, at the end.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.nodes import ArrayData, Operation, Signature, Source, Tensor, TensorType, Value
-from tileweave.graph.select import (
-    full,
-    squeeze,
-    unsqueeze,
+from tileweave.graph.dtypes import element_type, epsilon, is_floating, wide_type
+from tileweave.graph.elementwise import (
+    BINARY,
+    COMPARISONS,
+    ELEMENTWISE,
+    OPERATORS,
+    UNARY,
+    Array,
+    Arrays,
+    Block,
+    Operator,
+    absolute,
+    add,
+    as_tensor,
+    cast,
+    common_type,
+    divide,
+    elementwise,
+    equal,
+    exp,
+    floor_divide,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    not_equal,
+    operator_of,
+    power,
+    register,
+    relu,
+    remainder,
+    sigmoid,
+    sign,
+    sqrt,
+    subtract,
+    tanh,
+    where,
 )
+from tileweave.graph.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.select import squeeze, unsqueeze
 from tileweave.space import Box, Projection
 
 __all__ = [
+    "BINARY",
+    "COMPARISONS",
     "ELEMENTWISE",
     "OPERATORS",
+    "UNARY",
+    "Array",
+    "Arrays",
+    "Block",
     "Operator",
+    "absolute",
+    "add",
     "as_tensor",
     "cast",
+    "common_type",
+    "divide",
     "einsum",
+    "element_type",
+    "elementwise",
+    "epsilon",
+    "equal",
     "exp",
+    "floor_divide",
+    "greater",
+    "greater_equal",
+    "is_floating",
+    "less",
+    "less_equal",
     "linear",
+    "linear_block",
     "log",
     "log_softmax",
     "matmul",
     "max",
+    "maximum",
     "mean",
     "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "not_equal",
+    "operator_of",
+    "power",
     "product",
+    "register",
     "relu",
+    "remainder",
+    "sigmoid",
+    "sign",
     "softmax",
+    "sqrt",
+    "subtract",
     "sum",
+    "tanh",
     "where",
+    "wide_type",
+    "widened",
 ]
-
-Array = np.ndarray[Any, Any]
-Arrays = Mapping[str, Array]
-Block = Callable[[Operation, Arrays], dict[str, Array]]
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What an operator computes on one block of its index.
-
-    Args:
-        name: unique.
-        block: (operation, input blocks) -> output blocks. On a block that holds only part of a reduction dimension the
-            result is a partial value, to be combined by the signature's monoid.
-        finish: names of inputs that a partial block does not use; `finished` applies them after the combination.
-        finished: (operation, combined block, finish inputs) -> output block.
-    """
-
-    name: str
-    block: Block
-    finish: tuple[str, ...] = ()
-    finished: Callable[[Operation, Array, Arrays], Array] | None = None
-
-
-OPERATORS: dict[str, Operator] = {}
-"""Operator name -> operator. Third parties call `register`."""
-
-
-def register(operator: Operator) -> Operator:
-    """Adds an operator; a name that is taken is refused."""
-    if operator.name in OPERATORS:
-        raise GraphError("register(operator)", f"the name {operator.name!r} is taken", legal="a new name")
-    OPERATORS[operator.name] = operator
-    return operator
-
-
-def operator_of(operation: Operation) -> Operator:
-    """The operator of an operation; the error lists the names there are."""
-    try:
-        return OPERATORS[operation.operator]
-    except KeyError:
-        raise GraphError(
-            "operator_of(operation)", f"{operation.operator!r} is not an operator", legal=", ".join(sorted(OPERATORS))
-        ) from None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# operands
-
-_SUPPORTED = "biuf"
-
-
-def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
-    """A tensor from a tensor, or from anything that NumPy reads as an array of numbers (as a source in memory)."""
-    if isinstance(value, Tensor):
-        return value
-    try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise GraphError(
-            where, f"NumPy reads no array in it: {error}", legal="an array, a number, nested lists"
-        ) from None
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind not in _SUPPORTED and array.dtype.name != "bfloat16":
-        raise DtypeError(where, f"element type {array.dtype} is not supported", legal="bool, integers, floats")
-    return Tensor(Source(ArrayData(array), TensorType(array.shape, array.dtype)))
-
-
-def _operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[Tensor], np.dtype[Any]]:
-    """The operands as tensors of the types that the loop takes, and the type of its result."""
-    kinds: list[Any] = []
-    for value in values:
-        if type(value) in (bool, int, float):
-            kinds.append(np.dtype(bool) if isinstance(value, bool) else type(value))
-        else:
-            kinds.append(as_tensor(value, where).dtype)
-    if builtins.all(isinstance(kind, type) for kind in kinds):
-        kinds = [np.asarray(value).dtype for value in values]
-    try:
-        *loop, out = ufunc.resolve_dtypes((*kinds, None))
-    except TypeError:
-        types = {
-            f"operand {k}": v if type(v) in (bool, int, float) else as_tensor(v).type for k, v in enumerate(values)
-        }
-        raise DtypeError(
-            where, "no loop takes these element types", inputs=types, legal="types that NumPy's ufunc takes"
-        ) from None
-    tensors = []
-    for value, dtype in zip(values, loop, strict=True):
-        if type(value) in (bool, int, float):
-            tensors.append(_constant(where, value, dtype))
-        else:
-            tensors.append(cast(as_tensor(value, where), dtype))
-    return tensors, out
-
-
-def _constant(where: str, value: bool | int | float, dtype: np.dtype[Any]) -> Tensor:
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-        raise DtypeError(where, f"{value} does not fit {dtype.name}", legal=f"a number that {dtype.name} holds")
-    return full((), value, dtype)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# elementwise
-
-UNARY: dict[str, np.ufunc] = {
-    "negative": np.negative,
-    "absolute": np.absolute,
-    "sign": np.sign,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-}
-BINARY: dict[str, np.ufunc] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.true_divide,
-    "floor_divide": np.floor_divide,
-    "remainder": np.remainder,
-    "power": np.power,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-}
-
-
-def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *parameters: tuple[str, Value]) -> Tensor:
-    """An elementwise operation on inputs that broadcast; the operator must be registered."""
-    where = f"{name}({', '.join('xyz'[: len(inputs)])})"
-    try:
-        shape = np.broadcast_shapes(*(x.shape for x in inputs))
-    except ValueError:
-        raise GraphError(
-            where,
-            f"shapes {' and '.join(str(x.shape) for x in inputs)} do not broadcast",
-            inputs={letter: x.type for letter, x in zip("xyz", inputs, strict=False)},
-            legal="extents equal from the right, or 1",
-        ) from None
-    rank = len(shape)
-    reads = []
-    for x in inputs:
-        extra = rank - len(x.shape)
-        reads.append(tuple(None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)))
-    signature = _elementwise_signature(rank, tuple(reads))
-    named = tuple((own, x) for (own, _), x in zip(signature.inputs, inputs, strict=True))
-    return Tensor(Operation(name, Box.of(shape), named, (("out", TensorType(shape, dtype)),), parameters, signature))
-
-
-@lru_cache(maxsize=1024)
-def _elementwise_signature(rank: int, reads: tuple[tuple[int | None, ...], ...]) -> Signature:
-    """The signature of an elementwise operator; `reads` holds, per input, the index dimension of each of its own."""
-    names = [f"x{k}" for k in range(len(reads))] if len(reads) > 1 else ["x"]
-    return Signature(
-        tuple(f"d{k}" for k in range(rank)),
-        tuple((name, Projection.select(dims, rank)) for name, dims in zip(names, reads, strict=True)),
-        (("out", Projection.select(range(rank), rank)),),
-        costs=(("flops", 1.0),),
-    )
-
-
-def _ufunc_block(ufunc: np.ufunc) -> Block:
-    def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-        with np.errstate(all="ignore"):
-            return {"out": np.asarray(ufunc(*inputs.values()))}
-
-    return block
-
-
-def _unary(name: str, ufunc: np.ufunc) -> Callable[[Any], Tensor]:
-    def function(x: Any) -> Tensor:
-        (tensor,), dtype = _operands(f"{name}(x)", [x], ufunc)
-        return elementwise(name, [tensor], dtype)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Elementwise `numpy.{ufunc.__name__}`."
-    return function
-
-
-def _binary(name: str, ufunc: np.ufunc) -> Callable[[Any, Any], Tensor]:
-    def function(x: Any, y: Any) -> Tensor:
-        tensors, dtype = _operands(f"{name}(x, y)", [x, y], ufunc)
-        if name == "power" and dtype.kind in "iu" and type(y) is int and y < 0:
-            raise DtypeError(
-                "power(x, y)",
-                f"an integer to the power {y} is not an integer",
-                inputs={"x": tensors[0].type},
-                legal="a floating base, or an exponent of zero or more",
-            )
-        return elementwise(name, tensors, dtype)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Elementwise `numpy.{ufunc.__name__}` with broadcasting."
-    return function
-
-
-for _name, _ufunc in (UNARY | BINARY).items():
-    register(Operator(_name, _ufunc_block(_ufunc)))
-
-negative, absolute, sign, exp, log, sqrt, tanh = (_unary(name, ufunc) for name, ufunc in UNARY.items())
-add, subtract, multiply, divide = (_binary(n, BINARY[n]) for n in ("add", "subtract", "multiply", "divide"))
-floor_divide, remainder, power = (_binary(n, BINARY[n]) for n in ("floor_divide", "remainder", "power"))
-maximum, minimum = (_binary(n, BINARY[n]) for n in ("maximum", "minimum"))
-less, less_equal = (_binary(n, BINARY[n]) for n in ("less", "less_equal"))
-greater, greater_equal = (_binary(n, BINARY[n]) for n in ("greater", "greater_equal"))
-equal, not_equal = (_binary(n, BINARY[n]) for n in ("equal", "not_equal"))
-
-
-def relu(x: Any) -> Tensor:
-    """Elementwise ``max(x, 0)`` in the type of x; NaN stays NaN."""
-    x = as_tensor(x, "relu(x)")
-    if x.dtype.kind == "b":
-        raise DtypeError("relu(x)", "bool has no relu", inputs={"x": x.type}, legal="integers, floats")
-    return elementwise("relu", [x], x.dtype)
-
-
-register(Operator("relu", lambda operation, inputs: {"out": np.maximum(inputs["x"], inputs["x"].dtype.type(0))}))
-
-
-def sigmoid(x: Any) -> Tensor:
-    """Elementwise ``1 / (1 + exp(-x))``, without overflow for large negative x."""
-    (tensor,), dtype = _operands("sigmoid(x)", [x], np.exp)
-    return elementwise("sigmoid", [tensor], dtype)
-
-
-def _sigmoid_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    x = inputs["x"]
-    with np.errstate(all="ignore"):
-        small = np.exp(-np.absolute(x))
-        return {"out": np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False))}
-
-
-register(Operator("sigmoid", _sigmoid_block))
-
-
-def cast(x: Any, dtype: Any) -> Tensor:
-    """The same values in another element type, converted as `numpy.ndarray.astype` converts them."""
-    x = as_tensor(x, "cast(x, dtype)")
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        raise DtypeError("cast(x, dtype)", f"{dtype!r} is not an element type", inputs={"x": x.type}) from None
-    if kind.kind not in _SUPPORTED and kind.name != "bfloat16":
-        raise DtypeError("cast(x, dtype)", f"element type {kind} is not supported", legal="bool, integers, floats")
-    return x if kind == x.dtype else elementwise("cast", [x], kind, ("dtype", kind.name))
-
-
-def _cast_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    with np.errstate(all="ignore"):
-        return {"out": inputs["x"].astype(operation.output_types["out"].dtype)}
-
-
-register(Operator("cast", _cast_block))
-
-
-def where(condition: Any, x: Any, y: Any) -> Tensor:
-    """Elementwise ``x if condition else y`` with broadcasting."""
-    condition = cast(as_tensor(condition, "where(condition, x, y)"), bool)
-    (x, y), dtype = _operands("where(condition, x, y)", [x, y], np.maximum)
-    return elementwise("where", [condition, x, y], dtype)
-
-
-register(Operator("where", lambda operation, inputs: {"out": np.where(*inputs.values())}))
-
-ELEMENTWISE: frozenset[str] = frozenset((*UNARY, *BINARY, "relu", "sigmoid", "cast", "where"))
-"""Operators whose index is the shape of their output and that have no reduction."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -358,7 +155,7 @@ def _reduce(name: str, x: Any, axis: int | Sequence[int] | None, keepdims: bool,
     kept = [k for k in range(rank) if k not in dims]
     if name in ("max", "min") and builtins.any(x.shape[k] == 0 for k in dims):
         raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dims})
-    dtype = np.dtype(dtype) if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype
+    dtype = element_type(where, dtype) if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype
     if not dims:
         return cast(x, dtype)
     signature = Signature(
@@ -377,8 +174,8 @@ def _reduce(name: str, x: Any, axis: int | Sequence[int] | None, keepdims: bool,
 def _reduce_block(ufunc: np.ufunc) -> Block:
     def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         dtype = operation.output_types["out"].dtype
-        with np.errstate(all="ignore"):
-            return {"out": np.asarray(ufunc.reduce(inputs["x"], axis=operation.parameter("axes"), dtype=dtype))}
+        total = ufunc.reduce(inputs["x"], axis=operation.parameter("axes"), dtype=wide_type(dtype))
+        return {"out": np.asarray(total, dtype)}
 
     return block
 
@@ -407,28 +204,38 @@ def min(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = Fal
     return _reduce("min", x, axis, keepdims)
 
 
+def widened(x: Tensor) -> Tensor:
+    """x in the floating type in which statistics of it are computed: float64 for integers, float32 at the least."""
+    return cast(x, np.float64 if x.dtype.kind in "biu" else wide_type(x.dtype))
+
+
+def _narrowed(out: Tensor, x: Tensor) -> Tensor:
+    """A result that was computed on `widened(x)`, in the type of x where that is a floating one."""
+    return cast(out, x.dtype) if is_floating(x.dtype) else out
+
+
 def mean(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
     """The mean over some or all dimensions: their sum divided by their number."""
     x = as_tensor(x, "mean(x, axis)")
     dims = _axes("mean(x, axis)", x, axis)
     count = prod(x.shape[k] for k in dims)
-    wide = np.dtype(np.float64) if x.dtype.kind in "biu" else np.result_type(x.dtype, np.float32)
-    out = divide(sum(cast(x, wide), dims, keepdims=keepdims), float(count))
-    return out if x.dtype.kind in "biu" else cast(out, x.dtype)
+    return _narrowed(divide(sum(widened(x), dims, keepdims=keepdims), float(count)), x)
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """``exp(x - max) / sum(exp(x - max))`` along one dimension."""
     x = as_tensor(x, "softmax(x, axis)")
-    weights = exp(subtract(x, max(x, axis, keepdims=True)))
-    return divide(weights, sum(weights, axis, keepdims=True))
+    wide = widened(x)
+    weights = exp(subtract(wide, max(wide, axis, keepdims=True)))
+    return _narrowed(divide(weights, sum(weights, axis, keepdims=True)), x)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """``log(softmax(x))`` along one dimension, without losing small probabilities."""
     x = as_tensor(x, "log_softmax(x, axis)")
-    shifted = subtract(x, max(x, axis, keepdims=True))
-    return subtract(shifted, log(sum(exp(shifted), axis, keepdims=True)))
+    wide = widened(x)
+    shifted = subtract(wide, max(wide, axis, keepdims=True))
+    return _narrowed(subtract(shifted, log(sum(exp(shifted), axis, keepdims=True))), x)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -437,7 +244,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
     """``out[out labels] = sum over the other labels of the product of the inputs``; labels index the work."""
-    dtype = np.result_type(*(x.dtype for x in inputs))
+    dtype = common_type(*inputs)
     inputs = [cast(x, dtype) for x in inputs]
     extents: dict[int, int] = {}
     for x, own in zip(inputs, labels, strict=True):
@@ -476,10 +283,16 @@ def _letter(k: int) -> str:
     return _LETTERS[k]
 
 
+def _contraction(operation: Operation, *inputs: Array) -> Array:
+    """The contraction of blocks in the type in which sums are kept."""
+    wide = wide_type(operation.output_types["out"].dtype)
+    wider = [x.astype(wide, copy=False) for x in inputs]
+    return np.asarray(np.einsum(operation.parameter("equation"), *wider, optimize=len(inputs) > 1), wide)
+
+
 def _contract_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    dtype = operation.output_types["out"].dtype
-    out = np.einsum(operation.parameter("equation"), *inputs.values(), dtype=dtype, optimize=len(inputs) > 1)
-    return {"out": np.asarray(out, dtype)}
+    out = _contraction(operation, *inputs.values())
+    return {"out": out.astype(operation.output_types["out"].dtype, copy=False)}
 
 
 register(Operator("einsum", _contract_block))
@@ -512,7 +325,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     out = [symbols[q] for q in out]
     if len(tensors) <= 2:
         return _contract("einsum", tensors, labels, out)
-    dtype = np.result_type(*(x.dtype for x in tensors))
+    dtype = common_type(*tensors)
     tensors = [cast(x, dtype) for x in tensors]
     terms = ["".join(opt_einsum.get_symbol(q) for q in own) for own in (*labels, out)]
     equation = ",".join(terms[:-1]) + "->" + terms[-1]
@@ -633,7 +446,7 @@ def linear(x: Any, w: Any, b: Any = None) -> Tensor:
         return matmul(x, w)
     if b.shape != (w.shape[1],):
         raise GraphError(where, f"b has shape {b.shape}, out is {w.shape[1]}", inputs=types, legal=legal)
-    dtype = np.result_type(x.dtype, w.dtype, b.dtype)
+    dtype = common_type(x, w, b)
     if dtype.kind == "b":
         raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
     x, w, b = cast(x, dtype), cast(w, dtype), cast(b, dtype)
@@ -661,8 +474,9 @@ def linear(x: Any, w: Any, b: Any = None) -> Tensor:
 
 def linear_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     """What `linear` computes on a block; without b it is the partial product."""
-    product = _contract_block(operation, {"x": inputs["x"], "w": inputs["w"]})["out"]
-    return {"out": product + inputs["b"]} if "b" in inputs else {"out": product}
+    product = _contraction(operation, inputs["x"], inputs["w"])
+    out = product + inputs["b"] if "b" in inputs else product
+    return {"out": out.astype(operation.output_types["out"].dtype, copy=False)}
 
 
 register(Operator("linear", linear_block, ("b",), lambda operation, combined, inputs: combined + inputs["b"]))

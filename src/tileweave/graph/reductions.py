@@ -163,10 +163,11 @@ def reduce_in_parts(name: str, x: Any, axis: int = -1, parts: int = 2, arity: in
     if name not in TUPLE_MONOIDS:
         raise GraphError(where, f"{name!r} is not a tuple-valued reduction", legal=", ".join(TUPLE_MONOIDS))
     monoid, dim = TUPLE_MONOIDS[name], _dim(where, x, axis)
-    if name in ("logsumexp", "variance") and x.dtype.kind in "biu":
-        x = op.cast(x, np.float64)
-    states = [monoid.lift(part, dim, first) for first, part in _parts(where, x, dim, parts)]
-    return monoid.finish(tree(states, monoid.combine, arity))
+    ordered = name in ("argmax", "argmin")
+    wide = x if ordered else op.widened(x)
+    states = [monoid.lift(part, dim, first) for first, part in _parts(where, wide, dim, parts)]
+    out = monoid.finish(tree(states, monoid.combine, arity))
+    return out if ordered or x.dtype.kind in "biu" else op.cast(out, x.dtype)
 
 
 def _dim(where: str, x: Tensor, axis: int) -> int:
@@ -203,7 +204,7 @@ def attention_in_parts(
         weights = op.exp(op.subtract(scores, _finite(top)))
         states.append((top, op.sum(weights, -1, keepdims=True), op.matmul(weights, values)))
     top, total, mixed = tree(states, _combine_attention, arity)
-    return op.divide(mixed, total)
+    return op.cast(op.divide(mixed, total), op.common_type(as_tensor(q), k, v))
 
 
 def _combine_attention(a: State, b: State) -> State:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tileweave.errors import GraphError
+from tileweave.errors import DtypeError, GraphError
+from tileweave.graph.dtypes import element_type, stored
 from tileweave.graph.nodes import Selector, Tensor, TensorType, Value
 from tileweave.space import AffineMap, Box, Lattice
 
@@ -471,16 +472,19 @@ def concat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def full(shape: Sequence[int], value: bool | int | float, dtype: Any = None) -> Tensor:
-    """A tensor of one value, generated wherever it is read; as `numpy.full`."""
-    kind = np.dtype(dtype) if dtype is not None else np.asarray(value).dtype
+    """A tensor of one value, generated wherever it is read; as `numpy.full`, but integers never wrap."""
+    where = "full(shape, value)"
+    kind = element_type(where, np.asarray(value).dtype if dtype is None else dtype)
     try:
         shape = tuple(int(n) for n in shape)
-        stored = np.asarray(value).astype(kind, casting="unsafe").item()
         if any(n < 0 for n in shape):
             raise ValueError("an extent is negative")
+        held = stored(where, value, kind)
+    except DtypeError:
+        raise
     except (TypeError, ValueError, OverflowError) as error:
-        raise GraphError("full(shape, value)", f"{value!r} is not one number", legal="a Python number") from error
-    return Tensor(Selector("full", (), TensorType(shape, kind), (("value", stored),)))
+        raise GraphError(where, f"{value!r} is not one number", legal="a Python number") from error
+    return Tensor(Selector("full", (), TensorType(shape, kind), (("value", held),)))
 
 
 def getitem(x: Tensor, key: Any) -> Tensor:

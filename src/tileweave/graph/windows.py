@@ -18,7 +18,20 @@ from numpy.lib.stride_tricks import as_strided
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.assemble import pad
 from tileweave.graph.nodes import Operation, Signature, Tensor, TensorType
-from tileweave.graph.operators import Array, Arrays, Operator, add, as_tensor, cast, divide, register
+from tileweave.graph.operators import (
+    Array,
+    Arrays,
+    Operator,
+    add,
+    as_tensor,
+    cast,
+    common_type,
+    divide,
+    is_floating,
+    register,
+    wide_type,
+    widened,
+)
 from tileweave.graph.select import full, slice_, squeeze, unsqueeze
 from tileweave.space import AffineMap, Box, Projection
 
@@ -170,7 +183,7 @@ def conv(
         raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
     kernel = w.shape[2:]
     steps, gaps = _sizes(where, "stride", stride, rank), _sizes(where, "dilation", dilation, rank)
-    dtype = np.result_type(x.dtype, w.dtype)
+    dtype = common_type(x, w)
     x, w = cast(_padded(where, x, padding, kernel, steps, gaps), dtype), cast(w, dtype)
     out = _outputs(where, x, kernel, steps, gaps)
     x = _used(x, kernel, steps, gaps, out)
@@ -232,6 +245,8 @@ def _conv_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     if operation.parameter("groups") > 1:
         filters, channels = operation.parameter("filters"), operation.parameter("channels")
         groups = x.shape[1] // channels
+    wide = wide_type(x.dtype)
+    seen, w = seen.astype(wide, copy=False), w.astype(wide, copy=False)
     seen = seen.reshape((x.shape[0], groups, channels, *seen.shape[2:])) if groups > 1 else seen[:, None]
     w = w.reshape((groups, filters, *w.shape[1:]))
     # n, group, filter, out..: labels 0, 1, 2, spatial; the channel is label 99
@@ -341,8 +356,8 @@ def average_pool(x: Any, window: Sizes, *, stride: Sizes | None = None, padding:
     """
     where = "average_pool(x, window)"
     x, kernel, steps, _ = _pooling(where, x, window, stride, 1)
-    if x.dtype.kind in "biu":
-        x = cast(x, np.float64)
-    weights = full((x.shape[1], 1, *kernel), 1.0, x.dtype)
-    total = conv(x, weights, stride=steps, padding=padding, groups=x.shape[1]) if x.shape[1] else x
-    return divide(total, float(prod(kernel)))
+    wide = widened(x)
+    weights = full((x.shape[1], 1, *kernel), 1.0, wide.dtype)
+    total = conv(wide, weights, stride=steps, padding=padding, groups=x.shape[1]) if x.shape[1] else wide
+    out = divide(total, float(prod(kernel)))
+    return cast(out, x.dtype) if is_floating(x.dtype) else out
