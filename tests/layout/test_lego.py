@@ -243,8 +243,8 @@ def test_ready_made_bijections_are_bijections(piece):
 @pytest.mark.parametrize("piece", [p for name, group in READY.items() for p in group if name != "permutation"], ids=str)
 def test_ready_made_bijections_take_expressions(piece):
     names = [f"x{k}" for k in range(len(piece.dims))]
-    apply = piece.apply(*(symbol(name, 0, n + 1) for name, n in zip(names, piece.dims, strict=True)))
-    back = piece.inv(symbol("p", 0, piece.size + 1))
+    apply = piece.apply(*(symbol(name, 0, n) for name, n in zip(names, piece.dims, strict=True)))
+    back = piece.inv(symbol("p", 0, piece.size))
     for point in product(*map(range, piece.dims)):
         value = piece.apply(*point)
         assert evaluate(apply, dict(zip(names, point, strict=True))) == value
@@ -299,7 +299,7 @@ def test_partial_tiles_cover_the_space_once(count):
         whole = [prod(level[d] for level in levels) for d in range(rank)]
         assert tiles.always_inside is all(n % t == 0 for n, t in zip(dims, whole, strict=True))
         if tiles.always_inside:
-            assert tiles.mask(*(symbol(f"x{k}", 0, n + 1) for k, n in enumerate(tiles.index_dims))) is True
+            assert tiles.mask(*(symbol(f"x{k}", 0, n) for k, n in enumerate(tiles.index_dims))) is True
 
 
 def test_partial_tiles_take_arrays_expressions_and_reorderings():
@@ -308,7 +308,7 @@ def test_partial_tiles_take_arrays_expressions_and_reorderings():
     mask = tiles.mask(*grid)
     assert np.array_equal(np.sort(tiles.apply(*grid)[mask]), np.arange(30))
     names = ["a", "b", "c", "d"]
-    index = [symbol(x, 0, n + 1) for x, n in zip(names, tiles.index_dims, strict=True)]
+    index = [symbol(x, 0, n) for x, n in zip(names, tiles.index_dims, strict=True)]
     offset, inside = tiles.apply(*index), tiles.mask(*index)
     for p in product(*map(range, tiles.index_dims)):
         env = dict(zip(names, p, strict=True))
@@ -416,7 +416,10 @@ def test_partial_tiles_of_symbolic_extents_carry_a_mask():
         assert evaluate(mask, env) == (a * 32 + c < m)
         assert evaluate(offset, env) == (a * 32 + c) * 64 + b * 32 + 9
     whole = symbol("W", 32, multiple_of=32)
-    assert lego.PartialTiles((whole, 64), (32, 32)).mask(*index) is True
+    exact = lego.PartialTiles((whole, 64), (32, 32))
+    assert exact.always_inside
+    assert evaluate(exact.mask(*index), {"W": 32, "a": 1, "c": 0}) is False  # the grid may be launched too large
+    assert exact.mask(symbol("t", 0, whole // 32), *index[1:]) is True
 
 
 def test_wide_chains_convert_structurally():

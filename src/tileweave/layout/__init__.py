@@ -25,6 +25,7 @@ from tileweave.layout.exact import (
 from tileweave.layout.inverse import complement, divide, left_inverse, product, right_inverse
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided
 from tileweave.layout.notation import parse, to_text
+from tileweave.layout.parametric import substitute
 from tileweave.layout.search import collision, holders, image, is_compact, is_contiguous, is_injective
 from tileweave.layout.slices import Piece, Pieces, slice_layout, slice_pieces
 
@@ -68,6 +69,7 @@ __all__ = [
     "slice_layout",
     "slice_pieces",
     "strided",
+    "substitute",
     "tile",
     "tile_of",
     "to_strides",

@@ -29,8 +29,10 @@ from tileweave.layout.combine import (
 from tileweave.layout.exact import Replicas, normalize, same_map
 from tileweave.layout.layout import Coord, Iter, Layout, integers, iter_of, layout_of
 from tileweave.layout.notation import parse, to_text
+from tileweave.layout.parametric import has_symbols
 from tileweave.layout.search import holders, set_normal
 from tileweave.layout.slices import Pieces, slice_layout, slice_pieces
+from tileweave.layout.symbolic import is_expr, proved, require_quotient, same
 
 __all__ = [
     "Blocks",
@@ -77,13 +79,15 @@ def canonicalize(layout: Layout, replicas: Replicas = "set") -> Layout:
     Source: Axe, section 3.3 and appendix A.
     """
     normal = normalize(layout)
-    if replicas == "multiset" or not normal.replica:
+    if replicas == "multiset" or not normal.replica or has_symbols(normal):
         return normal
     return layout_of(normal.shard, set_normal(normal.replica), normal.offset)
 
 
 def admits(layout: Layout, shape: Sequence[int]) -> bool:
     """True exactly if the shape has as many points as D: then coordinates under it are linear indices.
+
+    With symbols: if that is proved for all their values.
 
     Source: Axe, section 2.3.
     """
@@ -92,7 +96,7 @@ def admits(layout: Layout, shape: Sequence[int]) -> bool:
         sizes = integers(shape, "admits(layout, shape)", "extent")
     except LayoutError:
         return False
-    return all(n > 0 for n in sizes) and prod(sizes) == layout.size
+    return all(proved(n >= 1) for n in sizes) and same(prod(sizes), layout.size)
 
 
 def groups(layout: Layout, shape: Sequence[int]) -> bool:
@@ -173,9 +177,14 @@ def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
     coords, shape = integers(coords, where, "coordinate"), integers(shape, where, "extent")
     lead = prod(shape)
     inputs = {"layout": layout, "coords": coords, "shape": shape}
-    if len(coords) != len(shape) or lead < 1 or layout.size % lead:
+    if len(coords) != len(shape):
+        raise LayoutError(where, f"{len(coords)} coordinates for {len(shape)} dimensions", inputs=inputs)
+    if is_expr(lead) or is_expr(layout.size):
+        rest = require_quotient(layout.size, lead, where)
+    elif lead < 1 or layout.size % lead:
         raise LayoutError(where, f"{lead} threads do not divide {layout.size} points", inputs=inputs)
-    rest = layout.size // lead
+    else:
+        rest = layout.size // lead
     inner = group(layout, (lead, rest))[1]
     base = layout_of(layout.shard, (), layout.offset)
     start = base.at([*coords, 0], [*shape, rest])

@@ -8,6 +8,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError
 from tileweave.layout.layout import IntArray, Iter, Layout, integers
+from tileweave.layout.symbolic import require_positive, require_same
 
 __all__ = ["check_shape", "need_arrays", "need_iters", "need_layouts"]
 
@@ -38,7 +39,9 @@ def check_shape(shape: Sequence[int], size: int, where: str, layout: Layout) -> 
     out = integers(shape, where, "extent")
     points = 1
     for n in out:
-        if n < 1:
+        if n.__class__ is not int:
+            require_positive(n, where)
+        elif n < 1:
             raise LayoutError(
                 where,
                 f"extent {n} is not a positive integer",
@@ -46,7 +49,9 @@ def check_shape(shape: Sequence[int], size: int, where: str, layout: Layout) -> 
                 legal="positive integers",
             )
         points *= n
-    if points != size:
+    if points.__class__ is not int or size.__class__ is not int:
+        require_same(points, size, where)
+    elif points != size:
         raise LayoutError(
             where,
             f"the shape {out} has {points} points",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from math import prod
 
-from tileweave.errors import LayoutError, NotDivisible
+from tileweave.errors import LayoutError, NotDivisible, Unproved
 from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import (
@@ -30,10 +30,13 @@ from tileweave.layout.layout import (
     Terms,
     coord_of_terms,
     integers,
+    is_symbolic,
     iter_of,
     layout_of,
 )
+from tileweave.layout.parametric import cut_symbolic, refine_symbolic, same_iters
 from tileweave.layout.search import set_quotient
+from tileweave.layout.symbolic import is_expr, require_quotient
 
 __all__ = [
     "Blocks",
@@ -65,6 +68,7 @@ def group(layout: Layout, shape: Sequence[int]) -> Blocks:
 
     Raises:
         NoLayout: a dimension ends inside a digit of D; the witness is a step that depends on another coordinate.
+        Unproved: the layout or the shape is symbolic, and neither of two extents is proved to divide the other.
 
     Example:
         >>> blocks = group(Layout(((12, 1),)), (3, 4))
@@ -76,15 +80,21 @@ def group(layout: Layout, shape: Sequence[int]) -> Blocks:
     where = "group(layout, shape)"
     need_layouts(where, layout)
     sizes = check_shape(shape, layout.size, where, layout)
-    blocks = cut(merge_shard(layout.shard), sizes)
+    blocks = cut(merge_shard(layout.shard), sizes, where)
     if isinstance(blocks, tuple):
         return blocks
     inputs = {"layout": layout, "shape": sizes}
     raise refuse(where, _crossing(layout, *blocks), inputs, "a shape whose dimensions end between digits of D")
 
 
-def cut(iters: Sequence[Iter], sizes: Sequence[int]) -> Blocks | list[int]:
+def cut(iters: Sequence[Iter], sizes: Sequence[int], where: str) -> Blocks | list[int]:
     """The blocks of normal iters under a shape; or the boundary and the level of D that it crosses, as a list."""
+    for it in iters:
+        if it.extent.__class__ is not int:
+            return cut_symbolic(iters, sizes, where)
+    for n in sizes:
+        if n.__class__ is not int:
+            return cut_symbolic(iters, sizes, where)
     rest = list(iters)
     blocks: list[tuple[Iter, ...]] = []
     level = 1
@@ -132,6 +142,7 @@ def common_refinement(*layouts: Layout) -> tuple[int, ...]:
     Raises:
         LayoutError: the sizes differ.
         NoLayout: two boundaries do not divide each other.
+        Unproved: some extents are symbolic, and two boundaries are not proved to divide each other.
 
     Example:
         >>> common_refinement(Layout(((4, 1), (6, 4))), Layout(((8, 0), (3, 1))))
@@ -140,6 +151,8 @@ def common_refinement(*layouts: Layout) -> tuple[int, ...]:
     where = "common_refinement(layouts)"
     need_layouts(where, *layouts)
     inputs = {f"layout {k}": layout for k, layout in enumerate(layouts)}
+    if any(is_expr(it.extent) for layout in layouts for it in layout.shard):
+        return refine_symbolic(layouts, where)
     if len({layout.size for layout in layouts}) > 1:
         raise LayoutError(where, "the sizes differ", inputs=inputs, legal="layouts of one size")
     levels = {1}
@@ -179,7 +192,8 @@ def scale(value: Coord, factors: Mapping[str, int]) -> Coord:
         >>> print(scale(Coord.of({"a": 2, "b": 3}), {"a": 10}))
         20@a + 3@b
     """
-    return coord_of_terms(tuple((axis, v * factors.get(axis, 1)) for axis, v in value.terms))
+    terms = tuple((axis, v * factors.get(axis, 1)) for axis, v in value.terms)
+    return Coord(terms) if any(is_expr(v) for _, v in terms) else coord_of_terms(terms)
 
 
 def tile(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]) -> Layout:
@@ -302,28 +316,42 @@ def _outer(
     inputs = {"a": a, "shape_a": whole, "b": b, "shape_b": inner}
     if len(whole) != len(inner):
         raise LayoutError(where, f"the ranks {len(whole)} and {len(inner)} differ", inputs=inputs)
-    if any(n % k for n, k in zip(whole, inner, strict=True)):
+    if any(map(is_expr, (*whole, *inner))):
+        counts = tuple(require_quotient(n, k, where) for n, k in zip(whole, inner, strict=True))
+    elif any(n % k for n, k in zip(whole, inner, strict=True)):
         raise NotDivisible(
             where, f"{inner} does not divide {whole}", inputs=inputs, legal="divisors, one per dimension"
         )
-    shape = tuple(chain.from_iterable((n // k, k) for n, k in zip(whole, inner, strict=True)))
-    blocks = cut(merge_shard(a.shard), shape)
+    else:
+        counts = tuple(n // k for n, k in zip(whole, inner, strict=True))
+    shape = tuple(chain.from_iterable(zip(counts, inner, strict=True)))
+    blocks = cut(merge_shard(a.shard), shape, where)
     if not isinstance(blocks, tuple):
         raise refuse(where, _crossing(a, *blocks), inputs)
     weights = [prod(shape[k + 1 :]) for k in range(len(shape))]
     shard: list[Iter] = []
     for k, theirs in enumerate(group(b, inner)):
         outer, mine = blocks[2 * k], blocks[2 * k + 1]
-        if mine != theirs:
+        if mine != theirs and not _proved_equal(mine, theirs, where, inputs):
             raise refuse(where, _block_witness(a, mine, theirs, weights[2 * k + 1], k), inputs)
         weight = weights[2 * k] * prod(it.extent for it in outer)
         for it in outer:
-            weight //= it.extent
+            weight = weight // it.extent
             shard.append(iter_of(it.extent, _divided(it.stride, factors, where, inputs, weight, a)))
     (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
     offset = _divided(a.offset + shift_a - b.offset - shift_b, factors, where, inputs, 0, a)
     replica = _replica_quotient(ra, rb, factors, where, inputs, replicas)
     return layout_of(merge_shard(shard), replica, offset)
+
+
+def _proved_equal(mine: tuple[Iter, ...], theirs: tuple[Iter, ...], where: str, inputs: Mapping[str, object]) -> bool:
+    """Whether the iters of two blocks are proved equal; False for numbers that are not, `Unproved` with symbols."""
+    if not any(map(is_symbolic, (*mine, *theirs))):
+        return False
+    if not same_iters(mine, theirs):
+        shown = " and ".join("(" + ", ".join(map(str, block)) + ")" for block in (mine, theirs))
+        raise Unproved(where, f"{shown} are not proved equal", inputs=inputs, facts={"condition": f"{shown} are equal"})
+    return True
 
 
 def _block_witness(a: Layout, mine: tuple[Iter, ...], theirs: tuple[Iter, ...], weight: int, rank: int) -> Witness:
@@ -344,6 +372,8 @@ def _block_witness(a: Layout, mine: tuple[Iter, ...], theirs: tuple[Iter, ...], 
 def _divided(
     value: Coord, factors: Mapping[str, int], where: str, inputs: Mapping[str, object], x: int, a: Layout
 ) -> Coord:
+    if any(is_expr(v) or is_expr(factors.get(axis, 1)) for axis, v in value.terms):
+        return Coord(tuple((axis, require_quotient(v, factors.get(axis, 1), where)) for axis, v in value.terms))
     if any(v % factors.get(axis, 1) for axis, v in value.terms):
         base = layout_of(a.shard, (), a.offset)
         condition = f"C would move by {value}, not a multiple of b's span " + ", ".join(
@@ -362,6 +392,8 @@ def _replica_quotient(
     replicas: Replicas,
 ) -> tuple[Iter, ...]:
     """The normal replicas that, scaled by factors and added to part, give whole."""
+    if any(map(is_symbolic, (*whole, *part))) or (whole and any(map(is_expr, factors.values()))):
+        return _replicas_left(whole, part, factors, where, inputs)
     _, copies, ratio = replica_ratio(whole)
     _, fewer, inner = replica_ratio(part)
     out: list[Iter] | None = [] if copies % fewer == 0 else None
@@ -384,6 +416,28 @@ def _replica_quotient(
     shown = " ".join(map(str, whole)) or "none"
     condition = f"the replicas {shown} are not those of b plus a multiple of its span"
     raise refuse(where, Witness((), (), condition), inputs)
+
+
+def _replicas_left(
+    whole: tuple[Iter, ...],
+    part: tuple[Iter, ...],
+    factors: Mapping[str, int],
+    where: str,
+    inputs: Mapping[str, object],
+) -> tuple[Iter, ...]:
+    """The replicas of the whole that are none of the part's, one by one, divided by factors; each step proved."""
+    rest = list(whole)
+    for it in part:
+        found = next((k for k, have in enumerate(rest) if same_iters([have], [it])), None)
+        if found is None:
+            condition = f"{it} is a replica of a"
+            raise Unproved(where, f"{condition}: not proved", inputs=inputs, facts={"condition": condition})
+        del rest[found]
+    divided = (
+        Coord(tuple((axis, require_quotient(v, factors.get(axis, 1), where)) for axis, v in it.stride.terms))
+        for it in rest
+    )
+    return tuple(iter_of(it.extent, stride) for it, stride in zip(rest, divided, strict=True))
 
 
 def _multiples(direction: Terms, factors: Mapping[str, int]) -> Callable[[int, int], bool]:

@@ -39,8 +39,9 @@ from tileweave.layout.layout import (
     coord_of_terms,
     iter_of,
     layout_of,
-    require_numbers,
 )
+from tileweave.layout.parametric import compose_symbolic, has_symbols
+from tileweave.layout.symbolic import is_expr
 
 __all__ = ["compose"]
 
@@ -64,6 +65,7 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
         NoLayout: no layout agrees at every point, or b leaves a's domain; ``witness`` has the points.
         LayoutError: b moves along another axis.
         Undecided: b is not nested in a's extents, has more than `BOUND` points, and no witness was found.
+        Unproved: a or b is symbolic, and b's iters are not proved to fill a's digits without a carry.
 
     Example:
         >>> from tileweave.layout import strided
@@ -78,6 +80,8 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     Source: own; CuTe's composition is the case where its admissibility conditions hold.
     """
     need_layouts(WHERE, a, b)
+    if has_symbols(a) or has_symbols(b) or is_expr(b.offset[axis]):
+        return compose_symbolic(a, b, axis, WHERE)
     rows = _rows(b.shard, axis, b)
     copies = _rows(b.replica, axis, b)
     start = _on_axis(b.offset, axis, b)
@@ -116,9 +120,6 @@ def _on_axis(stride: Coord, axis: str, b: Layout) -> int:
 
 
 def _rows(iters: Sequence[Iter], axis: str, b: Layout) -> list[Row]:
-    for it in iters:
-        if it.extent.__class__ is not int:
-            require_numbers(it)
     return [(it.extent, _on_axis(it.stride, axis, b)) for it in iters]
 
 

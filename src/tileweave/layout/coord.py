@@ -125,7 +125,7 @@ class Coord:
         return self + -1 * other
 
     def __rmul__(self, factor: int) -> Coord:
-        if type(factor) is int:
+        if type(factor) is int and all(type(value) is int for _, value in self.terms):
             return coord_of_terms(tuple((axis, factor * value) for axis, value in self.terms)) if factor else ZERO
         return Coord(tuple((axis, factor * value) for axis, value in self.terms))
 

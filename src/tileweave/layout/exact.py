@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
-from tileweave.index import equivalent
 from tileweave.layout.checks import need_layouts
 from tileweave.layout.integers import divisors
 from tileweave.layout.layout import (
@@ -39,6 +38,7 @@ from tileweave.layout.layout import (
     layout_of,
     require_numbers,
 )
+from tileweave.layout.parametric import has_symbols, merge_symbolic, replica_symbolic, same_map_symbolic, same_offset
 from tileweave.layout.symbolic import is_expr
 
 __all__ = [
@@ -97,6 +97,7 @@ def normalize(layout: Layout) -> Layout:
     D loses unit iters (D0) and merges an iter into the next faster one where its stride is that iter's extent times
     stride (D1). R gets positive strides (the first axis in name order decides), its offset moves into O, and it becomes
     the shortest list of iters with the same multiset of sums, the same for every list with that multiset.
+    Iters with symbols are merged wherever the equation is proved for all values of the symbols; the map is kept.
 
     Example:
         >>> print(normalize(Layout(((2, 12), (3, 4), (1, 7), (4, 1)), ((2, -3), (2, 6)))))
@@ -113,14 +114,18 @@ def normalize(layout: Layout) -> Layout:
 
 
 def merge_shard(iters: Iterable[Iter]) -> tuple[Iter, ...]:
-    """The unique normal list of iters (rules D0 and D1) with the same map."""
+    """The unique normal list of iters (rules D0 and D1) with the same map; with symbols, merged where proved."""
+    iters = tuple(iters)
     out: list[Iter] = []
     for it in iters:
         extent = it.extent
         if extent == 1:
             continue
-        if extent.__class__ is not int or (it.stride.terms and it.stride.terms[0][1].__class__ is not int):
-            require_numbers(it)
+        terms = it.stride.terms
+        if extent.__class__ is not int or (
+            terms and (terms[0][1].__class__ is not int or (len(terms) > 1 and is_symbolic(it)))
+        ):
+            return merge_symbolic(iters)
         if out and _continues(out[-1].stride.terms, extent, it.stride.terms):
             out[-1] = iter_of(out[-1].extent * extent, it.stride)
         else:
@@ -140,7 +145,9 @@ def _continues(slower: Terms, extent: int, faster: Terms) -> bool:
 def normal_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
     """The unique shortest replica list with the same multiset of sums, and the offset that its signs cost."""
     iters = tuple(iters)
-    if len(iters) == 1 and iters[0].extent > 1 and iters[0].stride.terms and not is_symbolic(iters[0]):
+    if any(map(is_symbolic, iters)):
+        return replica_symbolic(iters)
+    if len(iters) == 1 and iters[0].extent > 1 and iters[0].stride.terms:
         (it,) = iters
         if it.stride.terms[0][1] > 0:
             return iters, ZERO
@@ -243,10 +250,16 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
         >>> canonical_key(a) == canonical_key(b), canonical_key(a, "set") == canonical_key(b, "set")
         (False, True)
     """
+    need_layouts("canonical_key(layout, replicas)", layout)
+    if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
+        raise Unproved(
+            "canonical_key(layout)",
+            "a symbolic layout has no key",
+            inputs={"layout": layout},
+            legal="numbers; same_map decides symbolic layouts",
+            facts={"condition": "extents, strides and offset are numbers"},
+        )
     normal = normalize(layout)
-    if any(is_expr(v) for _, v in normal.offset.terms):
-        condition = f"the offset {normal.offset} is a number"
-        raise Unproved("canonical_key(layout)", "the offset is symbolic", facts={"condition": condition})
     part: Hashable = normal.replica
     if _by_set(replicas, "canonical_key(layout, replicas)"):
         from tileweave.layout.search import set_key  # search builds on this module
@@ -265,7 +278,8 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     """True exactly if ``f_a(x) = f_b(x)`` for every x of a common domain.
 
     The least element of each fibre, axes compared in name order, is D(x) + O once R has positive strides; so D and O
-    must agree (Axe, lemma A.13, for vectors), and then R must, as a multiset or as a set.
+    must agree (Axe, lemma A.13, for vectors), and then R must, as a multiset or as a set. Symbolic layouts are
+    the same map if they agree for all values of the symbols: that is proved, or values refute it.
 
     Args:
         a: a layout.
@@ -274,6 +288,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
 
     Raises:
         Undecided: only for ``"set"``, where replicas collide and have more than `BOUND` points.
+        Unproved: symbolic layouts that are neither proved equal nor refuted.
 
     Example:
         >>> same_map(Layout(((2, 3), (3, 1))), Layout(((6, 1),)))
@@ -283,33 +298,18 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     """
     need_layouts("same_map(a, b, replicas)", a, b)
     by_set = _by_set(replicas, "same_map(a, b, replicas)")
+    if has_symbols(a) or has_symbols(b):
+        return same_map_symbolic(a, b)
     if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
         return False
     (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
-    if not _same_offset(a.offset + shift_a, b.offset + shift_b):
+    if not same_offset(a.offset + shift_a, b.offset + shift_b):
         return False
     if ra == rb or not by_set:
         return ra == rb
     from tileweave.layout.search import set_key  # search builds on this module
 
     return set_key(ra) == set_key(rb)
-
-
-def _same_offset(a: Coord, b: Coord) -> bool:
-    """Whether two offsets are equal; proved where they are expressions."""
-    for axis in {*a.axes, *b.axes}:
-        mine, theirs = a[axis], b[axis]
-        if not is_expr(mine) and not is_expr(theirs):
-            if mine != theirs:
-                return False
-            continue
-        verdict = equivalent(mine, theirs)
-        if verdict.holds is None:
-            condition = f"{mine} == {theirs}"
-            raise Unproved("same_map(a, b)", f"{condition} is open", facts={"condition": condition})
-        if not verdict.holds:
-            return False
-    return True
 
 
 # Carries.

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, count, takewhile
 from math import isqrt, lcm
 
+import numpy as np
+
 from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.layout.checks import need_layouts
 from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
-from tileweave.layout.coord import ZERO
+from tileweave.layout.coord import ZERO, integer
 from tileweave.layout.cute_solve import integer_solution
 from tileweave.layout.exact import Witness, from_carries, match_ratio, merge_shard, refuse
 from tileweave.layout.layout import (
@@ -27,7 +29,9 @@ from tileweave.layout.layout import (
     layout_of,
     require_numbers,
 )
+from tileweave.layout.parametric import complement_iters, has_symbols
 from tileweave.layout.search import collision
+from tileweave.layout.symbolic import is_expr, require_positive
 
 __all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
 
@@ -40,9 +44,7 @@ WORK = 1 << 20
 
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
     """(stride, extent, weight in the index) of the iters with positive strides, the least value, and its index."""
-    need_layouts(where, layout)
-    if layout.replica:
-        raise LayoutError(where, "a replicated layout has no inverse", inputs={"layout": layout}, legal="R empty")
+    need_bare(layout, where)
     rows = []
     low, base, weight = layout.offset[axis], 0, 1
     for it in reversed(layout.shard):
@@ -59,6 +61,13 @@ def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, i
     if layout.offset.axes not in ((), (axis,)):
         raise LayoutError(where, f"the offset {layout.offset} leaves the axis {axis}", inputs={"layout": layout})
     return sorted(rows), low, base
+
+
+def need_bare(layout: Layout, where: str) -> None:
+    """Raise a `LayoutError` unless the argument is a layout without replicas."""
+    need_layouts(where, layout)
+    if layout.replica:
+        raise LayoutError(where, "a replicated layout has no inverse", inputs={"layout": layout}, legal="R empty")
 
 
 def complement(layout: Layout, size: int, *, axis: str = DEFAULT_AXIS) -> Layout:
@@ -82,12 +91,24 @@ def complement(layout: Layout, size: int, *, axis: str = DEFAULT_AXIS) -> Layout
     where = "complement(layout, size)"
     need_layouts(where, layout)
     inputs = {"layout": layout, "size": size}
-    if not isinstance(size, int) or size < 1:
-        raise LayoutError(where, f"size {size!r} is not a positive integer", inputs=inputs)
+    size = _positive(size, where, "size", inputs)
     return _complement(layout, size, axis, where, inputs)
 
 
+def _positive(value: object, where: str, what: str, inputs: Mapping[str, object]) -> int:
+    number = integer(value, where, what)
+    if is_expr(number):
+        require_positive(number, where)
+    elif number < 1:
+        raise LayoutError(where, f"{what} {number} is not a positive integer", inputs=inputs)
+    return number
+
+
 def _complement(layout: Layout, size: int, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
+    if is_expr(size) or has_symbols(layout) or is_expr(layout.offset[axis]):
+        need_bare(layout, where)
+        between, least = complement_iters(layout, size, axis, where)
+        return layout_of(between, (), Coord(((axis, -least),)))
     rows, low, _ = _flat_rows(layout, axis, where)
     exponents = Counter({size: 1})
     exponents[1] -= 1
@@ -291,11 +312,11 @@ def product(block: Layout, tiler: Layout | int) -> Layout:
     need_layouts(where, block)
     outer = _tiler(tiler, where)
     need = block.size * outer.cosize()
-    period = lcm(*(s * e for s, e, _ in _flat_rows(block, DEFAULT_AXIS, where)[0] if s)) if block.shard else 1
     inputs = {"block": block, "tiler": outer}
     try:
         starts = _complement(block, need, DEFAULT_AXIS, where, inputs)
     except NoLayout:
+        period = lcm(*(s * e for s, e, _ in _flat_rows(block, DEFAULT_AXIS, where)[0] if s)) if block.shard else 1
         starts = _complement(block, period * -(-need // period), DEFAULT_AXIS, where, inputs)
     low = layout_of(starts.shard, (), ZERO)
     mine = group(compose(low, outer), (outer.size,))[0]
@@ -305,7 +326,8 @@ def product(block: Layout, tiler: Layout | int) -> Layout:
 def _tiler(tiler: Layout | int, where: str) -> Layout:
     if isinstance(tiler, Layout):
         return tiler
-    if not isinstance(tiler, int) or tiler < 1:
+    number = is_expr(tiler) or (isinstance(tiler, int | np.integer) and tiler > 0)
+    if not number:
         raise LayoutError(where, f"tiler {tiler!r} is not a layout or a positive integer")
     return layout_of((Iter(tiler, Coord.of(1)),), (), ZERO)
 

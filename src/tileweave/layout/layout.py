@@ -4,8 +4,9 @@ A layout maps a logical index to a set of physical coordinates: ``f(x) = {D(x) +
 tuple of iters, last fastest (row-major); R a multiset of iters; O one coordinate. A stride is a vector over
 named axes, so one iter may move along several axes at once. CuTe, Axe and LEGO are notations on this value.
 
-Extents, strides and offsets may be index expressions. Such layouts are evaluated, bounded and printed, every range
-proved; the exact decisions need numbers and raise `Unproved` otherwise.
+Extents, strides and offsets may be index expressions. Such layouts are evaluated, bounded, printed, grouped, tiled,
+sliced and composed, every side condition proved for all values of the symbols (see `parametric`); what searches for
+points needs numbers and raises `Unproved` otherwise.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def require_numbers(it: Iter) -> None:
         raise Unproved(
             "exact decision on a layout",
             f"the iter {it} is symbolic",
-            legal="integer extents and strides; only evaluation, bounds and offsets may be symbolic",
+            legal="integers here: substitute(layout, values) replaces symbols by their values",
             facts={"condition": f"{it} is a number"},
         )
 

@@ -165,7 +165,7 @@ class PartialTiles:
 
     def coordinates(self, *index: Any) -> tuple[Any, ...]:
         """The coordinates in the space, which may lie in the padding."""
-        check_index(index, self.index_dims, "PartialTiles.coordinates(*index)")
+        check_index(index, self.index_dims, "PartialTiles.coordinates(*index)", beyond=len(self.dims))
         rank = len(self.dims)
         levels = (self.grid, *self.tiles)
         return tuple(
@@ -181,10 +181,13 @@ class PartialTiles:
         return flat
 
     def mask(self, *index: Any) -> Any:
-        """Whether the index lies in the real space; True as it stands where that is proved for all indices."""
+        """Whether the index lies in the real space; True as it stands where that is proved for all indices.
+
+        An expression for the grid may pass its end (a launch of too many programs): the mask is false there.
+        """
         out: Any = True
         for x, n, t in zip(self.coordinates(*index), self.dims, self._whole(), strict=True):
-            if divides(t, n):
+            if divides(t, n) and not isinstance(x, Expr):
                 continue
             inside = x < n
             if isinstance(inside, Expr) and always(inside):

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
-from tileweave.index import Expr, constant_of, select, simplify
+from tileweave.index import Expr, constant_of, require, select, simplify
 from tileweave.layout.cute_value import split_digit
+from tileweave.layout.symbolic import plain, require_positive
 
 __all__ = [
     "Dim",
@@ -43,7 +44,7 @@ def make_dims(dims: Any, where: str) -> tuple[Dim, ...]:
     """A shape: positive integers or index expressions.
 
     Raises:
-        LayoutError: anything else, or no dimension at all.
+        LayoutError: anything else, or no dimension at all. Unproved: an expression that is not proved positive.
     """
     items = tuple(dims) if isinstance(dims, tuple | list) else (dims,)
     if not items:
@@ -52,7 +53,9 @@ def make_dims(dims: Any, where: str) -> tuple[Dim, ...]:
 
 
 def _dim(n: Any, where: str) -> Dim:
+    n = plain(n)
     if isinstance(n, Expr):
+        require_positive(n, where)
         return n
     if isinstance(n, bool | float | str | np.ndarray) or not hasattr(n, "__index__") or int(n) < 1:
         raise LayoutError(
@@ -123,27 +126,37 @@ def proved_zero(difference: Any) -> bool:
     return constant_of(simplify(difference)) == 0
 
 
-def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str) -> None:
-    """Refuses numbers (and arrays with numbers) outside their dimension; expressions pass.
+def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str, *, beyond: int = 0) -> None:
+    """Refuses coordinates outside their dimension; expressions must be proved to lie within.
+
+    Args:
+        index, dims: one coordinate for each extent.
+        where: the public function that asks.
+        beyond: in so many leading dimensions an expression may pass the end; a mask covers it.
 
     Raises:
         LayoutError: out of range, not an integer, or a wrong number of coordinates.
+        Unproved: a range with symbols is not proved.
     """
     if len(index) != len(dims):
         raise Incongruent(where, f"{len(index)} coordinates for {len(dims)} dimensions", inputs={"dims": tuple(dims)})
     for k, (i, n) in enumerate(zip(index, dims, strict=True)):
         if isinstance(i, Expr):
-            continue
-        if isinstance(i, np.ndarray):
+            require(i >= 0 if k < beyond else (i >= 0) & (i < n), where)
+        elif isinstance(i, np.ndarray):
             if i.dtype.kind not in "iu":
                 raise LayoutError(where, f"coordinate {k} is an array of {i.dtype}", legal="integers")
             outside = (i < 0) | (i >= n) if isinstance(n, int) else i < 0
             if outside.any():
                 raise _outside(where, int(i[outside].flat[0]), k, dims)
+            if isinstance(n, Expr) and i.size:
+                require(int(i.max()) < n, where)
         elif isinstance(i, bool) or not hasattr(i, "__index__"):
             raise LayoutError(where, f"coordinate {k} is {i!r}", legal="integers, integer arrays, index expressions")
         elif i < 0 or (isinstance(n, int) and i >= n):
             raise _outside(where, int(i), k, dims)
+        elif isinstance(n, Expr):
+            require(int(i) < n, where)
 
 
 def _outside(where: str, value: int, k: int, dims: Sequence[Dim]) -> LayoutError:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import Undecided
+from tileweave.errors import Undecided, Unproved
 from tileweave.layout.checks import need_layouts
 from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import BOUND, Witness, normal_replica, refuse, replica_ratio, undecided
@@ -32,6 +32,8 @@ from tileweave.layout.layout import (
     iter_of,
     require_numbers,
 )
+from tileweave.layout.parametric import has_symbols, is_contiguous_symbolic, is_injective_symbolic
+from tileweave.layout.symbolic import is_expr
 
 __all__ = ["collision", "holders", "image", "is_compact", "is_contiguous", "is_injective", "set_key", "set_normal"]
 
@@ -64,7 +66,7 @@ class _Line:
 
 def _line(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) -> _Line:
     """The encoding of all sums of digit times stride; with `both_signs`, of differences of two such sums."""
-    for it in iters:
+    for it in (*iters, Iter(1, start)):
         require_numbers(it)
     axes = tuple(sorted({a for it in iters for a in it.stride.axes} | set(start.axes)))
     lows, spans, weights = [], [], []
@@ -101,6 +103,7 @@ def collision(layout: Layout) -> tuple[int, int] | None:
 
     Raises:
         Undecided: the strides are not nested and the search passed `STATES` states.
+        Unproved: the layout is symbolic, and its strides are not proved nested.
 
     Example:
         >>> collision(Layout(((2, 3), (4, 1))))
@@ -110,8 +113,12 @@ def collision(layout: Layout) -> tuple[int, int] | None:
     Source: own.
     """
     need_layouts("is_injective(layout)", layout)
-    for it in (*layout.shard, *layout.replica):
-        require_numbers(it)
+    if has_symbols(layout):
+        if is_injective_symbolic(layout, is_injective, "is_injective(layout)"):
+            return None
+        raise Unproved(
+            "collision(layout)", "for some values of the symbols two indices collide", inputs={"layout": layout}
+        )
     shard = [(k, it) for k, it in enumerate(layout.shard) if it.extent > 1]
     relation = _relation([it for _, it in shard], [it for it in layout.replica if it.extent > 1 and it.stride], layout)
     if relation is None:
@@ -127,11 +134,17 @@ def collision(layout: Layout) -> tuple[int, int] | None:
 def is_injective(layout: Layout) -> bool:
     """True exactly if no physical coordinate holds two different logical indices (replicas included).
 
+    Of a symbolic layout: for all values of the symbols; true is proved, and false has values that refute it.
+
     Raises:
         Undecided: the strides are not nested and the search passed `STATES` states.
+        Unproved: the layout is symbolic and neither is shown.
 
     Source: Rectilinear Chamber, section 3 ("compact"), for any strides.
     """
+    need_layouts("is_injective(layout)", layout)
+    if has_symbols(layout):
+        return is_injective_symbolic(layout, is_injective, "is_injective(layout)")
     return collision(layout) is None
 
 
@@ -152,6 +165,8 @@ def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
     Source: Rectilinear Chamber, section 3; the test is our own.
     """
     need_layouts("is_contiguous(layout, axis)", layout)
+    if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
+        return is_contiguous_symbolic(layout, axis, lambda found: is_contiguous(found, axis), "is_contiguous(layout)")
     shift, copies, ratio = replica_ratio(layout.shard)
     size = layout.size
     if copies > 1 or any(it.extent > 1 and it.stride for it in layout.replica):

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, pairwise, product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.index import require
 from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.combine import Blocks, cut
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import BOUND, Witness, carries, merge_shard, refuse, window
-from tileweave.layout.layout import ZERO, Coord, Iter, Layout, integers, iter_of, layout_of
+from tileweave.layout.layout import ZERO, Coord, Iter, Layout, integers, is_symbolic, iter_of, layout_of
+from tileweave.layout.parametric import interval_symbolic
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
 
@@ -27,6 +29,9 @@ EXHAUSTIVE = 64
 
 MOST = 4096
 """The greatest number of pieces that `slice_pieces` returns."""
+
+
+PIECES = "slice_pieces(layout, shape, begin, extent)"
 
 
 class Piece(NamedTuple):
@@ -71,13 +76,13 @@ def slice_layout(layout: Layout, shape: Sequence[int], begin: Sequence[int], ext
     """
     where = "slice(layout, shape, begin, extent)"
     shape, begin, extent = _check_box(layout, shape, begin, extent, where)
-    blocks = cut(merge_shard(layout.shard), shape)
+    blocks = cut(merge_shard(layout.shard), shape, where)
     if not isinstance(blocks, tuple):
         return compose(layout, _box(shape, begin, extent))
     shard: list[Iter] = []
     offset = layout.offset
     for rank, block in enumerate(blocks):
-        found, start = _interval(block, begin[rank], extent[rank], shape[rank])
+        found, start = _interval(block, begin[rank], extent[rank], shape[rank], where)
         if isinstance(found, Witness):
             raise refuse(where, _in_box(layout, found, rank, shape, begin), _shown(layout, shape, begin, extent))
         shard += found
@@ -100,9 +105,17 @@ def _check_box(
     if not len(whole) == len(begin) == len(extent):
         raise LayoutError(where, "the ranks differ", inputs=inputs, legal=f"{len(whole)} entries each")
     for n, b, t in zip(whole, begin, extent, strict=True):
-        if b < 0 or t < 1 or b + t > n:
+        if n.__class__ is not int or b.__class__ is not int or t.__class__ is not int:
+            _require_interval(n, b, t, where)
+        elif b < 0 or t < 1 or b + t > n:
             raise LayoutError(where, f"[{b}, {b} + {t}) is no interval of [0, {n})", inputs=inputs)
     return whole, begin, extent
+
+
+def _require_interval(size: Any, begin: Any, extent: Any, where: str) -> None:
+    """Raise `Unproved` unless an interval with symbols is proved to lie within [0, size) and to hold a point."""
+    for condition in (begin >= 0, extent >= 1, begin + extent <= size):
+        require(condition, where)
 
 
 def _box(shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Layout:
@@ -111,14 +124,18 @@ def _box(shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> L
     start = 0
     iters = []
     for n, b, t in zip(shape, begin, extent, strict=True):
-        pitch //= n
+        pitch = pitch // n
         start += b * pitch
         iters.append(iter_of(t, Coord.of(pitch)))
     return layout_of(tuple(iters), (), Coord.of(start))
 
 
-def _interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[tuple[Iter, ...] | Witness, Coord]:
+def _interval(
+    block: tuple[Iter, ...], begin: int, extent: int, size: int, where: str
+) -> tuple[tuple[Iter, ...] | Witness, Coord]:
     """The iters of ``[begin, begin + extent)`` of one block, or the witness, and the value at begin."""
+    if extent.__class__ is not int or begin.__class__ is not int or size.__class__ is not int:
+        return interval_symbolic(block, begin, extent, size, where)
     if extent == size:
         return block, ZERO
     if not block:
@@ -126,6 +143,8 @@ def _interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tu
     if len(block) == 1:
         stride = block[0].stride
         return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
+    if any(map(is_symbolic, block)):
+        return interval_symbolic(block, begin, extent, size, where)
     start = ZERO
     rest = begin
     pitch, turned, aligned = 1, 0, True
@@ -192,9 +211,9 @@ def slice_pieces(layout: Layout, shape: Sequence[int], begin: Sequence[int], ext
 
     Source: own.
     """
-    where = "slice_pieces(layout, shape, begin, extent)"
+    where = PIECES
     shape, begin, extent = _check_box(layout, shape, begin, extent, where)
-    blocks = cut(merge_shard(layout.shard), shape)
+    blocks = cut(merge_shard(layout.shard), shape, where)
     if not isinstance(blocks, tuple):
         return _halves(layout, shape, begin, extent, where)
     cuts, proved = [], True
@@ -210,7 +229,7 @@ def slice_pieces(layout: Layout, shape: Sequence[int], begin: Sequence[int], ext
 
 
 def _assemble(layout: Layout, blocks: Blocks, shape: Sequence[int], box: Sequence[tuple[int, int]]) -> Piece:
-    parts = [_interval(block, b, t, n) for block, (b, t), n in zip(blocks, box, shape, strict=True)]
+    parts = [_interval(block, b, t, n, PIECES) for block, (b, t), n in zip(blocks, box, shape, strict=True)]
     offset = layout.offset
     for _, start in parts:
         offset = offset + start
@@ -223,7 +242,7 @@ def _cut_interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -
     """The fewest intervals that are layouts, as (begin, extent), and whether that is proved."""
 
     def fits(b: int, t: int) -> bool:
-        return not isinstance(_interval(block, b, t, size)[0], Witness)
+        return not isinstance(_interval(block, b, t, size, PIECES)[0], Witness)
 
     if fits(begin, extent):
         return [(begin, extent)], True

@@ -1,4 +1,4 @@
-"""Evaluation with index expressions: ranges proved, results simplified.
+"""Evaluation and decisions with index expressions: ranges proved, results simplified.
 
 An expression stands where an integer is written in the types of this room; `is_expr` tells them apart.
 """
@@ -10,9 +10,22 @@ from math import prod
 from typing import Any
 
 from tileweave.errors import Unproved
-from tileweave.index import Expr, constant_of, maximum, minimum, require, simplify
+from tileweave.index import Expr, constant_of, equal, maximum, minimum, require, simplify
 
-__all__ = ["evaluate_at", "flatten", "is_expr", "least_and_greatest", "plain", "require_positive", "simple"]
+__all__ = [
+    "evaluate_at",
+    "flatten",
+    "is_expr",
+    "least_and_greatest",
+    "plain",
+    "proved",
+    "quotient",
+    "require_positive",
+    "require_quotient",
+    "require_same",
+    "same",
+    "simple",
+]
 
 
 def is_expr(value: object) -> bool:
@@ -36,6 +49,36 @@ def simple(value: Any) -> Any:
 def require_positive(extent: Any, where: str) -> None:
     """Raise `Unproved` unless the ranges prove the extent positive."""
     require(extent >= 1, where)
+
+
+def proved(condition: Any) -> bool:
+    """Whether a condition is proved for all values of its symbols, by ranges and normal form: no point is tried."""
+    return bool(simplify(condition).args == (True,)) if isinstance(condition, Expr) else bool(condition)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two numbers are proved equal."""
+    return bool(a is b or simple(a - b) == 0) if isinstance(a, Expr) or isinstance(b, Expr) else bool(a == b)
+
+
+def quotient(number: Any, divisor: Any) -> Any:
+    """``number / divisor`` where the divisor is proved to divide it, else None; the divisor is not zero."""
+    return None if simple(number % divisor) != 0 else simple(number // divisor)
+
+
+def require_same(a: Any, b: Any, where: str) -> None:
+    """Raise `Unproved`, naming the equation, unless two numbers are proved equal."""
+    if not same(a, b):
+        require(equal(a, b), where)
+
+
+def require_quotient(number: Any, divisor: Any, where: str) -> Any:
+    """``number / divisor``; `Unproved` names the condition where the divisor is not proved to divide."""
+    found = quotient(number, divisor)
+    if found is None:
+        require(equal(number % divisor, 0), where)
+        return simple(number // divisor)
+    return found
 
 
 def least_and_greatest(low: Any, high: Any, reaches: Sequence[Any]) -> tuple[Any, Any]:
