@@ -1,4 +1,4 @@
-"""Square matrix products against NumPy and torch, with the peak of multiply-adds measured in the same run.
+"""Square matrix products against NumPy, torch, JAX and etops, with the peak of multiply-adds measured in the same run.
 
     python bench/gemm.py [--threads 1 2] [--sizes 512 1024 ..] [--rounds 9] > bench/results/gemm.jsonl
 
@@ -16,10 +16,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
+from peers import Candidates, compared, einsum_peers, in_turn, optional, summary
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile, host
@@ -28,15 +28,13 @@ from tileweave.backends.cpu.threads import pool
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
 
-Candidates = dict[str, Callable[[], object]]
+PAUSE = 0.05
+"""Seconds between candidates."""
 
 
 def torch_or_none() -> Any:
     """The torch module, where it is installed."""
-    try:
-        return import_module("torch")
-    except ImportError:
-        return None
+    return optional("torch")
 
 
 def dense(shape: Sequence[int], dtype: str) -> Operand:
@@ -71,12 +69,20 @@ def seconds(call: Callable[[], object], least: float) -> float:
 
 
 def interleaved(candidates: Candidates, rounds: int, least: float = 0.02) -> dict[str, list[float]]:
-    """Seconds per call of every candidate in every round; each candidate runs once before."""
+    """Seconds per call of every candidate in every round; each candidate runs once before.
+
+    A pause before each lets the threads of the one before fall asleep: libraries let them spin for a while, and they
+    would take the processor from the next. Short calls are made once untimed, which wakes their own.
+    """
     for call in candidates.values():
         call()
+    short = {name: seconds(call, 0) < least for name, call in candidates.items()}
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, call in candidates.items():
+            time.sleep(PAUSE)
+            if short[name]:
+                call()
             times[name].append(seconds(call, least))
     return times
 
@@ -165,17 +171,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--dtype", default="FP32", choices=["FP32", "FP64"])
     options = parser.parse_args()
-    torch = torch_or_none()
+    threads = in_turn(options.threads)
+    if threads is None:
+        return
+    rows = []
+    with threadpool_limits(threads):
+        for n in options.sizes:
+            rows.append({**about(threads), "bench": "gemm", "n": n, **_row(n, threads, options)})
+            emit(rows[-1])
+    emit({**about(threads), "bench": "gemm", "dtype": options.dtype, "n": "geometric mean", **summary(rows)})
+
+
+def _row(n: int, threads: int, options: argparse.Namespace) -> dict[str, object]:
     kind = {"FP32": "float32", "FP64": "float64"}[options.dtype]
-    for threads in options.threads:
-        with threadpool_limits(threads):
-            if torch is not None:
-                torch.set_num_threads(threads)
-            for n in options.sizes:
-                emit({**about(threads), "bench": "gemm", "n": n, **_row(n, threads, options, torch, kind)})
-
-
-def _row(n: int, threads: int, options: argparse.Namespace, torch: Any, kind: str) -> dict[str, object]:
     rng = np.random.default_rng(n)
     a, b, c, d = (lines((n, n), kind) for _ in range(4))
     a[:], b[:] = rng.random((n, n)), rng.random((n, n))
@@ -184,12 +192,13 @@ def _row(n: int, threads: int, options: argparse.Namespace, torch: Any, kind: st
     kernel = compile(emit_contraction("ik,kj->ij", (square, square), square), threads=threads)
     compiled = time.perf_counter() - start
     call, flops = peak(options.dtype, threads)
-    candidates: Candidates = {"tileweave": kernel.prepare(a, b, c), "numpy": lambda: np.matmul(a, b, out=d)}
+    peers, notes = einsum_peers("ik,kj->ij", a, b, threads)
+    peers["numpy"] = lambda: np.matmul(a, b, out=d)  # as fast as these two can be asked: into a given array
+    torch = torch_or_none()
     if torch is not None:
         ta, tb, tc = torch.from_numpy(a), torch.from_numpy(b), torch.empty((n, n), dtype=getattr(torch, kind))
-        candidates["torch"] = lambda: torch.mm(ta, tb, out=tc)
-    candidates["peak"] = call
-    times = interleaved(candidates, options.rounds)
+        peers["torch"] = lambda: torch.mm(ta, tb, out=tc)
+    times = interleaved({"tileweave": kernel.prepare(a, b, c), **peers, "peak": call}, options.rounds)
     peaks = [flops / value / 1e9 for value in times.pop("peak")]
     row = rates(times, 2 * n**3 / 1e9, "gflops")
     own = [2 * n**3 / 1e9 / value for value in times["tileweave"]]
@@ -198,6 +207,8 @@ def _row(n: int, threads: int, options: argparse.Namespace, torch: Any, kind: st
     return {
         "dtype": options.dtype,
         **row,
+        **compared(times, "tileweave", list(peers)),
+        **notes,
         "peak_gflops": round(statistics.median(peaks), 1),
         "share_of_peak": round(statistics.median(shares), 3),
         "error": error,

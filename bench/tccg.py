@@ -1,9 +1,9 @@
-"""The 24 TCCG contractions, read as einsums on row-major arrays, against NumPy and torch.
+"""The 24 TCCG contractions, read as einsums on row-major arrays, against NumPy, torch, JAX and etops.
 
-    python bench/tccg.py [--threads 1 2] [--rounds 5] [--cases 0 1 ..] > bench/results/tccg.jsonl
+    python bench/tccg.py [--threads 1 2] [--rounds 3] [--cases 0 1 ..] > bench/results/tccg.jsonl
 
 Each row carries its roofline: the peak of multiply-adds and the rate of a copy, both measured in the same rounds.
-NumPy and torch allocate their results, as their einsum functions do; tileweave writes into a given array.
+NumPy, torch and JAX allocate their results, as their einsum functions do; tileweave and etops write into a given array.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import sys
 import time
 
 import numpy as np
-from gemm import Candidates, about, dense, emit, interleaved, lines, peak, rates, torch_or_none
+from gemm import about, dense, emit, interleaved, lines, peak, rates
+from peers import compared, einsum_peers, in_turn, summary
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile
@@ -60,24 +61,18 @@ def main() -> None:
     """Write the rows, and one with the geometric means."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", type=int, nargs="+", default=list(range(len(CASES))))
     options = parser.parse_args()
-    torch = torch_or_none()
-    for threads in options.threads:
-        rows = []
-        with threadpool_limits(threads):
-            if torch is not None:
-                torch.set_num_threads(threads)
-            for number in options.cases:
-                rows.append({"bench": "tccg", "case": number, **about(threads), **run(CASES[number], threads, options)})
-                emit(rows[-1])
-        means = {
-            key: round(math.exp(statistics.fmean(math.log(float(str(row[key]))) for row in rows)), 3)
-            for key in rows[0]
-            if key.startswith(("times_", "share_")) or key.endswith("_gflops")
-        }
-        emit({"bench": "tccg", "case": "geometric mean", **about(threads), "cases": len(rows), **means})
+    threads = in_turn(options.threads)
+    if threads is None:
+        return
+    rows = []
+    with threadpool_limits(threads):
+        for number in options.cases:
+            rows.append({"bench": "tccg", "case": number, **about(threads), **run(CASES[number], threads, options)})
+            emit(rows[-1])
+    emit({"bench": "tccg", "case": "geometric mean", **about(threads), **summary(rows)})
 
 
 def run(case: str, threads: int, options: argparse.Namespace) -> dict[str, object]:
@@ -96,15 +91,8 @@ def run(case: str, threads: int, options: argparse.Namespace) -> dict[str, objec
     call, flops = peak("FP32", threads)
     big, copied = lines((1 << 25,), "float32"), lines((1 << 25,), "float32")
     copy = compile(_copy(1 << 25), threads=threads).prepare(big, copied)
-    candidates: Candidates = {
-        "tileweave": kernel.prepare(a, b, c),
-        "numpy": lambda: np.einsum(equation, a, b, optimize=True),
-    }
-    torch = torch_or_none()
-    if torch is not None:
-        ta, tb = torch.from_numpy(a), torch.from_numpy(b)
-        candidates["torch"] = lambda: torch.einsum(equation, ta, tb)
-    candidates |= {"peak": call, "copy": copy}
+    peers, notes = einsum_peers(equation, a, b, threads)
+    candidates = {"tileweave": kernel.prepare(a, b, c), **peers, "peak": call, "copy": copy}
     times = interleaved(candidates, options.rounds, 0.01)
     gflop = 2 * math.prod(sizes.values()) / 1e9
     gbytes = (a.nbytes + b.nbytes + c.nbytes) / 1e9
@@ -116,6 +104,8 @@ def run(case: str, threads: int, options: argparse.Namespace) -> dict[str, objec
         "equation": equation,
         "sizes": sizes,
         **rates(times, gflop, "gflops"),
+        **compared(times, "tileweave", list(peers)),
+        **notes,
         "peak_gflops": round(statistics.median(peaks), 1),
         "copy_gbytes_per_second": round(statistics.median(copies), 1),
         "share_of_roofline": round(
