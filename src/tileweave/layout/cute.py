@@ -24,6 +24,7 @@ from tileweave.layout.cute_algebra import (
     nullspace,
     right_inverse,
 )
+from tileweave.layout.cute_symbolic import require_numbers
 from tileweave.layout.cute_text import parse
 from tileweave.layout.cute_tiling import (
     Cover,
@@ -206,6 +207,7 @@ def make_layout_like(layout: CuteLayout) -> CuteLayout:
     Source: CuTe.
     """
     where = "make_layout_like(layout)"
+    require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "coordinate strides have no order", inputs={"layout": layout}, legal="integer strides")
     strides = [0] * len(layout.flat)

@@ -25,6 +25,7 @@ from tileweave.layout.cute_exact import (
     no_layout,
 )
 from tileweave.layout.cute_solve import left_inverse_modes
+from tileweave.layout.cute_symbolic import complement_symbolic, compose_symbolic, is_zero, require_numbers
 from tileweave.layout.cute_value import (
     CuteLayout,
     Pair,
@@ -42,6 +43,7 @@ from tileweave.layout.cute_value import (
 from tileweave.layout.layout import Coord, Iter, Layout
 from tileweave.layout.search import collision
 from tileweave.layout.swizzle import ComposedLayout, Swizzle, through_swizzles
+from tileweave.layout.symbolic import is_expr, least_and_greatest, simple
 
 __all__ = [
     "Tiler",
@@ -104,6 +106,9 @@ def cosize(layout: CuteLayout | ComposedLayout) -> int:
     if isinstance(layout, ComposedLayout):
         return layout.cosize
     layout = _integers(as_layout(layout, "cosize(layout)"), "cosize(layout)")
+    if layout.is_symbolic:
+        _low, high = least_and_greatest(0, 0, [d * (n - 1) for n, d in layout.flat])
+        return simple(high + 1)  # type: ignore[no-any-return]
     return 1 + int(sum(d * (n - 1) for n, d in layout.flat if d > 0))
 
 
@@ -142,7 +147,7 @@ def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
 
 def filter_zeros(layout: CuteLayout) -> CuteLayout:
     """The layout with every mode of stride zero shrunk to extent 1; the nesting stays."""
-    leaves = iter([1 if not d else n for n, d in layout.flat])
+    leaves = iter([1 if is_zero(d, "filter_zeros(layout)") else n for n, d in layout.flat])
     return new_layout(zip_shape(layout.shape, leaves), layout.stride)
 
 
@@ -155,7 +160,8 @@ def filter_layout(layout: CuteLayout) -> CuteLayout:
 
     Source: CuTe, ``filter``.
     """
-    return from_modes(coalesce_flat([(n, d) for n, d in layout.flat if d]), layout.zero)
+    moving = [(n, d) for n, d in layout.flat if not is_zero(d, "filter(layout)")]
+    return from_modes(coalesce_flat(moving), layout.zero)
 
 
 # --- composition
@@ -254,6 +260,8 @@ def _compose(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
 
 def _modes_or_hint(a: CuteLayout, b: CuteLayout, where: str) -> list[list[Pair]]:
     """The composed modes; a refusal tells whether the coalesced inner layout would compose."""
+    if a.is_symbolic or b.is_symbolic:
+        return compose_symbolic(a.flat, b.flat, where, a.zero)
     outer = coalesce_flat(a.flat)
     found = compose_structural(outer, b.flat, a.zero)
     if found is not None:
@@ -362,8 +370,12 @@ def complement(layout: CuteLayout, bound: Any = None) -> CuteLayout:
     where = "complement(layout, bound)"
     layout = _integers(as_layout(layout, where), where)
     inputs: dict[str, object] = {"layout": layout} if bound is None else {"layout": layout, "bound": bound}
-    if bound is not None:
-        bound = size(make_shape(bound, where)) if isinstance(bound, tuple | list) else positive(bound, where, "bound")
+    if is_expr(bound) or isinstance(bound, tuple | list):
+        bound = size(make_shape(bound, where))
+    elif bound is not None:
+        bound = positive(bound, where, "bound")
+    if layout.is_symbolic or is_expr(bound):
+        return from_modes(coalesce_flat(complement_symbolic(layout, bound, where)))
     period = 1
     out: list[Pair] = []
     for n, d, step in sorted(_moving(layout), key=lambda mode: mode[1]):
@@ -419,6 +431,7 @@ def right_inverse(layout: CuteLayout) -> CuteLayout:
     """
     where = "right_inverse(layout)"
     layout = _integers(as_layout(layout, where), where)
+    require_numbers(where, layout)
     best: dict[int, tuple[int, list[Pair]]] = {}
     for n, d, step in sorted(_moving(layout), key=lambda mode: -mode[1]):
         if d < 1:
@@ -451,6 +464,7 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
     """
     where = "left_inverse(layout)"
     layout = _integers(as_layout(layout, where), where)
+    require_numbers(where, layout)
     moving = sorted(_moving(layout), key=lambda mode: mode[1])
     for _n, d, step in moving:
         if d <= 0:
@@ -519,7 +533,7 @@ def nullspace(layout: CuteLayout) -> CuteLayout:
     """
     out, step = [], 1
     for n, d in layout.flat:
-        if not d:
+        if is_zero(d, "nullspace(layout)"):
             out.append((n, step))
         step *= n
     return from_modes(coalesce_flat(out))
@@ -541,6 +555,7 @@ def max_common_layout(a: CuteLayout, b: CuteLayout) -> CuteLayout:
     """
     where = "max_common_layout(a, b)"
     a, b = as_layout(a, where), as_layout(b, where)
+    require_numbers(where, a, b)
     if a.size != b.size:
         raise Incongruent(where, f"sizes {a.size} and {b.size} differ", inputs={"a": a, "b": b})
     outer = coalesce_flat(_integers(a, where).flat)

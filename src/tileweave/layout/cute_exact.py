@@ -24,6 +24,7 @@ import numpy as np
 from tileweave.errors import NoLayout, Undecided
 from tileweave.layout.cute_value import Pair
 from tileweave.layout.layout import Coord
+from tileweave.layout.symbolic import same, simple
 
 __all__ = [
     "BOUND",
@@ -31,6 +32,7 @@ __all__ = [
     "coalesce_flat",
     "compose_flat",
     "compose_structural",
+    "continues",
     "evaluate_flat",
     "flat_text",
     "linear_on",
@@ -56,14 +58,24 @@ def coalesce_flat(pairs: Sequence[Pair]) -> list[Pair]:
             continue
         if stride is None:
             run, stride = n, d
-        elif d == run * stride:
-            run *= n
+        elif continues(d, run, stride):
+            run = run * n if type(run) is int else simple(run * n)
         else:
             out.append((run, stride))
             run, stride = n, d
     if stride is not None:
         out.append((run, stride))
     return out
+
+
+def continues(d: Any, run: Any, stride: Any) -> bool:
+    """Whether a mode of stride d goes on where the mode ``run:stride`` ends; proved, where expressions take part."""
+    if d == run * stride:
+        return True
+    if type(d) is int and type(stride) is int and type(run) is int:
+        return False
+    after, end = Coord.of(d), run * Coord.of(stride)
+    return all(same(after[axis], end[axis]) for axis in {*after.axes, *end.axes})
 
 
 def no_layout(

@@ -20,11 +20,11 @@ from tileweave.layout.cute_algebra import (
     complement,
     composition,
     cosize,
-    extend,
     filter_layout,
     from_modes,
 )
 from tileweave.layout.cute_exact import coalesce_flat, no_layout
+from tileweave.layout.cute_symbolic import complement_symbolic, require_numbers
 from tileweave.layout.cute_value import (
     CuteLayout,
     E,
@@ -44,6 +44,7 @@ from tileweave.layout.cute_value import (
 )
 from tileweave.layout.layout import Coord
 from tileweave.layout.swizzle import ComposedLayout, Swizzle, through_swizzles
+from tileweave.layout.symbolic import is_expr, require_quotient, same, simple
 
 __all__ = [
     "Cover",
@@ -135,6 +136,8 @@ def logical_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
 
 def _rest(tile: CuteLayout, total: int, layout: CuteLayout, where: str) -> CuteLayout:
     """The complement of the tile in [0, total), or the error that says what would divide."""
+    if layout.is_symbolic or tile.is_symbolic:
+        return from_modes(coalesce_flat(complement_symbolic(tile, total, where)))
     try:
         return complement(tile, total)
     except NoLayout:
@@ -201,15 +204,19 @@ class Cover:
     index: CuteLayout
     limits: tuple[int, ...]
 
-    def valid(self, *crd: Any) -> bool:
-        """Whether the coordinate is an element of the original layout."""
+    def valid(self, *crd: Any) -> Any:
+        """Whether the coordinate is an element of the original layout; a condition, where that is not decided."""
         point = self.index(*crd)
-        return all(point[E(k).axes[0]] < limit for k, limit in enumerate(self.limits))
+        inside: Any = True
+        for k, limit in enumerate(self.limits):
+            inside = (point[E(k).axes[0]] < limit) & inside
+        found = simple(inside)
+        return bool(found) if not is_expr(found) or found.op == "true" else found
 
     @property
     def always_valid(self) -> bool:
         """Whether nothing was padded, so that the predicate may be dropped."""
-        return self.layout.size == prod(self.limits)
+        return same(self.layout.size, prod(self.limits))
 
 
 def cover_divide(layout: CuteLayout, tiler: Tiler) -> Cover:
@@ -257,9 +264,9 @@ def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[Cu
             )
         tile = as_layout(tiler, where)
         period = tile.size * complement(tile).size
-        total = -(-mode.size // period) * period
+        total = simple((mode.size + period - 1) // period * period)
         parts = [tile, complement(tile, total)]
-        padded = _compose_all(extend(mode, total), parts)
+        padded = _compose_all(mode, parts)
     strides = [tuple(d * E(axis) for _n, d in part.flat) for part in parts]
     index = [new_layout(p.shape, zip_shape(p.shape, iter(s))) for p, s in zip(parts, strides, strict=True)]
     if len(index) == 1:
@@ -267,7 +274,7 @@ def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[Cu
         run, steps = 1, []
         for n in flat_tuple(shape):
             steps.append(run * E(axis))
-            run *= n
+            run = simple(run * n)
         return padded, new_layout(shape, zip_shape(shape, iter(steps)))
     return padded, concat(index, keep=True)
 
@@ -303,7 +310,7 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     moving = filter_layout(block)
     least = complement(moving)
     period = moving.size * least.size
-    copies = -(-cosize(tile) // least.size)
+    copies = simple((cosize(tile) + least.size - 1) // least.size)
     spots = complement(moving, period * copies)
     return concat([block, composition(spots, tile)], keep=True)
 
@@ -391,7 +398,7 @@ def make_ordered_layout(shape: Any, order: Any) -> CuteLayout:
     run = 1
     for k in sorted(range(len(extents)), key=lambda k: keys[k]):
         strides[k] = run
-        run *= extents[k]
+        run = simple(run * extents[k])
     return new_layout(shape, zip_shape(shape, iter(strides)))
 
 
@@ -427,7 +434,9 @@ def tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> CuteLayou
     where = "tile_to_shape(block, shape, order)"
     targets, blocks = _targets(block, shape, where)
     for k, (target, part) in enumerate(zip(targets, blocks, strict=True)):
-        if target % part:
+        if is_expr(target) or is_expr(part):
+            require_quotient(target, part, where)
+        elif target % part:
             raise NotDivisible(
                 where,
                 f"{part} does not divide extent {target} of mode {k}",
@@ -447,14 +456,14 @@ def cover_tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> Cov
     """
     where = "cover_tile_to_shape(block, shape, order)"
     targets, blocks = _targets(block, shape, where)
-    padded = tuple(-(-target // part) * part for target, part in zip(targets, blocks, strict=True))
+    padded = tuple(simple((target + part - 1) // part * part) for target, part in zip(targets, blocks, strict=True))
     layout = _fill(block, padded, blocks, order)
     steps = []
     for k, mode in enumerate(layout):
         run = 1
         for n, _d in mode.flat:
             steps.append(run * E(k))
-            run *= n
+            run = simple(run * n)
     return Cover(layout, new_layout(layout.shape, zip_shape(layout.shape, iter(steps))), targets)
 
 
@@ -467,7 +476,7 @@ def _targets(block: CuteLayout, shape: Any, where: str) -> tuple[tuple[int, ...]
 
 
 def _fill(block: CuteLayout, targets: Sequence[int], blocks: Sequence[int], order: Any) -> CuteLayout:
-    counts = tuple(target // part for target, part in zip(targets, blocks, strict=True))
+    counts = tuple(simple(target // part) for target, part in zip(targets, blocks, strict=True))
     grid = make_ordered_layout(counts, tuple(range(len(counts))) if order is None else order)
     return blocked_product(concat(list(block), keep=True), grid)
 
@@ -519,6 +528,7 @@ def upcast(layout: Any, factor: int) -> Any:
     factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, True, where)
+    require_numbers(where, layout)
     outer: list[Pair] = []
     inner: list[Pair] = []
     for n, d in layout.flat:
@@ -566,6 +576,7 @@ def downcast(layout: Any, factor: int) -> Any:
     factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, False, where)
+    require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
     leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and n > 1), None)

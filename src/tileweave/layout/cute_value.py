@@ -2,6 +2,7 @@
 
 Everything here is colexicographic: a linear index runs through the **first** mode fastest. A shape is a positive
 integer or a nested tuple of them; a stride has the same nesting, with integers or coordinates (`E`) at the leaves.
+Where an integer is written, an index expression may stand: what depends on it is then proved, or `Unproved` names it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, Final, Union
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError
+from tileweave.errors import Incongruent, LayoutError, Unproved
+from tileweave.index import Expr, require
 from tileweave.layout.layout import Coord
+from tileweave.layout.symbolic import plain, require_positive, same, simple
 
 __all__ = [
     "CuteLayout",
@@ -119,19 +122,24 @@ def tuple_text(tree: Any) -> str:
     if isinstance(tree, tuple):
         return "(" + ",".join(map(tuple_text, tree)) + ")"
     if not isinstance(tree, Coord):
-        return str(tree)
+        return _number_text(tree)
     terms = []
     for axis, value in tree.terms:
         path = mode_path(axis)
-        terms.append(f"{value}@" + (axis if path is None else "@".join(map(str, reversed(path)))))
+        terms.append(f"{_number_text(value)}@" + (axis if path is None else "@".join(map(str, reversed(path)))))
     return "+".join(terms) or "0"
+
+
+def _number_text(value: Any) -> str:
+    return f"({value})" if isinstance(value, Expr) and value.op != "sym" else str(value)
 
 
 def make_shape(value: Any, where: str = "make_shape(value)") -> Shape:
     """The shape that `value` spells: a positive integer or a (nested) tuple or list of them.
 
     Raises:
-        LayoutError: an extent that is not a positive integer, or an empty tuple below the top.
+        LayoutError: an extent that is not a positive integer.
+        Unproved: an index expression that its ranges do not prove positive.
     """
     if isinstance(value, CuteLayout):
         return value.shape
@@ -141,6 +149,11 @@ def make_shape(value: Any, where: str = "make_shape(value)") -> Shape:
 
 
 def _extent(value: Any, where: str) -> int:
+    """A positive integer, or an expression, typed as the integer that it stands for."""
+    value = plain(value)
+    if isinstance(value, Expr) and not value.is_condition:
+        require_positive(value, where)
+        return value  # type: ignore[return-value]
     number = _integer(value)
     if number is None or number < 1:
         raise LayoutError(
@@ -167,6 +180,7 @@ def positive(value: Any, where: str, name: str) -> int:
     Raises:
         LayoutError: anything else.
     """
+    value = plain(value)
     number = _integer(value)
     if number is None or number < 1:
         raise LayoutError(where, f"{name} {value!r} is not a positive integer", legal="integers from 1")
@@ -179,7 +193,10 @@ def size(value: Any) -> int:
         return value.size
     if isinstance(value, tuple):
         return reduce(lambda a, b: a * size(b), value, 1)
-    number = _integer(getattr(value, "size", value))
+    found = plain(getattr(value, "size", value))
+    if isinstance(found, Expr):
+        return found  # type: ignore[return-value]
+    number = _integer(found)
     if number is None:
         raise LayoutError("size(value)", f"{value!r} has no size", legal="a layout, or a shape")
     return number
@@ -232,7 +249,7 @@ def compatible(a: Any, b: Any) -> bool:
     """
     a, b = getattr(a, "shape", a), getattr(b, "shape", b)
     if not isinstance(a, tuple):
-        return bool(a == size(b))
+        return same(a, size(b))
     return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
 
 
@@ -243,7 +260,7 @@ def _compact(shape: Shape) -> Stride:
         run = 1
         for extent in flat_tuple(shape):
             yield run
-            run *= extent
+            run = simple(run * extent)
 
     return zip_shape(shape, leaves())  # type: ignore[no-any-return]
 
@@ -255,33 +272,35 @@ _WIDE = 1 << 62
 """Extents from here on are computed with Python's integers, in object arrays."""
 
 
-def _check_range(crd: Any, extent: int, where: str, shape: Shape) -> Any:
-    """`crd` itself, proved to lie in [0, extent) when it is a number or an array of numbers."""
+def _check_range(crd: Any, extent: Any, where: str, shape: Any) -> Any:
+    """`crd` itself, proved to lie in [0, extent)."""
+    if isinstance(crd, Expr) or (isinstance(extent, Expr) and _integer(crd) is not None):
+        require((crd >= 0) & (crd < extent), where)
+        return crd
     number = _integer(crd)
     if number is not None:
         if not 0 <= number < extent:
-            raise LayoutError(
-                where,
-                f"coordinate {number} is out of range",
-                inputs={"shape": tuple_text(shape)},
-                legal=f"0..{extent - 1}",
-            )
+            raise _out_of_range(number, extent, where, shape)
         return number
-    if isinstance(crd, np.ndarray):
-        if crd.dtype.kind not in "iu":
-            raise LayoutError(where, f"an array of {crd.dtype} is no coordinate", legal="an array of integers")
-        if crd.size and (int(crd.min()) < 0 or int(crd.max()) >= extent):
-            bad = next(int(c) for c in crd.flat if not 0 <= int(c) < extent)
-            raise LayoutError(
-                where,
-                f"coordinate {bad} is out of range",
-                inputs={"shape": tuple_text(shape)},
-                legal=f"0..{extent - 1}",
-            )
-        return crd.astype(object) if extent >= _WIDE else crd.astype(np.int64, copy=False)
-    if crd is None or isinstance(crd, bool | float | str | Underscore) or not hasattr(crd, "__floordiv__"):
-        raise LayoutError(where, f"{crd!r} is no coordinate", legal="integers, integer arrays, index expressions")
-    return crd
+    if not isinstance(crd, np.ndarray) or crd.dtype.kind not in "iu":
+        given = f"an array of {crd.dtype}" if isinstance(crd, np.ndarray) else f"{crd!r}"
+        raise LayoutError(where, f"{given} is no coordinate", legal="integers, integer arrays, index expressions")
+    if isinstance(extent, Expr):
+        raise Unproved(
+            where,
+            "an array holds numbers, the extents are symbolic",
+            inputs={"shape": tuple_text(shape)},
+            legal="integer extents, or one index at a time",
+            facts={"condition": f"indices < {extent}"},
+        )
+    if crd.size and (int(crd.min()) < 0 or int(crd.max()) >= extent):
+        raise _out_of_range(next(int(c) for c in crd.flat if not 0 <= int(c) < extent), extent, where, shape)
+    return crd.astype(object) if extent >= _WIDE else crd.astype(np.int64, copy=False)
+
+
+def _out_of_range(crd: int, extent: int, where: str, shape: Any) -> LayoutError:
+    problem = f"coordinate {crd} is out of range"
+    return LayoutError(where, problem, inputs={"shape": tuple_text(shape)}, legal=f"0..{extent - 1}")
 
 
 def _dot(crd: Any, shape: Any, stride: Any, where: str) -> Any:
@@ -328,11 +347,11 @@ def _add(a: Any, b: Any) -> Any:
 
 def _scale(digit: Any, stride: Any) -> Any:
     """A digit times a stride, without overflow."""
-    if isinstance(stride, Coord) and type(digit) is not int:
-        raise LayoutError(
-            "layout(coordinate)", "coordinate strides take plain integers", legal="integers, one at a time"
-        )
     if isinstance(digit, np.ndarray):
+        if not isinstance(stride, int):
+            raise LayoutError(
+                "layout(coordinate)", f"arrays take no stride {stride}", legal="integer strides, or one index at a time"
+            )
         if not digit.size or abs(stride) * (int(digit.max()) + 1) < 1 << 57:  # 32 such terms still fit 64 bits
             narrow = digit.astype(np.int64, copy=False)
             return narrow if stride == 1 else narrow * stride
@@ -395,13 +414,15 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
         )
     strides = flat_tuple(_compact(shape) if stride is None else stride)
     for d in strides:
-        if _integer(d) is None or d < 1:
+        if isinstance(d, Expr):
+            require(d >= 1, where)
+        elif _integer(d) is None or d < 1:
             raise LayoutError(where, f"stride {d} has no quotient", legal="positive integer strides")
     if stride is None:
         idx = _check_range(idx, size(shape), where, shape)
     elif isinstance(idx, int) and idx < 0:
         raise LayoutError(where, f"index {idx} is out of range", legal="an index from 0")
-    leaves = ((idx // d) % n for n, d in zip(flat_tuple(shape), strides, strict=True))
+    leaves = (simple((idx // d) % n) for n, d in zip(flat_tuple(shape), strides, strict=True))
     return zip_shape(shape, iter(tuple(leaves)))
 
 
@@ -417,7 +438,7 @@ def crd2crd(crd: Any, shape: Any, dst_shape: Any) -> Any:
     """
     where = "crd2crd(crd, shape, dst_shape)"
     shape, dst = make_shape(shape, where), make_shape(dst_shape, where)
-    if size(shape) != size(dst):
+    if not same(size(shape), size(dst)):
         raise Incongruent(
             where,
             f"sizes {size(shape)} and {size(dst)} differ",
@@ -438,9 +459,13 @@ class CuteLayout:
         stride: the same nesting; integers of any sign, or coordinates (`E`). When one leaf is a coordinate, all
             become coordinates (0 the zero vector, k the vector k@m).
 
+    Extents and strides may be index expressions. Evaluation, sizes, coalesce, compositions, complements, divides and
+    products then prove what they rely on; the other operations need numbers.
+
     Raises:
         LayoutError: an extent that is not positive, a stride that is no integer or coordinate.
         Incongruent: shape and stride nest differently.
+        Unproved: an extent that its ranges do not prove positive.
 
     Example:
         >>> layout = CuteLayout(((2, 2), 4), ((1, 8), 2))
@@ -487,7 +512,17 @@ class CuteLayout:
         out = 1
         for n, _d in self._flat:
             out *= n
-        return out
+        return out if type(out) is int else simple(out)
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether an extent or a stride is an index expression."""
+        for n, d in self._flat:
+            if type(n) is not int:
+                return True
+            if type(d) is not int and (type(d) is not Coord or any(type(v) is not int for _axis, v in d.terms)):
+                return True
+        return False
 
     @property
     def zero(self) -> Any:
@@ -503,6 +538,7 @@ class CuteLayout:
 
         Raises:
             LayoutError: a number out of range: layouts are finite here.
+            Unproved: an index expression whose range does not prove it within its mode.
         """
         if len(crd) == 1:
             index = crd[0]
@@ -512,8 +548,8 @@ class CuteLayout:
                     for n, d in self._flat:
                         rest, digit = divmod(rest, n)
                         out = out + digit * d
-                    if not rest:
-                        return out
+                    if rest == 0:  # false, too, where the rest is an expression
+                        return out if type(out) is int else simple(out)
                 _check_range(index, self.size, "layout(index)", self.shape)
             return self._at(index)
         return self._at(crd)
@@ -527,7 +563,7 @@ class CuteLayout:
             flat = crd.reshape(-1)
             pieces = [self._at(flat[k : k + _CHUNK]) for k in range(0, flat.size, _CHUNK)]
             return np.concatenate(pieces).reshape(crd.shape)
-        return _dot(crd, self.shape, self.stride, "layout(coordinate)")
+        return simple(_dot(crd, self.shape, self.stride, "layout(coordinate)"))
 
     def __getitem__(self, mode: int) -> CuteLayout:
         """The layout of one top-level mode; a layout without tuple has the one mode 0."""
@@ -570,8 +606,9 @@ def _plain_modes(shape: Any, stride: Any) -> bool:
 def _make_stride(value: Any, where: str) -> Stride:
     if isinstance(value, tuple | list):
         return tuple(_make_stride(v, where) for v in value)
-    if isinstance(value, Coord):
-        return value
+    value = plain(value)
+    if isinstance(value, Coord) or (isinstance(value, Expr) and not value.is_condition):
+        return value  # type: ignore[return-value]
     number = _integer(value)
     if number is None:
         raise LayoutError(where, f"stride {value!r} is not an integer", legal="integers of any sign, or E(i)")

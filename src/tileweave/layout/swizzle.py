@@ -13,8 +13,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
+from tileweave.index import require
+from tileweave.layout.coord import integer
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
+from tileweave.layout.cute_symbolic import require_numbers
 from tileweave.layout.cute_value import (
     CuteLayout,
     IntTuple,
@@ -29,6 +32,7 @@ from tileweave.layout.cute_value import (
 from tileweave.layout.exact import normalize
 from tileweave.layout.f2 import MOST_BITS, F2Map
 from tileweave.layout.layout import Coord, Iter, Layout
+from tileweave.layout.symbolic import is_expr, least_and_greatest, simple
 
 __all__ = [
     "ComposedLayout",
@@ -171,20 +175,27 @@ class ComposedLayout:
     inner: CuteLayout | ComposedLayout
 
     def __post_init__(self) -> None:
-        if type(self.offset) is not int:
-            raise LayoutError("ComposedLayout(outer, offset, inner)", f"offset {self.offset!r}", legal="an integer")
+        where = "ComposedLayout(outer, offset, inner)"
+        outer: Any = self.outer
+        inner: Any = self.inner
+        if not isinstance(outer, Swizzle | CuteLayout) or not isinstance(inner, CuteLayout | ComposedLayout):
+            problem = f"{outer!r} and {inner!r} are not such parts"
+            raise LayoutError(where, problem, legal="a swizzle or a layout, and a layout, composed or not")
+        object.__setattr__(self, "offset", integer(self.offset, where, "offset"))
         if isinstance(self.inner, CuteLayout) and isinstance(self.inner.zero, Coord):
             raise LayoutError(
-                "ComposedLayout(outer, offset, inner)",
+                where,
                 "the inner layout has coordinate strides",
                 inputs={"inner": self.inner},
                 legal="integer strides",
             )
         low, high = (self.offset + bound for bound in _bounds(self.inner))
         limit = self.outer.size if isinstance(self.outer, CuteLayout) else None
-        if low < 0 or (limit is not None and high >= limit):
+        if any(map(is_expr, (low, high, limit))):
+            require((low >= 0) & (True if limit is None else high < limit), where)
+        elif low < 0 or (limit is not None and high >= limit):
             raise LayoutError(
-                "ComposedLayout(outer, offset, inner)",
+                where,
                 f"the inner values {low}..{high} leave the outer domain",
                 inputs={"outer": self.outer, "inner": self.inner},
                 legal="values from 0" if limit is None else f"values in 0..{limit - 1}",
@@ -221,7 +232,7 @@ class ComposedLayout:
         """The value at a linear index (first mode fastest) or a coordinate; with `_`, the slice that it leaves."""
         if any(map(is_free, crd)):
             return self.slice(crd[0] if len(crd) == 1 else crd)
-        return self.outer(self.offset + self.inner(*crd))
+        return simple(self.outer(self.offset + self.inner(*crd)))
 
     def slice(self, crd: Any) -> ComposedLayout:
         """The modes at which the coordinate is `_`; the fixed coordinates move into the offset."""
@@ -258,8 +269,8 @@ def _bounds(layout: CuteLayout | ComposedLayout) -> tuple[int, int]:
     """The least and the greatest value; 0 stands for the least of a composed layout, which is never negative."""
     if isinstance(layout, ComposedLayout):
         return 0, layout.cosize - 1
-    low = sum(min(0, d * (n - 1)) for n, d in layout.flat)
-    return low, sum(max(0, d * (n - 1)) for n, d in layout.flat)
+    low, high = least_and_greatest(0, 0, [d * (n - 1) for n, d in layout.flat])
+    return low, high
 
 
 # --- linear maps over F2
@@ -292,6 +303,7 @@ def f2_from_layout(layout: CuteLayout | ComposedLayout, rows: int | None = None)
     if isinstance(layout, ComposedLayout):
         return _f2_from_composed(layout, rows)
     where = "f2_from_layout(layout)"
+    require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
     columns: list[int] = []
@@ -339,6 +351,14 @@ def _check_disjoint(columns: Sequence[int], layout: object, where: str) -> None:
 
 def _f2_from_composed(layout: ComposedLayout, rows: int | None) -> F2Map:
     where = "f2_from_layout(layout)"
+    if is_expr(layout.offset) or is_expr(layout.size):
+        raise Unproved(
+            where,
+            "the offset or the extents are symbolic",
+            inputs={"layout": layout},
+            legal="integers",
+            facts={"condition": "f(x ^ y) = f(x) ^ f(y)"},
+        )
     if layout(0) != 0:
         raise no_layout(
             where,
@@ -520,6 +540,7 @@ class XorLayout:
         where = "XorLayout(shape, stride)"
         object.__setattr__(self, "shape", make_shape(self.shape, where))
         layout = CuteLayout(self.shape, self.stride)
+        require_numbers(where, layout)
         object.__setattr__(self, "stride", layout.stride)
         for n, d in layout.flat:
             if _log2(n) is None or isinstance(d, Coord) or d < 0:
