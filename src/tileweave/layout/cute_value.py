@@ -7,7 +7,7 @@ Where an integer is written, an index expression may stand: what depends on it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final, Union
@@ -450,7 +450,7 @@ def crd2crd(crd: Any, shape: Any, dst_shape: Any) -> Any:
 # --- the layout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class CuteLayout:
     """A layout ``shape:stride``: coordinate ``c`` goes to ``sum(c_i * d_i)``; linear indices run first mode fastest.
 
@@ -479,13 +479,20 @@ class CuteLayout:
     stride: Stride
     _flat: tuple[Pair, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if _plain_modes(self.shape, self.stride):
-            _set(self, "_flat", tuple(zip(self.shape, self.stride, strict=True)))  # type: ignore[arg-type]
+    def __init__(self, shape: Any, stride: Any) -> None:
+        if (
+            type(shape) is type(stride) is tuple
+            and len(shape) == len(stride)
+            and {*map(type, shape), *map(type, stride)} == _PLAIN
+            and min(shape) > 0
+        ):  # flat tuples of plain integers, sound as they stand: the common case, decided quickly
+            _set_shape(self, shape)
+            _set_stride(self, stride)
+            _set_flat(self, tuple(zip(shape, stride, strict=True)))
             return
         where = "CuteLayout(shape, stride)"
-        shape = make_shape(self.shape, where)
-        stride = _make_stride(self.stride, where)
+        shape = make_shape(shape, where)
+        stride = _make_stride(stride, where)
         if not congruent(shape, stride):
             raise Incongruent(
                 where,
@@ -497,9 +504,9 @@ class CuteLayout:
         if any(isinstance(d, Coord) for d in strides):
             strides = tuple(map(Coord.of, strides))
             stride = zip_shape(shape, iter(strides))
-        _set(self, "shape", shape)
-        _set(self, "stride", stride)
-        _set(self, "_flat", tuple(zip(flat_tuple(shape), strides, strict=True)))
+        _set_shape(self, shape)
+        _set_stride(self, stride)
+        _set_flat(self, tuple(zip(flat_tuple(shape), strides, strict=True)))
 
     @property
     def flat(self) -> tuple[Pair, ...]:
@@ -593,16 +600,6 @@ class CuteLayout:
         return svg(self)
 
 
-def _plain_modes(shape: Any, stride: Any) -> bool:
-    """Whether these are flat tuples of plain integers, sound as they stand: the common case, decided quickly."""
-    if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
-        return False
-    for n in shape:
-        if type(n) is not int or n < 1:
-            return False
-    return all(type(d) is int for d in stride)
-
-
 def _make_stride(value: Any, where: str) -> Stride:
     if isinstance(value, tuple | list):
         return tuple(_make_stride(v, where) for v in value)
@@ -617,17 +614,21 @@ def _make_stride(value: Any, where: str) -> Stride:
 
 def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) -> CuteLayout:
     """A layout from parts that are known to be sound: no checks, for results of the algebra."""
-    self = object.__new__(CuteLayout)
-    _set(self, "shape", shape)
-    _set(self, "stride", stride)
+    self = _new(CuteLayout)
+    _set_shape(self, shape)
+    _set_stride(self, stride)
     if flat is None:
         nested = type(shape) is tuple
         flat = tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True)) if nested else ((shape, stride),)
-    _set(self, "_flat", flat)
+    _set_flat(self, flat)
     return self
 
 
-_set: Callable[[Any, str, Any], None] = object.__setattr__
+_PLAIN = {int}
+_new = object.__new__
+_set_shape = CuteLayout.__dict__["shape"].__set__  # the slots themselves: assignment is closed
+_set_stride = CuteLayout.__dict__["stride"].__set__
+_set_flat = CuteLayout.__dict__["_flat"].__set__
 
 
 def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
