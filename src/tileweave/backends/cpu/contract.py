@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.elements import Element, convert
 from tileweave.backends.cpu.gett import Cut, cut
 from tileweave.backends.cpu.ir import Function, Module, Value
@@ -15,7 +16,7 @@ from tileweave.backends.cpu.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
 from tileweave.backends.cpu.plan import Op
 from tileweave.backends.cpu.settings import DEFAULT, Settings
-from tileweave.backends.cpu.sides import emit_lane_table, emit_pack, emit_segment_table
+from tileweave.backends.cpu.sides import LANE_BYTES, emit_lane_table, emit_pack, emit_segment_table
 from tileweave.backends.cpu.target import Target
 
 __all__ = ["Workspace", "emit_contraction"]
@@ -316,6 +317,7 @@ class _Emitter:
             table = f.at(row_tables, f.mul(local, where.row_table))
             if c.direct_rows:
                 r = r_source
+                self.ask_rows(f, r_source, row_tables, f.min(f.add(local, 1), f.sub(f.sub("%r1", "%r0"), 1)))
             elif c.shared:
                 r = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
             else:
@@ -347,6 +349,22 @@ class _Emitter:
             self.module.declare("llvm.x86.sse.sfence", "void {}()")
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
+
+    def ask_rows(self, f: Function, source: str, tables: str, local: Value) -> None:
+        """The lines of a row panel that is read where it lies, while the one before is computed."""
+        c = self.cut
+        rows, width = c.rows, c.rows.element.width_bytes
+        large = rows.total * c.contracted.total * width > self.target.l2_bytes
+        if not large or c.contracted.tabled or not c.contracted.dense(0, width):
+            return
+        table = f.at(tables, f.mul(local, self.layout.row_table))
+
+        def row(index: Value, _: list[str]) -> None:
+            line = f.at(source, f.load("i64", f.at(table, f.mul(index, LANE_BYTES)), 8))
+            for begin in range(0, c.kc * width, 64):
+                vectors.prefetch(f, f.at(line, begin))
+
+        f.loop(0, rows.width, row)
 
     def pack_columns(self, f: Function, packed: str, tables: str, source: str, k: tuple[str, Value, Value]) -> None:
         """A chunk's column panels, in the order in which the operand lies in memory."""
