@@ -6,6 +6,7 @@ from tileweave.teir.document import from_json, schema, to_json
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
 from tileweave.teir.emit import emit_contraction
 from tileweave.teir.emit_elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
+from tileweave.teir.follow import fuse_epilogue, fuse_prologue
 from tileweave.teir.interpret import interpret, tile_address
 from tileweave.teir.lower import Explanation, eligibility, explain
 from tileweave.teir.move import hoist, pack, sink
@@ -30,6 +31,7 @@ from tileweave.teir.program import (
 from tileweave.teir.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
 from tileweave.teir.terms import Operand
 from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
+from tileweave.teir.trees import merge, split_tree
 from tileweave.teir.verify import Problem, Rule, problems, verify
 
 __all__ = [
@@ -73,8 +75,11 @@ __all__ = [
     "explain",
     "from_json",
     "fuse",
+    "fuse_epilogue",
+    "fuse_prologue",
     "hoist",
     "interpret",
+    "merge",
     "numpy_dtype",
     "operands_of",
     "operation",
@@ -91,6 +96,7 @@ __all__ = [
     "sequentialize",
     "sink",
     "split",
+    "split_tree",
     "tile_address",
     "to_json",
     "uninitialised",
