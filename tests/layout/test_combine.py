@@ -595,6 +595,41 @@ def test_inverses_undo_the_layout(cases):
     assert lefts > cases // 10
 
 
+@MANY
+def test_the_right_inverse_is_the_longest(cases):
+    rng = Random(15)
+    reached = shorter = 0
+    while reached < cases:
+        layout = random_layout(rng, rank=4, extent=4)
+        layout = Layout(layout.shard, (), -layout.bounds()[0])
+        mine = values(layout)
+        held = {}
+        for x, y in enumerate(mine):
+            held.setdefault(y, []).append(x)
+        end = next(k for k in range(len(mine) + 1) if k not in held)
+        found = right_inverse(layout)
+        assert [mine[x] for x in values(found)] == list(range(found.size))
+        choices = [prod(len(held[k]) for k in range(n)) for n in range(end + 1)]
+        if choices[end] > 500 or end < 3:
+            continue
+        reached += 1
+        shorter += found.size < end
+        for n in range(found.size + 1, end + 1):
+            assert not any(is_layout(list(indices)) for indices in every(*(held[k] for k in range(n))))
+    assert shorter > cases // 100
+
+
+def test_right_inverses_that_run_along_no_single_iter():
+    across = strided((3, 4), (2, 1))  # the value 4 is twice 2, not 4 times 1
+    assert right_inverse(across) == strided((2, 4), (8, 1))
+    assert values(across) == [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7]
+    wide = strided((1 << 30, 1 << 30), (1 << 29, 1))  # beyond 2**59 nobody has looked
+    with pytest.raises(Undecided) as caught:
+        right_inverse(wide)
+    assert caught.value.facts["bound"]
+    assert right_inverse(strided((1 << 30, 2, 1 << 30), (1, 0, 1 << 30))).size == 1 << 60
+
+
 def _brute_left_inverse(mine):
     """Whether a layout takes value y back to its index: every shape of up to three digits, small strides."""
     if len(set(mine)) < len(mine):

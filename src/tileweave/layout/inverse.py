@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, count, takewhile
-from math import isqrt, lcm
+from itertools import product as every
+from math import isqrt, lcm, prod
 
 import numpy as np
 
@@ -39,7 +40,10 @@ VALUES = 1 << 12
 """The greatest value up to which `left_inverse` searches where strides do not nest."""
 
 WORK = 1 << 20
-"""The most entries of linear systems that one such search looks at."""
+"""The most entries of linear systems, or values, that one such search looks at."""
+
+POINTS = 1 << 14
+"""The most indices that `right_inverse` lists where strides overlap."""
 
 
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
@@ -139,12 +143,15 @@ def _no_complement(layout: Layout, size: int) -> Witness:
 
 
 def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
-    """R with ``layout(R(i)) = i`` for i in [0, R.size), the longest whose every iter runs along one iter of the layout.
+    """The longest layout R with ``layout(R(k)) = k`` for every k in [0, R.size); its values are linear indices, on ``m``.
 
-    An iter may be used in part. R maps to the layout's linear index, on the axis ``m``.
+    Of the layouts of that length, one whose iters run along single iters of the layout is preferred. If every stride
+    exceeds what the faster ones reach, the answer is read off at any size; else the values that have several indices
+    leave a choice, which a bounded search settles.
 
     Raises:
-        NoLayout: the layout's least value is not 0, so not even one i is reached.
+        NoLayout: the layout's least value is not 0, so not even one k is reached.
+        Undecided: the strides overlap, no R reaches every value that could be, and the search passed its bound.
 
     Example:
         >>> print(right_inverse(Layout(((4, 1), (8, 4)))))
@@ -152,12 +159,29 @@ def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
         >>> print(right_inverse(Layout(((4, 2), (3, 1)))))
         (4:3@m, 2:1@m)
 
-    Source: CuTe's right_inverse, for any signs and with iters used in part (own).
+    Source: CuTe's right_inverse, with the length as the definition (own decision).
     """
     where = "right_inverse(layout)"
     rows, low, base = _flat_rows(layout, axis, where)
     if low:
         raise refuse(where, Witness((base,), (low,), "this is the least value, and it is not 0"), {"layout": layout})
+    end = (
+        1  # the least value that no index has: up to there every stride is at most one more than the faster ones reach
+    )
+    for stride, extent, _ in rows:
+        if stride > end:
+            break
+        end += (extent - 1) * stride
+    iters = _along_single_iters(rows)
+    if prod(it.extent for it in iters) < end:
+        near = [row for row in rows if row[0] < end]
+        found = _search_right(near, end, iters, {"layout": layout})
+        iters, base = (found[0], base + found[1]) if found else (iters, base)
+    return layout_of(merge_shard(iters), (), Coord.of(base))
+
+
+def _along_single_iters(rows: list[tuple[int, int, int]]) -> list[Iter]:
+    """The longest chain of strides 1 | s | .. within the reach of one another, slowest first."""
     best: list[tuple[int, list[int]]] = []
     for k, (stride, extent, _) in enumerate(rows):
         trails: list[list[int]] = [[]] if stride == 1 else []
@@ -171,7 +195,60 @@ def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     for here, above in zip(trail, [*trail[1:], None], strict=False):  # the last has none above
         stride, extent, weight = rows[here]
         iters.append(iter_of(extent if above is None else rows[above][0] // stride, Coord.of(weight)))
-    return layout_of(merge_shard(reversed(iters)), (), Coord.of(base))
+    return iters[::-1]
+
+
+def _search_right(
+    rows: list[tuple[int, int, int]], end: int, known: list[Iter], inputs: Mapping[str, object]
+) -> tuple[list[Iter], int] | None:
+    """Iters and offset of the longest R, if it is longer than the one that is known.
+
+    R is built level by level. At level p it is known below p; any index whose value is p gives the next stride, which
+    repeats as long as the values go on. Extents are primes: a longer iter is several of them.
+    """
+    where = "right_inverse(layout)"
+    if prod(e for _, e, _ in rows) > POINTS:
+        raise Undecided(
+            where,
+            f"strides overlap, and {prod(e for _, e, _ in rows)} indices would have to be compared",
+            inputs=inputs,
+            legal="strides beyond the reach of the faster ones",
+            facts={"bound": POINTS},
+        )
+    held: dict[int, list[int]] = {}
+    value: dict[int, int] = {}
+    for digits in every(*(range(e) for _, e, _ in rows)):
+        y = sum(d * s for d, (s, _, _) in zip(digits, rows, strict=True))
+        x = sum(d * w for d, (_, _, w) in zip(digits, rows, strict=True))
+        value[x] = y
+        if y < end:
+            held.setdefault(y, []).append(x)
+    longest = prod(it.extent for it in known)
+    best: tuple[list[Iter], int] | None = None
+    stack: list[tuple[list[int], list[Iter]]] = [([x], []) for x in reversed(held[0])]
+    steps = 0
+    while stack and longest < end:
+        below, iters = stack.pop()
+        p = len(below)
+        if p > longest:
+            longest, best = p, (iters, below[0])
+        if 2 * p > end or end - end % p <= longest:
+            continue
+        for x in held[p]:
+            stride = x - below[0]
+            grown = list(below)
+            while len(grown) + p <= end:
+                after = [y + stride for y in grown[-p:]]
+                steps += p
+                if any(value.get(y) != len(grown) + k for k, y in enumerate(after)):
+                    break
+                grown += after
+                times = len(grown) // p
+                if all(times % q for q in range(2, isqrt(times) + 1)):
+                    stack.append((list(grown), [iter_of(times, Coord.of(stride)), *iters]))
+            if steps > WORK:
+                raise Undecided(where, f"the search passed {WORK} values", inputs=inputs, facts={"bound": WORK})
+    return best
 
 
 def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
