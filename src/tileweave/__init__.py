@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         where,
     )
     from tileweave.graph.grad import grad
+    from tileweave.lower import contract
     from tileweave.planner import Machines, Plan
     from tileweave.planner.machines import machines
     from tileweave.runtime.api import plan, run, sink, source
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "tileweave.errors": ["TileweaveError"],
+    "tileweave.lower": ["contract"],
     "tileweave.planner": ["Machines", "Plan", "machines"],
     "tileweave.runtime.api": ["plan", "run", "sink", "source"],
     "tileweave.graph": [
@@ -99,6 +101,7 @@ __all__ = [
     "broadcast_to",
     "cast",
     "concat",
+    "contract",
     "einsum",
     "exp",
     "grad",

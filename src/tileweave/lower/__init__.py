@@ -5,6 +5,7 @@ definition behind the same call, and `describe` names which. Empty operands are 
 TEIR only see positive extents.
 """
 
+from tileweave.lower.contract import Contraction, contract
 from tileweave.lower.execute import copy, describe, execute
 
-__all__ = ["copy", "describe", "execute"]
+__all__ = ["Contraction", "contract", "copy", "describe", "execute"]

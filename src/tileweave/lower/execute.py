@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from tileweave.backends.cpu import Kernel, compile
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.monoids import MONOIDS
@@ -20,7 +21,7 @@ from tileweave.layout import Layout, strided
 from tileweave.space import Box
 from tileweave.teir import Operand, Program, dtype_name, emit_contraction, emit_copy, emit_relu
 
-__all__ = ["copy", "describe", "execute", "operand"]
+__all__ = ["compiled", "copy", "describe", "execute", "operand"]
 
 Array = np.ndarray[Any, Any]
 _CONTRACTIONS = ("einsum", "matmul", "linear")
@@ -47,7 +48,7 @@ def describe(operation: Operation, stage: str) -> str:
 
 
 def execute(
-    operation: Operation, stage: str, index: Box, inputs: Mapping[str, Array], *, threads: int = 1
+    operation: Operation, stage: str, index: Box, inputs: Mapping[str, Array], *, threads: int | None = 1
 ) -> dict[str, Array]:
     """The outputs of one shard.
 
@@ -57,7 +58,7 @@ def execute(
         index: the block of the index; for ``combine`` the index points of the output block.
         inputs: the blocks by input name, any strides, never written. For ``combine`` the partial
             results are ``partial0, partial1, ..`` beside the inputs that the operator applies last.
-        threads: that the kernel may use.
+        threads: that the kernel may use; None: all processors.
 
     Returns:
         New arrays by output name.
@@ -141,27 +142,37 @@ def _is_permutation(operation: Operation) -> bool:
     return "," not in left and sorted(left) == sorted(out)
 
 
-Kernel = Callable[..., None]
 _KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
 KEEP_KERNELS = 1024
 _LOCK = threading.Lock()
 
 
-def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int) -> None:
+def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int | None) -> None:
     arrays = {name: _regular(array) for name, array in inputs.items()}
+    first, late = list(arrays.values())[:2], list(arrays.values())[2:]
+    _kernel(operation, arrays, out, threads)(*first, out, *late)
+
+
+def compiled(operation: Operation, arrays: Sequence[Array], out: Array, threads: int | None) -> Kernel | None:
+    """The kernel of a whole operation for operands and an output of these strides; None where NumPy computes it."""
+    regular = all(_regular(array) is array for array in (*arrays, out))
+    if not regular or not describe(operation, "block").startswith("teir"):
+        return None
+    names = [name for name, _ in operation.inputs]
+    return _kernel(operation, dict(zip(names, arrays, strict=True)), out, threads)
+
+
+def _kernel(operation: Operation, arrays: Mapping[str, Array], out: Array, threads: int | None) -> Kernel:
     equation = dict(operation.parameters).get("equation", "")
     key = (
         operation.operator,
         equation,
         threads,
         out.dtype,
+        out.strides,
         *((name, array.shape, array.strides) for name, array in arrays.items()),
     )
-    kernel = _KERNELS.get(key)
-    if kernel is None:
-        kernel = _kept(key, _program(operation, arrays, out), threads)
-    first, late = list(arrays.values())[:2], list(arrays.values())[2:]
-    kernel(*first, out, *late)
+    return _KERNELS.get(key) or _kept(key, _program(operation, arrays, out), threads)
 
 
 def _program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
@@ -179,7 +190,7 @@ def _program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> P
     return emit_contraction(equation, values, made, init="zero", name=operation.operator)
 
 
-def _kept(key: Any, program: Program, threads: int) -> Kernel:
+def _kept(key: Any, program: Program, threads: int | None) -> Kernel:
     """The program's kernel, kept for the next call with the same key."""
     kernel = _compiled(program, threads)
     _KERNELS[key] = kernel
@@ -188,13 +199,11 @@ def _kept(key: Any, program: Program, threads: int) -> Kernel:
     return kernel
 
 
-def _compiled(program: Program, threads: int) -> Kernel:
+def _compiled(program: Program, threads: int | None) -> Kernel:
     """A callable of the program's tensors in order."""
-    from tileweave.backends import cpu  # LLVM is loaded with the first kernel, not with the package
-
     with _LOCK:
         try:
-            return cpu.compile(program, threads=threads)
+            return compile(program, threads=threads)
         except BackendError:
             raise
         except Exception as error:

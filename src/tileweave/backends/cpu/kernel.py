@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.jit import Code, compile_ir
-from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program
+from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target import Target, host
@@ -48,7 +50,7 @@ class Kernel:
         self.source = nest.source
         self.from_cache = code.from_cache
         self._plan = plan
-        self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.addresses["entry"])
+        self._entry, self._entry_objects = (ctypes.CFUNCTYPE(None, ctypes.c_void_p)(a) for a in code.addresses.values())
         self._extents = reached(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         written = _written(program)
@@ -61,12 +63,19 @@ class Kernel:
         indices = range(len(self._specs))
         self._pairs = [(j, k) for k in indices for j in range(k) if self._wanted[j][2] or self._wanted[k][2]]
         self._idle: list[Block] = []
-        self._words = struct.Struct(f"={ENV_WORDS + len(program.tensors)}q")
-        self._scratch, scratch_bytes = _scratch_offsets(program, self._extents, _rounded(self._words.size))
+        self._head = struct.Struct(f"={ENV_WORDS}q")
+        self._bases = struct.Struct(f"={len(program.tensors)}q")
+        self._objects = struct.Struct(f"={len(self._specs)}q")
+        self._objects_at = self._head.size + self._bases.size
+        words = self._objects_at + self._objects.size
+        self._scratch, scratch_bytes = _scratch_offsets(program, self._extents, _rounded(words))
         self._shared_at = scratch_bytes
         self._thread_at = _rounded(scratch_bytes + nest.shared_bytes)
         self._thread_bytes = _rounded(nest.thread_bytes)
         self._block_bytes = self._thread_at + self._thread_bytes * threads
+        self.run_on = self._direct()
+        """For callers that have checked: see `_direct`."""
+        _LIVE.add(self)
 
     def __call__(self, *arrays: Array) -> None:
         """Run on arrays in the order of the program's tensors, scratch left out.
@@ -89,9 +98,9 @@ class Kernel:
         The arrays are kept alive. Calls of the result must not overlap in time.
         """
         addresses = self._check(arrays)
-        block = arena.take(self._block_bytes)
-        address = self._environment(addresses, block)
-        entry = self._entry
+        block = self._begin()
+        self._point(block, addresses)
+        entry, address = self._entry, block.address
         kept = (arrays, block)
 
         def call(_kept: object = kept) -> None:
@@ -108,39 +117,69 @@ class Kernel:
 
     # ---- the call -----------------------------------------------------------------------------------------------
 
-    def _run(self, addresses: list[int]) -> None:
-        try:
-            block = self._idle.pop()  # two calls at once never hold the same memory
-        except IndexError:
-            block = arena.take(self._block_bytes)
-        try:
-            self._entry(self._environment(addresses, block))
-        finally:
-            if block.size <= _SMALL_BLOCK and len(self._idle) < 4:
-                self._idle.append(block)
-            else:
-                arena.give(block)
+    def _direct(self) -> Callable[..., None]:
+        """Run on arrays whose type, shape and strides the caller knows to fit: nothing is checked.
 
-    def _environment(self, addresses: Sequence[int], block: Block) -> int:
-        """Write the environment at the start of the call's memory; its address."""
-        memory, shared = block.address, pool(self.threads)
-        tensors: Sequence[int] = addresses
-        if self._scratch:
-            bases = iter(addresses)
-            specs = self.program.tensors
-            tensors = [memory + self._scratch[s.name] if s.role == "scratch" else next(bases) for s in specs]
-        self._words.pack_into(
+        They must be of the class ndarray itself, in the order of `__call__`. One flat function: it is the whole
+        overhead of a small call.
+        """
+        if address_of is _interface_address:
+            return lambda *arrays: self._run([address_of(array) for array in arrays])
+        take, give, pack, at = self._idle.pop, self._give, self._objects.pack_into, self._objects_at
+        entry, begin = self._entry_objects, self._begin
+
+        def run_on(*arrays: Array) -> None:
+            try:
+                block = take()  # two calls at once never hold the same memory
+            except IndexError:
+                block = begin()
+            pack(block.memory, at, *map(id, arrays))
+            entry(block.address)
+            give(block)  # an interrupt before this loses the block, and nothing else
+
+        return run_on
+
+    def _run(self, addresses: Sequence[int]) -> None:
+        try:
+            block = self._idle.pop()
+        except IndexError:
+            block = self._begin()
+        self._point(block, addresses)
+        self._entry(block.address)
+        self._give(block)
+
+    def _give(self, block: Block) -> None:
+        if block.size <= _SMALL_BLOCK and len(self._idle) < 4:
+            self._idle.append(block)
+        else:
+            arena.give(block)
+
+    def _begin(self) -> Block:
+        """Memory of a call, with what does not change between calls at its start."""
+        block, threads = arena.take(self._block_bytes), pool(self.threads)
+        memory = block.address
+        self._head.pack_into(
             block.memory,
             0,
-            shared.address,
-            shared.run,
+            threads.address,
+            threads.run,
             memory + self._shared_at,
             self.threads,
             memory + self._thread_at,
             self._thread_bytes,
-            *tensors,
         )
-        return memory
+        self._point(block, [0] * len(self._specs))
+        return block
+
+    def _point(self, block: Block, addresses: Sequence[int]) -> None:
+        """Write the tensors' addresses behind the head."""
+        if self._scratch:
+            bases = iter(addresses)
+            addresses = [
+                block.address + self._scratch[spec.name] if spec.role == "scratch" else next(bases)
+                for spec in self.program.tensors
+            ]
+        self._bases.pack_into(block.memory, self._head.size, *addresses)
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
@@ -197,7 +236,6 @@ class Kernel:
 
 _SMALL_BLOCK = 1 << 16
 """Working memory up to this size stays with its kernel between calls."""
-_POINTER_AT = 2 * ctypes.sizeof(ctypes.c_void_p)
 
 
 def _interface_address(array: Array) -> int:
@@ -207,7 +245,7 @@ def _interface_address(array: Array) -> int:
 
 def _field_address(array: Array) -> int:
     # ndarray's C struct begins with the object's head, then the pointer to the data
-    return _POINTER.from_address(id(array) + _POINTER_AT).value or 0
+    return _POINTER.from_address(id(array) + OBJECT_DATA).value or 0
 
 
 _POINTER = ctypes.c_ssize_t
@@ -215,7 +253,7 @@ _POINTER = ctypes.c_ssize_t
 
 def _fast_address() -> Callable[[Array], int]:
     """The quick way where this interpreter lays objects out as expected, else the documented way."""
-    if sys.implementation.name != "cpython" or object.__basicsize__ != _POINTER_AT:
+    if sys.implementation.name != "cpython" or object.__basicsize__ != OBJECT_DATA:
         return _interface_address
     samples = [np.arange(5), np.zeros((3, 4), "f4")[1:, ::-1], np.empty(0, "i1")]
     right = all(_field_address(sample) == _interface_address(sample) for sample in samples)
@@ -384,7 +422,7 @@ def compile(
     verify(program)
     steps = make_plan(program, merge=merge)
     nest = emit_program(program, steps, target, threads, settings)
-    code = compile_ir(nest.source, ("entry",), target, disk=cache)
+    code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
     kernel = Kernel(program, nest, code, "\n".join((describe(steps, program), *nest.notes)), threads, target)
     if cache:
         with _LOCK:
@@ -392,6 +430,18 @@ def compile(
             while len(_KERNELS) > _KERNELS_KEPT:
                 _KERNELS.popitem(last=False)
     return kernel
+
+
+_LIVE: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for kernel in list(_LIVE):
+        kernel._idle.clear()  # they name the pool of the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def forget() -> None:

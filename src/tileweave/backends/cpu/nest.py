@@ -4,6 +4,7 @@ Every operation's function has the form ``(env, thread, operands..)``, contracti
 array of 64-bit words that the caller fills::
 
     0 pool   8 run   16 shared memory   24 threads   32 memory of thread 0   40 bytes per thread   48.. operands
+    then, for ``entry_objects`` only: the array object of each operand that is not scratch
 
 Parallel loops that are directly nested are flattened into one range, cut into tasks, and run by the pool. Inside a
 parallel region everything is sequential.
@@ -11,6 +12,7 @@ parallel region everything is sequential.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 
 from tileweave.backends.cpu.contract import Workspace, emit_contraction
@@ -24,10 +26,12 @@ from tileweave.backends.cpu.target import Target
 from tileweave.errors import BackendError
 from tileweave.teir.program import First, Guard, Id, Program
 
-__all__ = ["ENV_WORDS", "Nest", "emit_program"]
+__all__ = ["ENV_WORDS", "OBJECT_DATA", "Nest", "emit_program"]
 
 ENV_WORDS = 6
 """Words of the environment before the operands' addresses."""
+OBJECT_DATA = 2 * struct.calcsize("P")
+"""Where an array object of CPython keeps the pointer to its data: after the reference count and the type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,8 @@ class Nest:
     """A finished module.
 
     Args:
-        source: its IR; the public function is ``entry(env)``.
+        source: its IR; the public functions are ``entry(env)``, and ``entry_objects(env)``, which first takes the
+            operands' addresses from their array objects.
         shared_bytes: working memory shared by all threads.
         thread_bytes: working memory of each thread.
         notes: how each contraction is computed, one line each.
@@ -56,8 +61,21 @@ def emit_program(
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
     emitter.steps(_Place(f, bases, {}, False, "0"), steps)
     f.ret()
+    _emit_objects(emitter.module, program)
     memory = emitter.memory
     return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, tuple(emitter.notes))
+
+
+def _emit_objects(module: Module, program: Program) -> None:
+    f = Function(module, "entry_objects", [("ptr", "env")], public=True)
+    at = 8 * (ENV_WORDS + len(program.tensors))
+    for k, spec in enumerate(program.tensors):
+        if spec.role != "scratch":
+            data = f.load("ptr", f.at(f.load("ptr", f.at("%env", at), 8), OBJECT_DATA), 8)
+            f.store("ptr", data, f.at("%env", 8 * (ENV_WORDS + k)), 8)
+            at += 8
+    f.call("entry", "ptr %env")
+    f.ret()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,146 @@
+"""Einsums of arrays at once, judged by NumPy's."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
+from tileweave.lower import Contraction, contract
+
+EQUATIONS = [
+    ("ij,jk->ik", [(5, 7), (7, 3)]),
+    ("ij,jk", [(5, 7), (7, 3)]),
+    ("ij,kj->ki", [(5, 7), (3, 7)]),
+    ("...ij,...jk->...ik", [(2, 1, 4, 3), (6, 3, 5)]),
+    ("ij->ji", [(5, 7)]),
+    ("ij->", [(5, 7)]),
+    ("ii->i", [(6, 6)]),
+    ("ii", [(6, 6)]),
+    ("i,i->", [(9,), (9,)]),
+    ("i,j->ij", [(4,), (5,)]),
+    (",ij->ij", [(), (4, 5)]),
+    ("ij,k->i", [(4, 5), (3,)]),
+    ("ab,bc,cd,de->ae", [(4, 5), (5, 6), (6, 3), (3, 2)]),
+    ("trus,pqtu->pqrs", [(3, 4, 5, 6), (2, 3, 3, 5)]),
+    ("ij,jk->ik", [(0, 7), (7, 3)]),
+    ("ij,jk->ik", [(5, 0), (0, 3)]),
+]
+
+
+@pytest.mark.parametrize("equation,shapes", EQUATIONS, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize("dtype", ["int64", "float32", "int8"])
+def test_is_the_einsum(equation: str, shapes: list[tuple[int, ...]], dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, shape).astype(dtype) for shape in shapes]
+    wanted = np.einsum(equation, *arrays)
+    for _ in range(2):  # the second call takes the short way
+        got = contract(equation, *arrays)
+        assert got.dtype == wanted.dtype and got.shape == wanted.shape
+        assert np.array_equal(got, wanted)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_any_strides(data: st.DataObject) -> None:
+    def array(shape: tuple[int, int]) -> np.ndarray:
+        steps = [data.draw(st.sampled_from([1, 2, -1, -3])) for _ in shape]
+        whole = np.arange(-40, -40 + np.prod([n * abs(s) for n, s in zip(shape, steps, strict=True)]), dtype="int64")
+        made = whole.reshape([n * abs(s) for n, s in zip(shape, steps, strict=True)])
+        made = made[tuple(slice(None, None, s) for s in steps)]
+        return made if data.draw(st.booleans()) else np.asfortranarray(made)
+
+    i, j, k = (data.draw(st.integers(1, 9)) for _ in range(3))
+    a, b = array((i, j)), array((j, k))
+    out = array((i, k)).copy(order=data.draw(st.sampled_from("CF")))
+    assert np.array_equal(contract("ij,jk->ik", a, b), a @ b)
+    assert contract("ij,jk->ik", a, b, out=out) is out
+    assert np.array_equal(out, a @ b)
+
+
+def test_kinds_of_operands() -> None:
+    a = np.arange(6.0).reshape(2, 3)
+    assert np.array_equal(contract("ij,kj->ik", a.tolist(), a), a @ a.T)
+    swapped = a.astype(">f8")
+    assert np.array_equal(contract("ij,kj->ik", swapped, swapped), a @ a.T)
+    odd = np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view("f8").reshape(2, 3)  # not aligned
+    for _ in range(2):
+        assert np.array_equal(contract("ij,kj->ik", odd, a), a @ a.T)
+    overlapping = np.lib.stride_tricks.sliding_window_view(np.arange(8.0), 3)
+    assert np.array_equal(contract("ij,kj->ik", overlapping, a), overlapping @ a.T)
+    assert contract("ij,kj->ik", a.astype("f2"), a.astype("f2")).dtype == np.float16
+    assert contract("ij,kj->ik", a.astype("f4"), a).dtype == np.float64
+
+    class Special(np.ndarray):
+        pass
+
+    assert type(contract("ij,kj->ik", a.view(Special), a)) is np.ndarray
+
+
+def test_an_output() -> None:
+    a = np.arange(6.0).reshape(2, 3)
+    frame = np.zeros((4, 6))
+    contract("ij,kj->ik", a, a, out=frame[::2, ::3])
+    assert np.array_equal(frame[::2, ::3], a @ a.T)
+    assert frame.sum() == (a @ a.T).sum()
+    total = np.zeros(())
+    contract("ij,jk,k->", a, a.T, np.ones(2), out=total)
+    assert total == (a @ a.T).sum()
+
+
+def test_made_ready() -> None:
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    product = Contraction("ij,jk->ik", a, b)
+    assert np.array_equal(product(a + 1, b), (a + 1) @ b)
+    out = np.empty((2, 4))
+    again = product.prepare(a, b, out=out)
+    a += 1
+    again()
+    assert np.array_equal(out, a @ b)
+    assert "Contraction" in product.explain()
+    path = Contraction("ij,jk,kl->il", a, b, b.T)
+    assert np.allclose(path(a, b, b.T), a @ b @ b.T)
+    path.prepare(a, b, b.T, out=(wide := np.empty((2, 3))))()
+    assert np.allclose(wide, a @ b @ b.T)
+    assert path.explain().count("einsum") == 2
+
+
+def test_refusals() -> None:
+    a, b = np.ones((2, 3)), np.ones((3, 4))
+    with pytest.raises(GraphError, match="index 'j' has extent 3 and 2"):
+        contract("ij,jk->ik", a, a)
+    with pytest.raises(GraphError, match="the equation does not fit"):
+        contract("ij,jk->ik", a)
+    with pytest.raises(GraphError, match="out does not fit"):
+        contract("ij,jk->ik", a, b, out=np.empty((2, 5)))
+    with pytest.raises(GraphError, match="out does not fit"):
+        contract("ij,jk->ik", a, b, out=np.empty((2, 4), "f4"))
+    square = np.ones((3, 3))
+    with pytest.raises(BackendError, match="share memory"):
+        contract("ij,jk->ik", square, square, out=square)
+    with pytest.raises(LayoutError, match=r"elements of the output .* share memory"):
+        contract("ij,jk->ik", square, square, out=np.broadcast_to(0.0, (3, 3)))
+    fixed = np.empty((3, 3))
+    fixed.flags.writeable = False
+    with pytest.raises(BackendError, match="read-only"):
+        contract("ij,jk->ik", square, square, out=fixed)
+    with pytest.raises(GraphError, match="made for other operands"):
+        Contraction("ij,jk->ik", a, b)(a, b.astype("f4"))
+    with pytest.raises(TileweaveError):
+        contract("ij,jk->ik", a, "words")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_fork() -> None:
+    a = np.ones((300, 300))
+    wanted = contract("ij,jk->ik", a, a, threads=2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(contract("ij,jk->ik", a, a, threads=2), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
