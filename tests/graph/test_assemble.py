@@ -163,7 +163,7 @@ def test_wrong_assemblies_break_a_rule():
         bad = tw.Selector(node.kind, node.inputs, tw.TensorType(wide, x.dtype), node.parameters)
         with pytest.raises(VerifyError) as caught:
             tw.verify(tw.Graph.of(tw.Tensor(bad)))
-        assert caught.value.rule == "selector.inside"
+        assert caught.value.rule == "selector.parameters-fit"
 
 
 def test_every_assembly_is_a_selector_and_names_are_taken_once():

@@ -115,7 +115,12 @@ def test_partial_results_must_be_whole_and_of_the_right_monoid():
 
 
 def test_sinks_correspond():
-    assert wrong(tw.Graph.of(ADD, ADD)).rule == "sinks"
+    many = wrong(tw.Graph.of(ADD, ADD))
+    assert many.rule == "sinks" and str(many).splitlines() == [
+        "check_sharding(sharded, whole) [sinks]: 2 sinks stand for 1",
+        "  sharded  <Sink float64[20, 2] -> memory>, <Sink float64[20, 2] -> memory>",
+        "  whole    <Sink float64[20, 2] -> memory>",
+    ]
     assert wrong(tw.Graph.of(tw.Sink(ADD, tw.FileTarget("a.npy", "npy")))).rule == "sinks"
     assert wrong(tw.Graph.of(ADD[:5])).rule == "sinks"
 

@@ -8,14 +8,14 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from tileweave.cli.program import execute
-from tileweave.errors import GraphError, StorageError, TileweaveError, VerifyError
+from tileweave.errors import GraphError, StorageError, VerifyError
 from tileweave.graph import (
     OPTIMIZATIONS,
     ArrayData,
@@ -60,7 +60,7 @@ def show_graph(options: argparse.Namespace) -> int:
     if broken := _complaints(found):
         return broken
     if options.json:
-        print(_document(_only(found, "--json"), bool(options.no_arrays)), end="")
+        print(to_json(_only(found, "--json"), arrays="omit" if options.no_arrays else "inline"), end="")
     else:
         _print_each(found, [str(explain(graph) if options.explain else graph) for graph in found.graphs])
     if options.draw and found.graphs:
@@ -91,8 +91,7 @@ def rewrite_graph(options: argparse.Namespace) -> int:
         return broken
     if options.json:
         _only(found, "--json")
-    with _trusting(found.path):
-        results = [rewrite(graph, rules, passes=options.passes) for graph in found.graphs]
+    results = [rewrite(graph, rules, passes=options.passes) for graph in found.graphs]
     if options.json:
         print(_trace(results[0]), file=sys.stderr)
         print(to_json(results[0].graph), end="")
@@ -213,24 +212,10 @@ def _complaints(found: _Found) -> int:
     """Prints every broken rule of a file's graphs; 2 where there is one, or where there is no graph to speak of."""
     broken = 0
     for label, graph in zip(found.labels, found.graphs, strict=True):
-        with _trusting(label):
-            wrong = problems(graph)
-        for problem in wrong:
+        for problem in problems(graph):
             print(f"{label}: error: {problem.path}: {problem.problem} [{problem.rule}]", file=sys.stderr)
             broken = EXIT_BROKEN
     return broken or (found.status if not found.graphs else 0)
-
-
-@contextmanager
-def _trusting(label: str) -> Iterator[None]:
-    """A refusal for what goes wrong inside the block on a document: any plain value may stand there for a parameter."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, TileweaveError) or label.partition("#")[0].endswith(".py"):
-            raise
-        problem = f"a parameter of a node is missing or of another kind: {type(error).__name__}: {error}"
-        raise VerifyError(label, problem, legal="parameters as `tileweave graph show --json` writes them") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -261,21 +246,6 @@ def _draw(graph: Graph, path: str) -> None:
     except OSError as error:
         raise StorageError(path, f"the file cannot be written: {error.strerror}", legal="a path for an SVG") from None
     print(f"drawn: {path}", file=sys.stderr)
-
-
-def _document(graph: Graph, no_arrays: bool) -> str:
-    """The JSON of a graph; where arrays are left out, sources without a name get one, so that they stay apart."""
-    if not no_arrays:
-        return to_json(graph)
-    taken = {node.name for node in graph.nodes() if isinstance(node, Source)}
-    new: dict[Node, Node] = {}
-    for node in graph.nodes():
-        new[node] = moved(node, new)
-        if isinstance(node, Source) and not node.name:
-            name = next(n for n in (f"array{k}" for k in range(len(taken) + 1)) if n not in taken)
-            taken.add(name)
-            new[node] = replace(node, name=name)
-    return to_json(cast("Graph", new[graph]), arrays="omit")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

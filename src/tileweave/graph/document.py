@@ -1,7 +1,7 @@
 """Graphs as JSON: one object per node in topological order, with stable ids; reading gives back the same document.
 
 Arrays in memory are written into the document as base64 of their .npy form, or left out; what was left out is read
-as a source without data. Numbers that JSON lacks are written as objects: ``{"float": "nan"}``.
+as a source without data, one for each array. Numbers that JSON lacks are written as objects: ``{"float": "nan"}``.
 
 Source: own; the idea of one flat list of nodes with ids is Tapestry's.
 """
@@ -12,7 +12,7 @@ import base64
 import io
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, cast
 
 import numpy as np
@@ -36,7 +36,8 @@ from tileweave.graph.nodes import (
     TensorType,
     Value,
 )
-from tileweave.graph.verify import verify
+from tileweave.graph.parameters import supported
+from tileweave.graph.verify import broken
 from tileweave.space import AffineMap, Box, Projection
 
 __all__ = ["FORMAT", "VERSION", "from_json", "schema", "to_json"]
@@ -79,8 +80,9 @@ def to_json(graph: Graph, *, arrays: Literal["inline", "omit"] = "inline") -> st
         letter = _LETTERS[type(node)]
         names[node] = f"{letter}{counts.setdefault(letter, 0)}"
         counts[letter] += 1
+    keys = _keys(nodes, names) if arrays == "omit" else {}
     lines = [
-        json.dumps({"id": names[node], **_node_data(node, names, arrays)}, allow_nan=False, ensure_ascii=False)
+        json.dumps({"id": names[node], **_node_data(node, names, keys)}, allow_nan=False, ensure_ascii=False)
         for node in nodes
     ]
     observed = json.dumps([names[point] for point in graph.points])
@@ -89,12 +91,26 @@ def to_json(graph: Graph, *, arrays: Literal["inline", "omit"] = "inline") -> st
     return f'{head}  "nodes": [\n    {body}\n  ],\n  "observe": {observed}\n}}\n'
 
 
-def _node_data(node: Node, names: dict[Node, str], arrays: str) -> dict[str, Any]:
+def _keys(nodes: Sequence[Node], names: dict[Node, str]) -> dict[Node, str]:
+    """A key for every array that is left out, so that sources which look alike stay apart: the source's own id."""
+    taken = {node.data.key for node in nodes if isinstance(node, Source) and isinstance(node.data, Hole)}
+    keys: dict[Node, str] = {}
+    for node in nodes:
+        if isinstance(node, Source) and isinstance(node.data, ArrayData):
+            key = names[node]
+            while key in taken:
+                key += "'"
+            taken.add(key)
+            keys[node] = key
+    return keys
+
+
+def _node_data(node: Node, names: dict[Node, str], keys: dict[Node, str]) -> dict[str, Any]:
     match node:
         case Tensor():
             return {"kind": "tensor", "producer": names[node.producer], "output": node.output}
         case Source():
-            data = {"kind": "source", "name": node.name, "type": _type_data(node.type), "data": _data(node, arrays)}
+            data = {"kind": "source", "name": node.name, "type": _type_data(node.type), "data": _data(node, keys)}
             return data | {"placement": node.placement}
         case Selector():
             return {
@@ -137,16 +153,26 @@ def _type_data(kind: TensorType) -> dict[str, Any]:
     return {"dtype": kind.dtype.name, "shape": kind.shape}
 
 
-def _data(node: Source, arrays: str) -> dict[str, Any]:
+def _data(node: Source, keys: dict[Node, str]) -> dict[str, Any]:
     match node.data:
-        case ArrayData(array) if arrays == "inline" and array.dtype.kind in "biuf":
+        case ArrayData() if node in keys:
+            return {"kind": "none", "key": keys[node]}
+        case ArrayData(array) if supported(array.dtype):
+            array = array.view(np.uint16) if array.dtype.name == "bfloat16" else array  # .npy knows no bfloat16
             buffer = io.BytesIO()
             np.save(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
             return {"kind": "array", "npy": base64.b64encode(buffer.getvalue()).decode("ascii")}
         case FileData(path, format, key):
             return {"kind": "file", "path": path, "format": format, "key": key}
-        case _:
-            return {"kind": "none"}
+        case ArrayData(array):
+            raise VerifyError(
+                "to_json(graph)",
+                f"element type {array.dtype} is not supported",
+                legal='arrays="omit", or bool, integers, floats',
+                facts={"rule": "json"},
+            )
+        case Hole(key):
+            return {"kind": "none", "key": key} if key else {"kind": "none"}
 
 
 def _target_data(node: Sink) -> dict[str, Any]:
@@ -204,14 +230,23 @@ def from_json(text: str | bytes, *, check: bool = True) -> Graph:
     if fields["format"].value != FORMAT or fields["version"].value != VERSION:
         _refuse("$", "another format or version", f'"format": "{FORMAT}", "version": {VERSION}')
     made: dict[str, Node] = {}
+    places: dict[Node, str] = {}
     for item in fields["nodes"].items():
-        name, node = _node(item, made)
+        try:
+            name, node = _node(item, made)
+        except RecursionError:
+            _refuse(item.path, "values are nested too deep")
         if name in made:
             _refuse(f"{item.path}.id", f"two nodes have the id {name!r}", "each id once")
         made[name] = node
+        places.setdefault(node, item.path)
     points = [_reference(item, made, SequencePoint) for item in fields["observe"].items()]
     graph = Graph(tuple(cast("list[SequencePoint]", points)))
-    return verify(graph) if check else graph
+    for node, rule, problem in broken(graph) if check else ():
+        path = places.get(node, "$")
+        facts = {"rule": rule, "path": path}
+        raise VerifyError(f"from_json(text) [{rule}]", f"{path}: {problem}", inputs={"node": repr(node)}, facts=facts)
+    return graph
 
 
 def _refuse(path: str, problem: str, legal: str = "") -> NoReturn:
@@ -322,25 +357,28 @@ def _reference(place: _Place, made: dict[str, Node], *kinds: type[Node]) -> Any:
 
 def _type(place: _Place) -> TensorType:
     fields = place.object("dtype", "shape")
-    name = fields["dtype"].text()
-    dtype: np.dtype[Any]
-    try:
-        dtype = np.dtype(name)
-    except TypeError:
-        dtype = _other_dtype(fields["dtype"])
+    dtype = _dtype(fields["dtype"])
     shape = fields["shape"].integers()
     if any(n < 0 for n in shape):
         _refuse(fields["shape"].path, f"{list(shape)} has a negative extent")
     return TensorType(shape, dtype)
 
 
-def _other_dtype(place: _Place) -> np.dtype[Any]:
-    """Element types that NumPy knows only through ml_dtypes."""
-    import ml_dtypes
+def _dtype(place: _Place) -> np.dtype[Any]:
+    name = place.text()
+    if name == "bfloat16":
+        import ml_dtypes  # NumPy knows this type only through it
 
-    if place.value != "bfloat16":
-        _refuse(place.path, f"{place.value!r} is not an element type")
-    return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
+        return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
+    try:
+        dtype: np.dtype[Any] = np.dtype(name)
+    except (TypeError, ValueError):
+        dtype = np.dtype(np.void)
+    if dtype.name != name or not supported(dtype):
+        _refuse(
+            place.path, f"{name!r} is not an element type", "bool, int8, .., uint64, float16, .., float64, bfloat16"
+        )
+    return dtype
 
 
 def _inputs(place: _Place, made: dict[str, Node]) -> tuple[tuple[str, Tensor], ...]:
@@ -365,24 +403,25 @@ def _read_source(got: dict[str, _Place], made: dict[str, Node]) -> Node:
     what = data.value.get("kind") if isinstance(data.value, dict) else None
     held: ArrayData | FileData | Hole
     if what == "array":
-        held = ArrayData(_array(data.object("kind", "npy")["npy"]))
+        held = ArrayData(_array(data.object("kind", "npy")["npy"], kind.dtype))
     elif what == "file":
         file = data.object("kind", "path", "format", "key")
         held = FileData(file["path"].text(), file["format"].text(), file["key"].text())
     elif what == "none":
-        data.object("kind")
-        held = Hole()
+        keyed = data.object("kind", "key") if "key" in data.value else data.object("kind")
+        held = Hole(keyed["key"].text() if "key" in keyed else "")
     else:
         _refuse(data.path, f"{_short(data.value)} is no data of a source", "array, file, none")
     return Source(held, kind, got["name"].text(), _optional(got["placement"]))
 
 
-def _array(place: _Place) -> np.ndarray[Any, Any]:
+def _array(place: _Place, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     try:
         raw = base64.b64decode(place.text(), validate=True)
-        return cast("np.ndarray[Any, Any]", np.load(io.BytesIO(raw), allow_pickle=False))
+        array = cast("np.ndarray[Any, Any]", np.load(io.BytesIO(raw), allow_pickle=False))
     except (ValueError, EOFError, OSError):
         _refuse(place.path, "not the base64 of an .npy file")
+    return array.view(dtype) if dtype.name == "bfloat16" and array.dtype == np.uint16 else array
 
 
 def _read_selector(got: dict[str, _Place], made: dict[str, Node]) -> Node:
@@ -488,6 +527,7 @@ def schema() -> dict[str, Any]:
         _object(kind={"const": "array"}, npy=text),
         _object(kind={"const": "file"}, **file),
         _object(kind={"const": "none"}),
+        _object(kind={"const": "none"}, key=text),
     ]
     target = [
         _object(kind={"const": "file"}, **file, overwrite={"type": "boolean"}),

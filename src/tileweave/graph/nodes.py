@@ -294,7 +294,9 @@ class FileData:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """No data yet: the run binds an array."""
+    """No data yet: the run binds an array. The key tells holes of one name and type apart."""
+
+    key: str = ""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -349,12 +351,18 @@ class SequencePoint(Node):
 
     before: tuple[Operation | Sink, ...]
 
+    def __repr__(self) -> str:
+        return f"<SequencePoint of {len(self.before)}>"
+
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Graph(Node):
     """The sequence points that are observed: the roots of everything that will be computed."""
 
     points: tuple[SequencePoint, ...]
+
+    def __repr__(self) -> str:
+        return f"<Graph of {', '.join(map(repr, self.points)) or 'nothing'}>"
 
     @classmethod
     def of(cls, *observed: Tensor | Sink | Operation) -> Graph:

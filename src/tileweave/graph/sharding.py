@@ -72,11 +72,11 @@ def check_sharding(sharded: Graph, whole: Graph) -> None:
         raise problem
 
 
-def _problem(rule: str, node: object, problem: str) -> VerifyError:
+def _problem(rule: str, node: object, problem: str, **inputs: object) -> VerifyError:
     return VerifyError(
         f"check_sharding(sharded, whole) [{rule}]",
         problem,
-        inputs={"shard": repr(node)},
+        inputs=inputs or {"shard": repr(node)},
         facts={"rule": rule, "path": repr(node)},
     )
 
@@ -96,13 +96,19 @@ def _problems(sharded: Graph, whole: Graph) -> Iterator[VerifyError]:
         else:
             unknown[operation] = why
     if len(sharded.sinks) != len(whole.sinks):
-        yield _problem("sinks", sharded, f"{len(sharded.sinks)} sinks stand for {len(whole.sinks)}")
+        few = {"sharded": _sink_list(sharded), "whole": _sink_list(whole)}
+        yield _problem("sinks", "the graph", f"{len(sharded.sinks)} sinks stand for {len(whole.sinks)}", **few)
         return
     for sink, other in zip(sharded.sinks, whole.sinks, strict=True):
         yield from _sink_problem(sink, other, blocks, unknown)
     used = {node for node in sharded.operations if node in unknown}
     for operation in used:
         yield _problem("shard", operation, unknown[operation])
+
+
+def _sink_list(graph: Graph) -> str:
+    shown = [repr(sink) for sink in graph.sinks[:4]]
+    return ", ".join([*shown, *(["..."] if len(graph.sinks) > 4 else [])]) or "no sink"
 
 
 def _kind(operation: Operation) -> tuple[object, ...]:
@@ -261,7 +267,8 @@ def _sink_problem(
 ) -> Iterator[VerifyError]:
     if sink.tensor.type != other.tensor.type or sink.target != other.target or sink.placement != other.placement:
         where = other.target.path if isinstance(other.target, FileTarget) else "memory"
-        yield _problem("sinks", sink, f"it stands for a sink of {other.tensor.type} to {where}")
+        place = f" on machine {other.placement}" if other.placement is not None else ""
+        yield _problem("sinks", sink, f"it stands for a sink of {other.tensor.type} to {where}{place}")
         return
     for piece in resolve(sink.tensor, sink.tensor.type.box):
         producer = piece.origin.producer if piece.origin is not None else None

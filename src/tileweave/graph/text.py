@@ -120,7 +120,7 @@ def _call(node: Source | Selector | Operation, names: dict[Node, str]) -> str:
         if isinstance(node.data, FileData):
             what.append(f"{node.data.path}{'#' + node.data.key if node.data.key else ''}")
         if isinstance(node.data, Hole):
-            what.append("no data")
+            what.append(f"no data: {node.data.key}" if node.data.key and not node.name else "no data")
         return f"source({', '.join(what)})"
     inputs = [names[tensor] for _, tensor in node.inputs]
     label = node.kind if isinstance(node, Selector) else node.operator
@@ -166,7 +166,9 @@ def _order(graph: Graph, names: dict[Node, str]) -> Iterator[str]:
         if isinstance(node, SequencePoint) and node not in graph.points:
             yield f"{names[node]} = point({held(node)})"
     for point in graph.points:
-        yield f"observe {held(point)}".rstrip()
+        yield f"observe {held(point) or 'nothing'}"
+    if not graph.points:
+        yield "observe nothing"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

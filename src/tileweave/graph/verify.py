@@ -7,14 +7,12 @@ Source: Tapestry, "TEG", and the validation rules of its Java implementation, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from math import prod
+from collections.abc import Callable, Iterator
+from math import inf, prod
 from typing import Any
 
-import numpy as np
-
 from tileweave.errors import VerifyError
+from tileweave.graph import parameters
 from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.nodes import (
     FileTarget,
@@ -23,16 +21,18 @@ from tileweave.graph.nodes import (
     Operation,
     Selector,
     SequencePoint,
+    Signature,
     Sink,
     Source,
     Tensor,
-    TensorType,
 )
 from tileweave.graph.operators import OPERATORS
+from tileweave.graph.parameters import is_integer
 from tileweave.graph.select import SEGMENTS, SELECTORS
+from tileweave.graph.trial import cut_wrong, made_wrong
 from tileweave.space import AffineMap, Box
 
-__all__ = ["RULES", "problems", "verify"]
+__all__ = ["RULES", "broken", "problems", "verify"]
 
 Rule = Callable[[Any], Iterator[str]]
 
@@ -105,28 +105,56 @@ def _outputs_covered(node: Operation) -> Iterator[str]:
 
 def _block_agrees(node: Operation) -> Iterator[str]:
     """What the operator returns for one index point has the declared shape and type."""
-    operator, signature = OPERATORS[node.operator], node.signature
-    if signature is None or node.index.empty:
-        return
-    point = Box(node.index.start, (1,) * node.index.rank)
-    blocks = {
-        name: np.ones(signature.input(name).cover(point).shape, tensor.dtype)
-        for name, tensor in node.inputs
-        if name not in operator.finish
-    }
-    shapes = {name: projection.cover(point).shape for name, projection in signature.outputs}
-    outputs = tuple((name, TensorType(shapes[name], kind.dtype)) for name, kind in node.outputs)
-    try:
-        made = operator.block(replace(node, index=point, outputs=outputs), blocks)
-    except Exception as error:
-        yield f"{node.operator} fails on one index point: {type(error).__name__}: {error}"
-        return
-    for name, kind in outputs:
-        if name not in made:
-            yield f"{node.operator} makes no output {name}"
-        elif made[name].dtype != kind.dtype or made[name].shape != kind.shape:
-            got = TensorType(made[name].shape, made[name].dtype)
-            yield f"output {name} is declared {kind} at one index point, {node.operator} makes {got}"
+    yield from made_wrong(node)
+
+
+def _cuts_agree(node: Operation) -> Iterator[str]:
+    """A few index points together, and cut in two along each dimension, have one value: parameters fit projections.
+
+    Operators of third parties are tried when they are made (`tileweave.graph.custom`).
+    """
+    if node.operator in parameters.OPERATORS:
+        yield from cut_wrong(node)
+
+
+def _operation_inputs(node: Operation) -> Iterator[str]:
+    if node.operator in parameters.OPERATORS:
+        late = OPERATORS[node.operator].finish
+        yield from parameters.wrong_inputs(parameters.OPERATORS[node.operator], node, late)
+
+
+def _operation_parameters(node: Operation) -> Iterator[str]:
+    if node.operator in parameters.OPERATORS:
+        yield from parameters.wrong_parameters(parameters.OPERATORS[node.operator], node)
+
+
+def _selector_inputs(node: Selector) -> Iterator[str]:
+    if node.kind in parameters.SELECTORS:
+        yield from parameters.wrong_inputs(parameters.SELECTORS[node.kind], node)
+
+
+def _selector_parameters(node: Selector) -> Iterator[str]:
+    if node.kind in parameters.SELECTORS:
+        yield from parameters.wrong_parameters(parameters.SELECTORS[node.kind], node)
+    elif node.kind in SEGMENTS and not is_integer(dict(node.parameters).get("dim"), 0, len(node.out.shape)):
+        yield f"parameter dim is not a dimension of the result, 0 <= dim < {len(node.out.shape)}"
+
+
+def _type_supported(node: Operation | Selector | Source) -> Iterator[str]:
+    for name, kind in node.output_types.items():
+        if not parameters.supported(kind.dtype):
+            yield f"output {name} has element type {kind.dtype}, which is no bool, integer or float of this machine"
+
+
+def _costs_are_amounts(node: Signature) -> Iterator[str]:
+    for resource, amount in node.costs:
+        if not 0 <= amount < inf:
+            yield f"the marginal cost of {resource} is {amount}, not an amount of zero or more"
+
+
+def _placed(node: Source | Sink) -> Iterator[str]:
+    if node.placement is not None and node.placement < 0:
+        yield f"machine {node.placement} does not exist"
 
 
 def _selector_inside(node: Selector) -> Iterator[str]:
@@ -134,16 +162,14 @@ def _selector_inside(node: Selector) -> Iterator[str]:
     for name, tensor in node.inputs:
         if tensor.dtype != node.out.dtype:
             yield f"input {name} is {tensor.dtype.name}, the result {node.out.dtype.name}"
-    parameters: dict[str, Any] = dict(node.parameters)
-    if "matrix" in parameters and len(node.inputs) == 1:
+    given: dict[str, Any] = dict(node.parameters)
+    if "matrix" in given:
         (name, tensor) = node.inputs[0]
-        map = AffineMap(parameters["matrix"], parameters["offset"], len(node.out.shape))
-        if map.outputs != len(tensor.shape):
-            yield f"the view has {map.outputs} coordinates, input {name} has rank {len(tensor.shape)}"
-        elif not tensor.type.box.contains(map.cover(node.out.box)):
+        map = AffineMap(given["matrix"], given["offset"], len(node.out.shape))
+        if not tensor.type.box.contains(map.cover(node.out.box)):
             yield f"the view reads {map.cover(node.out.box)}, input {name} holds {tensor.type.box}"
-    if node.kind in SEGMENTS:
-        yield from _segments_fit(node, parameters["dim"])
+    elif node.kind in SEGMENTS and node.kind not in parameters.SELECTORS:
+        yield from _segments_fit(node, given["dim"])
 
 
 def _segments_fit(node: Selector, dim: int) -> Iterator[str]:
@@ -176,10 +202,14 @@ def _segments_fit(node: Selector, dim: int) -> Iterator[str]:
         yield f"the parts do not make the {extent} elements of dimension {dim} once each"
 
 
-def _names_differ(node: Operation) -> Iterator[str]:
-    for what, names in (("input", [n for n, _ in node.inputs]), ("output", [n for n, _ in node.outputs])):
+def _names_differ(node: Operation | Selector) -> Iterator[str]:
+    for what, names in (("input", [n for n, _ in node.inputs]), ("output", _output_names(node))):
         for name in sorted({n for n in names if names.count(n) > 1}):
             yield f"two {what}s have the name {name!r}"
+
+
+def _output_names(node: Operation | Selector) -> list[str]:
+    return [n for n, _ in node.outputs] if isinstance(node, Operation) else ["out"]
 
 
 def _reductions_declared(node: Operation) -> Iterator[str]:
@@ -220,51 +250,70 @@ def _graph_observes(node: Graph) -> Iterator[str]:
 
 
 RULES: dict[str, tuple[type[Node] | tuple[type[Node], ...], Rule]] = {
+    "node.inputs-are-tensors": ((Operation, Selector), _inputs_are_tensors),
+    "node.names-differ": ((Operation, Selector), _names_differ),
+    "node.type-supported": ((Operation, Selector, Source), _type_supported),
+    "node.placed": ((Source, Sink), _placed),
+    "tensor.output-exists": (Tensor, _output_named),
+    "source.array-matches": (Source, _source_matches),
+    "selector.kind-known": (Selector, _selector_known),
+    "selector.inputs-named": (Selector, _selector_inputs),
+    "selector.parameters-fit": (Selector, _selector_parameters),
+    "selector.inside": (Selector, _selector_inside),
     "operation.operator-known": (Operation, _operator_known),
+    "operation.inputs-named": (Operation, _operation_inputs),
+    "operation.parameters-fit": (Operation, _operation_parameters),
     "operation.signature-agrees": (Operation, _signature_agrees),
     "operation.regions-fit": (Operation, _regions_fit),
     "operation.outputs-covered": (Operation, _outputs_covered),
-    "operation.block-agrees": (Operation, _block_agrees),
-    "operation.names-differ": (Operation, _names_differ),
     "operation.reductions-declared": (Operation, _reductions_declared),
-    "selector.kind-known": (Selector, _selector_known),
-    "selector.inside": (Selector, _selector_inside),
-    "tensor.output-exists": (Tensor, _output_named),
-    "source.array-matches": (Source, _source_matches),
-    "node.inputs-are-tensors": ((Operation, Selector), _inputs_are_tensors),
+    "operation.block-agrees": (Operation, _block_agrees),
+    "operation.cuts-agree": (Operation, _cuts_agree),
+    "signature.costs-are-amounts": (Signature, _costs_are_amounts),
     "point.holds-work": (SequencePoint, _points_hold_work),
     "graph.targets-differ": (Graph, _graph_observes),
 }
 """Rule id -> (node class, rule). A rule yields what is wrong with a node."""
 
 
-TIERS = (
+TIERS: tuple[tuple[str, ...], ...] = (
     ("node.inputs-are-tensors", "point.holds-work"),
-    ("tensor.output-exists", "selector.kind-known", "operation.operator-known", "operation.names-differ"),
+    ("tensor.output-exists", "node.names-differ", "selector.kind-known", "operation.operator-known"),
+    ("node.type-supported", "selector.inputs-named", "operation.inputs-named"),
+    ("selector.parameters-fit", "operation.parameters-fit"),
     ("operation.signature-agrees", "operation.reductions-declared"),
+    ("operation.regions-fit", "operation.outputs-covered", "selector.inside", "source.array-matches"),
+    ("operation.block-agrees",),
 )
 """Rules that later ones rely on: where a tier is broken, only its rules are reported. All other rules come last."""
 
 
-def problems(graph: Graph) -> list[VerifyError]:
-    """Every broken rule of the first tier that has one, in topological order of the nodes."""
-    nodes = list(enumerate(graph.nodes()))
+def broken(graph: Graph) -> Iterator[tuple[Node, str, str]]:
+    """(node, rule, what is wrong) for every broken rule of the first tier that has one, in topological order."""
+    nodes = graph.nodes()
     early = {rule for tier in TIERS for rule in tier}
     for tier in (*TIERS, tuple(rule for rule in RULES if rule not in early)):
-        if found := list(_broken(nodes, tier)):
-            return found
-    return []
+        found = False
+        for node in nodes:
+            for rule in tier:
+                kinds, check = RULES[rule]
+                for problem in check(node) if isinstance(node, kinds) else ():
+                    found = True
+                    yield node, rule, problem
+        if found:
+            return
 
 
-def _broken(nodes: Sequence[tuple[int, Node]], rules: Sequence[str]) -> Iterator[VerifyError]:
-    for number, node in nodes:
-        for rule in rules:
-            kinds, check = RULES[rule]
-            for problem in check(node) if isinstance(node, kinds) else ():
-                path = f"node {number}: {node!r}"
-                yield VerifyError(
-                    f"verify(graph) [{rule}]", problem, inputs={"node": path}, facts={"rule": rule, "path": path}
-                )
+def problems(graph: Graph) -> list[VerifyError]:
+    """Every broken rule of the first tier that has one, in topological order of the nodes."""
+    numbers: dict[Node, int] = {}
+    out = []
+    for node, rule, problem in broken(graph):
+        numbers = numbers or {each: k for k, each in enumerate(graph.nodes())}
+        path = f"node {numbers[node]}: {node!r}"
+        facts = {"rule": rule, "path": path}
+        out.append(VerifyError(f"verify(graph) [{rule}]", problem, inputs={"node": path}, facts=facts))
+    return out
 
 
 def verify(graph: Graph) -> Graph:

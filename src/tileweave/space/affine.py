@@ -123,10 +123,11 @@ class AffineMap:
         names = [f"i{k}" for k in range(self.inputs)]
         rows = []
         for row, b in zip(self.matrix, self.offset, strict=True):
-            terms = [name if c == 1 else f"{c}*{name}" for c, name in zip(row, names, strict=True) if c]
+            terms = [(c, name if abs(c) == 1 else f"{abs(c)}*{name}") for c, name in zip(row, names, strict=True) if c]
             if b or not terms:
-                terms.append(str(b))
-            rows.append(" + ".join(terms))
+                terms.append((b, str(abs(b))))
+            (first, text), *rest = terms
+            rows.append(("-" if first < 0 else "") + text + "".join(f" {'-' if c < 0 else '+'} {t}" for c, t in rest))
         return f"({', '.join(names)}) -> ({', '.join(rows)})"
 
 
