@@ -1,6 +1,7 @@
 """TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
 
 from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
+from tileweave.teir.compose import sequence
 from tileweave.teir.coverage import uninitialised, unwritten
 from tileweave.teir.document import from_json, schema, to_json
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
@@ -10,6 +11,7 @@ from tileweave.teir.follow import fuse_epilogue, fuse_prologue
 from tileweave.teir.interpret import interpret, tile_address
 from tileweave.teir.lower import Explanation, eligibility, explain
 from tileweave.teir.move import hoist, pack, sink
+from tileweave.teir.network import emit_einsum
 from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
 from tileweave.teir.profiles import as_document, as_tileweave
 from tileweave.teir.program import (
@@ -68,6 +70,7 @@ __all__ = [
     "eligibility",
     "emit_contraction",
     "emit_copy",
+    "emit_einsum",
     "emit_elementwise",
     "emit_reduction",
     "emit_relu",
@@ -93,6 +96,7 @@ __all__ = [
     "register",
     "reorder",
     "schema",
+    "sequence",
     "sequentialize",
     "sink",
     "split",
