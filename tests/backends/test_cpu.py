@@ -86,6 +86,20 @@ def test_other_types_equal_numpy(dtype: str) -> None:
         run_einsum(equation, sizes, dtype)
 
 
+@pytest.mark.parametrize(
+    ("equation", "sizes"),
+    [
+        ("adb,cd->cba", {"a": 64, "b": 48, "c": 24, "d": 96}),  # dense in another column axis
+        ("acd,db->cba", {"a": 40, "b": 20, "c": 49, "d": 150}),  # dense in K
+        ("be,dcea->dcba", {"a": 52, "b": 30, "c": 14, "d": 9, "e": 60}),  # dense in the same axis, vectors cross it
+        ("bgfd,caeg->fedcba", {"a": 24, "b": 20, "c": 8, "d": 9, "e": 5, "f": 4, "g": 40}),  # short runs on both sides
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_columns_that_sweep_by_the_rows_equal_numpy(equation: str, sizes: dict[str, int], threads: int) -> None:
+    run_einsum(equation, sizes, "FP32", threads=threads)
+
+
 def lesser(cpu: str, without: tuple[str, ...]) -> Target:
     """This processor's family with fewer features."""
     off = [f.replace("+", "-") if any(f[1:].startswith(w) for w in without) else f for f in host().features.split(",")]

@@ -16,7 +16,7 @@ from tileweave.backends.cpu.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
 from tileweave.backends.cpu.plan import Op
 from tileweave.backends.cpu.settings import DEFAULT, Settings
-from tileweave.backends.cpu.sides import LANE_BYTES, emit_lane_table, emit_pack, emit_segment_table
+from tileweave.backends.cpu.sides import LANE_BYTES, ask_steps, emit_ask, emit_lane_table, emit_pack, emit_segment_table
 from tileweave.backends.cpu.target import Target
 
 __all__ = ["Workspace", "emit_contraction"]
@@ -135,7 +135,8 @@ def _layout(c: Cut) -> _Layout:
     at_columns = at_rows + (0 if c.shared else _rounded(row_table * c.row_panels))
     at_row_pack = at_columns + _rounded(column_table * c.column_panels)
     at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
-    end = at_column_pack + (0 if c.direct_columns else column_panel * c.column_panels) + 64
+    packed_panels = c.columns.pack_panels if c.swept else c.column_panels
+    end = at_column_pack + (0 if c.direct_columns else column_panel * packed_panels) + 64
     shared_pack = _rounded(row_table * c.row_panels) if c.shared else 0
     shared_bytes = shared_pack + row_panel * c.row_panels + 64 if c.shared else 0
     return _Layout(
@@ -157,6 +158,19 @@ def _layout(c: Cut) -> _Layout:
 
 # words of the frame that tasks read
 _ENV, _ROWS, _COLUMNS, _OUT, _INIT, _RELU, _BLOCK, _CHUNK, _FRAME_WORDS = range(9)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What tiles need of the column side in one block of K: the operand at the block's first product, packed panels,
+    tables, the K table with first product and count, and the flags."""
+
+    source: str
+    packed: str
+    tables: str
+    k: tuple[str, Value, Value]
+    init: Value
+    relu: Value
 
 
 class _Emitter:
@@ -199,6 +213,8 @@ class _Emitter:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
         if not c.direct_columns:
             emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
+        if c.swept and self.far() and ask_steps(c.columns, c.contracted, 1, 1):
+            emit_ask(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
 
     def tile_names(self) -> dict[tuple[bool, bool], str]:
         """Tiles by whether the row panel and the column panel are the last, partial ones."""
@@ -310,7 +326,20 @@ class _Emitter:
         f.when("%fresh", lambda: self.tables(f, row_tables, column_tables))
         packed = f.at("%memory", where.at_column_pack)
 
-        self.pack_columns(f, packed, column_tables, v_source, k)
+        columns = _Columns(v_source, packed, column_tables, k, init, relu_now)
+        if c.swept:
+            self.sweep(f, columns, r_source, row_tables)
+        else:
+            self.pack_columns(f, columns, "%v0", "%v1")
+            self.stay(f, columns, r_source, row_tables)
+        if self.streams():
+            self.module.declare("llvm.x86.sse.sfence", "void {}()")
+            f.emit("call void @llvm.x86.sse.sfence()")
+        f.ret()
+
+    def stay(self, f: Function, columns: _Columns, r_source: str, row_tables: str) -> None:
+        """All column panels of the chunk are packed and stay in the second cache, while row panels go by."""
+        c, where = self.cut, self.layout
 
         def row(panel: Value, _: list[str]) -> None:
             local = f.sub(panel, "%r0")
@@ -322,33 +351,87 @@ class _Emitter:
                 r = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
             else:
                 r = f.at("%memory", where.at_row_pack)
-                self.pack(f, "rows", r, r_source, k, table)
-
-            def column(number: Value, _: list[str]) -> None:
-                local = f.sub(number, "%v0")
-                v_table = f.at(column_tables, f.mul(local, where.column_table))
-                v = v_source if c.direct_columns else f.at(packed, f.mul(local, where.column_panel))
-                arguments = [
-                    f"ptr {r}",
-                    f"ptr {v}",
-                    "ptr %out",
-                    f"i64 {k[2]}",
-                    f"ptr {k[0]}",
-                    f"ptr {table}",
-                    f"ptr {v_table}",
-                    f"ptr {f.at(v_table, where.column_segments)}",
-                    f"i1 {init}",
-                    f"i1 {relu_now}",
-                ]
-                self.call_tile(f, panel, number, arguments)
-
-            f.loop("%v0", "%v1", column)
+                self.pack(f, "rows", r, r_source, columns.k, table)
+            f.loop("%v0", "%v1", lambda number, _: self.tile(f, columns, (r, table), panel, number, "%v0"))
 
         f.loop("%r0", "%r1", row)
-        if self.streams():
-            self.module.declare("llvm.x86.sse.sfence", "void {}()")
-            f.emit("call void @llvm.x86.sse.sfence()")
-        f.ret()
+
+    def sweep(self, f: Function, columns: _Columns, r_source: str, row_tables: str) -> None:
+        """All row panels are packed already; a few column panels at a time are packed and meet all of them.
+
+        Meanwhile the lines of the next column panels are asked for, a few with every tile.
+        """
+        c, where = self.cut, self.layout
+        at_once = c.columns.pack_panels
+        steps = ask_steps(c.columns, c.contracted, 1, columns.k[2]) if self.far() else 0
+        parts = c.rows.panels * at_once
+
+        def unit(begin: Value, _: list[str]) -> None:
+            end = f.min(f.add(begin, at_once), "%v1")
+            self.pack_columns(f, columns, begin, end)
+            following = f.sub(f.min(end, f.sub("%v1", 1)), "%v0")
+
+            def row(panel: Value, _: list[str]) -> None:
+                local = f.sub(panel, "%r0")
+                table = f.at(row_tables, f.mul(local, where.row_table))
+                r = (
+                    r_source
+                    if c.direct_rows
+                    else f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
+                )
+
+                def column(number: Value, _: list[str]) -> None:
+                    if steps:
+                        part = f.add(f.mul(local, at_once), f.sub(number, begin))
+                        first = f.div(f.mul(part, steps), parts)
+                        last = f.div(f.mul(f.add(part, 1), steps), parts)
+                        self.ask_columns(f, columns, following, first, last)
+                    self.tile(f, columns, (r, table), panel, number, begin)
+
+                f.loop(begin, end, column)
+
+            f.loop("%r0", "%r1", row)
+
+        f.loop("%v0", "%v1", unit, step=at_once)
+
+    def tile(
+        self, f: Function, columns: _Columns, row: tuple[str, str], panel: Value, number: Value, first: Value
+    ) -> None:
+        """One tile: a row panel with its table, and a column panel, given which one was packed first."""
+        c, where = self.cut, self.layout
+        table = f.at(columns.tables, f.mul(f.sub(number, "%v0"), where.column_table))
+        packed = f.at(columns.packed, f.mul(f.sub(number, first), where.column_panel))
+        arguments = [
+            f"ptr {row[0]}",
+            f"ptr {columns.source if c.direct_columns else packed}",
+            "ptr %out",
+            f"i64 {columns.k[2]}",
+            f"ptr {columns.k[0]}",
+            f"ptr {row[1]}",
+            f"ptr {table}",
+            f"ptr {f.at(table, where.column_segments)}",
+            f"i1 {columns.init}",
+            f"i1 {columns.relu}",
+        ]
+        self.call_tile(f, panel, number, arguments)
+
+    def far(self) -> bool:
+        """Whether the vector operand is larger than the second cache."""
+        columns = self.cut.columns
+        return columns.total * self.cut.contracted.total * columns.element.width_bytes > self.target.l2_bytes
+
+    def ask_columns(self, f: Function, columns: _Columns, local: Value, begin: Value, end: Value) -> None:
+        table = f.at(columns.tables, f.mul(local, self.layout.column_table))
+        f.call(
+            f"{self.name}.columns.ask",
+            f"ptr {columns.source}",
+            f"ptr {columns.k[0]}",
+            f"i64 {columns.k[2]}",
+            f"ptr {f.at(table, self.layout.column_segments)}",
+            f"ptr {table}",
+            f"i64 {begin}",
+            f"i64 {end}",
+        )
 
     def ask_rows(self, f: Function, source: str, tables: str, local: Value) -> None:
         """The lines of a row panel that is read where it lies, while the one before is computed."""
@@ -366,30 +449,34 @@ class _Emitter:
 
         f.loop(0, rows.width, row)
 
-    def pack_columns(self, f: Function, packed: str, tables: str, source: str, k: tuple[str, Value, Value]) -> None:
-        """A chunk's column panels, in the order in which the operand lies in memory."""
-        c, where = self.cut, self.layout
+    def pack_columns(self, f: Function, columns: _Columns, v0: Value, v1: Value) -> None:
+        """Some of a chunk's column panels, in the order in which the operand lies in memory."""
+        c, where, k = self.cut, self.layout, columns.k
         if c.direct_columns:
             return
+
+        def table_of(number: Value) -> str:
+            return f.at(columns.tables, f.mul(f.sub(number, "%v0"), where.column_table))
+
         if c.columns.grouped:
-            groups = f.div(f.sub("%v1", "%v0"), c.columns.pack_panels)
-            self.pack(f, "columns", packed, source, k, tables, groups)
+            groups = 1 if c.swept else f.div(f.sub(v1, v0), c.columns.pack_panels)
+            self.pack(f, "columns", columns.packed, columns.source, k, table_of(v0), groups)
             return
-        slab = _SLAB if c.columns.operand_dense else c.kc
+        slab = _SLAB if c.columns.operand_dense and not c.swept else c.kc
         row_bytes = c.columns.width * c.columns.sums.width_bytes
 
         def part(begin: Value, _: list[str]) -> None:
             count = f.min(f.sub(k[2], begin), slab)
             ktable = f.at(k[0], f.mul(begin, 16)) if c.contracted.tabled else k[0]
-            here = source if c.contracted.tabled else f.at(source, f.mul(begin, c.contracted.stride(1)))
+            moved = f.mul(begin, c.contracted.stride(1))
+            here = columns.source if c.contracted.tabled else f.at(columns.source, moved)
 
             def panel(number: Value, _: list[str]) -> None:
-                local = f.sub(number, "%v0")
-                into = f.at(packed, f.add(f.mul(local, where.column_panel), f.mul(begin, row_bytes)))
-                table = f.at(tables, f.mul(local, where.column_table))
-                self.pack(f, "columns", into, here, (ktable, f.add(k[1], begin), count), table)
+                local = f.sub(number, v0)
+                into = f.at(columns.packed, f.add(f.mul(local, where.column_panel), f.mul(begin, row_bytes)))
+                self.pack(f, "columns", into, here, (ktable, f.add(k[1], begin), count), table_of(number))
 
-            f.loop("%v0", "%v1", panel)
+            f.loop(v0, v1, panel)
 
         f.loop(0, k[2], part, step=slab)
 

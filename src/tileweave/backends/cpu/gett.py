@@ -40,6 +40,7 @@ class Cut:
         direct_rows: the row operand is read where it lies.
         direct_columns: the vector operand is read where it lies.
         shared: row panels are packed once for all threads, in a phase of their own.
+        sweeps: where that packs all rows, every column panel meets all of them as soon as it is packed.
     """
 
     outer: tuple[Dim, ...]
@@ -55,6 +56,12 @@ class Cut:
     direct_rows: bool
     direct_columns: bool
     shared: bool
+    sweeps: bool
+
+    @property
+    def swept(self) -> bool:
+        """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
+        return self.sweeps and self.shared and self.row_chunks == 1 and not self.direct_columns
 
     @property
     def k_blocks(self) -> int:
@@ -97,7 +104,7 @@ class Cut:
             f"{self.batches} x ({rows.total} rows, {columns.total} columns, {self.contracted.total} products), "
             f"tile {rows.width} x {columns.width}, blocks of {self.kc} products, "
             f"{self.row_panels * rows.width} rows, {self.column_panels * columns.width} columns; {', '.join(how)}"
-            f"{', rows packed once' if self.shared else ''}"
+            f"{', rows packed once' if self.shared else ''}{', columns sweep by' if self.swept else ''}"
         )
 
 
@@ -411,7 +418,19 @@ def _blocked(
         and (column_panels * columns.width < 700 or rows.total > 1024)
         and rows.panels * columns.panels >= 16
     )
-    if shared:
+    row_bytes, panel_bytes = rows.total * kc * width, columns.width * kc * width
+    sweeps = (
+        batches == blocks == 1
+        and not direct_rows
+        and columns.panels >= 8 * at_once
+        and work > 10_000_000
+        and (row_bytes <= target.l2_bytes // 2 or (panel_bytes <= target.l1_bytes // 2 and row_bytes <= 2 << 20))
+    )
+    if sweeps:
+        shared = True
+        row_panels = rows.panels
+        column_panels = min(column_panels, _balanced(columns.panels, _SWEPT, threads))
+    elif shared:
         row_panels = min(rows.panels, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
             column_panels = _balanced(columns.panels, column_panels, threads)
@@ -440,7 +459,12 @@ def _blocked(
         direct_rows,
         direct_columns,
         shared,
+        sweeps,
     )
+
+
+_SWEPT = 64
+"""Column panels of a chunk that sweeps by; their tables are made at once."""
 
 
 def _balanced(panels: int, most: int, threads: int) -> int:

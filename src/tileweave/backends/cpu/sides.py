@@ -23,7 +23,7 @@ from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.target import Target
 
-__all__ = ["Contracted", "Side", "emit_lane_table", "emit_pack", "emit_segment_table"]
+__all__ = ["Contracted", "Side", "ask_steps", "emit_ask", "emit_lane_table", "emit_pack", "emit_segment_table"]
 
 SEGMENT_BYTES = 24
 LANE_BYTES = 16
@@ -296,6 +296,43 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
     f.ret()
 
 
+def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
+    """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which asks for what `emit_pack` will read.
+
+    The lines go to the second cache. They come in steps (`ask_steps`), which all together are one panel's block, or
+    that of `Side.pack_panels` panels.
+    """
+    f = Function(
+        module,
+        name,
+        [("ptr", "source"), ("ptr", "ktable"), ("i64", "kcount"), ("ptr", "segments"), ("ptr", "lanes")]
+        + [("i64", "begin"), ("i64", "end")],
+    )
+    packer = _Packer(f, target, side, contracted, operand)
+    places: list[Value] = []
+    if side.grouped:
+        places = [f.add(packer.lane(0), i * side.dims[0].strides[0]) for i in range(side.lanes)]
+    elif side.operand_dense:
+        places = [packer.word(group, 0, 0) for group in range(side.groups)]
+
+    def product(k: Value, _: list[str]) -> None:
+        packer.ask(packer.source(k), places, level=2)
+
+    def lane(index: Value, _: list[str]) -> None:
+        line = f.at("%source", packer.lane(index))
+        f.loop(0, f.mul("%kcount", side.element.width_bytes), lambda at, _: packer.ask(line, [at], level=2), step=64)
+
+    f.loop("%begin", "%end", product if places else lane)
+    f.ret()
+
+
+def ask_steps(side: Side, contracted: Contracted, operand: int, kcount: Value) -> Value:
+    """How many steps `emit_ask` takes: one per product, or, where the operand is dense in K, one per lane; 0: none."""
+    if side.grouped or side.operand_dense:
+        return kcount
+    return side.width if not contracted.tabled and contracted.dense(operand, side.element.width_bytes) else 0
+
+
 class _Packer:
     """The three ways to pack, by where the operand is dense."""
 
@@ -309,10 +346,10 @@ class _Packer:
 
         self.far = side.total * contracted.total * side.element.width_bytes > target.l2_bytes
 
-    def ask(self, start: str, places: Sequence[Value]) -> None:
+    def ask(self, start: str, places: Sequence[Value], level: int = 1) -> None:
         """Lines that will be read soon, of an operand too large for the second cache."""
         for place in places:
-            vectors.prefetch(self.f, self.f.at(start, place))
+            vectors.prefetch(self.f, self.f.at(start, place), level=level)
 
     def source(self, k: Value) -> str:
         return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))

@@ -68,10 +68,10 @@ def store(
     f.emit(f"call void @{name}({full} {value}, ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask})")
 
 
-def prefetch(f: Function, pointer: str, *, write: bool = False) -> None:
-    """Ask for a cache line that will be read, or written; any address will do."""
+def prefetch(f: Function, pointer: str, *, write: bool = False, level: int = 1) -> None:
+    """Ask for a cache line that will be read, or written, in the cache of this level; any address will do."""
     f.module.declare("llvm.prefetch.p0", "void {}(ptr, i32, i32, i32)")
-    f.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 3, i32 1)")
+    f.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")
 
 
 def broadcast(f: Function, type: str, lanes: int, value: str) -> str:
