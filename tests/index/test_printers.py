@@ -278,6 +278,20 @@ def test_refusals():
     assert to_python([deep], ["r"], cse=True)
 
 
+@pytest.mark.parametrize(
+    ("printer", "name"),
+    [(to_c, "int"), (to_c, "tw_min"), (to_c, "template"), (to_python, "min"), (to_python, "max")],
+)
+def test_a_symbol_that_would_hide_a_word_of_the_language_is_refused(printer, name):
+    expr = minimum(symbol(name), x)
+    with pytest.raises(LayoutError, match=f"'{name}' has a meaning"):
+        printer(expr)
+    with pytest.raises(LayoutError, match=f"'{name}' has a meaning"):
+        printer([x + 1], [name])
+    assert "renamed" in printer(expr, rename={name: "renamed"})
+    assert to_python(expr, dialect="triton") == f"tl.minimum({name}, x)"
+
+
 def test_every_op_prints_in_every_language():
     samples = {
         "const": x + 3, "sym": x, "add": x + y, "sub": x - y, "mul": x * y, "floordiv": x // y, "mod": x % y,

@@ -47,6 +47,8 @@ def evaluate(expr: ExprLike, values: Mapping[str, Any] | Mapping[Expr, Any] | No
     Source: own.
     """
     (root,) = exprs_of((expr,))
+    if not isinstance(values, Mapping | None):
+        raise LayoutError("evaluate(expr, values)", f"{values!r} is no mapping", legal="symbol or name -> integer")
     env = _environment((root,), {**dict(values or {}), **named})
     (value,), defined = values_of((root,), env)
     if not np.all(defined):

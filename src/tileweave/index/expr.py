@@ -27,6 +27,7 @@ __all__ = [
     "Expr",
     "ExprLike",
     "as_expr",
+    "as_number",
     "const",
     "constant_of",
     "equal",
@@ -357,6 +358,8 @@ def symbols(names: str, start: ExprLike | None = None, stop: ExprLike | None = N
         >>> print(a * 4 + b)
         a * 4 + b
     """
+    if not isinstance(names, str):
+        raise LayoutError("symbols(names, start, stop)", f"{names!r} is no text", legal="names split at spaces")
     return tuple(symbol(name, start, stop) for name in names.replace(",", " ").split())
 
 
@@ -396,7 +399,7 @@ def select(condition: Expr | bool, then: ExprLike, otherwise: ExprLike) -> Expr:
         condition = _intern("true", (condition,))
     if not isinstance(condition, Expr) or not condition.is_condition:
         raise LayoutError(where, f"{condition} is not a condition", legal="a comparison of expressions, or a bool")
-    a, b = _number(where, then), _number(where, otherwise)
+    a, b = as_number(then, where), as_number(otherwise, where)
     if condition.op == "true":
         return a if condition.args[0] else b
     return a if a is b else _intern("select", (condition, a, b))
@@ -460,13 +463,17 @@ def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
     return order
 
 
-def symbols_of(roots: Iterable[Expr]) -> tuple[Expr, ...]:
+def symbols_of(roots: Expr | Iterable[Expr]) -> tuple[Expr, ...]:
     """Every symbol under the roots, those of bounds included, each after the symbols of its own bounds.
 
     Raises:
-        LayoutError: two different symbols share a name.
+        LayoutError: two different symbols share a name, or a root is no expression.
     """
     names: dict[str, Expr] = {}
+    roots = (roots,) if isinstance(roots, Expr) else tuple(roots) if isinstance(roots, Iterable) else (roots,)
+    for root in roots:
+        if type(root) is not Expr:
+            raise LayoutError("symbols_of(roots)", f"{root!r} is no expression", legal="expressions")
     found = [node for node in walk(roots, bounds=True) if node.op == "sym"]
     for node in found:
         if names.setdefault(node.args[0], node) is not node:
@@ -491,7 +498,8 @@ def _foreign(value: object) -> bool:
     )
 
 
-def _number(where: str, value: ExprLike) -> Expr:
+def as_number(value: ExprLike, where: str) -> Expr:
+    """The node of an int or of an expression of integer value; a condition is refused, as what is no integer is."""
     expr = as_expr(value, where)
     if expr.is_condition:
         raise LayoutError(where, "a condition is not a number", inputs={"condition": expr}, legal="select(c, 1, 0)")
@@ -514,7 +522,7 @@ def _binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
         if _foreign(left) or _foreign(right):
             return cast("Expr", NotImplemented)
         where = f"a {_SIGNS[op]} b"
-        left, right = _number(where, left), _number(where, right)
+        left, right = as_number(left, where), as_number(right, where)
     if right.op == "const":
         value = right.args[0]
         if left.op == "const":
@@ -568,9 +576,9 @@ def _constants(op: Op, a: int, b: int) -> Expr:
 
 def _fold(op: Literal["min", "max"], first: ExprLike, rest: Sequence[ExprLike]) -> Expr:
     where = "minimum(...)" if op == "min" else "maximum(...)"
-    out = _number(where, first)
+    out = as_number(first, where)
     for value in rest:
-        other = _number(where, value)
+        other = as_number(value, where)
         if out.op == "const" and other.op == "const":
             out = const((min if op == "min" else max)(out.args[0], other.args[0]))
         elif out is not other:
@@ -612,7 +620,7 @@ def _masked(expr: Expr, mask: int) -> Expr:
 
 
 def _bound(where: str, value: ExprLike | None) -> Expr | None:
-    return None if value is None else _number(where, value)
+    return None if value is None else as_number(value, where)
 
 
 def _positive_product(factor: Expr) -> bool:

@@ -47,7 +47,8 @@ class Normalizer(Division):
         self.values: dict[Expr, Poly] = {}
         self.conditions: dict[Expr, Expr] = {}  # condition -> its normal form
         self.emitter = Emitter(self, digits=False)  # writes the sums of conditions
-        if given:
+        if not isinstance(given, tuple) or given:
+            _check_conditions(given)
             self.load(given)
             for condition in given:
                 self._assume(condition)
@@ -271,6 +272,11 @@ class Normalizer(Division):
     def sum_of(self, p: Poly) -> Expr:
         """The expression of a polynomial, in the plain style."""
         return self.emitter.expr(p)
+
+
+def _check_conditions(given: Sequence[Expr]) -> None:
+    if not isinstance(given, tuple | list) or not all(isinstance(fact, Expr) and fact.is_condition for fact in given):
+        raise LayoutError("given", f"{given!r} holds more than conditions", legal="a list of comparisons")
 
 
 def _accumulate(p: Poly, q: Poly, factor: int) -> None:

@@ -75,8 +75,10 @@ def to_python(
     """
     where = "to_python(exprs)"
     roots = exprs_of(exprs)
+    if not isinstance(dialect, str) or dialect not in _CALLS:
+        raise LayoutError(where, f"unknown dialect {dialect!r}", legal=", ".join(_CALLS))
     spelling = _python_spelling(dialect, _Signs(roots) if dialect == "triton" else None)
-    return _program(where, roots, names, spelling, cse, rename or {}, "{name} = {text}")
+    return _program(where, roots, names, spelling, cse, rename, "{name} = {text}", reserved=_TAKEN[dialect])
 
 
 def to_c(
@@ -109,12 +111,12 @@ def to_c(
     Source: LEGO section 4.1 (templates for CUDA); its C printer truncates, which this one does not.
     """
     where = "to_c(exprs)"
-    if ctype not in _BITS:
+    if not isinstance(ctype, str) or ctype not in _BITS:
         raise LayoutError(where, f"unknown type {ctype!r}", legal=", ".join(_BITS))
     roots = exprs_of(exprs)
     _check_fits(where, roots, ctype)
     text = "const {ctype} {name} = {text};"
-    return _program(where, roots, names, _c_spelling(_Signs(roots)), cse, rename or {}, text, ctype)
+    return _program(where, roots, names, _c_spelling(_Signs(roots)), cse, rename, text, ctype, _TAKEN["c"])
 
 
 def c_prelude(ctype: str = "int64_t", *, cuda: bool = False) -> str:
@@ -128,7 +130,7 @@ def c_prelude(ctype: str = "int64_t", *, cuda: bool = False) -> str:
         >>> print(c_prelude().splitlines()[1])
         static inline int64_t tw_floordiv(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
     """
-    if ctype not in _BITS:
+    if not isinstance(ctype, str) or ctype not in _BITS:
         raise LayoutError("c_prelude(ctype)", f"unknown type {ctype!r}", legal=", ".join(_BITS))
     head = f"{'__host__ __device__ ' if cuda else ''}static inline {ctype} tw_"
     args = f"({ctype} a, {ctype} b) "
@@ -144,6 +146,21 @@ def c_prelude(ctype: str = "int64_t", *, cuda: bool = False) -> str:
     )
 
 
+_C_WORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long register
+restrict return short signed sizeof static struct switch typedef union unsigned void volatile while bool catch class
+delete new operator private protected public template this throw try typename using virtual namespace asm
+int32_t int64_t tw_floordiv tw_floormod tw_min tw_max
+"""
+_TAKEN = {
+    "python": frozenset(("min", "max")),
+    "numpy": frozenset(("np",)),
+    "triton": frozenset(("tl",)),
+    "c": frozenset(_C_WORDS.split()),
+}
+"""Names that text in a language gives a meaning of its own: keywords of C and C++, and what printed text calls."""
+
+
 # -- programs -----------------------------------------------------------------------------------------------
 
 
@@ -153,21 +170,29 @@ def _program(
     names: Sequence[str] | None,
     spelling: Spelling,
     cse: bool,
-    rename: Mapping[str, str],
+    rename: Mapping[str, str] | None,
     line: str,
     ctype: str = "",
+    reserved: frozenset[str] = frozenset(),
 ) -> str:
     """The text of the roots, as one expression or as assignments."""
     symbols = symbols_of(roots)
+    rename = {} if rename is None else rename
+    if not isinstance(rename, Mapping) or not isinstance(names, tuple | list | None):
+        raise LayoutError(where, f"names {names!r}, rename {rename!r}", legal="a list of names, a mapping of names")
     written = {node: rename[node.args[0]] for node in symbols if node.args[0] in rename}
+    for name in (*(node.args[0] for node in symbols if node not in written), *(names or ())):
+        if name in reserved or (isinstance(name, str) and iskeyword(name) and not ctype):
+            raise LayoutError(where, f"{name!r} has a meaning in that language", legal="rename it: rename={name: ..}")
     if names is None:
         if len(roots) != 1 or cse:
             raise LayoutError(where, f"{len(roots)} expressions without names", legal="one name per expression")
         _check_length(where, roots)
         return written.get(roots[0]) or spell(roots[0], spelling, written)
-    taken = {*(node.args[0] for node in symbols), *names}
-    if len(names) != len(roots) or len(set(names)) != len(names) or not all(map(str.isidentifier, names)):
+    identifiers = [name for name in names if isinstance(name, str) and name.isidentifier()]
+    if not len(identifiers) == len(names) == len(roots) == len(set(identifiers)):
         raise LayoutError(where, f"names {list(names)}", legal=f"{len(roots)} different identifiers")
+    taken = {*(node.args[0] for node in symbols), *names}
     lines: list[str] = []
     if cse:
         for node in _shared(roots):
@@ -262,8 +287,6 @@ def _leaf(node: Expr) -> str:
 
 
 def _python_spelling(dialect: str, signs: _Signs | None) -> Spelling:
-    if dialect not in _CALLS:
-        raise LayoutError("to_python(exprs)", f"unknown dialect {dialect!r}", legal=", ".join(_CALLS))
     if signs is None:
         return Spelling(_ARITHMETIC, _CALLS[dialect], _leaf)
 
@@ -378,14 +401,16 @@ def to_mlir(
     Source: LEGO section 4.2 (arith for index arithmetic).
     """
     where = "to_mlir(exprs)"
-    if type not in ("index", "i32", "i64"):
+    if not isinstance(type, str) or type not in ("index", "i32", "i64"):
         raise LayoutError(where, f"unknown type {type!r}", legal="index, i32, i64")
+    if not isinstance(rename, Mapping | None) or not isinstance(function, str) or not function.isidentifier():
+        raise LayoutError(where, f"function {function!r}, rename {rename!r}", legal="an identifier, a mapping of names")
     roots = exprs_of(exprs)
     if not roots:
         raise LayoutError(where, "no expressions", legal="one or more")
     if type == "i32":
         _check_fits(where, roots, "int32_t")
-    names = rename or {}
+    names = {} if rename is None else rename
     order = walk(roots)
     arguments = [node for node in order if node.op == "sym"]
     symbols_of(roots)  # refuses two symbols of one name

@@ -16,7 +16,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index.evaluate import IntArray, Value, values_of
-from tileweave.index.expr import Expr, ExprLike, as_expr, equal, symbols_of, unequal
+from tileweave.index.expr import Expr, ExprLike, as_expr, as_number, equal, symbols_of, unequal
 from tileweave.index.normal import Normalizer
 from tileweave.index.poly import subtract
 from tileweave.index.ranges import Interval
@@ -169,7 +169,7 @@ def bounds(expr: ExprLike, *, given: Sequence[Expr] = ()) -> Interval:
         (2, None)
     """
     normal = Normalizer(given)
-    return normal.interval(normal.value(as_expr(expr)))
+    return normal.interval(normal.value(as_number(expr, "bounds(expr)")))
 
 
 def divisor(expr: ExprLike) -> int:
@@ -181,7 +181,7 @@ def divisor(expr: ExprLike) -> int:
         4
     """
     normal = Normalizer()
-    return normal.known_divisor(normal.value(as_expr(expr)))
+    return normal.known_divisor(normal.value(as_number(expr, "divisor(expr)")))
 
 
 def _condition(where: str, condition: Expr | bool) -> Expr:
@@ -196,6 +196,8 @@ def _condition(where: str, condition: Expr | bool) -> Expr:
 
 
 def _search(condition: Expr, given: Sequence[Expr], limit: int, using: str | None) -> Verdict:
+    if type(limit) is not int:
+        raise LayoutError("prove(condition)", f"limit {limit!r} is no number of points", legal="an int from 0")
     nodes = symbols_of((condition, *given))
     boxes = _boxes(nodes)
     size = None if boxes is None else prod(high - low + 1 for low, high in boxes)

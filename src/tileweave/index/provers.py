@@ -135,7 +135,10 @@ def bijective_by_isl(exprs: Sequence[Expr], extents: Sequence[int]) -> bool:
     nodes = symbols_of(exprs)
     names = ", ".join(node.args[0] for node in nodes)
     try:
-        limits = " and ".join(f"{int(n.args[1].args[0])} <= {n.args[0]} < {int(n.args[2].args[0])}" for n in nodes)
+        limits = " and ".join(
+            f"{int(n.args[1].args[0])} <= {n.args[0]} < {int(n.args[2].args[0])} and {n.args[0]} mod {n.args[3]} = 0"
+            for n in nodes
+        )
         outputs = ", ".join(_isl_text(expr) for expr in exprs)
         graph = isl.Map(f"{{ [{names}] -> [{outputs}] : {limits} }}")
     except (AttributeError, TypeError, isl.Error) as problem:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.cute_algebra import (
     coalesce,
     complement,
@@ -51,6 +52,7 @@ from tileweave.layout.cute_value import (
     E,
     Shape,
     _,
+    as_layout,
     compatible,
     concat,
     congruent,
@@ -60,6 +62,7 @@ from tileweave.layout.cute_value import (
     flat_tuple,
     idx2crd,
     make_shape,
+    mode_number,
     new_layout,
     rank,
     select_modes,
@@ -68,7 +71,7 @@ from tileweave.layout.cute_value import (
     weakly_congruent,
     zip_shape,
 )
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter
+from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, integers
 from tileweave.layout.layout import Layout as CoreLayout
 from tileweave.layout.swizzle import (
     ComposedLayout,
@@ -207,6 +210,7 @@ def make_layout_like(layout: CuteLayout) -> CuteLayout:
     Source: CuTe.
     """
     where = "make_layout_like(layout)"
+    layout = as_layout(layout, where)
     require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "coordinate strides have no order", inputs={"layout": layout}, legal="integer strides")
@@ -246,7 +250,10 @@ def shape(layout: CuteLayout, *path: int) -> Any:
 
 def stride(layout: CuteLayout, *path: int) -> Any:
     """The stride of a layout, or of the mode at `path`."""
-    return get(layout, *path).stride
+    found = get(layout, *path)
+    if not isinstance(found, CuteLayout):
+        raise LayoutError("stride(layout, *path)", f"{found} has no strides", legal="a layout without a swizzle")
+    return found.stride
 
 
 @through_swizzles
@@ -265,6 +272,7 @@ def get(layout: CuteLayout, *path: int) -> CuteLayout:
 @through_swizzles
 def take(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
     """The modes ``begin .. end - 1`` as a layout."""
+    begin, end = (mode_number(k, "take(layout, begin, end)") for k in (begin, end))
     if not 0 <= begin < end <= rank(layout):
         raise LayoutError(
             "take(layout, begin, end)",
@@ -294,8 +302,9 @@ def group(layout: CuteLayout, begin: int, end: int) -> CuteLayout:
         >>> print(group(CuteLayout((2, 3, 4), (1, 2, 6)), 1, 3))
         (2,(3,4)):(1,(2,6))
     """
+    inner = take(layout, begin, end)
     modes = list(layout)
-    return concat([*modes[:begin], take(layout, begin, end), *modes[end:]], keep=True)
+    return concat([*modes[:begin], inner, *modes[end:]], keep=True)
 
 
 @through_swizzles
@@ -338,7 +347,7 @@ def slice_(layout: Any, crd: Any) -> Any:
     """
     if isinstance(layout, ComposedLayout):
         return layout.slice(crd)
-    return slice_with_offset(layout, crd)[0]
+    return slice_with_offset(as_layout(layout, "slice_(layout, crd)"), crd)[0]
 
 
 def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
@@ -349,7 +358,7 @@ def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
         >>> print(sliced, offset)
         3:2 13
     """
-    return slice_with_offset(layout, crd)
+    return slice_with_offset(as_layout(layout, "slice_and_offset(layout, crd)"), crd)
 
 
 slice = slice_
@@ -384,7 +393,7 @@ def to_index_map(layout: CuteLayout) -> CoreLayout:
         >>> print(to_index_map(CuteLayout((2, 3), (1, 10))))
         (3:10@m, 2:1@m)
     """
-    return _core(list(reversed(layout.flat)))
+    return _core(list(reversed(as_layout(layout, "to_index_map(layout)").flat)))
 
 
 def to_coordinate_map(layout: CuteLayout) -> CoreLayout:
@@ -395,10 +404,12 @@ def to_coordinate_map(layout: CuteLayout) -> CoreLayout:
         >>> print(to_coordinate_map(CuteLayout(((2, 2), 3), ((1, 8), 2))))
         (2:8@m, 2:1@m, 3:2@m)
     """
+    layout = as_layout(layout, "to_coordinate_map(layout)")
     return _core([pair for mode in layout for pair in reversed(mode.flat)])
 
 
 def _plain(core: CoreLayout, where: str) -> None:
+    need_layouts(where, core)
     if any(it.extent > 1 for it in core.replica) or core.offset:
         part = "replicas" if any(it.extent > 1 for it in core.replica) else f"the offset {core.offset}"
         raise NoLayout(
@@ -453,6 +464,9 @@ def from_coordinate_map(core: CoreLayout, shape: tuple[int, ...]) -> CuteLayout:
     """
     where = "from_coordinate_map(core, shape)"
     _plain(core, where)
+    if not isinstance(shape, tuple | list):
+        raise LayoutError(where, f"{shape!r} is no shape", legal="a tuple of extents")
+    shape = integers(shape, where, "extent")
     pairs = iter(_strides(core))
     modes = [_mode_of(extent, pairs, core, where) for extent in shape]
     if any(n > 1 for n, _d in pairs):

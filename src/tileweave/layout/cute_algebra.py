@@ -13,8 +13,6 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.cute_exact import (
     check_domain,
@@ -31,6 +29,7 @@ from tileweave.layout.cute_value import (
     Pair,
     Shape,
     Underscore,
+    as_layout,
     concat,
     make_shape,
     mode_path,
@@ -47,7 +46,6 @@ from tileweave.layout.symbolic import is_expr, least_and_greatest, simple
 
 __all__ = [
     "Tiler",
-    "as_layout",
     "coalesce",
     "complement",
     "composition",
@@ -73,19 +71,6 @@ def from_modes(modes: Sequence[Pair], zero: Any = 0) -> CuteLayout:
     if len(modes) == 1:
         return new_layout(*modes[0])
     return new_layout(tuple([n for n, _d in modes]), tuple([d for _n, d in modes]), tuple(modes))
-
-
-def as_layout(value: Any, where: str) -> CuteLayout:
-    """A layout as it is; an integer n as the layout n:1.
-
-    Raises:
-        LayoutError: anything else.
-    """
-    if isinstance(value, CuteLayout):
-        return value
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return CuteLayout(make_shape(value, where), 1)
-    raise LayoutError(where, f"{value!r} is no layout", legal="a CuteLayout, or an integer n for n:1")
 
 
 def _integers(layout: CuteLayout, where: str) -> CuteLayout:
@@ -147,6 +132,7 @@ def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
 
 def filter_zeros(layout: CuteLayout) -> CuteLayout:
     """The layout with every mode of stride zero shrunk to extent 1; the nesting stays."""
+    layout = as_layout(layout, "filter_zeros(layout)")
     leaves = iter([1 if is_zero(d, "filter_zeros(layout)") else n for n, d in layout.flat])
     return new_layout(zip_shape(layout.shape, leaves), layout.stride)
 
@@ -160,6 +146,7 @@ def filter_layout(layout: CuteLayout) -> CuteLayout:
 
     Source: CuTe, ``filter``.
     """
+    layout = as_layout(layout, "filter(layout)")
     moving = [(n, d) for n, d in layout.flat if not is_zero(d, "filter(layout)")]
     return from_modes(coalesce_flat(moving), layout.zero)
 
@@ -203,9 +190,9 @@ def composition(a: Any, b: Any) -> Any:
         return _by_mode(a, tuple(b))
     if isinstance(a, Swizzle | ComposedLayout) or isinstance(b, Swizzle | ComposedLayout):
         return _compose_swizzled(a, b)
-    if isinstance(a, CuteLayout):
-        return _compose(a, as_layout(b, "composition(a, b)"), "composition(a, b)")
-    raise LayoutError("composition(a, b)", f"cannot compose {a!r} with {b!r}", legal="layouts, tilers and swizzles")
+    if isinstance(b, tuple | list):
+        return _by_mode(as_layout(a, "composition(a, b)"), tuple(b))
+    return _compose(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
 
 
 def _compose_swizzled(a: Any, b: Any) -> Any:
@@ -218,6 +205,8 @@ def _compose_swizzled(a: Any, b: Any) -> Any:
             f"{a} o {b} is no single swizzle",
             legal="maps over F2: f2_from_swizzle(a, bits).compose(f2_from_swizzle(b, bits))",
         )
+    if not isinstance(a, Swizzle | ComposedLayout):
+        a = as_layout(a, "composition(a, b)")
     if isinstance(b, Swizzle):
         size = (a.inner if isinstance(a, ComposedLayout) else a).size
         b = ComposedLayout(b, 0, CuteLayout(size, 1))
@@ -531,6 +520,7 @@ def nullspace(layout: CuteLayout) -> CuteLayout:
 
     Source: CuTe.
     """
+    layout = as_layout(layout, "nullspace(layout)")
     out, step = [], 1
     for n, d in layout.flat:
         if is_zero(d, "nullspace(layout)"):

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tileweave.errors import Unproved
+from tileweave.errors import LayoutError, Unproved
 from tileweave.index import equal, require
 from tileweave.layout.cute_exact import coalesce_flat, continues
 from tileweave.layout.cute_value import CuteLayout, Pair
+from tileweave.layout.layout import Coord
 from tileweave.layout.symbolic import is_expr, proved, quotient, require_quotient, same, simple
 
 __all__ = ["complement_symbolic", "compose_symbolic", "is_zero", "require_numbers"]
@@ -43,7 +44,7 @@ def is_zero(stride: Any, where: str) -> bool:
 
 
 def compose_symbolic(a: Sequence[Pair], b: Sequence[Pair], where: str, zero: Any) -> list[list[Pair]]:
-    """For each mode of B the modes of ``A o B`` that refine it; A's last mode runs on without bound.
+    """For each mode of B (integer strides) the modes of ``A o B`` that refine it; A's last mode runs on without bound.
 
     Raises:
         Unproved: the first condition without a proof: a mode of B stays within a digit of A, or ends on its border,
@@ -102,6 +103,8 @@ def complement_symbolic(layout: CuteLayout, bound: Any, where: str) -> list[Pair
     out: list[Pair] = []
     period: Any = 1
     for _n, d in left:
+        if isinstance(d, Coord):
+            raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
         _require(d >= 1, where)
     while left:
         fastest = next((m for m in left if _divides_the_others(m, left)), left[0])

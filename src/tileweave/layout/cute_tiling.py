@@ -15,7 +15,6 @@ from typing import Any
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.layout.cute_algebra import (
     Tiler,
-    as_layout,
     coalesce,
     complement,
     composition,
@@ -31,7 +30,9 @@ from tileweave.layout.cute_value import (
     Pair,
     Shape,
     Underscore,
+    as_layout,
     concat,
+    congruent,
     flat_tuple,
     make_shape,
     new_layout,
@@ -204,6 +205,16 @@ class Cover:
     index: CuteLayout
     limits: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        parts = isinstance(self.layout, CuteLayout) and isinstance(self.index, CuteLayout)
+        if not parts or not congruent(self.layout, self.index) or not isinstance(self.limits, tuple):
+            raise Incongruent(
+                "Cover(layout, index, limits)",
+                "the parts do not fit",
+                inputs={"layout": self.layout, "index": self.index, "limits": self.limits},
+                legal="congruent layouts, a tuple of limits",
+            )
+
     def valid(self, *crd: Any) -> Any:
         """Whether the coordinate is an element of the original layout; a condition, where that is not decided."""
         point = self.index(*crd)
@@ -235,6 +246,7 @@ def cover_divide(layout: CuteLayout, tiler: Tiler) -> Cover:
         ((2,3),(4,1)):((1,2),(5,0)) True False
     """
     where = "cover_divide(layout, tiler)"
+    layout = as_layout(layout, where)
     if not _is_by_mode(tiler):
         padded, index = _cover_mode(layout, tiler, 0, where)
         return Cover(padded, index, (layout.size,))
@@ -302,9 +314,12 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     Source: CuTe.
     """
     where = "logical_product(layout, tiler)"
+    block = as_layout(layout, where)
     if _is_by_mode(tiler):
-        return _by_mode(layout, tiler, where, logical_product)
-    block, tile = as_layout(layout, where), as_layout(tiler, where)
+        return _by_mode(block, tiler, where, logical_product)
+    if isinstance(tiler, Underscore):
+        return block
+    tile = as_layout(tiler, where)
     if isinstance(tile.zero, Coord):
         raise LayoutError(where, "the tiler has coordinate strides", inputs={"layout": block, "tiler": tile})
     moving = filter_layout(block)
@@ -455,6 +470,7 @@ def cover_tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> Cov
         ((2,2),2):((1,4),2) [True, True, True, False]
     """
     where = "cover_tile_to_shape(block, shape, order)"
+    block = as_layout(block, where)
     targets, blocks = _targets(block, shape, where)
     padded = tuple(simple((target + part - 1) // part * part) for target, part in zip(targets, blocks, strict=True))
     layout = _fill(block, padded, blocks, order)
@@ -528,6 +544,7 @@ def upcast(layout: Any, factor: int) -> Any:
     factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, True, where)
+    layout = as_layout(layout, where)
     require_numbers(where, layout)
     outer: list[Pair] = []
     inner: list[Pair] = []
@@ -576,6 +593,7 @@ def downcast(layout: Any, factor: int) -> Any:
     factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, False, where)
+    layout = as_layout(layout, where)
     require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")

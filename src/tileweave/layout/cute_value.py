@@ -29,6 +29,7 @@ __all__ = [
     "StrideLeaf",
     "Underscore",
     "_",
+    "as_layout",
     "compatible",
     "concat",
     "congruent",
@@ -39,6 +40,7 @@ __all__ = [
     "idx2crd",
     "is_free",
     "make_shape",
+    "mode_number",
     "mode_path",
     "new_layout",
     "positive",
@@ -141,10 +143,11 @@ def make_shape(value: Any, where: str = "make_shape(value)") -> Shape:
         LayoutError: an extent that is not a positive integer.
         Unproved: an index expression that its ranges do not prove positive.
     """
-    if isinstance(value, CuteLayout):
-        return value.shape
     if isinstance(value, tuple | list):
-        return tuple(make_shape(v, where) for v in value)
+        return tuple([make_shape(v, where) for v in value])
+    found = getattr(value, "shape", None)
+    if isinstance(found, tuple | int | Expr) and not isinstance(value, np.ndarray | np.generic):
+        return make_shape(found, where)  # of a layout
     return _extent(value, where)
 
 
@@ -202,15 +205,27 @@ def size(value: Any) -> int:
     return number
 
 
+def _tree(value: Any, where: str) -> Any:
+    """The nested tuple of a layout, or the value itself, if it is one or may stand at a leaf."""
+    if type(value) is tuple or type(value) is int:
+        return value
+    if isinstance(value, tuple | list):
+        return tuple(value)
+    found = value.shape if hasattr(value, "shape") and not hasattr(value, "dtype") else value
+    if isinstance(found, tuple | Coord | Expr) or _integer(found) is not None:
+        return found
+    raise LayoutError(where, f"{_short(value)} is no nested tuple", legal="a layout, or integers in nested tuples")
+
+
 def rank(value: Any) -> int:
     """The number of top-level modes of a layout or a tuple; 1 for a plain integer."""
-    tree = getattr(value, "shape", value)
+    tree = _tree(value, "rank(value)")
     return len(tree) if isinstance(tree, tuple) else 1
 
 
 def depth(value: Any) -> int:
     """How deep the tuples nest: 0 for an integer, 1 for a flat tuple."""
-    tree = getattr(value, "shape", value)
+    tree = _tree(value, "depth(value)")
     return 1 + max(map(depth, tree), default=0) if isinstance(tree, tuple) else 0
 
 
@@ -221,7 +236,7 @@ def congruent(a: Any, b: Any) -> bool:
         >>> congruent((2, (3, 4)), (5, (6, 7))), congruent((2, 12), (5, (6, 7)))
         (True, False)
     """
-    a, b = getattr(a, "shape", a), getattr(b, "shape", b)
+    a, b = _tree(a, "congruent(a, b)"), _tree(b, "congruent(a, b)")
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(congruent, a, b))
     return not isinstance(a, tuple) and not isinstance(b, tuple)
@@ -234,7 +249,7 @@ def weakly_congruent(a: Any, b: Any) -> bool:
         >>> weakly_congruent((2, 12), (5, (6, 7))), weakly_congruent((5, (6, 7)), (2, 12))
         (True, False)
     """
-    a, b = getattr(a, "shape", a), getattr(b, "shape", b)
+    a, b = _tree(a, "weakly_congruent(a, b)"), _tree(b, "weakly_congruent(a, b)")
     if not isinstance(a, tuple):
         return True
     return isinstance(b, tuple) and len(a) == len(b) and all(map(weakly_congruent, a, b))
@@ -247,7 +262,7 @@ def compatible(a: Any, b: Any) -> bool:
         >>> compatible((2, 12), (2, (3, 4))), compatible((4, 6), (2, (3, 4)))
         (True, False)
     """
-    a, b = getattr(a, "shape", a), getattr(b, "shape", b)
+    a, b = make_shape(a, "compatible(a, b)"), make_shape(b, "compatible(a, b)")
     if not isinstance(a, tuple):
         return same(a, size(b))
     return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
@@ -377,7 +392,7 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
         (7, 6)
     """
     shape = make_shape(shape, "crd2idx(crd, shape, stride)")
-    stride = _compact(shape) if stride is None else stride
+    stride = _compact(shape) if stride is None else _make_stride(stride, "crd2idx(crd, shape, stride)")
     if not congruent(shape, stride):
         raise Incongruent(
             "crd2idx(crd, shape, stride)",
@@ -404,6 +419,8 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
     """
     where = "idx2crd(idx, shape, stride)"
     shape = make_shape(shape, where)
+    if isinstance(idx, list):
+        idx = tuple(idx)
     if isinstance(idx, tuple) and stride is None:
         idx = _dot(idx, shape, _compact(shape), where)
     if stride is not None and not congruent(shape, stride):
@@ -420,8 +437,10 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
             raise LayoutError(where, f"stride {d} has no quotient", legal="positive integer strides")
     if stride is None:
         idx = _check_range(idx, size(shape), where, shape)
-    elif isinstance(idx, int) and idx < 0:
-        raise LayoutError(where, f"index {idx} is out of range", legal="an index from 0")
+    elif isinstance(idx, np.ndarray):
+        idx = _check_range(idx, _WIDE, where, shape)
+    elif not isinstance(idx, Expr) and (_integer(idx) is None or idx < 0):
+        raise LayoutError(where, f"index {_short(idx)} is out of range", legal="an index from 0")
     leaves = (simple((idx // d) % n) for n, d in zip(flat_tuple(shape), strides, strict=True))
     return zip_shape(shape, iter(tuple(leaves)))
 
@@ -622,6 +641,36 @@ def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) ->
         flat = tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True)) if nested else ((shape, stride),)
     _set_flat(self, flat)
     return self
+
+
+def as_layout(value: Any, where: str) -> CuteLayout:
+    """A layout as it is; an integer n as the layout n:1.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    if isinstance(value, CuteLayout):
+        return value
+    if isinstance(value, Expr) or _integer(value) is not None:
+        return CuteLayout(make_shape(value, where), 1)
+    raise LayoutError(where, f"{_short(value)} is no layout", legal="a CuteLayout, or an integer n for n:1")
+
+
+def mode_number(value: Any, where: str) -> int:
+    """The number of a mode as a plain integer.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    number = _integer(value)
+    if number is None:
+        raise LayoutError(where, f"{_short(value)} is no number of a mode", legal="integers")
+    return number
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 _PLAIN = {int}

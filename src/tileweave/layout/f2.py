@@ -7,17 +7,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from operator import index as as_index
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError
+from tileweave.index import Expr
 from tileweave.layout.cute_exact import no_layout
 
-__all__ = ["MOST_BITS", "F2Map"]
+__all__ = ["MOST_BITS", "F2Map", "check_offset", "need_map"]
 
 MOST_BITS = 1 << 12
 """The most bits of an index or a value."""
+
+
+def check_offset(value: Any, where: str, size: int | None = None) -> Any:
+    """A plain integer or an integer array, within [0, size) where a size is given, from 0 else.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    legal = "integers from 0" if size is None else f"0..{size - 1}"
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        if value.size and (int(value.min()) < 0 or (size is not None and int(value.max()) >= size)):
+            bad = int(value.min()) if int(value.min()) < 0 else int(value.max())
+            raise LayoutError(where, f"{bad} is out of range", legal=legal)
+        return value
+    if isinstance(value, bool | np.bool_ | np.ndarray) or not hasattr(type(value), "__index__"):
+        raise LayoutError(where, f"{value!r} is no pattern of bits", legal=f"{legal}, arrays of them, or an expression")
+    number = int(as_index(value))
+    if number < 0 or (size is not None and number >= size):
+        raise LayoutError(where, f"{number} is out of range", legal=legal)
+    return number
+
+
+def need_map(value: object, where: str) -> None:
+    """Raise a `LayoutError` unless the argument is an `F2Map`."""
+    if not isinstance(value, F2Map):
+        raise LayoutError(where, f"{value!r} is no map over F2", legal="F2Map(columns, rows)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +82,8 @@ class F2Map:
     @classmethod
     def identity(cls, bits: int) -> F2Map:
         """The map that keeps every pattern of so many bits."""
+        if type(bits) is not int or not 0 <= bits <= MOST_BITS:
+            raise LayoutError("F2Map.identity(bits)", f"bits {bits!r}", legal=f"0..{MOST_BITS}")
         return cls(tuple(1 << j for j in range(bits)), bits)
 
     @property
@@ -68,16 +98,10 @@ class F2Map:
 
     def __call__(self, index: Any) -> Any:
         """The image of a pattern: an integer in [0, size), an integer array, or an index expression."""
+        if not isinstance(index, Expr):
+            index = check_offset(index, "F2Map(index)", self.size)
         if isinstance(index, int):
-            if not 0 <= index < self.size:
-                raise LayoutError("F2Map(index)", f"{index} is out of range", legal=f"0..{self.size - 1}")
             return reduce(lambda out, j: out ^ (self.columns[j] if index >> j & 1 else 0), range(self.bits), 0)
-        if (
-            isinstance(index, np.ndarray)
-            and index.size
-            and not (int(index.min()) >= 0 and int(index.max()) < self.size)
-        ):
-            raise LayoutError("F2Map(index)", "an index is out of range", legal=f"0..{self.size - 1}")
         out: Any = 0 * index
         for j, column in enumerate(self.columns):
             if column:
@@ -86,6 +110,7 @@ class F2Map:
 
     def compose(self, inner: F2Map) -> F2Map:
         """The map ``x -> self(inner(x))``."""
+        need_map(inner, "F2Map.compose(inner)")
         if inner.rows > self.bits:
             raise Incongruent("F2Map.compose(inner)", f"values of {inner.rows} bits for a map of {self.bits} bits")
         return F2Map(tuple(self(column) for column in inner.columns), self.rows)
@@ -132,6 +157,9 @@ class F2Map:
 
     def solve(self, value: int) -> int | None:
         """Some pattern whose image is `value`, or None if there is none."""
+        value = check_offset(value, "F2Map.solve(value)")
+        if not isinstance(value, int):
+            raise LayoutError("F2Map.solve(value)", "an array is no pattern", legal="one integer from 0")
         pivots, _kernel = self._eliminate()
         made = 0
         while value:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from inspect import Parameter, signature
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
-from tileweave.index import require
+from tileweave.index import Expr, require
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.coord import integer
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
 from tileweave.layout.cute_symbolic import require_numbers
@@ -22,6 +24,7 @@ from tileweave.layout.cute_value import (
     CuteLayout,
     IntTuple,
     Stride,
+    as_layout,
     flat_tuple,
     is_free,
     make_shape,
@@ -30,7 +33,7 @@ from tileweave.layout.cute_value import (
     zip_shape,
 )
 from tileweave.layout.exact import normalize
-from tileweave.layout.f2 import MOST_BITS, F2Map
+from tileweave.layout.f2 import MOST_BITS, F2Map, check_offset, need_map
 from tileweave.layout.layout import Coord, Iter, Layout
 from tileweave.layout.symbolic import is_expr, least_and_greatest, simple
 
@@ -96,20 +99,10 @@ class Swizzle:
 
     def __call__(self, offset: Any) -> Any:
         """The swizzled offset: an integer from 0, an integer array or an index expression."""
-        if isinstance(offset, bool | float | str | tuple | list) or offset is None:
-            raise LayoutError(
-                "Swizzle(offset)", f"{offset!r} is no offset", legal="integers, arrays, index expressions"
-            )
-        if isinstance(offset, int):
-            if offset < 0:
-                raise LayoutError("Swizzle(offset)", f"offset {offset} is negative", legal="offsets from 0")
+        if not isinstance(offset, Expr):
+            offset = check_offset(offset, "Swizzle(offset)")
             picked = offset & self.source_mask
             return offset ^ (picked >> self.shift if self.shift >= 0 else picked << -self.shift)
-        if isinstance(offset, np.ndarray):
-            if offset.size and int(offset.min()) < 0:
-                raise LayoutError("Swizzle(offset)", f"offset {int(offset.min())} is negative", legal="offsets from 0")
-            bits = offset & self.source_mask
-            return offset ^ (bits >> self.shift if self.shift >= 0 else bits << -self.shift)
         if not self.bits:
             return offset
         low = self.base + max(self.shift, 0)
@@ -254,15 +247,23 @@ Operation = TypeVar("Operation", bound=Callable[..., Any])
 
 
 def through_swizzles(operation: Operation) -> Operation:
-    """An operation on layouts that, given a `ComposedLayout`, works on the inner layout and keeps the outer one."""
+    """An operation on layouts that, given a `ComposedLayout`, works on the inner layout and keeps the outer one.
+
+    An integer n stands for the layout n:1; anything else is refused.
+    """
+    where = f"{operation.__name__}({', '.join(map(_written, signature(operation).parameters.values()))})"
 
     @wraps(operation)
     def run(layout: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(layout, ComposedLayout):
             return replace(layout, inner=run(layout.inner, *args, **kwargs))
-        return operation(layout, *args, **kwargs)
+        return operation(as_layout(layout, where), *args, **kwargs)
 
     return cast("Operation", run)
+
+
+def _written(parameter: Parameter) -> str:
+    return f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
 
 
 def _bounds(layout: CuteLayout | ComposedLayout) -> tuple[int, int]:
@@ -303,6 +304,7 @@ def f2_from_layout(layout: CuteLayout | ComposedLayout, rows: int | None = None)
     if isinstance(layout, ComposedLayout):
         return _f2_from_composed(layout, rows)
     where = "f2_from_layout(layout)"
+    layout = as_layout(layout, where)
     require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
@@ -443,6 +445,8 @@ def f2_from_swizzle(swizzle: Swizzle, bits: int) -> F2Map:
         >>> f2_from_swizzle(Swizzle(1, 0, 1), 2).columns
         (1, 3)
     """
+    if not isinstance(swizzle, Swizzle):
+        raise LayoutError("f2_from_swizzle(swizzle, bits)", f"{swizzle!r} is no swizzle", legal="Swizzle(B, M, S)")
     need = (swizzle.source_mask | swizzle.target_mask).bit_length()
     if type(bits) is not int or not 0 <= bits <= MOST_BITS:
         raise LayoutError("f2_from_swizzle(swizzle, bits)", f"bits {bits!r}", legal=f"0..{MOST_BITS}")
@@ -461,6 +465,7 @@ def f2_to_layout(f: F2Map) -> CuteLayout:
         >>> print(f2_to_layout(F2Map((4, 1, 2), 3)))
         (2,4):(4,1)
     """
+    need_map(f, "f2_to_layout(f)")
     _check_disjoint(f.columns, f, "f2_to_layout(f)")
     modes = coalesce_flat([(2, c) for c in f.columns])
     if len(modes) < 2:
@@ -482,6 +487,7 @@ def f2_from_core(core: Layout) -> dict[str, F2Map]:
     Source: own; Triton's linear layouts go the other way, from hardware to logical bits.
     """
     where = "f2_from_core(core)"
+    need_layouts(where, core)
     if core.offset or any(it.extent > 1 and it.stride for it in core.replica):
         raise no_layout(
             where,
@@ -504,6 +510,10 @@ def f2_to_core(maps: Mapping[str, F2Map]) -> Layout:
         Incongruent: maps of different numbers of bits.
         NoLayout: columns of one map that share a bit, so that XOR is no addition on that axis.
     """
+    if not isinstance(maps, Mapping):
+        raise LayoutError("f2_to_core(maps)", f"{maps!r} is no mapping", legal="axis -> F2Map")
+    for f in maps.values():
+        need_map(f, "f2_to_core(maps)")
     bits = {f.bits for f in maps.values()}
     if len(bits) != 1:
         raise Incongruent("f2_to_core(maps)", f"maps of {sorted(bits)} bits", legal="one number of bits for all axes")
@@ -595,6 +605,8 @@ def xor_strides(layout: CuteLayout | ComposedLayout | F2Map) -> XorLayout:
         shape: IntTuple = layout.size
         f = layout
     else:
+        if not isinstance(layout, ComposedLayout):
+            layout = as_layout(layout, "xor_strides(layout)")
         shape, f = layout.shape, f2_from_layout(layout)
     columns = iter(f.columns)
     shapes: list[IntTuple] = []
