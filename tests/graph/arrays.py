@@ -52,6 +52,8 @@ def same(tensor: tw.Tensor, expected: Any, *, rtol: float = 0.0) -> None:
     assert tensor.shape == expected.shape, f"shape {tensor.shape}, NumPy says {expected.shape}"
     assert tensor.dtype == expected.dtype, f"type {tensor.dtype}, NumPy says {expected.dtype}"
     assert got.shape == expected.shape and got.dtype == expected.dtype
+    if expected.dtype.kind == "V":  # bfloat16: NumPy compares neither its NaN nor its distance
+        got, expected = got.astype(np.float64), expected.astype(np.float64)
     if rtol and expected.dtype.kind == "f":
         scale = max(1.0, float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)))
         np.testing.assert_allclose(got, expected, rtol=rtol, atol=rtol * scale)

@@ -14,6 +14,7 @@ import numpy as np
 from arrays import HOWS, strided
 
 from tileweave import graph as tw
+from tileweave.graph.dtypes import element_type, epsilon, is_floating
 from tileweave.space import Box
 
 Random = np.random.Generator
@@ -186,14 +187,15 @@ def whole_numbers(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value
     """Steps that branch on values, for integers only."""
     w = fitting(rng, v.tensor, dtype, pool)
     how = rng.integers(0, 6)
+    negative = v.tensor.dtype.kind == "i"
     if how == 5:
         if not v.tensor.ndim or not v.tensor.shape[0]:
             return None
         return v.through(tw.cast(tw.argmax(v.tensor, 0), dtype))
     if how == 0:
-        return v.through(tw.remainder(v.tensor, int(rng.choice([5, 17, -3]))))
+        return v.through(tw.remainder(v.tensor, int(rng.choice([5, 17, -3 if negative else 3]))))
     if how == 1:
-        return v.through(tw.floor_divide(v.tensor, int(rng.choice([2, -7]))))
+        return v.through(tw.floor_divide(v.tensor, int(rng.choice([2, -7 if negative else 7]))))
     if how == 2:
         return v.through(tw.where(tw.greater(v.tensor, w.tensor), v.tensor, w.tensor))
     if how == 3:
@@ -219,18 +221,33 @@ def smooth(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
 SHARED: tuple[Step, ...] = (view, view, arithmetic, arithmetic, contract, contract, windows, reduction, rectify)
 
 
-def random_graph(seed: int, dtype: str = "int64", steps: int = 8) -> list[Value]:
-    """The last few values of a random graph; the same seed gives the same graph."""
+def random_graph(
+    seed: int, dtype: str = "int64", steps: int = 8, table: tuple[Step, ...] = (), empty: float = 0.0
+) -> list[Value]:
+    """The last few values of a random graph; the same seed gives the same graph.
+
+    Args:
+        seed: any.
+        dtype: of every value.
+        steps: how many values are made.
+        table: the steps to choose from; those that every room knows when left out.
+        empty: how likely a source has no element.
+    """
     rng = np.random.default_rng(seed)
-    table = (*SHARED, whole_numbers) if np.dtype(dtype).kind == "i" else (*SHARED, smooth, smooth)
-    pool = [source(rng, random_shape(rng), dtype) for _ in range(int(rng.integers(1, 4)))]
+    floats = is_floating(element_type("random_graph(seed, dtype)", dtype))
+    table = table or ((*SHARED, smooth, smooth) if floats else (*SHARED, whole_numbers))
+    largest = 2e4 if dtype == "float16" else np.inf  # no sum on the way overflows
+    pool = []
+    for _ in range(int(rng.integers(1, 4))):
+        shape = random_shape(rng)
+        pool.append(source(rng, (0, *shape[1:]) if shape and rng.random() < empty else shape, dtype))
     made: list[Value] = []
     while len(made) < steps:
         v = made[-1] if made and rng.random() < 0.6 else pool[rng.integers(len(pool))]
         new = table[rng.integers(len(table))](rng, v, dtype, pool)
-        if new is None or new.tensor.size > 2000:
+        if new is None or new.tensor.size > 2000 or (floats and new.size > largest):
             continue
-        if new.size > 1e4 and np.dtype(dtype).kind == "f":
+        if floats and new.size > min(1e4, largest / 500):
             new = Value(tw.tanh(new.tensor), 1.0, new.error + 4)
         pool.append(new)
         made.append(new)
@@ -264,8 +281,8 @@ def random_partitions(rng: Random, graph: tw.Graph, most: int = 3) -> dict[tw.Op
 def close(value: Value, got: np.ndarray, expected: np.ndarray) -> None:
     """Equal: integers exactly, floats within the bound of the value."""
     assert got.dtype == expected.dtype and got.shape == expected.shape
-    if expected.dtype.kind == "f":
-        bound = 4 * (value.error + value.size) * np.finfo(expected.dtype).eps
-        np.testing.assert_allclose(got, expected, rtol=0, atol=bound)
+    if is_floating(expected.dtype):
+        bound = 4 * (value.error + value.size) * epsilon(expected.dtype)
+        np.testing.assert_allclose(got.astype(np.float64), expected.astype(np.float64), rtol=0, atol=bound)
     else:
         np.testing.assert_array_equal(got, expected)

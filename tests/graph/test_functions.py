@@ -149,41 +149,14 @@ def test_reductions_in_parts(name):
     sharded_is_whole(tw.reduce_in_parts(name, x, -1, 4))
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_laws_of_the_monoids(name):
-    """Associative, commutative where it says so, and every lift of nothing but itself finishes as the whole."""
-    monoid = tw.TUPLE_MONOIDS[name]
-    for seed in range(9):
-        rng = np.random.default_rng(seed)
-        pool = np.array([-np.inf, np.inf, np.nan, 0.0]) if seed % 3 == 0 and name != "variance" else None
-        arrays = [rng.normal(size=(2, int(rng.integers(1, 5)))) for _ in range(3)]
-        for array in arrays if pool is not None else ():
-            array[rng.random(array.shape) < 0.3] = rng.choice(pool)
-        firsts = np.cumsum([0, *(a.shape[1] for a in arrays)])
-        a, b, c = (monoid.lift(tw.as_tensor(x), 1, int(k)) for x, k in zip(arrays, firsts, strict=False))
-        left = tw.evaluate(monoid.combine(monoid.combine(a, b), c))
-        right = tw.evaluate(monoid.combine(a, monoid.combine(b, c)))
-        for one, other in zip(left, right, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-        if monoid.commutative:
-            for one, other in zip(tw.evaluate(monoid.combine(a, b)), tw.evaluate(monoid.combine(b, a)), strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-        assert len(a) == len(monoid.parts)
-
-
-def test_plain_monoids_are_monoids():
-    from tileweave.graph.monoids import MONOIDS
-
-    for dtype in ("int32", "float64", "bool"):
-        kind = np.dtype(dtype)
-        a, b, c = (values(RNG, (20,), dtype) for _ in range(3))
-        for monoid in MONOIDS.values():
-            unit = np.full(20, monoid.identity(kind), dtype)
-            np.testing.assert_array_equal(monoid.combine(a, unit), a)
-            np.testing.assert_array_equal(monoid.combine(unit, a), a)
-            np.testing.assert_array_equal(monoid.combine(a, b), monoid.combine(b, a))
-            both = monoid.combine(monoid.combine(a, b), c), monoid.combine(a, monoid.combine(b, c))
-            np.testing.assert_allclose(*map(np.asarray, both), rtol=1e-13)
+def test_reductions_of_no_element():
+    same(tw.reduce_in_parts("logsumexp", np.ones((2, 0)), 1, 1), [-np.inf, -np.inf])
+    same(tw.logsumexp(np.ones((2, 0)), 1), [-np.inf, -np.inf])
+    same(tw.reduce_in_parts("variance", np.ones((2, 0)), 1, 1), [np.nan, np.nan])
+    same(tw.variance(np.ones((2, 0)), 1), [np.nan, np.nan])
+    for name in ("argmax", "argmin"):
+        with pytest.raises(GraphError, match="over no element"):
+            tw.reduce_in_parts(name, np.ones((2, 0)), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +172,12 @@ def test_plain_monoids_are_monoids():
         (lambda: tw.reduce_in_parts("argmax", np.ones(3), parts=4), "4 parts"),
         (lambda: tree([], lambda a, b: a), "0 states"),
         (lambda: tw.layer_norm(np.ones(())), "no axis"),
+        (lambda: tw.variance(np.ones(3), 1.5), "axis 1.5"),
+        (lambda: tw.variance(np.ones(3), correction="one"), "correction 'one'"),
+        (lambda: tw.logsumexp(np.ones(3), 1), "axis 1"),
+        (lambda: tw.attention(np.ones((2, 3)), np.ones((4, 3)), np.ones((5, 3))), "keys and values"),
+        (lambda: tw.attention(np.ones((2, 3)), np.ones((0, 3)), np.ones((0, 3))), "keys and values"),
+        (lambda: tw.attention(np.ones((2, 3)), np.ones((4, 3)), np.ones((4, 3)), mask=np.ones((7, 7))), "the mask"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, problem):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from arrays import same
-from random_graphs import random_cuts
+from arrays import same, values
+from random_graphs import random_cuts, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import DtypeError, GraphError
@@ -97,6 +97,25 @@ def test_parameters_may_be_tensors():
     assert abs(x[:, 0].mean()) < 0.2 and abs(x[:, 1].mean() - 100) < 1 and 3 < x[:, 1].std() < 7
     (u,) = tw.evaluate([tw.uniform((5, 2), 3, mean, mean + 1)])
     assert ((u >= mean) & (u < mean + 1)).all()
+    low, high = np.array([-3, 100]), np.array([[2], [200]])
+    (k,) = tw.evaluate([tw.random_integers((1000, 2, 2), 5, low, tw.as_tensor(high))])
+    assert ((k >= low) & (k < np.maximum(high, low + 1))).all()
+    assert set(k[:, 0, 0].tolist()) == {-3, -2, -1, 0, 1} and set(k[:, 0, 1].tolist()) == {100}
+
+
+@pytest.mark.parametrize("name", ["uniform", "normal", "random_integers"])
+def test_distributions_with_tensor_parameters_are_sharded_right(name):
+    """Cut along every dimension at random: the parts are those of the whole, and each reads its parameters alone."""
+    rng = np.random.default_rng(4)
+    kind = "int64" if name == "random_integers" else "float64"
+    low, spread = values(rng, (6, 1, 4), kind), np.abs(values(rng, (5, 1), kind)) + 1
+    drawn = getattr(tw, name)((6, 5, 4), 11, low, low + spread if name != "normal" else spread)
+    (whole,) = tw.evaluate([drawn])
+    graph = tw.verify(tw.Graph.of(drawn))
+    for _ in range(5):
+        sharded = tw.verify(tw.expand(graph, random_partitions(rng, graph)))
+        same(sharded.sinks[0].tensor, whole)
+    same(drawn[2:5, 1], whole[2:5, 1])
 
 
 @pytest.mark.parametrize(
@@ -109,6 +128,12 @@ def test_parameters_may_be_tensors():
         (lambda: tw.random_integers((3,), 1, 5, 5), "5..5 does not fit"),
         (lambda: tw.random_integers((3,), 1, 0, 300, "uint8"), "does not fit uint8"),
         (lambda: tw.normal((3,), 1, np.zeros((2, 3))), "broadcast the shape"),
+        (lambda: tw.random_integers((3,), 1, np.zeros((2, 3), int), 4), "broadcast the shape"),
+        (lambda: tw.random_integers((3,), 1, 0.5, 4), "not an integer"),
+        (lambda: tw.random_integers((3,), 1, 0, 4, "float32"), "not an integer type"),
+        (lambda: tw.uniform("ab", 1), "'ab' is not a shape"),
+        (lambda: tw.normal((2.5,), 1), "is not a shape"),
+        (lambda: tw.arange(0, 1e30), "too many"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call, problem):

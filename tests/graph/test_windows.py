@@ -129,6 +129,12 @@ def test_pooling(padding, dtype):
         same(tw.expand(graph, cuts).sinks[0].tensor, tw.evaluate([got])[0])
 
 
+def test_pooling_of_nothing_has_its_windows():
+    for x in (np.ones((0, 3, 8, 7)), np.ones((2, 0, 8, 7))):
+        for function in (tw.average_pool, tw.max_pool):
+            same(function(x, 2, padding=1), np.ones((*x.shape[:2], 5, 4)))
+
+
 def test_nan_wins_a_window():
     x = np.array([[[1.0, np.nan, 2.0, 3.0]]])
     same(tw.max_pool(x, 2), [[[np.nan, 3.0]]])
@@ -194,6 +200,11 @@ def test_gradients_of_pooling_and_stencils():
         (lambda: tw.conv(np.ones((1, 4, 5)), np.ones((3, 2, 2)), groups=2), "3 filters"),
         (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), stride=0), "stride 0"),
         (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), padding="full"), "padding 'full'"),
+        (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), padding=1.5), "padding 1.5"),
+        (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), padding=None), "padding None"),
+        (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), padding=[(1,)]), "padding"),
+        (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), padding=[(1, -1)]), "padding"),
+        (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), stride=None), "stride None"),
         (lambda: tw.conv(np.ones((1, 3, 5)), np.ones((2, 3, 3)), np.ones(3)), "b has shape"),
         (lambda: tw.max_pool(np.ones((3, 4)), 2), "rank 2 is too low"),
         (lambda: tw.max_pool(np.ones((1, 3, 4)), 5), "windows of"),

@@ -244,8 +244,16 @@ def _decided(ufunc: np.ufunc, x: Any, y: Any) -> Tensor | None:
     return None
 
 
+def _power_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    try:
+        return {"out": np.asarray(np.power(*inputs.values()))}
+    except ValueError:
+        problem = "an integer to a negative power is not an integer"
+        raise GraphError("power(x, y)", problem, legal="a floating base, or exponents of zero or more") from None
+
+
 for _name, _ufunc in (UNARY | BINARY).items():
-    register(Operator(_name, _ufunc_block(_ufunc)))
+    register(Operator(_name, _power_block if _name == "power" else _ufunc_block(_ufunc)))
 
 negative, absolute, sign, exp, log, sqrt, tanh = (_unary(name, ufunc) for name, ufunc in UNARY.items())
 add, subtract, multiply, divide = (_binary(n, BINARY[n]) for n in ("add", "subtract", "multiply", "divide"))

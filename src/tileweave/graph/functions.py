@@ -100,17 +100,17 @@ def _floating(where: str, x: Any) -> Tensor:
     return op.cast(x, np.float64) if x.dtype.kind in "biu" else x
 
 
+def _count(where: str, x: Tensor, axis: Axes) -> float:
+    return float(math.prod(x.shape[k] for k in op.axes_of(where, x, axis)))
+
+
 def _spread(x: Tensor, axis: Axes, correction: float, keepdims: bool) -> Tensor:
     """The variance of x in its own type."""
+    if not isinstance(correction, (int, float, np.integer, np.floating)):
+        raise GraphError("variance(x, axis)", f"correction {correction!r}", inputs={"x": x.type}, legal="a number")
     distance = op.subtract(x, op.mean(x, axis, keepdims=True))
     total = op.sum(op.multiply(distance, distance), axis, keepdims=keepdims)
-    return op.divide(total, max(float(_count(x, axis)) - correction, 0.0))
-
-
-def _count(x: Tensor, axis: Axes) -> int:
-    rank = len(x.shape)
-    axes = range(rank) if axis is None else [axis] if isinstance(axis, (int, np.integer)) else axis
-    return math.prod(x.shape[k] for k in axes)
+    return op.divide(total, max(_count("variance(x, axis)", x, axis) - correction, 0.0))
 
 
 def variance(x: Any, axis: Axes = None, *, correction: float = 0, keepdims: bool = False) -> Tensor:
@@ -126,9 +126,11 @@ def standard_deviation(x: Any, axis: Axes = None, *, correction: float = 0, keep
 
 
 def logsumexp(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
-    """``log(sum(exp(x)))`` without overflow; minus infinity over nothing but minus infinities."""
+    """``log(sum(exp(x)))`` without overflow; minus infinity over no element, or over minus infinities alone."""
     x = _floating("logsumexp(x, axis)", x)
     wide = op.widened(x)
+    if _count("logsumexp(x, axis)", x, axis) == 0:
+        return op.log(op.sum(x, axis, keepdims=keepdims))
     top = op.max(wide, axis, keepdims=True)
     base = op.where(op.less(op.absolute(top), np.inf), top, 0.0)  # an infinite maximum must not be subtracted
     total = op.log(op.sum(op.exp(op.subtract(wide, base)), axis, keepdims=keepdims))
@@ -227,13 +229,21 @@ def attention_scores(
     rank, wide = len(k.shape), op.wide_type(dtype)
     q, k = op.cast(q, wide), op.cast(k, wide)
     turned = permute(k, (*range(rank - 2), rank - 1, rank - 2))
-    scores = op.multiply(op.matmul(q, turned), 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    scores = op.multiply(op.matmul(q, turned), 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale)
     if causal:
         late = (k.shape[-2] if keys is None else keys) - q.shape[-2]  # the last query sees the last key
         rows = unsqueeze(arange(q.shape[-2], dtype=np.int64), 1)
         seen = op.less_equal(arange(first, first + k.shape[-2], dtype=np.int64), op.add(rows, late))
         scores = op.where(seen, scores, -np.inf)
     if mask is not None:
+        mask = as_tensor(mask, where)
+        try:
+            fits = np.broadcast_shapes(mask.shape, scores.shape)[-2:] == scores.shape[-2:]
+        except ValueError:
+            fits = False
+        if not fits:
+            legal = "[.., lq, lk], or what broadcasts to it"
+            raise GraphError(where, "the mask does not fit", inputs=types | {"mask": mask.type}, legal=legal)
         scores = op.where(mask, scores, -np.inf)
     return scores
 
@@ -254,5 +264,11 @@ def attention(q: Any, k: Any, v: Any, *, scale: float | None = None, causal: boo
         >>> np.asarray(attention(one, one, one)).tolist()
         [[1.0, 1.0]]
     """
+    where = "attention(q, k, v)"
+    k, v = as_tensor(k, where), as_tensor(v, where)
+    if len(v.shape) < 2 or k.shape[-2:-1] != v.shape[-2:-1] or not v.shape[-2]:
+        raise GraphError(
+            where, "keys and values do not fit", inputs={"k": k.type, "v": v.type}, legal="one or more keys"
+        )
     weights = op.softmax(attention_scores(q, k, scale, causal, mask), -1)
-    return op.cast(op.matmul(weights, v), op.common_type(*(as_tensor(t) for t in (q, k, v))))
+    return op.cast(op.matmul(weights, v), op.common_type(as_tensor(q), k, v))

@@ -8,7 +8,8 @@ Source: Tapestry, "Random Generators"; Salmon et al., "Parallel random numbers: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -25,8 +26,10 @@ from tileweave.graph.operators import (
     cast,
     element_type,
     is_floating,
+    maximum,
     multiply,
     register,
+    remainder,
     subtract,
 )
 from tileweave.space import Box, Projection
@@ -34,10 +37,8 @@ from tileweave.space import Box, Projection
 __all__ = ["arange", "normal", "philox", "random_integers", "uniform"]
 
 
-def _generator(operator: str, shape: Sequence[int], dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
-    shape = tuple(int(n) for n in shape)
-    if any(n < 0 for n in shape):
-        raise GraphError(f"{operator}(shape)", f"shape {shape} has a negative extent", legal="extents of zero or more")
+def _generator(name: str, shape: Sequence[int], dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
+    shape = _extents(f"{name}(shape)", shape)
     rank = len(shape)
     signature = Signature(
         tuple(f"d{k}" for k in range(rank)),
@@ -45,7 +46,18 @@ def _generator(operator: str, shape: Sequence[int], dtype: Any, *parameters: tup
         (("out", Projection.select(range(rank), rank)),),
         costs=(("flops", 1.0),),
     )
-    return Tensor(Operation(operator, Box.of(shape), (), (("out", TensorType(shape, dtype)),), parameters, signature))
+    return Tensor(Operation(name, Box.of(shape), (), (("out", TensorType(shape, dtype)),), parameters, signature))
+
+
+def _extents(where: str, shape: Any) -> tuple[int, ...]:
+    """A shape as NumPy takes it: an integer, or several."""
+    try:
+        found = tuple(operator.index(n) for n in (shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        raise GraphError(where, f"{shape!r} is not a shape", legal="integers of zero or more") from None
+    if any(n < 0 for n in found):
+        raise GraphError(where, f"shape {shape!r} has a negative extent", legal="integers of zero or more")
+    return found
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
@@ -59,6 +71,8 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any 
     try:
         like = np.arange(start, start + (stop - stop), step, dtype=dtype)  # stop tells the type, too
         count = max(int(np.ceil((stop - start) / step)), 0)
+        if count >= 2**63:
+            raise ValueError(f"{count} numbers are too many")
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         raise GraphError(
             "arange(start, stop, step)",
@@ -158,11 +172,11 @@ register(Operator("normal", _normal_block))
 register(Operator("random_integers", _integers_block))
 
 
-def _random(operator: str, shape: Sequence[int], seed: int, dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
+def _random(name: str, shape: Sequence[int], seed: int, dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-        raise GraphError(f"{operator}(shape, seed)", f"seed {seed!r}", legal="an integer, 0 <= seed < 2**64")
-    shape = tuple(int(n) for n in shape)
-    return _generator(operator, shape, dtype, ("seed", int(seed)), ("shape", shape), *parameters)
+        raise GraphError(f"{name}(shape, seed)", f"seed {seed!r}", legal="an integer, 0 <= seed < 2**64")
+    shape = _extents(f"{name}(shape, seed)", shape)
+    return _generator(name, shape, dtype, ("seed", int(seed)), ("shape", shape), *parameters)
 
 
 def _floating(where: str, dtype: Any) -> np.dtype[Any]:
@@ -204,26 +218,46 @@ def normal(shape: Sequence[int], seed: int, mean: Any = 0.0, deviation: Any = 1.
     return out if _is(mean, 0.0) else _of_shape("normal", add(out, cast(as_tensor(mean), kind)), out)
 
 
-def random_integers(shape: Sequence[int], seed: int, low: int, high: int, dtype: Any = np.int64) -> Tensor:
-    """Random integers, ``low <= value < high``, else as `uniform`."""
-    kind = element_type("random_integers(shape, seed, low, high)", dtype)
-    if kind.kind not in "iu" or low >= high or low < np.iinfo(kind).min or high - 1 > np.iinfo(kind).max:
-        raise GraphError(
-            "random_integers(shape, seed, low, high)",
-            f"{low}..{high} does not fit {kind.name}",
-            legal="low < high, both in the range of an integer type",
-        )
+def random_integers(shape: Sequence[int], seed: int, low: Any, high: Any, dtype: Any = np.int64) -> Tensor:
+    """Random integers, ``low <= value < high``, else as `uniform`.
+
+    Bounds that are tensors are not looked at before a run: where high is not above low, the value is low.
+    """
+    where = "random_integers(shape, seed, low, high)"
+    kind = element_type(where, dtype)
+    if kind.kind not in "iu":
+        raise DtypeError(where, f"element type {kind} is not an integer type", legal="int64, uint8, ..")
+    if not (_is_integer(low) and _is_integer(high)):
+        return _integers_between(where, shape, seed, low, high, kind)
+    if low >= high or low < np.iinfo(kind).min or high - 1 > np.iinfo(kind).max:
+        problem = f"{low}..{high} does not fit {kind.name}"
+        raise GraphError(where, problem, legal="low < high, both in the range of an integer type")
     return _random("random_integers", shape, seed, kind, ("low", int(low)), ("span", int(high) - int(low)))
+
+
+def _integers_between(where: str, shape: Any, seed: int, low: Any, high: Any, kind: np.dtype[Any]) -> Tensor:
+    """63 random bits modulo the distance of the bounds, from the lower one on."""
+    bounds = [as_tensor(bound, where) for bound in (low, high)]
+    if any(bound.dtype.kind not in "iu" for bound in bounds):
+        raise DtypeError(where, "a bound is not an integer", inputs={"low": bounds[0].type, "high": bounds[1].type})
+    first, last = (cast(bound, np.int64) for bound in bounds)
+    bits = random_integers(shape, seed, 0, 2**63 - 1)
+    span = maximum(subtract(last, first), 1)
+    return _of_shape("random_integers", cast(add(first, remainder(bits, span)), kind), bits)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _is(value: Any, number: float) -> bool:
     return type(value) in (int, float) and value == number
 
 
-def _of_shape(operator: str, result: Tensor, like: Tensor) -> Tensor:
+def _of_shape(name: str, result: Tensor, like: Tensor) -> Tensor:
     if result.shape != like.shape:
         raise GraphError(
-            f"{operator}(shape, seed)",
+            f"{name}(shape, seed)",
             f"the parameters broadcast the shape {like.shape} to {result.shape}",
             legal="parameters that broadcast to the shape",
         )

@@ -5,7 +5,7 @@ Source: own; reverse accumulation over the nodes in topological order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -44,7 +44,10 @@ def grad(y: Tensor, wrt: Tensor | Sequence[Tensor]) -> Any:
         >>> np.asarray(grad(op.sum(x * x), x)).tolist()
         [2.0, 4.0]
     """
-    targets = [wrt] if isinstance(wrt, Tensor) else list(wrt)
+    targets = [wrt] if isinstance(wrt, Tensor) else list(wrt) if isinstance(wrt, Iterable) else [wrt]
+    for tensor in (y, *targets):
+        if not isinstance(tensor, Tensor):
+            raise GraphError("grad(y, wrt)", f"{tensor!r:.60} is not a tensor", legal="tensors of the graph of y")
     if y.shape != ():
         raise GraphError("grad(y, wrt)", "y is not a scalar", inputs={"y": y.type}, legal="rank 0; sum(y), for example")
     for tensor in (y, *targets):

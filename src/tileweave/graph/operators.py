@@ -6,7 +6,7 @@ Sums, products and contractions of narrow floats (float16, bfloat16) are kept in
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -73,6 +73,7 @@ __all__ = [
     "absolute",
     "add",
     "as_tensor",
+    "axes_of",
     "cast",
     "common_type",
     "divide",
@@ -124,9 +125,10 @@ __all__ = [
 # reductions
 
 
-def _axes(where: str, x: Tensor, axis: int | Sequence[int] | None) -> tuple[int, ...]:
+def axes_of(where: str, x: Tensor, axis: Any) -> tuple[int, ...]:
+    """The dimensions that an axis, several or None (all) name, ascending; the error says which there are."""
     rank = len(x.shape)
-    values = range(rank) if axis is None else (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
+    values = range(rank) if axis is None else tuple(axis) if isinstance(axis, Iterable) else (axis,)
     for value in values:
         if not isinstance(value, (int, np.integer)) or not -rank <= value < rank:
             raise GraphError(
@@ -150,7 +152,7 @@ def _reduce(name: str, x: Any, axis: int | Sequence[int] | None, keepdims: bool,
     where = f"{name}(x, axis)"
     x = as_tensor(x, where)
     ufunc, monoid = _REDUCTIONS[name]
-    dims = _axes(where, x, axis)
+    dims = axes_of(where, x, axis)
     rank = len(x.shape)
     kept = [k for k in range(rank) if k not in dims]
     if name in ("max", "min") and builtins.any(x.shape[k] == 0 for k in dims):
@@ -217,7 +219,7 @@ def _narrowed(out: Tensor, x: Tensor) -> Tensor:
 def mean(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
     """The mean over some or all dimensions: their sum divided by their number."""
     x = as_tensor(x, "mean(x, axis)")
-    dims = _axes("mean(x, axis)", x, axis)
+    dims = axes_of("mean(x, axis)", x, axis)
     count = prod(x.shape[k] for k in dims)
     return _narrowed(divide(sum(widened(x), dims, keepdims=keepdims), float(count)), x)
 
@@ -309,6 +311,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     import opt_einsum
 
     where = f"einsum({equation!r}, ..)"
+    if not isinstance(equation, str):
+        raise GraphError(where, "the equation is not a text", legal="'ij,jk->ik'")
     tensors = [as_tensor(x, where) for x in operands]
     shapes = {f"operand {k}": x.type for k, x in enumerate(tensors)}
     try:

@@ -24,6 +24,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph import operators as op
 from tileweave.graph.functions import argmax, argmin, attention_scores
+from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.nodes import Tensor
 from tileweave.graph.operators import as_tensor
 from tileweave.graph.select import full, slice_
@@ -44,6 +45,7 @@ class TupleMonoid:
         lift: (tensor, dimension, coordinate of its first element there) -> state.
         combine: of two states, in order.
         finish: state -> result.
+        identity: (shape, element type of the reduced tensor) -> the state of no element, which changes no other.
         commutative: whether the order of the parts does not matter.
     """
 
@@ -52,6 +54,7 @@ class TupleMonoid:
     lift: Callable[[Tensor, int, int], State]
     combine: Callable[[State, State], State]
     finish: Callable[[State], Tensor]
+    identity: Callable[[tuple[int, ...], np.dtype[Any]], State]
     commutative: bool = True
 
 
@@ -60,7 +63,13 @@ def _finite(top: Tensor) -> Tensor:
     return op.where(op.less(op.absolute(top), np.inf), top, 0.0)
 
 
+def _no_exp(shape: tuple[int, ...], dtype: np.dtype[Any]) -> State:
+    return full(shape, -np.inf, dtype), full(shape, 0.0, dtype)
+
+
 def _lift_exp(x: Tensor, dim: int, first: int) -> State:
+    if not x.shape[dim]:
+        return _no_exp((*x.shape[:dim], *x.shape[dim + 1 :]), x.dtype)
     top = op.max(x, dim, keepdims=True)
     return op.sum(top, dim), op.sum(op.exp(op.subtract(x, _finite(top))), dim)
 
@@ -81,19 +90,34 @@ def _shares(left: Tensor, right: Tensor, top: Tensor) -> State:
 
 
 def _lift_moments(x: Tensor, dim: int, first: int) -> State:
-    mean = op.mean(x, dim, keepdims=True)
+    count = x.shape[dim]
+    mean = op.divide(op.sum(x, dim, keepdims=True), float(max(count, 1)))
     distance = op.subtract(x, mean)
     spread = op.sum(op.multiply(distance, distance), dim)
-    return full(spread.shape, float(x.shape[dim]), spread.dtype), op.sum(mean, dim), spread
+    return full(spread.shape, float(count), spread.dtype), op.sum(mean, dim), spread
 
 
 def _combine_moments(a: State, b: State) -> State:
     count = op.add(a[0], b[0])
     step = op.subtract(b[1], a[1])
-    share = op.divide(b[0], count)
+    share = op.divide(b[0], op.maximum(count, 1.0))  # nothing beside nothing shares nothing
     mean = op.add(a[1], op.multiply(step, share))
     spread = op.multiply(op.multiply(step, step), op.multiply(a[0], share))
     return count, mean, op.add(op.add(a[2], b[2]), spread)
+
+
+def _no_moments(shape: tuple[int, ...], dtype: np.dtype[Any]) -> State:
+    return full(shape, 0.0, dtype), full(shape, 0.0, dtype), full(shape, 0.0, dtype)
+
+
+def _no_arg(greatest: bool) -> Callable[[tuple[int, ...], np.dtype[Any]], State]:
+    """The value that no other beats, at a place behind all others."""
+
+    def identity(shape: tuple[int, ...], dtype: np.dtype[Any]) -> State:
+        value = MONOIDS["max" if greatest else "min"].identity(dtype)
+        return full(shape, value, dtype), full(shape, np.iinfo(np.int64).max, np.int64)
+
+    return identity
 
 
 def _lift_arg(greatest: bool) -> Callable[[Tensor, int, int], State]:
@@ -122,13 +146,25 @@ TUPLE_MONOIDS: dict[str, TupleMonoid] = {
     monoid.name: monoid
     for monoid in (
         TupleMonoid(
-            "logsumexp", ("max", "sum"), _lift_exp, _combine_exp, lambda s: op.add(_finite(s[0]), op.log(s[1]))
+            "logsumexp",
+            ("max", "sum"),
+            _lift_exp,
+            _combine_exp,
+            lambda s: op.add(_finite(s[0]), op.log(s[1])),
+            _no_exp,
         ),
         TupleMonoid(
-            "variance", ("count", "mean", "m2"), _lift_moments, _combine_moments, lambda s: op.divide(s[2], s[0])
+            "variance",
+            ("count", "mean", "m2"),
+            _lift_moments,
+            _combine_moments,
+            lambda s: op.divide(s[2], s[0]),
+            _no_moments,
         ),
-        TupleMonoid("argmax", ("value", "index"), _lift_arg(True), _combine_arg(True), lambda s: s[1]),
-        TupleMonoid("argmin", ("value", "index"), _lift_arg(False), _combine_arg(False), lambda s: s[1]),
+        TupleMonoid("argmax", ("value", "index"), _lift_arg(True), _combine_arg(True), lambda s: s[1], _no_arg(True)),
+        TupleMonoid(
+            "argmin", ("value", "index"), _lift_arg(False), _combine_arg(False), lambda s: s[1], _no_arg(False)
+        ),
     )
 }
 """Reduction name -> tuple-valued monoid."""

@@ -8,7 +8,7 @@ Source: Tapestry, "Sharding Convolution Operators" and "Sparse Strided Convoluti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, Literal
 
@@ -42,12 +42,32 @@ Padding = int | Sequence[int] | Sequence[tuple[int, int]] | Literal["valid", "sa
 
 
 def _sizes(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
-    values = (value,) * rank if isinstance(value, (int, np.integer)) else tuple(value)
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * rank
     if len(values) != rank or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
         raise GraphError(
             where, f"{name} {value!r} does not fit", legal=f"an integer, or {rank} integers, of {least} or more"
         )
     return tuple(int(n) for n in values)
+
+
+def _pairs(where: str, padding: Any, rank: int) -> list[tuple[int, int]]:
+    """What to add before and after each dimension: a number, one per dimension, or pairs."""
+    if isinstance(padding, (int, np.integer)):
+        return [(p, p) for p in _sizes(where, "padding", int(padding), rank, 0)]
+    try:
+        given = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in padding]
+        fits = len(given) == rank and all(
+            len(pair) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in pair) for pair in given
+        )
+    except TypeError:
+        fits = False
+    if not fits:
+        raise GraphError(
+            where,
+            f"padding {padding!r} does not fit",
+            legal=f"'valid', 'same', an integer, {rank} integers, or {rank} pairs, of zero or more",
+        )
+    return [(int(before), int(after)) for before, after in given]
 
 
 def _padded(
@@ -69,14 +89,8 @@ def _padded(
         for n, k, s, d in zip(x.shape[-rank:], kernel, stride, dilation, strict=True):
             total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
             pairs.append((total // 2, total - total // 2))
-    elif isinstance(padding, str):
-        raise GraphError(where, f"padding {padding!r}", legal="'valid', 'same', an integer, integers, or pairs")
-    elif not isinstance(padding, (int, np.integer)) and all(isinstance(p, Sequence) for p in padding):
-        pairs = [(int(p[0]), int(p[1])) for p in padding]
-        if len(pairs) != rank:
-            raise GraphError(where, f"padding {padding!r} does not fit", legal=f"{rank} pairs")
     else:
-        pairs = [(p, p) for p in _sizes(where, "padding", padding, rank, 0)]
+        pairs = _pairs(where, padding, rank)
     return pad(x, [*[(0, 0)] * (len(x.shape) - rank), *pairs], "constant", value)
 
 
@@ -357,7 +371,12 @@ def average_pool(x: Any, window: Sizes, *, stride: Sizes | None = None, padding:
     where = "average_pool(x, window)"
     x, kernel, steps, _ = _pooling(where, x, window, stride, 1)
     wide = widened(x)
-    weights = full((x.shape[1], 1, *kernel), 1.0, wide.dtype)
-    total = conv(wide, weights, stride=steps, padding=padding, groups=x.shape[1]) if x.shape[1] else wide
+    if x.shape[1]:
+        weights = full((x.shape[1], 1, *kernel), 1.0, wide.dtype)
+        total = conv(wide, weights, stride=steps, padding=padding, groups=x.shape[1])
+    else:
+        padded = _padded(where, wide, padding, kernel, steps, (1,) * len(kernel))
+        extents = _outputs(where, padded, kernel, steps, (1,) * len(kernel))
+        total = full((*x.shape[:2], *extents), 0.0, wide.dtype)
     out = divide(total, float(prod(kernel)))
     return cast(out, x.dtype) if is_floating(x.dtype) else out
