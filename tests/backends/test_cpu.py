@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -98,6 +99,31 @@ def test_other_types_equal_numpy(dtype: str) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_columns_that_sweep_by_the_rows_equal_numpy(equation: str, sizes: dict[str, int], threads: int) -> None:
     run_einsum(equation, sizes, "FP32", threads=threads)
+
+
+@pytest.mark.parametrize("a", [24, 12, 8, 4, 3])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_outputs_in_short_runs_are_staged(a: int, threads: int, shift: int) -> None:
+    sizes = {"a": a, "b": 16, "c": 96 // a + (a == 24), "d": 25, "e": 5, "f": 4, "g": 40}
+    x = whole_numbers((sizes["b"], 40, 4, 25), "FP32", 1)
+    y = whole_numbers((sizes["c"], a, 5, 40), "FP32", 2)
+    shape = tuple(sizes[letter] for letter in "fedcba")
+    memory = np.full(int(np.prod(shape)) + 32, 77, "float32")  # the output may begin anywhere in a line
+    start = -memory.ctypes.data % 64 // 4 + shift
+    out = memory[start : start + int(np.prod(shape))].reshape(shape)
+    operands = [operand(array, "FP32") for array in (x, y, out)]
+    target = replace(host(), l2_bytes=1 << 16, l3_bytes=1 << 18)
+    kernel = compile(
+        emit_contraction("bgfd,caeg->fedcba", (operands[0], operands[1]), operands[2]),
+        threads=threads,
+        target=target,
+        cache=False,
+    )
+    kernel(x, y, out)
+    assert np.array_equal(out, np.einsum("bgfd,caeg->fedcba", x, y))
+    assert np.all(memory[:start] == 77) and np.all(memory[start + out.size :] == 77)
+    assert "staged" in kernel.explain() or target.vector_bytes != 64
 
 
 def lesser(cpu: str, without: tuple[str, ...]) -> Target:

@@ -17,6 +17,7 @@ from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
 from tileweave.backends.cpu.plan import Op
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.sides import LANE_BYTES, ask_steps, emit_ask, emit_lane_table, emit_pack, emit_segment_table
+from tileweave.backends.cpu.stage import Stage, emit_runs, stage_of
 from tileweave.backends.cpu.target import Target
 
 __all__ = ["Workspace", "emit_contraction"]
@@ -74,8 +75,9 @@ def emit_contraction(
         _emit_scalar(module, target, name, op, elements)
         return "one element at a time, for it reads what it writes"
     decided = cut(op, elements, target, threads, settings)
-    _Emitter(module, target, name, op, decided, memory, threads).emit()
-    return decided.explain()
+    emitter = _Emitter(module, target, name, op, decided, memory, threads)
+    emitter.emit()
+    return decided.explain() + (f", {emitter.stage.explain()}" if emitter.stage else "")
 
 
 def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
@@ -104,7 +106,7 @@ class _Layout:
     """Where things lie in working memory, in bytes.
 
     Per thread: the K table, the tables of the row panels and of the column panels of a chunk, one packed row panel, the
-    packed column panels. Shared, where rows are packed once: their tables and the packed panels.
+    packed column panels, the stage. Shared, where rows are packed once: their tables and the packed panels.
     """
 
     row_table: int
@@ -117,12 +119,13 @@ class _Layout:
     at_columns: int
     at_row_pack: int
     at_column_pack: int
+    at_stage: int
     thread_bytes: int
     shared_pack: int
     shared_bytes: int
 
 
-def _layout(c: Cut) -> _Layout:
+def _layout(c: Cut, stage: Stage | None) -> _Layout:
     width = c.columns.sums.width_bytes
     row_segments = c.rows.lane_table_bytes + 8
     row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
@@ -136,7 +139,9 @@ def _layout(c: Cut) -> _Layout:
     at_row_pack = at_columns + _rounded(column_table * c.column_panels)
     at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
     packed_panels = c.columns.pack_panels if c.swept else c.column_panels
-    end = at_column_pack + (0 if c.direct_columns else column_panel * packed_panels) + 64
+    at_stage = at_column_pack + _rounded(0 if c.direct_columns else column_panel * packed_panels)
+    staged_bytes = stage.row_panels * c.rows.width * c.columns.width * width if stage else 0
+    end = at_stage + _rounded(staged_bytes) + 64
     shared_pack = _rounded(row_table * c.row_panels) if c.shared else 0
     shared_bytes = shared_pack + row_panel * c.row_panels + 64 if c.shared else 0
     return _Layout(
@@ -150,6 +155,7 @@ def _layout(c: Cut) -> _Layout:
         at_columns,
         at_row_pack,
         at_column_pack,
+        at_stage,
         end,
         shared_pack,
         shared_bytes,
@@ -184,7 +190,8 @@ class _Emitter:
         self.name = name
         self.op = op
         self.cut = c
-        self.layout = _layout(c)
+        self.stage = stage_of(c, target) if op.init == () else None
+        self.layout = _layout(c, self.stage)
         self.parallel = threads > 1 and c.flops >= _PARALLEL_FLOPS
         memory.ask(self.layout.shared_bytes, self.layout.thread_bytes)
 
@@ -238,8 +245,14 @@ class _Emitter:
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
             init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
-            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free, self.streams(), self.asks())
+            staged = self.stage is not None
+            streams, asks = self.streams() and not staged, self.asks() and not staged
+            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free, streams, asks, staged)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
+        if self.stage is not None:
+            for streaming in (False, True):
+                name = f"{self.name}.runs{'.streamed' if streaming else ''}"
+                emit_runs(self.module, name, c, self.stage, self.layout.row_table, streaming=streaming)
 
     def asks(self) -> bool:
         """Whether the output is large and is not streamed."""
@@ -332,7 +345,7 @@ class _Emitter:
         else:
             self.pack_columns(f, columns, "%v0", "%v1")
             self.stay(f, columns, r_source, row_tables)
-        if self.streams():
+        if self.streams() or self.stage is not None:
             self.module.declare("llvm.x86.sse.sfence", "void {}()")
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
@@ -362,7 +375,7 @@ class _Emitter:
         Meanwhile the lines of the next column panels are asked for, a few with every tile.
         """
         c, where = self.cut, self.layout
-        at_once = c.columns.pack_panels
+        at_once, row_panels = c.columns.pack_panels, self.stage.row_panels if self.stage else c.rows.panels
         steps = ask_steps(c.columns, c.contracted, 1, columns.k[2]) if self.far() else 0
         parts = c.rows.panels * at_once
 
@@ -371,31 +384,60 @@ class _Emitter:
             self.pack_columns(f, columns, begin, end)
             following = f.sub(f.min(end, f.sub("%v1", 1)), "%v0")
 
-            def row(panel: Value, _: list[str]) -> None:
-                local = f.sub(panel, "%r0")
-                table = f.at(row_tables, f.mul(local, where.row_table))
+            def row(panel: Value, _: list[str], first: Value) -> None:
+                table = f.at(row_tables, f.mul(panel, where.row_table))
                 r = (
                     r_source
                     if c.direct_rows
-                    else f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
+                    else f.at(f.at("%shared", where.shared_pack), f.mul(panel, where.row_panel))
                 )
+                tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
+                into = f.at(stage, f.mul(f.sub(panel, first), tile_bytes)) if self.stage else "%out"
 
                 def column(number: Value, _: list[str]) -> None:
                     if steps:
-                        part = f.add(f.mul(local, at_once), f.sub(number, begin))
-                        first = f.div(f.mul(part, steps), parts)
-                        last = f.div(f.mul(f.add(part, 1), steps), parts)
-                        self.ask_columns(f, columns, following, first, last)
-                    self.tile(f, columns, (r, table), panel, number, begin)
+                        part = f.add(f.mul(panel, at_once), f.sub(number, begin))
+                        first_step = f.div(f.mul(part, steps), parts)
+                        last_step = f.div(f.mul(f.add(part, 1), steps), parts)
+                        self.ask_columns(f, columns, following, first_step, last_step)
+                    self.tile(f, columns, (r, table), panel, number, begin, into)
 
                 f.loop(begin, end, column)
 
-            f.loop("%r0", "%r1", row)
+            def some(first: Value, _: list[str]) -> None:
+                last = f.min(f.add(first, row_panels), c.rows.panels)
+                f.loop(first, last, lambda panel, _: row(panel, _, first))
+                if self.stage:
+                    table = f.at(row_tables, f.mul(first, where.row_table))
+                    count = f.sub(f.min(f.mul(last, c.rows.width), c.rows.total), f.mul(first, c.rows.width))
+                    self.bring(
+                        f, stage, table, f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table)), count
+                    )
 
+            f.loop(0, c.rows.panels, some, step=row_panels)
+
+        stage = f.at("%memory", where.at_stage)
         f.loop("%v0", "%v1", unit, step=at_once)
 
+    def bring(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
+        """A full stage to the output, past the caches where its lines begin where lines begin."""
+        arguments = [f"ptr {stage}", "ptr %out", f"ptr {row_table}", f"ptr {column_table}", f"i64 {count}"]
+        low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.target.vector_bytes - 1}")
+        f.when(
+            f.compare("eq", low, 0),
+            lambda: _discard(f.call(f"{self.name}.runs.streamed", *arguments)),
+            lambda: _discard(f.call(f"{self.name}.runs", *arguments)),
+        )
+
     def tile(
-        self, f: Function, columns: _Columns, row: tuple[str, str], panel: Value, number: Value, first: Value
+        self,
+        f: Function,
+        columns: _Columns,
+        row: tuple[str, str],
+        panel: Value,
+        number: Value,
+        first: Value,
+        into: str = "%out",
     ) -> None:
         """One tile: a row panel with its table, and a column panel, given which one was packed first."""
         c, where = self.cut, self.layout
@@ -404,7 +446,7 @@ class _Emitter:
         arguments = [
             f"ptr {row[0]}",
             f"ptr {columns.source if c.direct_columns else packed}",
-            "ptr %out",
+            f"ptr {into}",
             f"i64 {columns.k[2]}",
             f"ptr {columns.k[0]}",
             f"ptr {row[1]}",

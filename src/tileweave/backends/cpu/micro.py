@@ -34,6 +34,7 @@ class Tile:
         masks_free: whether masked stores cost no more than whole ones.
         asks: whether the output's lines are asked for before the sums are formed.
         streams: whether stores bypass the caches where the output is aligned and only stored.
+        staged: whether ``out`` is the tile's place in a stage, whole vectors in rows of a panel's width.
     """
 
     rows: int
@@ -45,6 +46,7 @@ class Tile:
     masks_free: bool
     streams: bool
     asks: bool
+    staged: bool = False
 
 
 def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
@@ -174,6 +176,9 @@ class _Tile:
     # ---- the output ---------------------------------------------------------------------------------------------
 
     def bring(self, sums: list[str]) -> None:
+        if self.tile.staged:
+            self.put(sums)
+            return
         if not self.columns.output_dense:
             self.scatter(sums)
             return
@@ -186,6 +191,15 @@ class _Tile:
         aligned = f.compare("eq", low, 0)
         may = f.both("%init", f.both(full, aligned))
         f.when(may, lambda: self.stream(sums), lambda: self.bring_cached(sums))
+
+    def put(self, sums: list[str]) -> None:
+        """Into the stage."""
+        f, tile, width = self.f, self.tile, self.element.width_bytes
+        for row in range(tile.rows):
+            for group in range(tile.vectors):
+                value = self.clipped(sums[row * tile.vectors + group], self.lanes)
+                place = f.at("%out", (row * self.columns.width + group * self.lanes) * width)
+                f.store(self.type, value, place, self.lanes * width)
 
     def bring_cached(self, sums: list[str]) -> None:
         f = self.f

@@ -17,9 +17,9 @@ def suffix(type: str, lanes: int) -> str:
     return _SUFFIX[type] if lanes == 1 else f"v{lanes}{_SUFFIX[type]}"
 
 
-def mask_of(count: int, lanes: int) -> str:
-    """The constant mask of the first ``count`` lanes."""
-    return "<" + ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes)) + ">"
+def mask_of(end: int, lanes: int, begin: int = 0) -> str:
+    """The constant mask of the lanes from ``begin`` to ``end``, exclusive."""
+    return "<" + ", ".join(f"i1 {'true' if begin <= lane < end else 'false'}" for lane in range(lanes)) + ">"
 
 
 def mask_below(f: Function, count: str, lanes: int) -> str:
