@@ -276,10 +276,11 @@ def test_injective_and_contiguous_are_proved_or_refuted_by_values(cases):
             if answer:
                 assert all(found)
             if answer is False:
-                corner = [
-                    {"n": n, "m": m, "b": b, "even": e}
-                    for n, m, b, e in every((1, 2, 3, 7), (1, 2, 5), (1, 2, 6), (2, 4))
-                ]
+                corner = (
+                    {name: rng.randint(1, most) for name in "nmb"} | {"even": 2 * rng.randint(1, most)}
+                    for most in (1, 2, 4, 8, 16, 32, 64)
+                    for _ in range(300)
+                )
                 assert any(not decide(substitute(layout, at)) for at in corner)
     assert seen[True] > seen[None]
     assert seen[False]

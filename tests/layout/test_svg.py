@@ -162,7 +162,10 @@ def test_colours_follow_the_axis_that_is_named():
 
     assert len(set(fills(svg(tile(), colour="warp")))) == 2
     assert len(set(fills(svg(tile(), colour="reg")))) == 2
-    assert len(set(fills(svg(tile())))) == 16  # 32 lanes, sixteen colours
+    assert len(set(fills(svg(tile())))) == 32  # one for each lane
+    many = svg(Layout(((16, {"lane": 8}), (8, {"lane": 1}))))
+    assert len(set(fills(many))) == 64
+    assert "(the 64 colours repeat)" in many and "repeat" not in svg(tile())
     assert "coloured by lane" in svg(tile())
 
 

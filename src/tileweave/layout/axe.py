@@ -26,7 +26,7 @@ from tileweave.layout.combine import (
     tile,
     tile_of,
 )
-from tileweave.layout.exact import Replicas, normalize, same_map
+from tileweave.layout.exact import Replicas, by_set, normalize, same_map
 from tileweave.layout.layout import Coord, Iter, Layout, integers, iter_of, layout_of
 from tileweave.layout.notation import parse, to_text
 from tileweave.layout.parametric import has_symbols
@@ -78,8 +78,9 @@ def canonicalize(layout: Layout, replicas: Replicas = "set") -> Layout:
 
     Source: Axe, section 3.3 and appendix A.
     """
+    as_sets = by_set(replicas, "canonicalize(layout, replicas)")
     normal = normalize(layout)
-    if replicas == "multiset" or not normal.replica or has_symbols(normal):
+    if not as_sets or not normal.replica or has_symbols(normal):
         return normal
     return layout_of(normal.shard, set_normal(normal.replica), normal.offset)
 

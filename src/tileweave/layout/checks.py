@@ -10,7 +10,7 @@ from tileweave.errors import LayoutError
 from tileweave.layout.layout import IntArray, Iter, Layout, integers
 from tileweave.layout.symbolic import require_positive, require_same
 
-__all__ = ["check_shape", "need_arrays", "need_iters", "need_layouts"]
+__all__ = ["check_shape", "integer_array", "need_arrays", "need_axis", "need_iters", "need_layouts"]
 
 
 def need_layouts(where: str, *layouts: Layout) -> None:
@@ -59,6 +59,23 @@ def check_shape(shape: Sequence[int], size: int, where: str, layout: Layout) -> 
             legal=f"{size} points",
         )
     return out
+
+
+def need_axis(where: str, axis: str) -> None:
+    """Raise a `LayoutError` unless the argument is the name of an axis."""
+    if axis.__class__ is not str or not axis.isidentifier():
+        raise LayoutError(where, f"{_short(axis)} is not the name of an axis", legal="an identifier")
+
+
+def integer_array(where: str, values: object, what: str) -> IntArray:
+    """Anything that NumPy takes for an array of integers, as one; else a `LayoutError`."""
+    try:
+        array: IntArray = np.asarray(values)
+    except Exception:  # an object that only half behaves like a sequence
+        array = np.asarray(None)
+    if array.dtype.kind not in "iu":
+        raise LayoutError(where, f"{what} {_short(values)} are not integers", legal="an array of integers")
+    return array
 
 
 def _short(value: object) -> str:

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.layout.checks import need_layouts
+from tileweave.layout.checks import need_axis, need_layouts
 from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import (
     BOUND,
     Witness,
-    carries,
     from_table,
+    levels_of,
     merge_shard,
     normal_replica,
     probe,
@@ -80,6 +80,7 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     Source: own; CuTe's composition is the case where its admissibility conditions hold.
     """
     need_layouts(WHERE, a, b)
+    need_axis(WHERE, axis)
     if has_symbols(a) or has_symbols(b) or is_expr(b.offset[axis]):
         return compose_symbolic(a, b, axis, WHERE)
     rows = _rows(b.shard, axis, b)
@@ -327,7 +328,7 @@ def _one_row(digits: list[Piece], e: int, s: int, start: int) -> Any:
     """The pieces of one iter by `window`; ``"no"`` if it is not linear, None if not nested in A's levels."""
     top = start + (e - 1) * s
     lifted = [iter_of(n, t if isinstance(t, Coord) else Coord.of(t)) for n, t in reversed(digits)]
-    levels = [(q, c) for q, c in carries(lifted) if q <= top]
+    levels = [(q, c) for q, c in levels_of(lifted) if q <= top]
     if any(q % s and s % q for q, _ in levels):
         return None
     slant = ZERO

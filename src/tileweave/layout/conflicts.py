@@ -96,8 +96,8 @@ def _cost(
     layout: Any, accesses: Sequence[Any], element_bytes: int, vector: int, banks: int, bank_bytes: int, where: str
 ) -> _Cost:
     check_positive(where, element_bytes=element_bytes, vector=vector, banks=banks, bank_bytes=bank_bytes)
-    if not accesses:
-        raise LayoutError(where, "there are no accesses", legal="thread sets, at least one")
+    if not isinstance(accesses, Sequence) or isinstance(accesses, str | bytes) or not accesses:
+        raise LayoutError(where, "there are no accesses", legal="a list of thread sets, at least one")
     found = [warp for threads in accesses for warp in warps_of(layout, threads, where)]
     return _Cost(tuple(found), element_bytes, vector, banks, bank_bytes)
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.layout.checks import need_arrays, need_layouts
+from tileweave.layout.checks import need_arrays, need_axis, need_layouts
 from tileweave.layout.combine import group
-from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, strided
+from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, integers, strided
 
 __all__ = ["Strides", "as_array", "byte_strides", "from_array", "to_strides"]
 
@@ -76,6 +76,7 @@ def to_strides(layout: Layout, shape: Sequence[int] | None = None, axis: str = D
     """
     where = "to_strides(layout, shape)"
     need_layouts(where, layout)
+    need_axis(where, axis)
     if (
         layout.replica
         or any(a != axis for it in layout.shard for a in it.stride.axes)
@@ -94,11 +95,11 @@ def to_strides(layout: Layout, shape: Sequence[int] | None = None, axis: str = D
             raise LayoutError(
                 where,
                 f"dimension {k} needs {len(block)} strides",
-                inputs={"layout": layout, "shape": tuple(shape)},
+                inputs={"layout": layout, "shape": shape},
                 legal="a dimension per iter, in order: " + ", ".join(map(str, block)),
             )
         strides.append(block[0].stride[axis] if block else 0)
-    return Strides(tuple(int(n) for n in shape), tuple(strides), layout.offset[axis])
+    return Strides(integers(shape, where, "extent"), tuple(strides), layout.offset[axis])
 
 
 def byte_strides(view: Strides | Layout, itemsize: int) -> Strides:

@@ -35,11 +35,17 @@ def integer(value: object, where: str, what: str) -> int:
         raise LayoutError(where, f"{what} {value!r} is not an integer", legal="an integer") from None
 
 
-def integers(values: Iterable[int], where: str, what: str) -> tuple[int, ...]:
-    """A tuple of plain ints (or index expressions), or an error that names the first value that is none."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+def integers(values: int | Iterable[int], where: str, what: str) -> tuple[int, ...]:
+    """A tuple of plain ints (or index expressions), or an error that names the first value that is none; n is (n,)."""
+    if isinstance(values, (int, np.integer)) or is_expr(values):
+        return (integer(values, where, what),)
+    try:
+        items = None if isinstance(values, (str, bytes)) else tuple(values)
+    except TypeError:
+        items = None
+    if items is None:
         raise LayoutError(where, f"{values!r} is not a sequence of {what}s", legal="a tuple of integers")
-    return tuple(integer(v, where, what) for v in values)
+    return tuple([v if v.__class__ is int else integer(v, where, what) for v in items])
 
 
 @dataclass(frozen=True, slots=True)

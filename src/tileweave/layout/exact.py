@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import gcd, lcm
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
-from tileweave.layout.checks import need_layouts
+from tileweave.layout.checks import need_iters, need_layouts
+from tileweave.layout.coord import integer
 from tileweave.layout.integers import divisors
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -261,15 +263,16 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
         )
     normal = normalize(layout)
     part: Hashable = normal.replica
-    if _by_set(replicas, "canonical_key(layout, replicas)"):
+    if by_set(replicas, "canonical_key(layout, replicas)"):
         from tileweave.layout.search import set_key  # search builds on this module
 
         part = set_key(normal.replica)
     return layout.size, normal.shard, part, normal.offset
 
 
-def _by_set(replicas: str, where: str) -> bool:
-    if replicas not in ("multiset", "set"):
+def by_set(replicas: object, where: str) -> bool:
+    """Whether replicas that collide count once; an error if the word is neither ``"multiset"`` nor ``"set"``."""
+    if not isinstance(replicas, str) or replicas not in ("multiset", "set"):
         raise LayoutError(where, f"{replicas!r} is no replica semantics", legal="'multiset' or 'set'")
     return replicas == "set"
 
@@ -297,7 +300,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     Source: Axe, theorems A.8 and A.14, without the gap condition.
     """
     need_layouts("same_map(a, b, replicas)", a, b)
-    by_set = _by_set(replicas, "same_map(a, b, replicas)")
+    as_sets = by_set(replicas, "same_map(a, b, replicas)")
     if has_symbols(a) or has_symbols(b):
         return same_map_symbolic(a, b)
     if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
@@ -305,7 +308,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
     if not same_offset(a.offset + shift_a, b.offset + shift_b):
         return False
-    if ra == rb or not by_set:
+    if ra == rb or not as_sets:
         return ra == rb
     from tileweave.layout.search import set_key  # search builds on this module
 
@@ -318,8 +321,22 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
 def carries(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
     """The levels p and their coefficients c(p), ascending, with ``D(x) = sum of c(p) * floor(x / p)`` and no c(p) zero.
 
+    Args:
+        shard: iters, slowest first, of integer extents and strides.
+
     Source: Axe, lemma A.4.
     """
+    where = "carries(shard)"
+    if not isinstance(shard, Sequence):
+        raise LayoutError(where, f"{shard!r} is not a list of iters", legal="the D of a layout")
+    need_iters(where, *shard)
+    for it in shard:
+        require_numbers(it)
+    return levels_of(shard)
+
+
+def levels_of(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
+    """As `carries`, unchecked, for inner loops."""
     out: list[tuple[int, Coord]] = []
     level, below = 1, ZERO
     for it in reversed(shard):
@@ -333,7 +350,29 @@ def carries(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
 
 
 def from_carries(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
-    """The normal iters of ``sum of c(p) floor(x/p)`` on [0, extent), for ascending levels that divide it in a chain."""
+    """The normal iters of ``sum of c(p) floor(x/p)`` on [0, extent), for ascending levels that divide it in a chain.
+
+    Args:
+        extent: the number of points.
+        levels: pairs (p, c(p)), as `carries` gives them.
+
+    Raises:
+        LayoutError: the levels are no chain of divisors of the extent.
+    """
+    where = "from_carries(extent, levels)"
+    pairs = [*levels] if isinstance(levels, Sequence) else [levels]
+    if not all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[1], Coord) for p in pairs):
+        raise LayoutError(where, f"{levels!r} is not a list of levels", legal="pairs (p, Coord)")
+    chain = [1, *(integer(p, where, "level") for p, _ in pairs), integer(extent, where, "extent")]
+    if any(type(n) is not int or n < 1 for n in chain) or any(
+        high % low or (low == high and 0 < k < len(pairs)) for k, (low, high) in enumerate(pairwise(chain))
+    ):
+        raise LayoutError(where, f"{chain[1:]} are no chain", legal="levels that divide the next, and the extent")
+    return iters_of(chain[-1], [(p, c) for p, (_, c) in zip(chain[1:], pairs, strict=False)])
+
+
+def iters_of(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
+    """As `from_carries`, unchecked, for inner loops."""
     out: list[Iter] = []
     starts = list(levels) if levels and levels[0][0] == 1 else [(1, ZERO), *levels]
     below = ZERO
@@ -394,6 +433,8 @@ def recover(f: Values, extent: int | None = None, *, bound: int = BOUND) -> Layo
     Source: Axe, theorem A.8 (uniqueness), with vector strides and an exact refusal (own).
     """
     where = "recover(f, extent)"
+    if type(bound) is not int:
+        raise LayoutError(where, f"bound {bound!r} is not an integer", legal="the most points to enumerate")
     if extent is not None and type(extent) is not int:
         raise LayoutError(where, f"extent {extent!r} is not an integer", legal="the number of points of f")
     if isinstance(f, Layout):
@@ -461,7 +502,7 @@ def from_table(columns: Mapping[str, IntArray], extent: int, where: str, inputs:
         for axis in axes:
             rest[axis][m - 1 :: m] -= step[axis]
         levels.append((m, Coord(tuple(step.items()))))
-    return layout_of(from_carries(extent, levels), (), value(0))
+    return layout_of(iters_of(extent, levels), (), value(0))
 
 
 def probe(
@@ -491,7 +532,7 @@ def probe(
         if witness:
             raise refuse(where, witness, inputs)
         levels.append((m, step))
-    iters = from_carries(extent, levels)
+    iters = iters_of(extent, levels)
     guess = layout_of(iters, (), value(0))
     near = {x for p, _ in [*levels, (extent, ZERO)] for k in (1, 2, 3) for x in (k * p - 1, k * p, k * p + 1)}
     for x in [*check, *sorted(near)]:
@@ -522,7 +563,7 @@ def window(levels: Sequence[tuple[int, Coord]], start: int, extent: int) -> tupl
         ours = [(1, ZERO), *found] if not found or found[0][0] > 1 else found
         m, rest = _first_difference(theirs, start, ours, extent)
         if not m:
-            return from_carries(extent, found)
+            return iters_of(extent, found)
 
         def value(u: int) -> Coord:
             total = ZERO

@@ -14,12 +14,12 @@ from math import isqrt, lcm, prod
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
-from tileweave.layout.checks import need_layouts
+from tileweave.layout.checks import need_axis, need_layouts
 from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
 from tileweave.layout.coord import ZERO, integer
 from tileweave.layout.cute_solve import integer_solution
-from tileweave.layout.exact import Witness, from_carries, match_ratio, merge_shard, refuse
+from tileweave.layout.exact import Witness, iters_of, match_ratio, merge_shard, refuse
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
     Coord,
@@ -49,6 +49,7 @@ POINTS = 1 << 14
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
     """(stride, extent, weight in the index) of the iters with positive strides, the least value, and its index."""
     need_bare(layout, where)
+    need_axis(where, axis)
     rows = []
     low, base, weight = layout.offset[axis], 0, 1
     for it in reversed(layout.shard):
@@ -111,6 +112,7 @@ def _positive(value: object, where: str, what: str, inputs: Mapping[str, object]
 def _complement(layout: Layout, size: int, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
     if is_expr(size) or has_symbols(layout) or is_expr(layout.offset[axis]):
         need_bare(layout, where)
+        need_axis(where, axis)
         between, least = complement_iters(layout, size, axis, where)
         return layout_of(between, (), Coord(((axis, -least),)))
     rows, low, _ = _flat_rows(layout, axis, where)
@@ -143,7 +145,7 @@ def _no_complement(layout: Layout, size: int) -> Witness:
 
 
 def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
-    """The longest layout R with ``layout(R(k)) = k`` for every k in [0, R.size); its values are linear indices, on ``m``.
+    """The longest layout R with ``layout(R(k)) = k`` for every k below R.size; its values are linear indices on ``m``.
 
     Of the layouts of that length, one whose iters run along single iters of the layout is preferred. If every stride
     exceeds what the faster ones reach, the answer is read off at any size; else the values that have several indices
@@ -313,7 +315,7 @@ def _search_inverse(layout: Layout, axis: str, where: str) -> Layout:
             if found is None:
                 continue
             if end > top:
-                iters = from_carries(end, [(q, Coord.of(c)) for q, c in zip(levels, found[1:], strict=True) if c])
+                iters = iters_of(end, [(q, Coord.of(c)) for q, c in zip(levels, found[1:], strict=True) if c])
                 return layout_of(iters, (), Coord.of(found[0]))
             stack.append([*levels, end])
     shown = points[:8]

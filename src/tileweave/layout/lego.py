@@ -32,12 +32,12 @@ from tileweave.layout.lego_numbers import (
     Dim,
     check_index,
     choose,
-    flat_index,
     make_dims,
     product_of,
     proved_zero,
-    tuple_index,
 )
+from tileweave.layout.lego_numbers import flat_index as row_major
+from tileweave.layout.lego_numbers import tuple_index as digits_of
 from tileweave.layout.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
 
 __all__ = [
@@ -114,6 +114,43 @@ def TileOrderBy(*pieces: Piece) -> Chain:
     return Chain().TileOrderBy(*pieces)
 
 
+def flat_index(index: Any, dims: Any) -> Any:
+    """The row-major flat number of a tuple index, which may lie outside the shape: the last dimension is fastest.
+
+    Args:
+        index: one integer, integer array or index expression per dimension.
+        dims: the shape.
+
+    Example:
+        >>> flat_index((1, 2), (3, 4))
+        6
+    """
+    where = "flat_index(index, dims)"
+    shape = make_dims(dims, where)
+    items = index if isinstance(index, tuple | list) else (index,)
+    if len(items) != len(shape):
+        raise Incongruent(where, f"{len(items)} coordinates for {len(shape)} dimensions", inputs={"dims": shape})
+    return row_major([_number(i, where) for i in items], shape)
+
+
+def tuple_index(flat: Any, dims: Any) -> tuple[Any, ...]:
+    """The tuple index of a row-major flat number, whose first entry may lie outside; the inverse of `flat_index`.
+
+    Example:
+        >>> tuple_index(6, (3, 4))
+        (1, 2)
+    """
+    where = "tuple_index(flat, dims)"
+    return digits_of(_number(flat, where), make_dims(dims, where))
+
+
+def _number(value: Any, where: str) -> Any:
+    known = isinstance(value, int | np.integer | Expr) or (isinstance(value, np.ndarray) and value.dtype.kind in "iu")
+    if not known:
+        raise LayoutError(where, f"{value!r} is no integer", legal="integers, integer arrays, index expressions")
+    return value
+
+
 # --- tiles that do not divide
 
 
@@ -144,10 +181,17 @@ class PartialTiles:
         where = "PartialTiles(dims, *tiles)"
         object.__setattr__(self, "dims", make_dims(dims, where))
         object.__setattr__(self, "tiles", tuple(make_dims(level, where) for level in tiles))
-        object.__setattr__(self, "chain", Chain((chain,)) if isinstance(chain, OrderBy) else chain or Chain())
+        whole = Chain((chain,)) if isinstance(chain, OrderBy) else Chain() if chain is None else chain
+        object.__setattr__(self, "chain", whole)
+        if not isinstance(whole, Chain):
+            raise LayoutError(where, f"chain {chain!r} is no reordering", legal="an OrderBy or a Chain")
         if not self.tiles or any(len(level) != len(self.dims) for level in self.tiles):
             raise Incongruent(where, "every level needs one extent for each dimension", inputs={"dims": self.dims})
         GroupBy(self.dims, *self.chain.orders)  # sizes agree
+
+    def __repr__(self) -> str:
+        parts = [repr(self.dims), *map(repr, self.tiles)] + ([f"chain={self.chain!r}"] if self.chain.orders else [])
+        return f"PartialTiles({', '.join(parts)})"
 
     @property
     def grid(self) -> tuple[Dim, ...]:
@@ -169,15 +213,15 @@ class PartialTiles:
         rank = len(self.dims)
         levels = (self.grid, *self.tiles)
         return tuple(
-            flat_index([index[k * rank + d] for k in range(len(levels))], [level[d] for level in levels])
+            row_major([index[k * rank + d] for k in range(len(levels))], [level[d] for level in levels])
             for d in range(rank)
         )
 
     def apply(self, *index: Any) -> Any:
         """The flat number in the real space; meaningful where `mask` holds."""
-        flat = flat_index(self.coordinates(*index), self.dims)
+        flat = row_major(self.coordinates(*index), self.dims)
         for order in reversed(self.chain.orders):
-            flat = order._apply(tuple_index(flat, order.dims))
+            flat = order._apply(digits_of(flat, order.dims))
         return flat
 
     def mask(self, *index: Any) -> Any:

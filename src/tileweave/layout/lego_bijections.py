@@ -5,7 +5,7 @@ Each is written once and works on integers, integer arrays and index expressions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt, prod
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.index import Expr
+from tileweave.layout.checks import integer_array
 from tileweave.layout.cute_value import positive
 from tileweave.layout.lego_numbers import choose, flat_index, make_dims, tuple_index
 from tileweave.layout.lego_value import GenP, GroupBy, OrderBy, RegP
@@ -31,6 +32,15 @@ def _bits(n: int, where: str) -> int:
     if n & (n - 1):
         raise LayoutError(where, f"extent {n} is no power of two", legal="powers of two")
     return n.bit_length() - 1
+
+
+def _ready(
+    dims: tuple[int, ...], apply: Callable[..., Any], inverse: Callable[..., Any] | None, call: str, proof: str
+) -> GenP:
+    """A ready-made bijection: its text is the call that makes it, and calls that read the same are equal."""
+    out = GenP(dims, apply, inverse, name=call if len(call) <= 80 else call.split("(")[0], proof=proof)
+    object.__setattr__(out, "_call", call)
+    return out
 
 
 def antidiagonal(n: int) -> GenP:
@@ -67,7 +77,7 @@ def antidiagonal(n: int) -> GenP:
         i = p - choose(d < n, d * (d + 1) // 2, n * n - n - t * (t - 1) // 2)
         return i, d - i
 
-    return GenP((n, n), apply, inverse, name=f"antidiagonal({n})", proof="each anti-diagonal fills its own interval")
+    return _ready((n, n), apply, inverse, f"antidiagonal({n})", "each anti-diagonal fills its own interval")
 
 
 def _interleave(bits: Sequence[int]) -> list[tuple[int, int]]:
@@ -104,7 +114,7 @@ def morton(*dims: int) -> GenP:
             out[d] = out[d] + p // (1 << at) % 2 * (1 << level)
         return tuple(out)
 
-    return GenP(shape, apply, inverse, name=f"morton{shape}", proof="the bits are permuted")
+    return _ready(shape, apply, inverse, f"morton({', '.join(map(str, shape))})", "the bits are permuted")
 
 
 def hilbert(n: int) -> GenP:
@@ -149,7 +159,7 @@ def hilbert(n: int) -> GenP:
             p = p // 4
         return x, y
 
-    return GenP((n, n), apply, inverse, name=f"hilbert({n})", proof="every level permutes its four quadrants")
+    return _ready((n, n), apply, inverse, f"hilbert({n})", "every level permutes its four quadrants")
 
 
 def xor_swizzle(rows: int, cols: int) -> GenP:
@@ -174,7 +184,7 @@ def xor_swizzle(rows: int, cols: int) -> GenP:
         i = p // cols
         return i, p % cols ^ i % cols
 
-    return GenP((rows, cols), apply, inverse, name=f"xor_swizzle({rows}, {cols})", proof="XOR permutes each row")
+    return _ready((rows, cols), apply, inverse, f"xor_swizzle({rows}, {cols})", "XOR permutes each row")
 
 
 def bricks(shape: Any, brick: Any) -> GroupBy:
@@ -233,7 +243,9 @@ def reversal(dims: Any, axes: Sequence[int] | None = None) -> GenP:
     def inverse(p: Any) -> tuple[Any, ...]:
         return mirror(tuple_index(p, shape))
 
-    return GenP(shape, apply, inverse, name=f"reversal{shape}", proof="mirroring a dimension is its own inverse")
+    return _ready(
+        shape, apply, inverse, f"reversal({shape}, {tuple(sorted(turned))})", "mirroring a dimension is its own inverse"
+    )
 
 
 def permutation(values: Any, dims: Any = None) -> GenP:
@@ -251,9 +263,9 @@ def permutation(values: Any, dims: Any = None) -> GenP:
         (2, (0,))
     """
     where = "permutation(values, dims)"
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu" or array.size == 0:
-        raise LayoutError(where, f"an array of {array.dtype} with {array.size} values", legal="integers, at least one")
+    array = integer_array(where, values, "the values")
+    if array.size == 0:
+        raise LayoutError(where, "the array is empty", legal="integers, at least one")
     shape = _integers(array.shape if dims is None else dims, where)
     flat = array.reshape(-1).astype(np.int64)
     if prod(shape) != flat.size:
@@ -277,7 +289,7 @@ def permutation(values: Any, dims: Any = None) -> GenP:
             )
         return int(flat[at]) if isinstance(at, int | np.integer) else flat[at]
 
-    return GenP(shape, apply, name="permutation", proof="the array was checked")
+    return _ready(shape, apply, None, f"permutation({flat.tolist()}, {shape})", "the array was checked")
 
 
 def grouped(rows: int, cols: int, group: int) -> GenP:
@@ -306,4 +318,4 @@ def grouped(rows: int, cols: int, group: int) -> GenP:
         rest, tall = p % (group * cols), height(first)
         return first + rest % tall, rest // tall
 
-    return GenP((rows, cols), apply, inverse, name=f"grouped({rows}, {cols}, {group})", proof="groups fill intervals")
+    return _ready((rows, cols), apply, inverse, f"grouped({rows}, {cols}, {group})", "groups fill intervals")

@@ -57,7 +57,7 @@ def _dim(n: Any, where: str) -> Dim:
     if isinstance(n, Expr):
         require_positive(n, where)
         return n
-    if isinstance(n, bool | float | str | np.ndarray) or not hasattr(n, "__index__") or int(n) < 1:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise LayoutError(
             where, f"extent {n!r} is not a positive integer", legal="positive integers or index expressions"
         )
@@ -73,12 +73,7 @@ def product_of(dims: Sequence[Dim]) -> Any:
 
 
 def flat_index(index: Sequence[Any], dims: Sequence[Dim]) -> Any:
-    """The row-major flat number of a tuple index: the last dimension is fastest.
-
-    Example:
-        >>> flat_index((1, 2), (3, 4))
-        6
-    """
+    """The row-major flat number of a tuple index: the last dimension is fastest; unchecked."""
     out: Any = 0
     for i, n in zip(index, dims, strict=True):
         out = out * n + i if not (isinstance(out, int) and out == 0) else i
@@ -86,12 +81,7 @@ def flat_index(index: Sequence[Any], dims: Sequence[Dim]) -> Any:
 
 
 def tuple_index(flat: Any, dims: Sequence[Dim]) -> tuple[Any, ...]:
-    """The tuple index of a row-major flat number; inverse of `flat_index`.
-
-    Example:
-        >>> tuple_index(6, (3, 4))
-        (1, 2)
-    """
+    """The tuple index of a row-major flat number; inverse of `flat_index`; unchecked."""
     out: list[Any] = []
     for n in reversed(dims[1:]):
         flat, digit = split_digit(flat, n)
@@ -151,7 +141,7 @@ def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str, *, beyond
                 raise _outside(where, int(i[outside].flat[0]), k, dims)
             if isinstance(n, Expr) and i.size:
                 require(int(i.max()) < n, where)
-        elif isinstance(i, bool) or not hasattr(i, "__index__"):
+        elif isinstance(i, bool) or not isinstance(i, int | np.integer):
             raise LayoutError(where, f"coordinate {k} is {i!r}", legal="integers, integer arrays, index expressions")
         elif i < 0 or (isinstance(n, int) and i >= n):
             raise _outside(where, int(i), k, dims)

@@ -14,7 +14,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
+from tileweave.errors import Incongruent, LayoutError, NoLayout, TileweaveError, Undecided, Unproved
 from tileweave.index import Expr
 from tileweave.layout.lego_numbers import (
     Dim,
@@ -114,9 +114,11 @@ class RegP:
         return svg(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GenP:
     """Any bijection from a shape to flat numbers, checked on construction.
+
+    Equal are those of one shape and one function; ready-made ones, such as `morton`, those made by the same call.
 
     Args:
         dims: the logical shape.
@@ -144,10 +146,13 @@ class GenP:
     name: str = ""
     proof: str = ""
     _tables: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    _call: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        where = f"GenP(dims, {self.name or 'function'})"
+        where = f"GenP(dims, {self.name if isinstance(self.name, str) and self.name else 'function'})"
         object.__setattr__(self, "dims", make_dims(self.dims, where))
+        if not isinstance(self.name, str) or not isinstance(self.proof, str):
+            raise LayoutError(where, "name and proof are texts", legal="name='..', proof='..'")
         if not callable(self.function) or not (self.inverse is None or callable(self.inverse)):
             raise LayoutError(where, "function and inverse must be callable", legal="GenP(dims, function, inverse)")
         if self.proof:
@@ -227,6 +232,22 @@ class GenP:
             self._tables.append((values, inverse))
         return self._tables[0]
 
+    def _key(self) -> tuple[Any, ...]:
+        return (self.dims, self._call or (self.function, self.inverse, self.name, self.proof))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GenP) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        if self._call:
+            return self._call
+        functions = [getattr(f, "__name__", repr(f)) for f in (self.function, self.inverse) if f is not None]
+        texts = [f"{key}={text!r}" for key, text in (("name", self.name), ("proof", self.proof)) if text]
+        return f"GenP({', '.join([repr(self.dims), *functions, *texts])})"
+
     def __str__(self) -> str:
         return f"GenP({', '.join(map(str, self.dims))}; {self.name or 'function'})"
 
@@ -245,7 +266,7 @@ def _values(piece: GenP) -> np.ndarray[Any, Any]:
             sample = range(0, len(out), max(1, len(out) // 64))
             if all(_int_value(piece, grid[:, k]) == int(out[k]) for k in sample):
                 return out.astype(np.int64)
-    except NoLayout:
+    except TileweaveError:
         raise
     except Exception:  # the user's function takes integers only; it is then called one by one
         pass
@@ -259,7 +280,17 @@ def _grid(dims: Sequence[Dim]) -> np.ndarray[Any, Any]:
 
 
 def _int_value(piece: GenP, point: Any) -> int:
-    value = piece.function(*(int(x) for x in point))
+    at = tuple(int(x) for x in point)
+    try:
+        value = piece.function(*at)
+    except TileweaveError:
+        raise
+    except Exception as error:
+        raise LayoutError(
+            "GenP(dims, function)",
+            f"the function fails at {at}: {type(error).__name__}: {error}",
+            legal="a function of one integer per dimension",
+        ) from error
     if isinstance(value, bool | float) or not hasattr(value, "__index__"):
         raise NoLayout(
             "GenP(dims, function)",
@@ -312,7 +343,16 @@ def _wrong_inverse(piece: GenP, order: np.ndarray[Any, Any]) -> int | None:
     want = tuple_index(order, piece.dims)
 
     def right(flat: int) -> bool:
-        found = inverse(flat)
+        try:
+            found = inverse(flat)
+        except TileweaveError:
+            raise
+        except Exception as error:
+            raise LayoutError(
+                "GenP(dims, function, inverse)",
+                f"the inverse fails at {flat}: {type(error).__name__}: {error}",
+                legal="a function of one integer",
+            ) from error
         return (tuple(found) if isinstance(found, tuple | list) else (found,)) == tuple(int(w[flat]) for w in want)
 
     if len(order) > 1 << 14:
@@ -422,6 +462,10 @@ class Chain:
     """
 
     orders: tuple[OrderBy, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.orders, tuple) or not all(isinstance(order, Ordered) for order in self.orders):
+            raise LayoutError("Chain(orders)", f"{self.orders!r} are no reorderings", legal="a tuple of OrderBy values")
 
     def OrderBy(self, *pieces: Piece) -> Chain:
         """The chain with one more reordering, applied before the others."""
@@ -546,4 +590,5 @@ class GroupBy:
 
 
 Grouped = GroupBy
-"""The class `GroupBy` under a second name: inside a class, the method `GroupBy` hides it from annotations."""
+Ordered = OrderBy
+"""The classes under a second name: inside a class, methods of their names hide them."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError, Undecided
+from tileweave.layout.checks import integer_array
 from tileweave.layout.cute_exact import coalesce_flat
 from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord, Layout
@@ -38,6 +39,9 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 TABLE_BOUND = 1 << 24
 """The most offsets that an analysis lists; beyond it the answer is `Undecided`."""
 
+MOST = 1 << 20
+"""The greatest number of bytes, banks or elements that a model of a machine may name."""
+
 WARP = 32
 """Threads that access memory together."""
 
@@ -57,9 +61,7 @@ def offsets_of(layout: Any, index: Any) -> Offsets:
         [0, 8, 1]
     """
     where = "offsets_of(layout, index)"
-    at = np.asarray(index)
-    if at.dtype.kind not in "iu":
-        raise LayoutError(where, f"indices of {at.dtype}", legal="integers")
+    at = integer_array(where, index, "indices")
     if isinstance(layout, np.ndarray):
         flat = layout.reshape(-1)
         if at.size and not (int(at.min()) >= 0 and int(at.max()) < flat.size):
@@ -82,8 +84,8 @@ def offsets_of(layout: Any, index: Any) -> Offsets:
 
 def check_positive(where: str, **numbers: int) -> None:
     for name, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise LayoutError(where, f"{name} {value!r} is not a positive integer", legal="integers from 1")
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise LayoutError(where, f"{name} {value!r} is not a positive integer", legal=f"integers from 1 to {MOST}")
 
 
 # --- vector width
@@ -197,9 +199,9 @@ def size_of(layout: Any, where: str) -> int:
 def warps_of(layout: Any, threads: Any, where: str) -> list[tuple[np.ndarray[Any, Any], Offsets]]:
     """For each warp the lanes that are active and their element offsets."""
     size = size_of(layout, where)
-    index = np.arange(min(WARP, size)) if threads is None else np.asarray(threads)
-    if index.dtype.kind not in "iu" or not (index >= 0).any():
-        raise LayoutError(where, "the thread set is idle or not integers", legal="one index per thread, -1 for idle")
+    index = np.arange(min(WARP, size)) if threads is None else integer_array(where, threads, "the threads")
+    if not (index >= 0).any():
+        raise LayoutError(where, "every thread is idle", legal="one index per thread, -1 for idle")
     index = index.reshape(-1)
     out = []
     for start in range(0, index.size, WARP):

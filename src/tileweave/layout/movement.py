@@ -83,6 +83,8 @@ def conversion(source: Layout, target: Layout, levels: Mapping[str, Level] | Non
         raise Incongruent(
             where, f"sizes {source.size} and {target.size} differ", inputs={"source": source, "target": target}
         )
+    if levels is not None and not isinstance(levels, Mapping):
+        raise LayoutError(where, f"levels {levels!r} are no mapping", legal="axis name -> level")
     level_of = dict(LEVELS if levels is None else levels)
     for axis in {*_used(source), *_used(target)}:
         if level_of.get(axis) not in ORDER:

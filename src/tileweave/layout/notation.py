@@ -15,6 +15,7 @@ from typing import Any
 
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, maximum, minimum
+from tileweave.layout.checks import need_axis, need_layouts
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
 
 __all__ = ["parse", "to_text"]
@@ -58,6 +59,8 @@ def parse(text: str, symbols: Mapping[str, Expr] | None = None) -> Layout:
     """
     if not isinstance(text, str):
         raise LayoutError(WHERE, f"{text!r} is not a text", legal=LEGAL)
+    if symbols is not None and not (isinstance(symbols, Mapping) and all(isinstance(name, str) for name in symbols)):
+        raise LayoutError(WHERE, f"{symbols!r} are not symbols by name", legal="a mapping from names to symbols")
     return _Reader(text, symbols or {}).layout()
 
 
@@ -202,5 +205,8 @@ def to_text(layout: Layout, *, bare_axis: str = "") -> str:
         >>> to_text(Layout(((2, 192), (8, {"lane": 8}))), bare_axis="m")
         '(2:192, 8:8@lane)'
     """
+    need_layouts("to_text(layout)", layout)
+    if bare_axis.__class__ is not str or bare_axis:
+        need_axis("to_text(layout, bare_axis)", bare_axis)
     text = str(layout)
     return re.sub(rf"@{re.escape(bare_axis)}\b", "", text) if bare_axis else text

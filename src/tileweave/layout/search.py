@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Undecided, Unproved
-from tileweave.layout.checks import need_layouts
+from tileweave.layout.checks import need_axis, need_layouts
 from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import BOUND, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.layout import (
@@ -165,6 +165,7 @@ def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
     Source: Rectilinear Chamber, section 3; the test is our own.
     """
     need_layouts("is_contiguous(layout, axis)", layout)
+    need_axis("is_contiguous(layout, axis)", axis)
     if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
         return is_contiguous_symbolic(layout, axis, lambda found: is_contiguous(found, axis), "is_contiguous(layout)")
     shift, copies, ratio = replica_ratio(layout.shard)

@@ -18,7 +18,7 @@ from tileweave.index import require
 from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.combine import Blocks, cut
 from tileweave.layout.composition import compose
-from tileweave.layout.exact import BOUND, Witness, carries, merge_shard, refuse, window
+from tileweave.layout.exact import BOUND, Witness, levels_of, merge_shard, refuse, window
 from tileweave.layout.layout import ZERO, Coord, Iter, Layout, integers, is_symbolic, iter_of, layout_of
 from tileweave.layout.parametric import interval_symbolic
 
@@ -163,7 +163,7 @@ def _interval(
     if turned:
         head = (iter_of(width, block[turned - 1].stride),) if width > 1 else ()
         return head + block[turned:], start
-    return window(carries(block), begin, extent), start
+    return window(levels_of(block), begin, extent), start
 
 
 def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], begin: Sequence[int]) -> Witness:

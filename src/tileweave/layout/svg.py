@@ -1,8 +1,8 @@
 """Layouts as pictures: a grid of coordinate -> offset, or of coordinate -> lane, register, device, memory.
 
 One cell per logical coordinate. Where a layout uses several axes a cell has a line for each, and replicas are listed:
-``warp 5,9``. Cells of one value of the colour axis have one colour (the palette repeats after sixteen). Only the
-first rows and columns of a large layout are evaluated and drawn, and the picture says so.
+``warp 5,9``. Cells of one value of the colour axis have one colour. There are 64 colours; a picture that repeats them
+says so, as does one that shows only the first rows and columns of a large layout: no others are evaluated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.draw import grid, palette
+from tileweave.draw import PALETTE, grid, palette
 from tileweave.errors import LayoutError
 from tileweave.layout.checks import check_shape
 from tileweave.layout.coord import ZERO
@@ -39,6 +39,11 @@ LISTED = 1 << 16
 
 HOLDERS_BOUND = 1 << 20
 """The most (thread, value) pairs that a thread-value picture inverts."""
+
+SHADES = (0.0, 0.55, -0.22, 0.28)
+"""What the palette is mixed with each time it is used up: so much white, or (negative) so much black."""
+
+COLOURS = len(PALETTE) * len(SHADES)
 
 Colour = str | Callable[[int], int] | None
 
@@ -105,6 +110,12 @@ def svg(
     """
     if not isinstance(value, _DRAWN):
         raise LayoutError("svg(value)", f"{type(value).__name__} is no layout", legal="a layout, a swizzle, a bit map")
+    if not (colour is None or isinstance(colour, str) or (callable(colour) and not isinstance(colour, _DRAWN))):
+        raise LayoutError("svg(value, colour)", f"{colour!r} chooses no colour", legal="an axis, or a function")
+    if not isinstance(limit, tuple) or len(limit) != 2 or any(type(n) is not int or n < 1 for n in limit):
+        raise LayoutError("svg(value, limit)", f"{limit!r} is no limit", legal="(rows, columns), positive")
+    if not (title is None or isinstance(title, str)):
+        raise LayoutError("svg(value, title)", f"{title!r} is no text", legal="a line of text")
     if shape is not None and not isinstance(value, Layout):
         raise LayoutError("svg(value, shape)", f"a {type(value).__name__} has its own shape", legal="shape=None")
     if _symbolic(value):
@@ -168,15 +179,29 @@ def _draw(view: _View, limit: tuple[int, int], title: str | None) -> str:
     rows = [view.rows.coordinate(k) for k in range(min(view.rows.count, limit[0]))]
     columns = [view.columns.coordinate(k) for k in range(min(view.columns.count, limit[1]))]
     cells = [[view.cell(r, c) for c in columns] for r in rows]
+    keys = {key for row in cells for _, key in row if key is not None}
+    colours = {key: _shade(key) for key in keys}
+    repeated = f" (the {COLOURS} colours repeat)" if len(set(colours.values())) < len(keys) else ""
     return grid(
         [[label for label, _ in row] for row in cells],
-        [["white" if key is None else palette(key) for _, key in row] for row in cells],
-        title=view.title if title is None else title,
+        [["white" if key is None else colours[key] for _, key in row] for row in cells],
+        title=(view.title if title is None else title) + repeated,
         row_names=[view.rows.name(k) for k in range(len(rows))],
         column_names=[view.columns.name(k) for k in range(len(columns))],
         limit=limit,
         total=(view.rows.count, view.columns.count),
     )
+
+
+def _shade(key: int) -> str:
+    """The colour of a number: the palette, then its shades."""
+    mix = SHADES[key // len(PALETTE) % len(SHADES)]
+    plain = palette(key)
+    if not mix:
+        return plain
+    end = 255 if mix > 0 else 0
+    parts = (int(plain[k : k + 2], 16) for k in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (end - part) * abs(mix)):02x}" for part in parts)
 
 
 def _view(value: Any, shape: Sequence[int] | None, colour: Colour) -> _View:
