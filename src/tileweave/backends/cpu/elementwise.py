@@ -1,212 +1,435 @@
-"""Zero, Copy and ReLU over any number of axes with any strides.
+"""Chains of operations over one set of axes, with any strides: elementwise operations, and reductions behind them.
 
-Where the output's elements are all different, the order of execution is free: axes are sorted and fused, and the axis
-in which the output is dense runs in vectors; where the input is dense in another axis, it is transposed. Otherwise the
-axes run in their given order, one element at a time.
+At every point of the axes, the stages of a chain run one after the other in registers: a tile that one stage writes and
+the next one reads is stored once and never read. Where the order of points is free, axes are sorted and fused, and the
+axis in which most operands are dense runs in vectors. Otherwise the axes run in their given order, one element at a
+time.
+
+A reduction keeps its results in vectors of registers. Along the vectors' own axis it forms ``lanes * unroll``
+interleaved partial results, which are combined pairwise at the end; along other axes it takes up to 16 elements at a
+time into what the output holds. Either order depends on extents and strides alone, never on threads.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import prod
 
 from tileweave.backends.cpu import vectors
-from tileweave.backends.cpu.elements import Element, convert, vector, zero
+from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Module, Value
-from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points, fuse
-from tileweave.backends.cpu.plan import Dim, Op, injective
+from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points
+from tileweave.backends.cpu.meanings import CHEAP, HEAVY, MONOIDS, Registers, wide_of
+from tileweave.backends.cpu.plan import Dim, Op, Stage
+from tileweave.backends.cpu.shape import Pairs, Shape, shape_of
 from tileweave.backends.cpu.target import Target
 from tileweave.backends.cpu.transpose import emit_transpose, paged, transposable
 
-__all__ = ["Shape", "canonical", "emit_elementwise", "relu"]
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Axes ready for code: none of extent 1, and bytes to add to each operand's address."""
-
-    dims: tuple[Dim, ...]
-    offsets: tuple[int, ...]
-    free: bool
-
-
-def canonical(op: Op) -> Shape:
-    """The axes of an elementwise operation, outermost first, fused where all operands allow it.
-
-    ``free`` says that the order of execution does not matter.
-    """
-    dims = [dim for dim in op.dims if dim.extent > 1]
-    offsets = list(op.offsets)
-    free = injective(tuple(dims), -1, op.width_bytes)
-    if not free and op.kind == "Zero":
-        dims = [dim for dim in dims if dim.strides[-1]]
-        free = True
-    if not free:
-        return Shape(tuple(dims), tuple(offsets), False)
-    for k, dim in enumerate(dims):
-        if dim.strides[-1] < 0:
-            offsets = [o + s * (dim.extent - 1) for o, s in zip(offsets, dim.strides, strict=True)]
-            dims[k] = Dim(dim.extent, tuple(-s for s in dim.strides))
-    return Shape(fuse(sorted(dims, key=lambda d: (-d.strides[-1], d.extent))), tuple(offsets), True)
+__all__ = ["emit_elementwise"]
 
 
 def emit_elementwise(
-    module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...], *, parallel: bool
+    module: Module,
+    target: Target,
+    name: str,
+    op: Op,
+    elements: tuple[Element, ...],
+    rivals: Pairs,
+    *,
+    parallel: bool,
 ) -> None:
-    """Add the function ``name(env, thread, operands..)`` that performs the operation.
+    """Add the function ``name(env, thread, operands..)`` that performs a chain.
 
     Args:
         module: where it is added.
         target: the processor.
         name: of the function.
-        op: Zero, Copy or ReLU.
+        op: any operation but a Contraction that is not a stage.
         elements: one per operand.
+        rivals: operands that may lie in the same memory.
         parallel: whether it may use the pool.
     """
-    shape = canonical(op)
+    shape = shape_of(op, elements, rivals, target)
     names = [f"p{k}" for k in range(len(op.operands))]
     f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *(("ptr", p) for p in names)])
     pointers = [f.at(f"%{p}", offset) for p, offset in zip(names, shape.offsets, strict=True)]
-    if shape.free and transposable(target, shape.dims, elements):
-        emit_transpose(
-            f,
-            target,
-            shape.dims,
-            elements,
-            pointers,
-            lambda g, value, lanes: meaning(g, target, op, elements, [value], lanes),
-            parallel=parallel,
-        )
+    stages = op.stages
+    if not shape.free:
+        chain = _Chain(target, op, elements, rivals, shape)
+        emit_nest(f, shape.dims, pointers, lambda moved: chain.literal(f, moved))
+    elif _maps(stages) and transposable(target, shape.dims, elements):
+        only = stages[0]
+
+        def meaning(g: Function, value: str, lanes: int) -> str:
+            return Registers(g, target, lanes).value(only.kind, [(value, elements[0])], elements[1])
+
+        emit_transpose(f, target, shape.dims, elements, pointers, meaning, parallel=parallel)
     else:
-        rows = _Rows(target, op, elements, shape)
-        shared = parallel and shape.free and rows.size_bytes >= PARALLEL_BYTES
-        emit_points(f, rows.outer, pointers, rows.inner, parallel=shared)
+        chain = _Chain(target, op, elements, rivals, shape)
+        if not chain.outer:
+            chain.inner(f, pointers, [])
+            f.ret()
+            return
+        emit_points(f, chain.outer, pointers, chain.inner, parallel=parallel and chain.cost >= PARALLEL_BYTES)
     f.ret()
 
 
-_LONG = 8192
-"""Elements of a dense axis that one piece takes; a multiple of all vectors."""
+def _maps(stages: tuple[Stage, ...]) -> bool:
+    """Whether all there is to do is to write a function of one operand to another."""
+    only = stages[0]
+    return len(stages) == 1 and only.inputs == (0,) and not only.reads_output and only.kind not in MONOIDS
 
 
-class _Rows:
-    """How one operation runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
+_LONG, _SLICE, _RUN = 8192, 1024, 16
+"""Elements of the vectors' axis that one piece takes, without and with a reduction along other axes; elements of such
+an axis that are taken at a time."""
+_ENOUGH = 256
+"""Elements that make the start of a piece worth its while."""
 
-    def __init__(self, target: Target, op: Op, elements: tuple[Element, ...], shape: Shape) -> None:
+Carried = list[tuple[str, str]]
+"""Types and values that a loop carries on."""
+Body = Callable[[list[list[str]], str | None, list[str]], list[str]]
+"""Some vectors: their addresses, a mask, and values carried along; returns the values to carry on."""
+
+
+class _Chain:
+    """How a chain runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
+
+    def __init__(self, target: Target, op: Op, elements: tuple[Element, ...], rivals: Pairs, shape: Shape) -> None:
         self.target = target
-        self.op = op
         self.elements = elements
-        self.out = elements[-1]
-        self.lanes = target.lanes(max(e.width_bytes for e in elements))
-        self.free = shape.free
-        self.size_bytes = op.width_bytes * prod(dim.extent for dim in shape.dims)
-        self.outer: tuple[Dim, ...] = shape.dims
-        self.rest: tuple[Dim, ...] = ()
-        self.long = False
-        if self.free and shape.dims and self.dense(shape.dims[-1]):
-            self.outer, self.rest = shape.dims[:-1], shape.dims[-1:]
-            while len(self.outer) > 1 and self.rest[0].extent * prod(d.extent for d in self.rest[1:]) < 256:
-                self.outer, self.rest = self.outer[:-1], (self.outer[-1], *self.rest)
-            if len(self.rest) == 1 and op.kind == "Copy":
-                self.outer = paged(self.outer)
-            if len(self.rest) == 1 and self.rest[0].extent >= 2 * _LONG:
-                blocks = -(-self.rest[0].extent // _LONG)
-                self.long = True
-                self.outer = (*self.outer, Dim(blocks, tuple(_LONG * s for s in self.rest[0].strides)))
-        elif self.free and len(shape.dims) > 1:
-            self.outer, self.rest = shape.dims[:-1], shape.dims[-1:]
-        elif not self.free:
-            self.outer, self.rest = (), shape.dims
+        self.rivals = rivals
+        self.stages = op.stages
+        self.dropped = op.dropped
+        self.reductions = [stage for stage in self.stages if stage.kind in MONOIDS]
+        self.heavy = any(stage.kind in HEAVY for stage in self.stages)
+        width = max(e.width_bytes for e in elements)
+        self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
+        if not shape.free:
+            return
+        self.along, self.sums = shape.along, shape.sums
+        self.across = bool(self.reductions) and not shape.sums_along
+        self.lanes = self.most_lanes()
+        self.unroll = self.vectors_at_once()
+        outer, near = shape.outer, list[Dim]()
+        size = self.along.extent * prod(dim.extent for dim in self.sums)
+        while len(outer) > 1 and size < _ENOUGH:
+            near.insert(0, outer[-1])
+            size, outer = size * outer[-1].extent, outer[:-1]
+        self.near = tuple(near)
+        self.outer = outer if self.near or self.reductions else paged(outer)
+        self.piece = 0
+        step = self.lanes * self.unroll
+        longest = -(-(_SLICE if self.across else _LONG) // step) * step
+        if not shape.sums_along and self.along.extent >= 2 * longest and not self.near:
+            self.piece = longest
+            pieces = -(-self.along.extent // longest)
+            self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
+
+    def most_lanes(self) -> int:
+        """Elements per vector: as the widest type asks for that is computed with, and no more than there are."""
+        plain = all(stage.kind in CHEAP for stage in self.stages)
+        lanes = self.target.lanes(max((e if plain else wide_of(e)).width_bytes for e in self.elements))
+        while lanes > 1 and lanes // 2 >= self.along.extent:
+            lanes //= 2
+        return lanes
+
+    def vectors_at_once(self) -> int:
+        """Vectors per turn of the innermost loop, a power of two."""
+        most = 2 if self.heavy else 8 if self.reductions else 4
+        while most > 1 and most * self.lanes > self.along.extent:
+            most //= 2
+        return most
+
+    # ---- one point of the outer axes ----------------------------------------------------------------------------
 
     def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
         """What happens at one point of the outer axes."""
-        block = digits[-1] if self.long else 0
-        if self.rest and self.free and self.dense(self.rest[-1]):
-            emit_nest(f, self.rest[:-1], pointers, lambda moved: self.row(f, self.rest[-1], moved, block))
+        piece = digits[-1] if self.piece else 0
+        emit_nest(f, self.near, pointers, lambda moved: self.row(f, moved, piece))
+
+    def row(self, f: Function, pointers: list[str], piece: Value) -> None:
+        """All of the axes that are left: the vectors' own and those that are summed."""
+        if self.across:
+            self.sum_across(f, pointers, piece)
+        elif self.reductions:
+            self.sum_along(f, pointers)
         else:
-            emit_nest(f, self.rest, pointers, lambda moved: self.point(f, moved, 1, None, ()))
 
-    def dense(self, dim: Dim) -> bool:
-        """Whether vectors may run along an axis: the output is dense in it, inputs are dense or stand still."""
-        if dim.strides[-1] != self.out.width_bytes or self.lanes == 1:
-            return False
-        pairs = zip(dim.strides[:-1], self.elements[:-1], strict=True)
-        return all(stride in (0, e.width_bytes) for stride, e in pairs)
+            def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
+                for place in places:
+                    self.point(f, place, self.lanes, mask, [])
+                return []
 
-    def row(self, f: Function, dim: Dim, pointers: list[str], block: Value) -> None:
-        """One axis in vectors, or a block of it; the last vector is masked."""
-        lanes, left = self.lanes, dim.extent % self.lanes
-        still = tuple(stride == 0 for stride in dim.strides[:-1])
-        whole: Value = dim.extent - left
-        if self.long:
-            whole = f.min(f.sub(whole, f.mul(block, _LONG)), _LONG)
+            self.run(f, pointers, piece, body, [], self.unroll)
 
-        def step(index: Value, _: list[str]) -> None:
-            moved = [f.at(p, f.mul(index, stride)) for p, stride in zip(pointers, dim.strides, strict=True)]
-            self.point(f, moved, lanes, None, still)
+    def run(
+        self, f: Function, pointers: list[str], piece: Value, body: Body, carried: Carried, unroll: int
+    ) -> list[str]:
+        """The vectors' axis: some vectors at a time, then one at a time, then a masked one; values are carried on."""
+        types, values = [type for type, _ in carried], [value for _, value in carried]
+        extent, lanes = self.along.extent, self.lanes
+        left = extent % lanes
+        many, one = extent - extent % (lanes * unroll), extent - left
 
-        def tail() -> None:
-            moved = [f.at(p, f.mul(whole, stride)) for p, stride in zip(pointers, dim.strides, strict=True)]
-            if left == 1:
-                # a lone lane: LLVM 22 widens a masked store of narrowed values whose constant mask has one lane
-                self.point(f, moved, 1, None, still)
-            else:
-                self.point(f, moved, lanes, vectors.mask_of(left, lanes), still)
+        def vectors_at(index: Value, count: int, mask: str | None, carry: list[str]) -> list[str]:
+            strides = self.along.strides
+            places = [
+                [f.at(p, f.mul(f.add(index, u * lanes), s)) for p, s in zip(pointers, strides, strict=True)]
+                for u in range(count)
+            ]
+            return body(places, mask, carry)
 
-        f.loop(0, whole, step, step=lanes)
-        if left:
-            last = f.compare("eq", block, -(-dim.extent // _LONG) - 1) if self.long else 1
-            f.when(last, tail)
+        def over(first: Value, last: Value, count: int) -> None:
+            def turn(index: Value, carry: list[str]) -> list[Value]:
+                return list(vectors_at(index, count, None, carry))
 
-    def point(
-        self,
-        f: Function,
-        pointers: list[str],
-        lanes: int,
-        mask: str | None,
-        still: tuple[bool, ...],
+            carry = list(zip(types, values, strict=True))
+            values[:] = [str(value) for value in f.loop(first, last, turn, step=lanes * count, carry=carry)]
+
+        def rest(begin: Value) -> None:
+            if unroll > 1:
+                over(f.sub(many, begin), f.sub(one, begin), 1)
+            if left:
+                values[:] = vectors_at(f.sub(one, begin), 1, self.mask(f, left), values)
+
+        if not self.piece:
+            over(0, many, unroll)
+            rest(0)
+            return values
+        begin = f.mul(piece, self.piece)
+        over(0, f.min(f.sub(many, begin), self.piece), unroll)
+        if many < extent:  # pieces carry nothing: their results are their own
+            f.when(f.compare("eq", piece, -(-extent // self.piece) - 1), lambda: rest(begin))
+        return values
+
+    def mask(self, f: Function, left: int) -> str:
+        """The mask of the first lanes."""
+        if left > 1:
+            return vectors.mask_of(left, self.lanes)
+        # LLVM 22 widens a masked store of narrowed values whose constant mask has one lane: this one is not constant
+        one = f.add(f.value("lshr i64 %thread, 63"), 1)
+        return vectors.mask_below(f, str(one), self.lanes)
+
+    # ---- reductions ---------------------------------------------------------------------------------------------
+
+    def sum_along(self, f: Function, pointers: list[str]) -> None:
+        """Reductions along the vectors' axis, and along others with it: partial results per lane."""
+        registers = Registers(f, self.target, self.lanes)
+        neutral = self.neutral(registers)
+        size = len(neutral)
+
+        def body(places: list[list[str]], mask: str | None, carry: list[str]) -> list[str]:
+            result = list(carry)
+            for u, place in enumerate(places):
+                part = slice(u * size, (u + 1) * size)
+                result[part] = self.point(f, place, self.lanes, mask, carry[part])
+            return result
+
+        def nested(dims: Sequence[Dim], pointers: list[str], carried: Carried) -> list[str]:
+            if not dims:
+                return self.run(f, pointers, 0, body, carried, self.unroll)
+            types = [type for type, _ in carried]
+
+            def inside(index: Value, carry: list[str]) -> list[Value]:
+                moved = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, dims[0].strides, strict=True)]
+                return list(nested(dims[1:], moved, list(zip(types, carry, strict=True))))
+
+            return [str(value) for value in f.loop(0, dims[0].extent, inside, carry=carried, nonempty=True)]
+
+        found = nested(self.sums, pointers, neutral * self.unroll)
+        parts = [found[u * size : (u + 1) * size] for u in range(self.unroll)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [self.joined(registers, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+        result, lanes = parts[0], self.lanes
+        while lanes > 1:
+            lanes //= 2
+            halves = [self.half(f, result, lanes, upper) for upper in (False, True)]
+            result = self.joined(Registers(f, self.target, lanes), *halves)
+        self.keep(f, pointers, result, 1, None)
+
+    def sum_across(self, f: Function, pointers: list[str], piece: Value) -> None:
+        """Reductions along other axes than the vectors' own: a few elements of the last one at a time."""
+        registers = Registers(f, self.target, self.lanes)
+        neutral = self.neutral(registers)
+        size, types = len(neutral), [type for type, _ in neutral]
+        last = self.sums[-1] if self.sums else Dim(1, (0,) * len(pointers))
+
+        def begin(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
+            for place in places:
+                self.keep(f, place, [value for _, value in neutral], self.lanes, mask, fresh=True)
+            return []
+
+        def elements(count: Value) -> Body:
+            def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
+                def one(index: Value, carry: list[str]) -> list[Value]:
+                    result: list[Value] = []
+                    for u, place in enumerate(places):
+                        moved = [f.at(p, f.mul(index, s)) for p, s in zip(place, last.strides, strict=True)]
+                        result += self.point(f, moved, self.lanes, mask, carry[u * size : (u + 1) * size])
+                    return result
+
+                held = [value for place in places for value in self.found(f, place, self.lanes, mask)]
+                sums = f.loop(0, count, one, carry=list(zip(types * len(places), held, strict=True)), nonempty=True)
+                for u, place in enumerate(places):
+                    part = [str(value) for value in sums[u * size : (u + 1) * size]]
+                    self.keep(f, place, part, self.lanes, mask, fresh=True)
+                return []
+
+            return body
+
+        def runs(moved: list[str]) -> None:
+            def run(index: Value, _: list[str]) -> None:
+                places = [f.at(p, f.mul(index, s)) for p, s in zip(moved, last.strides, strict=True)]
+                count = f.min(f.sub(last.extent, index), _RUN)
+                self.run(f, places, piece, elements(count), [], self.unroll)
+
+            f.loop(0, last.extent, run, step=_RUN)
+
+        if any(stage.fresh for stage in self.reductions):
+            self.run(f, pointers, piece, begin, [], self.unroll)
+        emit_nest(f, self.sums[:-1], pointers, runs)
+
+    def neutral(self, registers: Registers) -> Carried:
+        """Type and neutral element of every accumulator."""
+        carried = []
+        for stage in self.reductions:
+            wide = wide_of(self.elements[stage.outputs[0]])
+            full = vector(wide.memory, registers.lanes)
+            carried += [(full, value) for value in registers.neutral(MONOIDS[stage.kind], wide)]
+        return carried
+
+    def joined(self, registers: Registers, a: list[str], b: list[str]) -> list[str]:
+        """The accumulators of two places as one."""
+        result: list[str] = []
+        k = 0
+        for stage in self.reductions:
+            wide, end = wide_of(self.elements[stage.outputs[0]]), k + len(stage.outputs)
+            result += registers.combined(MONOIDS[stage.kind], a[k:end], b[k:end], wide)
+            k = end
+        return result
+
+    def half(self, f: Function, values: list[str], lanes: int, upper: bool) -> list[str]:
+        """The lower or upper lanes of accumulators."""
+        kinds = [wide_of(self.elements[o]).memory for stage in self.reductions for o in stage.outputs]
+        lanes_wanted = range(lanes, 2 * lanes) if upper else range(lanes)
+        result = []
+        for kind, value in zip(kinds, values, strict=True):
+            full = vector(kind, 2 * lanes)
+            if lanes == 1:
+                result.append(f.value(f"extractelement {full} {value}, i64 {int(upper)}"))
+                continue
+            order = "<" + ", ".join(f"i32 {lane}" for lane in lanes_wanted) + ">"
+            result.append(f.value(f"shufflevector {full} {value}, {full} poison, <{lanes} x i32> {order}"))
+        return result
+
+    def found(self, f: Function, pointers: list[str], lanes: int, mask: str | None) -> list[str]:
+        """What the outputs of the reductions hold, as accumulators."""
+        registers, values = Registers(f, self.target, lanes), []
+        for stage in self.reductions:
+            for o in stage.outputs:
+                value = self.load(f, o, pointers[o], lanes, mask)
+                values.append(registers.convert(value, self.elements[o], wide_of(self.elements[o])))
+        return values
+
+    def keep(
+        self, f: Function, pointers: list[str], values: list[str], lanes: int, mask: str | None, *, fresh: bool = False
     ) -> None:
-        """One element, or one vector of them."""
-        values = []
-        for k, (pointer, element) in enumerate(zip(pointers[:-1], self.elements[:-1], strict=True)):
-            if lanes > 1 and still[k]:
-                one = f.load(element.memory, pointer, element.width_bytes)
-                values.append(vectors.broadcast(f, element.memory, lanes, one))
-            else:
-                values.append(vectors.load(f, element, lanes, pointer, mask))
-        vectors.store(
-            f, self.out, lanes, meaning(f, self.target, self.op, self.elements, values, lanes), pointers[-1], mask
-        )
+        """Write accumulators; with what the outputs held, unless the reduction is fresh or all of it is in them."""
+        registers = Registers(f, self.target, lanes)
+        if not fresh and not all(stage.fresh for stage in self.reductions):
+            old = self.found(f, pointers, lanes, mask)
+            taken, k = self.joined(registers, old, values), 0
+            for stage in self.reductions:
+                end = k + len(stage.outputs)
+                values = values if stage.fresh else [*values[:k], *taken[k:end], *values[end:]]
+                k = end
+        outputs = [o for stage in self.reductions for o in stage.outputs]
+        for o, value in zip(outputs, values, strict=True):
+            narrow = registers.convert(value, wide_of(self.elements[o]), self.elements[o])
+            self.store(f, o, narrow, pointers[o], lanes, mask)
 
+    # ---- one point ----------------------------------------------------------------------------------------------
 
-def meaning(f: Function, target: Target, op: Op, elements: tuple[Element, ...], values: list[str], lanes: int) -> str:
-    """The value that is written."""
-    if op.kind == "Zero":
-        return zero(elements[-1], lanes)
-    if op.kind == "Copy":
-        return convert(f, target, values[0], elements[0], elements[-1], lanes)
-    return relu(f, values[0], elements[-1], lanes)
+    def literal(self, f: Function, pointers: list[str]) -> None:
+        """One element, every result brought to memory before the next."""
+        sums = self.point(f, pointers, 1, None, self.found(f, pointers, 1, None) if self.reductions else [])
+        if self.reductions:
+            self.keep(f, pointers, sums, 1, None, fresh=True)
 
+    def point(self, f: Function, pointers: list[str], lanes: int, mask: str | None, carried: list[str]) -> list[str]:
+        """All stages on one element or one vector of them; takes and returns the accumulators."""
+        registers = Registers(f, self.target, lanes)
+        held: dict[int, str] = {}
+        waiting: list[int] = []
 
-def relu(f: Function, value: str, element: Element, lanes: int) -> str:
-    """``max(value, 0)`` with NaN kept."""
-    full = vector(element.memory, lanes)
-    nothing = zero(element, lanes)
-    if not element.floating:
-        keep = f.value(f"icmp sgt {full} {value}, {nothing}")
-    elif element.plain:
-        keep = f.value(f"fcmp ugt {full} {value}, {nothing}")
-    else:
-        return _relu_bits(f, value, element, lanes)
-    return f.value(f"select {vector('i1', lanes)} {keep}, {full} {value}, {full} {nothing}")
+        def write(o: int) -> None:
+            waiting.remove(o)
+            self.store(f, o, held[o], pointers[o], lanes, mask)
 
+        def read(o: int) -> tuple[str, Element]:
+            if o not in held:
+                for other in [w for w in waiting if (w, o) in self.rivals]:
+                    write(other)  # it may lie in the same memory
+                held[o] = self.load(f, o, pointers[o], lanes, mask)
+            return held[o], self.elements[o]
 
-def _relu_bits(f: Function, value: str, element: Element, lanes: int) -> str:
-    """The same on the bits of BF16 and FP16: negative numbers become zero, negative NaNs do not."""
-    infinity = 0xFF80 if element.name == "BF16" else 0xFC00
-    full = vector("i16", lanes)
-    bound = str(infinity - 65536)
-    limit = bound if lanes == 1 else "<" + ", ".join(f"i16 {bound}" for _ in range(lanes)) + ">"
-    positive = f.value(f"icmp sge {full} {value}, {zero(element, lanes)}")
-    nan = f.value(f"icmp ugt {full} {value}, {limit}")
-    keep = f.value(f"or {vector('i1', lanes)} {positive}, {nan}")
-    return f.value(f"select {vector('i1', lanes)} {keep}, {full} {value}, {full} {zero(element, lanes)}")
+        result, k = list(carried), 0
+        for stage in self.stages:
+            inputs = [read(o) for o in stage.inputs]
+            if stage.kind in MONOIDS:
+                end = k + len(stage.outputs)
+                result[k:end] = self.taken(registers, stage, inputs, carried[k:end], mask)
+                k = end
+                continue
+            o = stage.outputs[0]
+            old = read(o)[0] if stage.reads_output else ""
+            value = registers.value(stage.kind, inputs, self.elements[o], old, stage.number)
+            for other in [h for h in held if h != o and (o, h) in self.rivals]:
+                if other in waiting:
+                    write(other)
+                del held[other]
+            held[o] = value
+            if o not in waiting:
+                waiting.append(o)
+        for o in waiting:
+            if o not in self.dropped:
+                write(o)
+        return result
+
+    def taken(
+        self,
+        registers: Registers,
+        stage: Stage,
+        inputs: list[tuple[str, Element]],
+        old: list[str],
+        mask: str | None,
+    ) -> list[str]:
+        """Accumulators with one more element each; masked lanes keep theirs."""
+        wide = wide_of(self.elements[stage.outputs[0]])
+        if stage.kind == "Contraction":
+            new: Sequence[str] = (registers.multiply_add(inputs, old[0], wide),)
+        else:
+            new = registers.combined(MONOIDS[stage.kind], old, registers.taken(stage.kind, inputs, wide), wide)
+        if mask is None:
+            return list(new)
+        full = vector(wide.memory, registers.lanes)
+        return [registers.select(mask, a, b, full) for a, b in zip(new, old, strict=True)]
+
+    def load(self, f: Function, o: int, pointer: str, lanes: int, mask: str | None) -> str:
+        """An operand's element, or a vector of them: dense, standing still, or gathered."""
+        one, stride = self.elements[o], self.along.strides[o] if lanes > 1 else 0
+        if lanes > 1 and stride == 0:
+            return vectors.broadcast(f, one.memory, lanes, f.load(one.memory, pointer, one.width_bytes))
+        if lanes == 1 or stride == one.width_bytes:
+            return vectors.load(f, one, lanes, pointer, mask)
+        return vectors.gather(f, one, lanes, pointer, stride, mask)
+
+    def store(self, f: Function, o: int, value: str, pointer: str, lanes: int, mask: str | None) -> None:
+        """Write an element, or a vector of them: dense or scattered."""
+        one = self.elements[o]
+        if lanes == 1 or self.along.strides[o] == one.width_bytes:
+            vectors.store(f, one, lanes, value, pointer, mask)
+        else:
+            vectors.scatter(f, one, lanes, value, pointer, self.along.strides[o], mask)

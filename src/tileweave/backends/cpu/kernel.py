@@ -23,7 +23,7 @@ from tileweave.backends.cpu.target import Target, host
 from tileweave.backends.cpu.threads import Block, arena, available_threads, pool
 from tileweave.errors import BackendError
 from tileweave.teir.dtypes import numpy_dtype
-from tileweave.teir.primitives import operands_of
+from tileweave.teir.primitives import operands_of, operation
 from tileweave.teir.program import Program
 from tileweave.teir.verify import verify
 
@@ -307,9 +307,9 @@ def _same_map(program: Program, a: str, b: str) -> bool:
 
 
 def _contracts(program: Program, names: set[str]) -> bool:
-    """Whether a contraction reads one of two tensors and writes the other."""
+    """Whether a contraction or a reduction reads one of two tensors and writes the other."""
     return any(
-        primitive.operation == "Contraction"
+        operation(primitive.operation).contracted
         and operands_of(primitive, program)[-1] in names
         and names & set(operands_of(primitive, program)[:-1])
         for primitive in program.primitives
@@ -388,7 +388,7 @@ def compile(
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
     Args:
-        program: any well-formed program of the operations Zero, Copy, ReLU and Contraction.
+        program: any well-formed program of the registered operations of `tileweave.teir`.
         threads: how many threads its parallel loops and large operations use; None: all processors of the process.
         merge: whether loops and operations are merged before code is made (see `tileweave.backends.cpu.plan`).
         target: the processor; None: this one. A lesser one of the same kind makes code that runs here, slower.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.elements import Element, vector, zero
-from tileweave.backends.cpu.elementwise import relu
 from tileweave.backends.cpu.ir import Function, Module, Value
+from tileweave.backends.cpu.meanings import relu
 from tileweave.backends.cpu.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, Side, mask_from
 
 __all__ = ["Tile", "emit_tile", "multiply_add"]

@@ -20,8 +20,10 @@ from tileweave.backends.cpu.elements import Element, element
 from tileweave.backends.cpu.elementwise import emit_elementwise
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import run_tasks
+from tileweave.backends.cpu.meanings import KNOWN
 from tileweave.backends.cpu.plan import Loop, Op, Step
 from tileweave.backends.cpu.settings import DEFAULT, Settings
+from tileweave.backends.cpu.shape import rivals_of
 from tileweave.backends.cpu.target import Target
 from tileweave.errors import BackendError
 from tileweave.teir.program import First, Guard, Id, Program
@@ -142,13 +144,14 @@ class _Emitter:
                 self.module, self.target, name, op, elements, self.memory, threads=threads, settings=self.settings
             )
             self.notes.append(f"{name}: {note}")
-        elif op.kind in ("Zero", "Copy", "ReLU"):
-            emit_elementwise(self.module, self.target, name, op, elements, parallel=parallel)
+        elif all(stage.kind in KNOWN for stage in op.stages):
+            rivals = rivals_of(op, self.program)
+            emit_elementwise(self.module, self.target, name, op, elements, rivals, parallel=parallel)
         else:
             raise BackendError(
                 "compile(program)",
                 f"the CPU backend has no code for the operation {op.kind!r}",
-                legal="Zero, Copy, ReLU, Contraction",
+                legal=", ".join(sorted(KNOWN)),
                 facts={"source": "", "log": ""},
             )
 

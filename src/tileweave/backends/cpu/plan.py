@@ -20,7 +20,7 @@ from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Last, Pri
 from tileweave.teir.reach import first_collision
 from tileweave.teir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
 
-__all__ = ["Dim", "Extent", "Loop", "Op", "Step", "describe", "injective", "make_plan", "reached"]
+__all__ = ["Dim", "Extent", "Loop", "Op", "Stage", "Step", "describe", "injective", "make_plan", "reached"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,32 @@ class Dim:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """What one operation does at every point of an operation's axes.
+
+    Args:
+        kind: as TEIR names it.
+        inputs: numbers of the operands that it reads.
+        outputs: numbers of those that it writes: two for the halves of a pair, else one.
+        number: what a Fill writes.
+        reads_output: whether an elementwise operation also reads what it writes.
+        fresh: whether a reduction starts at its neutral element instead of what its output holds.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    number: float = 0.0
+    reads_output: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One operation on tiles.
 
     Args:
-        kind: Zero, Copy, ReLU or Contraction.
+        kind: as TEIR names it; ``Chain`` where several run one after the other at every point.
         operands: positions of its tensors in the program, inputs first, output last.
         dims: outermost first, in the order that a literal execution follows.
         offsets: bytes added to each operand's address.
@@ -44,6 +65,8 @@ class Op:
         guard: when it runs at all.
         init: a Contraction stores instead of accumulating where this holds; None: never.
         relu: a Contraction applies ReLU after its sum where this holds; None: never.
+        stages: what happens at each point, in order; none for a Contraction.
+        dropped: numbers of operands that nothing reads afterwards, so that they are never written.
     """
 
     kind: str
@@ -54,6 +77,8 @@ class Op:
     guard: Guard = ()
     init: Guard | None = None
     relu: Guard | None = None
+    stages: tuple[Stage, ...] = ()
+    dropped: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +139,15 @@ class _Planner:
     def operation(self, node: Invocation, primitive: Primitive) -> Op:
         operands = tuple(self.positions[name] for name in operands_of(primitive, self.program))
         axes = [self.axes[id] for role in ("M", "N", "K") for id in primitive.role(role)]
+        pair = [self.axes[id] for id in primitive.role("P")]
+        offsets = [sum(axis.offsets[j] for axis in (*axes, *pair)) for j in operands]
+        if pair:  # the second half is an operand of its own
+            operands = (*operands, operands[-1])
+            offsets.append(offsets[-1] + pair[0].strides[operands[-1]])
         dims = tuple(Dim(axis.extent, tuple(axis.strides[j] for j in operands)) for axis in axes)
-        offsets = tuple(sum(axis.offsets[j] for axis in axes) for j in operands)
         width = width_bytes(self.program.tensors[operands[-1]].dtype)
-        return Op(primitive.operation, operands, dims, offsets, width, node.guard)
+        stages = _stages(primitive, len(operands) - len(pair) - 1)
+        return Op(primitive.operation, operands, dims, tuple(offsets), width, node.guard, stages=stages)
 
     def merged(self, steps: list[Step]) -> tuple[Step, ...]:
         """Siblings with initialisations and epilogues fused into the contraction between them."""
@@ -131,6 +161,19 @@ class _Planner:
             else:
                 kept.append(step)
         return tuple(kept)
+
+
+def _stages(primitive: Primitive, inputs: int) -> tuple[Stage, ...]:
+    """What an operation does at a point; the operands are its inputs, its output, and the other half of a pair."""
+    kind, reads = primitive.operation, tuple(range(inputs))
+    if kind == "Contraction":
+        return ()
+    if kind == "LowestZero":
+        return Stage("Lowest", (), (0,)), Stage("Zero", (), (1,))
+    outputs = (inputs, inputs + 1) if primitive.role("P") else (inputs,)
+    number = dict(primitive.metadata).get("value", 0.0)
+    changes = kind in ("Bias", "Scale")
+    return (Stage(kind, reads, outputs, float(number) if kind == "Fill" else 0.0, changes),)
 
 
 def injective(dims: tuple[Dim, ...], operand: int, width: int) -> bool:
@@ -278,12 +321,13 @@ def describe(steps: tuple[Step, ...], program: Program, indent: str = "") -> str
             continue
         names = ", ".join(program.tensors[j].name for j in step.operands)
         shape = " x ".join(str(dim.extent) for dim in step.dims) or "scalar"
+        kind = "; ".join(stage.kind for stage in step.stages) if step.kind == "Chain" else step.kind
         flags = "".join(
             f"  {word}{f' if {_terms(guard)}' if guard else ''}"
             for word, guard in (("stores", step.init), ("then ReLU", step.relu))
             if guard is not None
         )
-        lines.append(f"{indent}{step.kind}({names})  {shape}{flags}{condition}")
+        lines.append(f"{indent}{kind}({names})  {shape}{flags}{condition}")
     return "\n".join(lines)
 
 

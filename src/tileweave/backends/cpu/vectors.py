@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function
 
-__all__ = ["broadcast", "load", "mask_below", "mask_of", "prefetch", "short_row", "store", "suffix", "transpose"]
+__all__ = [
+    "broadcast",
+    "gather",
+    "load",
+    "mask_below",
+    "mask_of",
+    "prefetch",
+    "scatter",
+    "short_row",
+    "store",
+    "suffix",
+    "transpose",
+]
 
 _SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
 
@@ -66,6 +78,38 @@ def store(
     name = f"llvm.masked.store.{suffix(element.memory, lanes)}.p0"
     f.module.declare(name, f"void {{}}({full}, ptr, i32, <{lanes} x i1>)")
     f.emit(f"call void @{name}({full} {value}, ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask})")
+
+
+def _places(f: Function, lanes: int, pointer: str, stride_bytes: int) -> str:
+    """The addresses of evenly spaced elements."""
+    offsets = "<" + ", ".join(f"i64 {lane * stride_bytes}" for lane in range(lanes)) + ">"
+    return f.value(f"getelementptr i8, ptr {pointer}, <{lanes} x i64> {offsets}")
+
+
+def gather(f: Function, element: Element, lanes: int, pointer: str, stride_bytes: int, mask: str | None = None) -> str:
+    """Evenly spaced elements; masked lanes are not read and are zero."""
+    full = vector(element.memory, lanes)
+    name = f"llvm.masked.gather.{suffix(element.memory, lanes)}.v{lanes}p0"
+    f.module.declare(name, f"{full} {{}}(<{lanes} x ptr>, i32, <{lanes} x i1>, {full})")
+    places = _places(f, lanes, pointer, stride_bytes)
+    return f.value(
+        f"call {full} @{name}(<{lanes} x ptr> {places}, i32 {element.width_bytes}, "
+        f"<{lanes} x i1> {mask or mask_of(lanes, lanes)}, {full} zeroinitializer)"
+    )
+
+
+def scatter(
+    f: Function, element: Element, lanes: int, value: str, pointer: str, stride_bytes: int, mask: str | None = None
+) -> None:
+    """Write evenly spaced elements; masked lanes are left alone."""
+    full = vector(element.memory, lanes)
+    name = f"llvm.masked.scatter.{suffix(element.memory, lanes)}.v{lanes}p0"
+    f.module.declare(name, f"void {{}}({full}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
+    places = _places(f, lanes, pointer, stride_bytes)
+    f.emit(
+        f"call void @{name}({full} {value}, <{lanes} x ptr> {places}, i32 {element.width_bytes}, "
+        f"<{lanes} x i1> {mask or mask_of(lanes, lanes)})"
+    )
 
 
 def prefetch(f: Function, pointer: str, *, write: bool = False, level: int = 1) -> None:
