@@ -45,6 +45,7 @@ def any_settings(rng: random.Random) -> Settings:
         pack_rows=rng.choice([None, True, False]),
         pack_columns=rng.choice([None, True, False]),
         share_rows=rng.choice([None, True, False]),
+        sweep=rng.choice([None, True, False]),
     )
 
 

@@ -3,5 +3,6 @@
 from tileweave.backends.cpu.kernel import Kernel, compile, forget
 from tileweave.backends.cpu.settings import Settings
 from tileweave.backends.cpu.target import Target, host
+from tileweave.backends.cpu.tuning import Tuned, forget_tuned, tune
 
-__all__ = ["Kernel", "Settings", "Target", "compile", "forget", "host"]
+__all__ = ["Kernel", "Settings", "Target", "Tuned", "compile", "forget", "forget_tuned", "host", "tune"]

@@ -19,6 +19,9 @@ _PACKED_LIMIT = 64 << 20
 """Bytes of packed panels that wishes may ask for, per thread and shared."""
 
 
+_SWITCHES = ("pack_rows", "pack_columns", "share_rows", "sweep")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How every contraction of a program should be cut; None leaves a choice to the backend.
@@ -36,6 +39,7 @@ class Settings:
         pack_rows: whether the row operand is packed (True) or read where it lies (False).
         pack_columns: the same for the operand along which vectors run.
         share_rows: whether row panels are packed once for all threads.
+        sweep: whether column panels go by rows that are all packed once, instead of rows by packed columns.
 
     Raises:
         BackendError: a number is not a positive integer.
@@ -55,10 +59,11 @@ class Settings:
     pack_rows: bool | None = None
     pack_columns: bool | None = None
     share_rows: bool | None = None
+    sweep: bool | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, switch = getattr(self, field.name), field.name.startswith(("pack", "share"))
+            value, switch = getattr(self, field.name), field.name in _SWITCHES
             good = isinstance(value, bool) if switch else type(value) is int and value > 0
             if value is not None and not good:
                 legal = "True, False or None" if switch else "a positive integer or None"
@@ -81,7 +86,8 @@ class Settings:
             if wish is not None
         ]
         sharing = [] if self.share_rows is None else [f"rows packed {'once' if self.share_rows else 'by each thread'}"]
-        return ", ".join([*tile, *blocks, *packing, *sharing]) or "the backend's own choice"
+        sweeping = [] if self.sweep is None else ["columns sweep by" if self.sweep else "rows sweep by"]
+        return ", ".join([*tile, *blocks, *packing, *sharing, *sweeping]) or "the backend's own choice"
 
     def tile(self, chosen: tuple[int, int], choices: tuple[int, ...], registers: int) -> tuple[int, int]:
         """The register tile (rows, vectors): the wished one where panels and registers allow it, or the chosen."""
@@ -131,4 +137,5 @@ def wished(c: Cut, settings: Settings) -> Cut:
         direct_rows=direct_rows,
         direct_columns=direct_columns,
         shared=shared,
+        sweeps=c.sweeps if settings.sweep is None else settings.sweep,
     )

@@ -1,0 +1,446 @@
+"""Tuning: several ways to compute a program are timed on this machine, and the best is remembered.
+
+What there is to choose is how contractions are cut (`Settings`), how many threads take part, and, where the caller or
+`tileweave.teir.candidates` offers some, which of several programs of one value is compiled. The search starts from the
+backend's own choice, changes one thing at a time, keeps what helps, and at last times the best few again in turns.
+
+Winners are kept in a folder beside the object cache, one small JSON file per program, machine and number of threads. A
+file appears whole or not at all; one that is damaged, or about something else, is ignored and written anew. Nothing in
+it can change a value: it names settings, and the number of a program in a list that is made again.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.elements import element
+from tileweave.backends.cpu.gett import Cut, cut
+from tileweave.backends.cpu.jit import cache_directory
+from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
+from tileweave.backends.cpu.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target import Target, host
+from tileweave.backends.cpu.threads import available_threads
+from tileweave.errors import BackendError
+from tileweave.teir.document import to_json
+from tileweave.teir.dtypes import numpy_dtype
+from tileweave.teir.program import Program
+from tileweave.version import __version__
+
+__all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
+
+Array = NDArray[Any]
+
+ADVANTAGE = 0.02
+"""A winner is at least this much faster than the backend's own choice, else that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to compute: which program of the list, with how many threads, and with which wishes."""
+
+    program: int = 0
+    threads: int = 1
+    settings: Settings = DEFAULT
+
+    def __str__(self) -> str:
+        words = [str(self.settings)] if self.settings != DEFAULT or not self.program else []
+        named = [f"program {self.program}"] if self.program else []
+        return ", ".join([*named, *words, f"{self.threads} thread{'s' if self.threads > 1 else ''}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A choice that was timed.
+
+    Args:
+        choice: what was compiled.
+        cycles: the modelled time in cycles of one core, of all contractions; 0 where there is nothing to model.
+        seconds: the least that was measured of one call.
+    """
+
+    choice: Choice
+    cycles: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The outcome of tuning.
+
+    Args:
+        programs: the programs to choose from; the first is the one that was given.
+        choice: the winner.
+        trials: all that was timed, the backend's own choice first; empty where the winner was remembered by a version
+            that kept none.
+        remembered: whether the winner comes from the cache file.
+        target: the processor.
+    """
+
+    programs: tuple[Program, ...]
+    choice: Choice
+    trials: tuple[Trial, ...]
+    remembered: bool
+    target: Target
+
+    @property
+    def program(self) -> Program:
+        """The winning program."""
+        return self.programs[self.choice.program]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The winner, compiled."""
+        return compile(self.program, threads=self.choice.threads, settings=self.choice.settings, target=self.target)
+
+    def explain(self) -> str:
+        """Every choice with its modelled and its measured time, relative to the backend's own, and why one won."""
+        own = self.trials[0]
+        lines = [f"{'time':>10} {'of own':>7} {'model':>7}  choice"]
+        for trial in sorted(self.trials, key=lambda trial: trial.seconds):
+            model = f"{trial.cycles / own.cycles:7.2f}" if own.cycles and trial.cycles else f"{'-':>7}"
+            mark = "*" if trial.choice == self.choice else " "
+            share = trial.seconds / own.seconds
+            lines.append(f"{_shown(trial.seconds):>10} {share:7.2f} {model} {mark}{trial.choice}")
+        best = next(trial for trial in self.trials if trial.choice == self.choice)
+        gain = own.seconds / best.seconds - 1
+        if self.choice == own.choice:
+            why = f"the backend's own choice stays: nothing was more than {ADVANTAGE:.0%} faster"
+        else:
+            why = f"{gain:.0%} more work per second than the backend's own choice"
+        where = f"{self.target.cpu}, {'remembered' if self.remembered else f'timed now, {len(self.trials)} choices'}"
+        return "\n".join([*lines, f"winner: {self.choice}: {why} ({where})"])
+
+
+def tune(
+    program: Program,
+    *,
+    threads: int | None = None,
+    arrays: Mapping[str, Array] | None = None,
+    programs: Sequence[Program] = (),
+    target: Target | None = None,
+    seconds: float = 10.0,
+    cache: bool = True,
+    again: bool = False,
+) -> Tuned:
+    """The fastest way to compute a program that was found on this machine; remembered for the next time.
+
+    Args:
+        program: any that `compile` takes.
+        threads: the most that may be used; None: all processors of the process.
+        arrays: by tensor name, to time on; what the program writes is copied first. None: random numbers, dense.
+        programs: others of the same value, such as `tileweave.teir.candidates` makes; the winner may be one of them.
+        target: the processor; None: this one.
+        seconds: after which no further choice is tried.
+        cache: whether a winner is read from the cache file and kept there.
+        again: time even where a winner is remembered.
+
+    Returns:
+        The winner, with everything that was timed.
+
+    Raises:
+        VerifyError: the program is not well formed.
+        BackendError: a program has other tensors than the first, or no code; or the arrays do not fit.
+
+    Source: own.
+    """
+    target = target or host()
+    most = available_threads() if threads is None else max(1, int(threads))
+    every = (program, *programs)
+    for other in programs:
+        if [s for s in other.tensors if s.role != "scratch"] != [s for s in program.tensors if s.role != "scratch"]:
+            legal = "programs of the same operands, as transforms make them"
+            raise BackendError("tune(program, programs=..)", f"{other.name!r} has other tensors", legal=legal)
+    file = _file(every, most, target)
+    remembered = None if again or not cache else _read(file, every, most)
+    if remembered is not None:
+        choice, trials = remembered
+        return Tuned(every, choice, trials, True, target)
+    search = _Search(every, most, target, _arrays(program, arrays), time.perf_counter() + seconds)
+    choice = search.run()
+    if cache:
+        _write(file, _document(file, choice, search.trials))
+    return Tuned(every, choice, tuple(search.trials), False, target)
+
+
+def forget_tuned() -> None:
+    """Remove every winner that is remembered on disk."""
+    folder = cache_directory() / "tuned"
+    for file in folder.glob("*/*.json") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+# ---- the search -----------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    """What was tried, and how long there is time."""
+
+    def __init__(
+        self, programs: tuple[Program, ...], threads: int, target: Target, arrays: dict[str, Array], end: float
+    ) -> None:
+        self.programs = programs
+        self.threads = threads
+        self.target = target
+        self.arrays = arrays
+        self.end = end
+        self.trials: list[Trial] = []
+        self.calls: dict[Choice, Callable[[], None]] = {}
+        self.known: set[Any] = set()
+
+    def run(self) -> Choice:
+        """The winner: one change after the other, then the best of all in turns."""
+        own = Choice(0, self.threads)
+        self.attempt(own)
+        for k in range(1, len(self.programs)):
+            self.attempt(Choice(k, self.threads))
+        for fewer in _fewer(self.threads):
+            self.attempt(Choice(0, fewer))
+        best = min(self.trials, key=lambda trial: trial.seconds)
+        for group in _changes(self.cuts(best.choice), self.target):
+            now = best.choice.settings
+            found = [self.attempt(replace(best.choice, settings=_over(now, wish))) for wish in group]
+            best = min([best, *(trial for trial in found if trial)], key=lambda trial: trial.seconds)
+        return self.finalists(own)
+
+    def cuts(self, choice: Choice) -> list[Cut]:
+        return _cuts(self.programs[choice.program], choice.threads, self.target, choice.settings)
+
+    def attempt(self, choice: Choice) -> Trial | None:
+        """Compile a choice and time it briefly; None where it makes no new code, or no time is left."""
+        cuts = self.cuts(choice)
+        made = (choice.program, choice.threads, tuple(cuts))
+        if made in self.known or (self.trials and time.perf_counter() > self.end):
+            return None
+        self.known.add(made)
+        kernel = compile(
+            self.programs[choice.program], threads=choice.threads, settings=choice.settings, target=self.target
+        )
+        operands = [self.arrays[spec.name] for spec in kernel.program.tensors if spec.role != "scratch"]
+        call = kernel.prepare(*operands)
+        call()
+        trial = Trial(choice, sum(_cycles(c, choice.threads) for c in cuts), _least(call))
+        self.trials.append(trial)
+        self.calls[choice] = call
+        return trial
+
+    def finalists(self, own: Choice) -> Choice:
+        """The best few and the backend's own choice, timed in turns, so that a disturbance meets all of them."""
+        ranked = sorted(self.trials, key=lambda trial: trial.seconds)
+        few = list(dict.fromkeys([own, *(trial.choice for trial in ranked[:4])]))
+        if len(few) == 1:
+            return own
+        least = {trial.choice: trial.seconds for trial in self.trials}
+        for _ in range(7):
+            for choice in few:
+                least[choice] = min(least[choice], _least(self.calls[choice], rounds=1))
+        self.trials = [replace(trial, seconds=least[trial.choice]) for trial in self.trials]
+        winner = min(few, key=lambda choice: least[choice])
+        return winner if least[winner] < least[own] * (1 - ADVANTAGE) else own
+
+
+def _least(call: Callable[[], None], rounds: int = 3) -> float:
+    """The least seconds per call of a few rounds; a round is as many calls as take a millisecond or so."""
+    start = time.perf_counter()
+    call()
+    least = time.perf_counter() - start
+    count = max(1, min(1000, int(0.001 / max(least, 1e-7))))
+    for _ in range(rounds if least < 0.1 else 1):
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        least = min(least, (time.perf_counter() - start) / count)
+    return least
+
+
+def _fewer(threads: int) -> Iterator[int]:
+    while threads > 1:
+        threads //= 2
+        yield threads
+
+
+def _changes(cuts: Sequence[Cut], target: Target) -> list[list[Settings]]:
+    """Wishes that change one thing each, in groups; around what the largest contraction has."""
+    if not cuts:
+        return []
+    c = max(cuts, key=lambda c: c.flops)
+    lanes, kc = c.columns.lanes, c.kc
+    rows, columns = c.row_panels * c.rows.width, c.column_panels * c.columns.width
+    tiles = [(8, 3), (14, 2), (28, 1), (6, 4)] if target.registers >= 32 else [(4, 3), (6, 2), (14, 1), (3, 4)]
+    room = target.registers
+    shapes = [(r, v) for r, v in tiles if (v - 1) * lanes < c.columns.total and r * v + v + 1 <= room]
+    return [
+        [Settings(rows=r, vectors=v) for r, v in shapes],
+        [Settings(products=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
+        [Settings(column_block=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
+        [Settings(row_block=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
+        [
+            Settings(pack_rows=c.direct_rows),
+            Settings(pack_columns=c.direct_columns),
+            Settings(share_rows=not c.shared),
+            Settings(pack_rows=True, share_rows=True, sweep=True, row_block=c.rows.total)
+            if not c.swept
+            else Settings(sweep=False),
+        ],
+    ]
+
+
+def _over(settings: Settings, wish: Settings) -> Settings:
+    """Settings with a further wish, which wins where both say something."""
+    return replace(settings, **{name: value for name, value in asdict(wish).items() if value is not None})
+
+
+# ---- the model ------------------------------------------------------------------------------------------------------
+
+_BYTES_PER_CYCLE = 8.0
+"""What one core moves between its caches and memory in a cycle, roughly."""
+
+
+def _cuts(program: Program, threads: int, target: Target, settings: Settings) -> list[Cut]:
+    """How each contraction of a program is cut."""
+    found: list[Cut] = []
+
+    def visit(steps: Sequence[Step], inside: bool) -> None:
+        for step in steps:
+            if isinstance(step, Loop):
+                visit(step.body, inside or step.parallel)
+            elif step.kind == "Contraction" and step.operands[2] not in step.operands[:2]:
+                elements = tuple(element(program.tensors[j].dtype) for j in step.operands)
+                found.append(cut(step, elements, target, 1 if inside else threads, settings))
+
+    visit(make_plan(program), False)
+    return found
+
+
+def _cycles(c: Cut, threads: int) -> float:
+    """The modelled cycles of one contraction: multiply-adds in register tiles, packing, and the output's traffic."""
+    width = c.columns.sums.width_bytes
+    tile = max(c.rows.width * c.columns.groups / 2, (c.rows.width + c.columns.groups) / 2, 4.0)
+    sums = c.batches * c.rows.panels * c.columns.panels * c.contracted.total * tile
+    row_bytes = c.batches * c.rows.total * c.contracted.total * width
+    column_bytes = c.batches * c.columns.total * c.contracted.total * width
+    row_times = 0 if c.direct_rows else 1 if c.shared else c.column_chunks
+    column_times = 0 if c.direct_columns else 1 if c.swept else c.row_chunks
+    packed = 2 * (row_bytes * row_times + column_bytes * column_times)
+    moved = c.output_bytes * (2 * c.k_blocks - 1) + packed
+    tasks = c.column_chunks * (1 if c.shared else c.batches * c.row_chunks)
+    busy = max(1, min(threads, tasks))
+    return (sums + moved / _BYTES_PER_CYCLE) / busy
+
+
+# ---- arrays to time on ----------------------------------------------------------------------------------------------
+
+
+def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Array]:
+    """One array per operand: copies of what is written, the given ones, or random numbers of the bytes it needs."""
+    specs = [spec for spec in program.tensors if spec.role != "scratch"]
+    if given is not None:
+        missing = [spec.name for spec in specs if spec.name not in given]
+        if missing:
+            wants = ", ".join(spec.name for spec in specs)
+            raise BackendError("tune(program, arrays=..)", f"no array is given for {missing[0]!r}", legal=wants)
+        return {s.name: given[s.name] if s.role == "in" else given[s.name].copy(order="K") for s in specs}
+    extents = reached(program)
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for spec in specs:
+        dtype = numpy_dtype(spec.dtype)
+        extent = extents.get(spec.name)
+        low, high = (extent.low, extent.high) if extent else (0, dtype.itemsize)
+        before = max(0, -(low // dtype.itemsize))
+        count = before + max(1, -(-high // dtype.itemsize))
+        if dtype.kind == "i":
+            numbers = rng.integers(-3, 4, count).astype(dtype)
+        else:
+            numbers = rng.standard_normal(count, np.float32).astype(dtype)
+        arrays[spec.name] = numbers[before:]
+    return arrays
+
+
+# ---- the cache file -------------------------------------------------------------------------------------------------
+
+
+def _file(programs: Sequence[Program], threads: int, target: Target) -> Path:
+    """Where the winner is kept: a name made of all that it depends on."""
+    about = [*(to_json(program) for program in programs), str(threads), repr(target), __version__]
+    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
+    return cache_directory() / "tuned" / digest[:2] / f"{digest[2:]}.json"
+
+
+_FORMAT = "tileweave tuned 1"
+
+
+def _document(file: Path, choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "key": file.stem,
+        "winner": next(k for k, trial in enumerate(trials) if trial.choice == choice),
+        "trials": [
+            {
+                "program": t.choice.program,
+                "threads": t.choice.threads,
+                "settings": {k: v for k, v in asdict(t.choice.settings).items() if v is not None},
+                "cycles": t.cycles,
+                "seconds": t.seconds,
+            }
+            for t in trials
+        ],
+    }
+
+
+def _read(file: Path, programs: Sequence[Program], threads: int) -> tuple[Choice, tuple[Trial, ...]] | None:
+    """The winner in a cache file, and what was timed; None where there is none or it is not what was written."""
+    try:
+        document = json.loads(file.read_text("utf-8"))
+        if document["format"] != _FORMAT or document["key"] != file.stem:
+            return None
+        trials = tuple(_trial(entry, len(programs), threads) for entry in document["trials"])
+        winner = document["winner"]
+        return (trials[winner].choice, trials) if type(winner) is int and 0 <= winner < len(trials) else None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, BackendError):
+        return None
+
+
+def _trial(entry: Any, programs: int, threads: int) -> Trial:
+    number, used = entry["program"], entry["threads"]
+    cycles, seconds = float(entry["cycles"]), float(entry["seconds"])
+    good = type(number) is int and type(used) is int and 0 <= number < programs and 1 <= used <= threads
+    if not good or not (0 <= cycles < 1e30 and 0 < seconds < 1e9):
+        raise ValueError("no trial of these programs")
+    return Trial(Choice(number, used, Settings(**entry["settings"])), cycles, seconds)
+
+
+def _write(file: Path, document: Mapping[str, Any]) -> None:
+    """Keep a winner; a cache that cannot be written is no failure."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump(document, out, indent=1)
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _shown(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
