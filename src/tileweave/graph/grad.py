@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -249,6 +249,31 @@ def _max_pool_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Ten
     return {"x": total} if total is not None else {}
 
 
+def _linear_relu_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    return _contract_rule(operation, y, op.where(op.greater(y, 0), dy, 0.0))
+
+
+def _fused_rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    """Backward through the steps of a program, which are made again as operations of their own."""
+    given = [t for _, t in operation.inputs]
+    program = operation.parameter("program")
+    steps: list[Tensor] = []
+    for name, args, dtype in program:
+        parameters = (("dtype", dtype),) if name == "cast" else ()
+        values = [given[a] if a >= 0 else steps[-1 - a] for a in args]
+        steps.append(op.elementwise(name, values, np.dtype(dtype), *parameters))
+    flow = {-len(program): _fold(dy, steps[-1])}  # argument, as programs number them -> its gradient
+    for k in reversed(range(len(program))):
+        name, args, _ = program[k]
+        made = cast("Operation", steps[k].producer)
+        parts = GRADIENTS[name](made, steps[k], flow[-1 - k]) if -1 - k in flow and name in GRADIENTS else {}
+        for (own, t), a in zip(made.inputs, args, strict=True):
+            if own in parts and op.is_floating(t.dtype):
+                part = cast("Tensor", parts[own])
+                flow[a] = op.add(flow[a], part) if a in flow else part
+    return {name: flow[k] for k, (name, _) in enumerate(operation.inputs) if k in flow}
+
+
 GRADIENTS: dict[str, Rule] = {
     "negative": _broadcasting(lambda x, y, dy: [op.negative(dy)]),
     "absolute": _broadcasting(lambda x, y, dy: [op.multiply(dy, op.sign(x))]),
@@ -282,6 +307,8 @@ GRADIENTS: dict[str, Rule] = {
     "matmul": _contract_rule,
     "einsum": _contract_rule,
     "linear": _contract_rule,
+    "linear_relu": _linear_relu_rule,
+    "fused": _fused_rule,
     "conv": _conv_rule,
     "max_pool": _max_pool_rule,
     "erf": _broadcasting(

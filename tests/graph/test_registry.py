@@ -1,0 +1,198 @@
+"""Every operator has what the room promises: signature, costs, meaning in NumPy, errors, a gradient or a reason."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import same, values
+
+from tileweave import graph as tw
+from tileweave.errors import GraphError
+from tileweave.graph.grad import GRADIENTS
+from tileweave.graph.operators import BINARY, COMPARISONS, OPERATORS, UNARY
+from tileweave.graph.rewrite import rewrite
+from tileweave.graph.rules import OPTIMIZATIONS
+from tileweave.graph.shard import input_region
+
+RNG = np.random.default_rng(0)
+X, Y, V = values(RNG, (3, 4), "float64") + 0.0625, values(RNG, (3, 4), "float64") + 5.125, values(RNG, (4,), "float64")
+W = values(RNG, (4, 5), "float64")
+IMAGE, FILTERS = values(RNG, (2, 3, 6, 5), "float64"), values(RNG, (4, 3, 2, 2), "float64")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator: a call, what NumPy makes of it, and a call that makes no sense."""
+
+    call: Callable[[], tw.Tensor]
+    oracle: Callable[[], Any]
+    bad: Callable[[], Any]
+
+
+def windows(x, shape):
+    return np.lib.stride_tricks.sliding_window_view(x, shape, (2, 3))
+
+
+def fused(tensor):
+    return rewrite(tw.Graph.of(tensor), OPTIMIZATIONS).graph.sinks[0].tensor
+
+
+TABLE: dict[str, Row] = {
+    **{
+        name: Row(
+            lambda name=name: getattr(tw, name)(np.abs(X) if name in ("log", "sqrt") else X),
+            lambda name=name: getattr(np, name)(np.abs(X) if name in ("log", "sqrt") else X),
+            lambda name=name: getattr(tw, name)("text"),
+        )
+        for name in UNARY
+    },
+    **{
+        name: Row(
+            lambda name=name: getattr(tw, name)(np.abs(X) if name == "power" else X, Y),
+            lambda name=name: getattr(np, name)(np.abs(X) if name == "power" else X, Y),
+            lambda name=name: getattr(tw, name)(X, np.ones(5)),
+        )
+        for name in BINARY
+    },
+    "relu": Row(lambda: tw.relu(X), lambda: np.maximum(X, 0), lambda: tw.relu(np.ones(2, bool))),
+    "sigmoid": Row(lambda: tw.sigmoid(X), lambda: 1 / (1 + np.exp(-X)), lambda: tw.sigmoid([object()])),
+    "erf": Row(lambda: tw.erf(X), lambda: np.vectorize(math.erf)(X), lambda: tw.erf("text")),
+    "cast": Row(lambda: tw.cast(X, "float32"), lambda: X.astype("float32"), lambda: tw.cast(X, "complex64")),
+    "where": Row(
+        lambda: tw.where(X > 0, X, Y), lambda: np.where(X > 0, X, Y), lambda: tw.where(np.ones(5, bool), X, Y)
+    ),
+    "sum": Row(lambda: tw.sum(X, 0), lambda: X.sum(0), lambda: tw.sum(X, 2)),
+    "product": Row(lambda: tw.product(X, 1), lambda: X.prod(1), lambda: tw.product(X, (0, 0))),
+    "max": Row(lambda: tw.max(X, 0), lambda: X.max(0), lambda: tw.max(X[:0], 0)),
+    "min": Row(lambda: tw.min(X), lambda: X.min(), lambda: tw.min(X, 1.5)),
+    "argmax": Row(lambda: tw.argmax(X, 0), lambda: X.argmax(0), lambda: tw.argmax(X)),
+    "argmin": Row(lambda: tw.argmin(X, 1), lambda: X.argmin(1), lambda: tw.argmin(X[:0], 0)),
+    "matmul": Row(lambda: tw.matmul(X, W), lambda: X @ W, lambda: tw.matmul(W, X)),
+    "linear": Row(lambda: tw.linear(X, W, W[0]), lambda: X @ W + W[0], lambda: tw.linear(X, W, V)),
+    "linear_relu": Row(
+        lambda: fused(tw.relu(tw.linear(X, W, W[0]))),
+        lambda: np.maximum(X @ W + W[0], 0),
+        lambda: tw.relu(tw.linear(X, W, V)),
+    ),
+    "fused": Row(
+        lambda: fused(tw.relu(tw.add(tw.multiply(X, 2.0), Y))),
+        lambda: np.maximum(X * 2 + Y, 0),
+        lambda: tw.relu(tw.add(X, np.ones(5))),
+    ),
+    "einsum": Row(lambda: tw.einsum("ij,ij->j", X, Y), lambda: (X * Y).sum(0), lambda: tw.einsum("ij,jk->ik", X, X)),
+    "conv": Row(
+        lambda: tw.conv(IMAGE, FILTERS),
+        lambda: np.einsum("ncxyij,fcij->nfxy", windows(IMAGE, (2, 2)), FILTERS),
+        lambda: tw.conv(IMAGE, FILTERS, groups=2),
+    ),
+    "max_pool": Row(
+        lambda: tw.max_pool(IMAGE, 2, stride=1),
+        lambda: windows(IMAGE, (2, 2)).max((-2, -1)),
+        lambda: tw.max_pool(IMAGE, 7),
+    ),
+    "arange": Row(lambda: tw.arange(2, 11, 3), lambda: np.arange(2, 11, 3), lambda: tw.arange(0, 1, 0)),
+    # random numbers have no oracle but their distribution, which tests/graph/test_generate.py looks at
+    "uniform": Row(lambda: tw.uniform((4, 3), 1), lambda: None, lambda: tw.uniform((4, 3), -1)),
+    "normal": Row(lambda: tw.normal((4, 3), 1), lambda: None, lambda: tw.normal((-4,), 1)),
+    "random_integers": Row(
+        lambda: tw.random_integers((4, 3), 1, 0, 9), lambda: None, lambda: tw.random_integers((4,), 1, 9, 0)
+    ),
+}
+
+WITHOUT_GRADIENT = {
+    **dict.fromkeys(COMPARISONS, "a truth value"),
+    **dict.fromkeys(("argmax", "argmin"), "a place"),
+    **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
+}
+
+
+def operation_of(name: str) -> tuple[tw.Tensor, tw.Operation]:
+    tensor = TABLE[name].call()
+    return tensor, next(o for o in tw.Graph.of(tensor).operations if o.operator == name)
+
+
+# before any test adds its own
+OURS = frozenset(
+    name
+    for name, operator in OPERATORS.items()
+    if operator.block.__module__.startswith("tileweave.") and operator.block.__module__ != "tileweave.graph.states"
+)
+
+
+def test_the_table_has_every_operator():
+    assert set(TABLE) == OURS  # tests/graph/test_states.py looks at operators that make states
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_its_meaning_is_numpys(name):
+    tensor, _ = operation_of(name)
+    tw.verify(tw.Graph.of(tensor))
+    expected = TABLE[name].oracle()
+    if expected is None:
+        assert tensor.shape == (4, 3)
+    else:
+        same(tensor, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_it_has_a_signature_whose_projections_fit(name):
+    _, operation = operation_of(name)
+    signature = operation.signature
+    assert signature is not None and len(set(signature.dims)) == operation.index.rank
+    assert [n for n, _ in signature.inputs] == [n for n, _ in operation.inputs]
+    for own, tensor in operation.inputs:
+        assert input_region(operation, own, operation.index) == tensor.type.box
+    for own, kind in operation.outputs:
+        assert signature.output(own).cover(operation.index).shape == kind.shape
+    used = {k for _, p in signature.outputs for row in p.map.matrix for k, c in enumerate(row) if c}
+    assert set(signature.monoids) == set(range(operation.index.rank)) - used  # what no output uses is reduced
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_its_marginal_costs_are_the_differences_of_its_costs(name):
+    _, operation = operation_of(name)
+    signature, index = operation.signature, operation.index
+    assert signature.cost("flops", index) > 0
+    for dim in range(index.rank):
+        longer = index.with_range(dim, index.start[dim], index.stop[dim] + 1)
+        step = signature.cost("flops", longer) - signature.cost("flops", index)
+        assert step == pytest.approx(signature.marginal_cost("flops", index, dim))
+    halves = [signature.cost("flops", box) for box in index.split(0, 2)] if index.rank and index.shape[0] > 1 else []
+    assert not halves or sum(halves) == pytest.approx(signature.cost("flops", index))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_what_does_not_fit_is_refused_in_its_own_words(name):
+    with pytest.raises(GraphError) as caught:
+        TABLE[name].bad()
+    first, *rest = str(caught.value).splitlines()
+    asked = {"linear_relu": "linear", "fused": "add"}.get(name, name)
+    assert first.startswith(f"{asked}(") and rest  # says what was asked, and what was given or would be legal
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_it_has_a_gradient_or_a_reason(name):
+    assert (name in GRADIENTS) != (name in WITHOUT_GRADIENT)
+    tensor, operation = operation_of(name)
+    wrt = [t for _, t in operation.inputs if t.dtype.kind == "f"]
+    if name in GRADIENTS:
+        grads = tw.grad(tw.sum(tensor), wrt)
+        assert [g.type for g in grads] == [t.type for t in wrt]
+        tw.verify(tw.Graph.of(*grads))
+
+
+COMPOSED = {
+    "mean", "variance", "standard_deviation", "logsumexp", "softmax", "log_softmax", "layer_norm", "rms_norm", "gelu",
+    "attention", "attention_in_parts", "reduce_in_parts", "average_pool", "stencil",
+}  # fmt: skip
+
+
+def test_every_public_function_of_tensors_says_what_it_does():
+    for name in (*TABLE, *COMPOSED):
+        function = getattr(tw, name, None)
+        if function is not None:
+            assert inspect.getdoc(function), name
