@@ -17,19 +17,17 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError
+from tileweave.layout.carries import Witness, levels_of, window
 from tileweave.layout.checks import need_axis, need_layouts
 from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import (
     BOUND,
-    Witness,
     from_table,
-    levels_of,
     merge_shard,
     normal_replica,
     probe,
     refuse,
     undecided,
-    window,
 )
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -43,7 +41,7 @@ from tileweave.layout.layout import (
 from tileweave.layout.parametric import compose_symbolic, has_symbols
 from tileweave.layout.symbolic import is_expr
 
-__all__ = ["compose"]
+__all__ = ["compose", "iters_on", "only_axis"]
 
 Row = tuple[int, int]  # (extent, stride) of an iter of B, in elements of A's domain
 Piece = tuple[int, Any]  # (extent, stride) of an iter of C; the stride an int on A's only axis, or a Coord
@@ -88,7 +86,7 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     start = _on_axis(b.offset, axis, b)
     _check_range(a, b, [*copies, *rows], start)
     outer = merge_shard(a.shard)
-    unit = _only_axis(outer)
+    unit = only_axis(outer)
     digits = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(outer)]
     zero: Any = 0 if unit else ZERO
     joint = copies + rows if copies else rows
@@ -144,7 +142,7 @@ def _check_range(a: Layout, b: Layout, rows: list[Row], start: int) -> None:
         )
 
 
-def _only_axis(iters: Sequence[Iter]) -> str:
+def only_axis(iters: Sequence[Iter]) -> str:
     """The one axis that all strides use; an empty string if there are several."""
     axis = ""
     for it in iters:
@@ -167,9 +165,14 @@ def _build(pieces: Sequence[Piece], unit: str, merge: bool = True) -> tuple[Iter
             out[-1][1] = t
         else:
             out.append([e, t])
+    return iters_on(out, unit)
+
+
+def iters_on(rows: Sequence[Sequence[Any]], unit: str) -> tuple[Iter, ...]:
+    """Iters from (extent, stride) pairs, the strides integers on the axis `unit`, or coordinates if it is empty."""
     if unit:
-        return tuple(iter_of(e, coord_of_terms(((unit, t),)) if t else ZERO) for e, t in out)
-    return tuple(iter_of(e, t) for e, t in out)
+        return tuple([iter_of(e, coord_of_terms(((unit, t),)) if t else ZERO) for e, t in rows])
+    return tuple([iter_of(e, t) for e, t in rows])
 
 
 # The fast path.
@@ -301,19 +304,15 @@ def _solve_part(digits: list[Piece], rows: list[Row], start: int, zero: Any) -> 
         return easy
     first = _value(digits, start, zero)
     if len(rows) == 1:
-        iters = _one_row(digits, *rows[0], start)
-        if iters is not None:
-            return ([[(e, _plain(t, zero)) for e, t in iters]], first) if iters != "no" else None
+        pieces = _one_row(digits, *rows[0], start, zero)
+        if pieces is not None:
+            return ([pieces], first) if pieces != "no" else None
     split = [(k, e, s) for k, row in enumerate(rows) for e, s in _split_row(digits, *row)]
     if len(split) > len(rows):
         return _solve_split(digits, rows, split, start, zero)
     if prod(e for e, _ in rows) > BOUND:
         return None
     return _by_listing(digits, rows, start, zero, first)
-
-
-def _plain(t: Coord, zero: Any) -> Any:
-    return t if isinstance(zero, Coord) else (t.terms[0][1] if t.terms else 0)
 
 
 def _value(digits: list[Piece], y: int, zero: Any) -> Any:
@@ -324,24 +323,21 @@ def _value(digits: list[Piece], y: int, zero: Any) -> Any:
     return out
 
 
-def _one_row(digits: list[Piece], e: int, s: int, start: int) -> Any:
+def _one_row(digits: list[Piece], e: int, s: int, start: int, zero: Any) -> Any:
     """The pieces of one iter by `window`; ``"no"`` if it is not linear, None if not nested in A's levels."""
     top = start + (e - 1) * s
-    lifted = [iter_of(n, t if isinstance(t, Coord) else Coord.of(t)) for n, t in reversed(digits)]
-    levels = [(q, c) for q, c in levels_of(lifted) if q <= top]
+    levels = [(q, c) for q, c in levels_of(digits, zero) if q <= top]
     if any(q % s and s % q for q, _ in levels):
         return None
-    slant = ZERO
+    slant = zero
     rest = []
     for q, c in levels:
         if s % q == 0:
             slant = slant + (s // q) * c
         else:
             rest.append((q // s, c))
-    iters = window([(1, slant), *rest] if slant else rest, start // s, e)
-    if isinstance(iters, Witness):
-        return "no"
-    return [(it.extent, it.stride) for it in iters] or [(1, ZERO)]
+    found = window([(1, slant), *rest] if slant else rest, start // s, e, zero)
+    return "no" if isinstance(found, Witness) else found or [(1, zero)]
 
 
 def _split_row(digits: list[Piece], e: int, s: int) -> list[Row]:

@@ -131,8 +131,14 @@ class Coord:
         return self + -1 * other
 
     def __rmul__(self, factor: int) -> Coord:
-        if type(factor) is int and all(type(value) is int for _, value in self.terms):
-            return coord_of_terms(tuple((axis, factor * value) for axis, value in self.terms)) if factor else ZERO
+        if type(factor) is int:
+            if not factor:
+                return ZERO
+            for _, value in self.terms:
+                if type(value) is not int:
+                    break
+            else:
+                return coord_of_terms(tuple([(axis, factor * value) for axis, value in self.terms]))
         return Coord(tuple((axis, factor * value) for axis, value in self.terms))
 
     def __neg__(self) -> Coord:

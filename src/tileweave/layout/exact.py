@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import pairwise
-from math import gcd, lcm
-from typing import Any, Literal, NamedTuple
+from math import gcd
+from typing import Literal
 
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
-from tileweave.layout.checks import need_iters, need_layouts
-from tileweave.layout.coord import integer
+from tileweave.layout.carries import Witness, carries, from_carries, rows_of, witness_at
+from tileweave.layout.checks import need_layouts
 from tileweave.layout.integers import divisors
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
@@ -59,14 +58,6 @@ BOUND = 1 << 20
 """The greatest number of points (or search states) that an exact search visits before it answers `Undecided`."""
 
 Replicas = Literal["multiset", "set"]
-
-
-class Witness(NamedTuple):
-    """Why no layout exists: at these points the function takes these values, and they break the condition."""
-
-    points: tuple[int, ...]
-    values: tuple[Any, ...]
-    condition: str
 
 
 def refuse(where: str, witness: Witness, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
@@ -315,96 +306,6 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     return set_key(ra) == set_key(rb)
 
 
-# Carries.
-
-
-def carries(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
-    """The levels p and their coefficients c(p), ascending, with ``D(x) = sum of c(p) * floor(x / p)`` and no c(p) zero.
-
-    Args:
-        shard: iters, slowest first, of integer extents and strides.
-
-    Source: Axe, lemma A.4.
-    """
-    where = "carries(shard)"
-    if not isinstance(shard, Sequence):
-        raise LayoutError(where, f"{shard!r} is not a list of iters", legal="the D of a layout")
-    need_iters(where, *shard)
-    for it in shard:
-        require_numbers(it)
-    return levels_of(shard)
-
-
-def levels_of(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
-    """As `carries`, unchecked, for inner loops."""
-    out: list[tuple[int, Coord]] = []
-    level, below = 1, ZERO
-    for it in reversed(shard):
-        if it.extent == 1:
-            continue
-        step = it.stride - below
-        if step:
-            out.append((level, step))
-        level, below = level * it.extent, it.extent * it.stride
-    return out
-
-
-def from_carries(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
-    """The normal iters of ``sum of c(p) floor(x/p)`` on [0, extent), for ascending levels that divide it in a chain.
-
-    Args:
-        extent: the number of points.
-        levels: pairs (p, c(p)), as `carries` gives them.
-
-    Raises:
-        LayoutError: the levels are no chain of divisors of the extent.
-    """
-    where = "from_carries(extent, levels)"
-    pairs = [*levels] if isinstance(levels, Sequence) else [levels]
-    if not all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[1], Coord) for p in pairs):
-        raise LayoutError(where, f"{levels!r} is not a list of levels", legal="pairs (p, Coord)")
-    chain = [1, *(integer(p, where, "level") for p, _ in pairs), integer(extent, where, "extent")]
-    if any(type(n) is not int or n < 1 for n in chain) or any(
-        high % low or (low == high and 0 < k < len(pairs)) for k, (low, high) in enumerate(pairwise(chain))
-    ):
-        raise LayoutError(where, f"{chain[1:]} are no chain", legal="levels that divide the next, and the extent")
-    return iters_of(chain[-1], [(p, c) for p, (_, c) in zip(chain[1:], pairs, strict=False)])
-
-
-def iters_of(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
-    """As `from_carries`, unchecked, for inner loops."""
-    out: list[Iter] = []
-    starts = list(levels) if levels and levels[0][0] == 1 else [(1, ZERO), *levels]
-    below = ZERO
-    for k, (level, step) in enumerate(starts):
-        width = (starts[k + 1][0] if k + 1 < len(starts) else extent) // level
-        stride = step + below
-        if width > 1:
-            out.append(iter_of(width, stride))
-        below = width * stride
-    return tuple(reversed(out))
-
-
-def next_level(extent: int, levels: Sequence[tuple[int, Any]], m: int) -> str:
-    """Why m cannot be the next level above those found, or an empty string."""
-    if extent % m:
-        d = gcd(m, extent)
-        return f"the steps into {d} and {m} differ, though both have the divisor {d} in common with {extent}"
-    if levels and m % levels[-1][0]:
-        return f"it carries at {levels[-1][0]} and at {m}, and neither divides the other"
-    return ""
-
-
-def witness_at(extent: int, levels: Sequence[tuple[int, Any]], m: int, value: Callable[[int], Any]) -> Witness | None:
-    """The witness that m, the least unexplained step, is not a level; None if it is one."""
-    condition = next_level(extent, levels, m)
-    if not condition:
-        return None
-    other = gcd(m, extent) if extent % m else levels[-1][0]
-    points = tuple(sorted({other - 1, other, m - 1, m}))
-    return Witness(points, tuple(value(x) for x in points), condition)
-
-
 # Recovery from values.
 
 Values = Callable[[int], CoordLike] | Sequence[CoordLike] | IntArray | Mapping[str, IntArray] | Layout
@@ -502,7 +403,11 @@ def from_table(columns: Mapping[str, IntArray], extent: int, where: str, inputs:
         for axis in axes:
             rest[axis][m - 1 :: m] -= step[axis]
         levels.append((m, Coord(tuple(step.items()))))
-    return layout_of(iters_of(extent, levels), (), value(0))
+    return layout_of(_iters(extent, levels), (), value(0))
+
+
+def _iters(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
+    return tuple(iter_of(e, stride) for e, stride in rows_of(extent, levels, ZERO))
 
 
 def probe(
@@ -532,7 +437,7 @@ def probe(
         if witness:
             raise refuse(where, witness, inputs)
         levels.append((m, step))
-    iters = iters_of(extent, levels)
+    iters = _iters(extent, levels)
     guess = layout_of(iters, (), value(0))
     near = {x for p, _ in [*levels, (extent, ZERO)] for k in (1, 2, 3) for x in (k * p - 1, k * p, k * p + 1)}
     for x in [*check, *sorted(near)]:
@@ -540,74 +445,3 @@ def probe(
             condition = f"the steps at the divisors of {extent} force f({x}) = {guess(x)}"
             raise refuse(where, Witness((x,), (value(x),), condition), {**inputs, "forced": guess})
     return iters
-
-
-# Windows: a layout read from a start on.
-
-
-def window(levels: Sequence[tuple[int, Coord]], start: int, extent: int) -> tuple[Iter, ...] | Witness:
-    """The normal iters of ``u -> D(start + u) - D(start)`` on [0, extent), or the witness; exact for any size.
-
-    The step into m is the sum of c(q) over the levels q that divide start + m. Each class of m, by the deepest level of
-    either side, has its first member by the Chinese remainder theorem, so the least unexplained step is found without
-    looking at points.
-
-    Args:
-        levels: the carries of D, ascending.
-        start: the first index read.
-        extent: how many are read.
-    """
-    theirs = [(1, ZERO), *levels] if not levels or levels[0][0] > 1 else list(levels)
-    found: list[tuple[int, Coord]] = []
-    while True:
-        ours = [(1, ZERO), *found] if not found or found[0][0] > 1 else found
-        m, rest = _first_difference(theirs, start, ours, extent)
-        if not m:
-            return iters_of(extent, found)
-
-        def value(u: int) -> Coord:
-            total = ZERO
-            for q, c in theirs:
-                total = total + ((start + u) // q - start // q) * c
-            return total
-
-        witness = witness_at(extent, found, m, value)
-        if witness:
-            return witness
-        found.append((m, rest))
-
-
-def _first_difference(
-    theirs: Sequence[tuple[int, Coord]], start: int, ours: Sequence[tuple[int, Coord]], extent: int
-) -> tuple[int, Coord]:
-    """The least m in [1, extent) where the steps of the window and of the levels differ, and by how much; or 0."""
-    best, rest = extent, ZERO
-    step = ZERO
-    for j, (q, c) in enumerate(theirs):
-        step = step + c
-        above = theirs[j + 1][0] if j + 1 < len(theirs) else 0
-        guess = ZERO
-        for i, (p, d) in enumerate(ours):
-            guess = guess + d
-            if guess == step:
-                continue
-            m = _first_member(start, q, above, p, ours[i + 1][0] if i + 1 < len(ours) else 0)
-            if 0 < m < best:
-                best, rest = m, step - guess
-    return (best, rest) if best < extent else (0, ZERO)
-
-
-def _first_member(start: int, q: int, not_q: int, p: int, not_p: int) -> int:
-    """The least m > 0 with q | start + m, p | m, neither not_q | start + m nor not_p | m (0: no limit); or 0."""
-    g = gcd(p, q)
-    if start % g:
-        return 0
-    # m = p*k with p*k = -start (mod q)
-    k = (-start // g) * pow(p // g, -1, q // g) % (q // g) if q > g else 0
-    period = lcm(p, q)
-    m = p * k or period
-    for _ in range(4):  # four neighbours in the class meet one that two proper subclasses leave, if there is any
-        if not (not_q and (start + m) % not_q == 0) and not (not_p and m % not_p == 0):
-            return m
-        m += period
-    return 0

@@ -14,12 +14,13 @@ from math import isqrt, lcm, prod
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.layout.carries import Witness, rows_of
 from tileweave.layout.checks import need_axis, need_layouts
 from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
 from tileweave.layout.coord import ZERO, integer
 from tileweave.layout.cute_solve import integer_solution
-from tileweave.layout.exact import Witness, iters_of, match_ratio, merge_shard, refuse
+from tileweave.layout.exact import match_ratio, merge_shard, refuse
 from tileweave.layout.layout import (
     DEFAULT_AXIS,
     Coord,
@@ -315,8 +316,8 @@ def _search_inverse(layout: Layout, axis: str, where: str) -> Layout:
             if found is None:
                 continue
             if end > top:
-                iters = iters_of(end, [(q, Coord.of(c)) for q, c in zip(levels, found[1:], strict=True) if c])
-                return layout_of(iters, (), Coord.of(found[0]))
+                rows = rows_of(end, [(q, c) for q, c in zip(levels, found[1:], strict=True) if c], 0)
+                return layout_of(tuple(iter_of(e, Coord.of(s)) for e, s in rows), (), Coord.of(found[0]))
             stack.append([*levels, end])
     shown = points[:8]
     condition = "no chain of levels takes the values back to the indices, and all were tried"

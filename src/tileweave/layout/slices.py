@@ -15,11 +15,22 @@ from typing import Any, NamedTuple
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.index import require
+from tileweave.layout.carries import Witness, levels_of, window
 from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.combine import Blocks, cut
-from tileweave.layout.composition import compose
-from tileweave.layout.exact import BOUND, Witness, levels_of, merge_shard, refuse, window
-from tileweave.layout.layout import ZERO, Coord, Iter, Layout, integers, is_symbolic, iter_of, layout_of
+from tileweave.layout.composition import compose, iters_on, only_axis
+from tileweave.layout.exact import BOUND, merge_shard, refuse
+from tileweave.layout.layout import (
+    ZERO,
+    Coord,
+    Iter,
+    Layout,
+    coord_of_terms,
+    integers,
+    is_symbolic,
+    iter_of,
+    layout_of,
+)
 from tileweave.layout.parametric import interval_symbolic
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
@@ -101,13 +112,14 @@ def _check_box(
     need_layouts(where, layout)
     whole = check_shape(shape, layout.size, where, layout)
     begin, extent = integers(begin, where, "begin"), integers(extent, where, "extent")
-    inputs = _shown(layout, whole, begin, extent)
     if not len(whole) == len(begin) == len(extent):
+        inputs = _shown(layout, whole, begin, extent)
         raise LayoutError(where, "the ranks differ", inputs=inputs, legal=f"{len(whole)} entries each")
     for n, b, t in zip(whole, begin, extent, strict=True):
         if n.__class__ is not int or b.__class__ is not int or t.__class__ is not int:
             _require_interval(n, b, t, where)
         elif b < 0 or t < 1 or b + t > n:
+            inputs = _shown(layout, whole, begin, extent)
             raise LayoutError(where, f"[{b}, {b} + {t}) is no interval of [0, {n})", inputs=inputs)
     return whole, begin, extent
 
@@ -145,25 +157,30 @@ def _interval(
         return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
     if any(map(is_symbolic, block)):
         return interval_symbolic(block, begin, extent, size, where)
-    start = ZERO
+    unit = only_axis(block)
+    rows: list[tuple[int, Any]] = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(block)]
+    start: Any = 0 if unit else ZERO
+    found: Any = None
     rest = begin
-    pitch, turned, aligned = 1, 0, True
-    for k in range(len(block) - 1, -1, -1):
-        rest, digit = divmod(rest, block[k].extent) if k else (0, rest)
+    pitch, aligned = 1, True
+    for k, (n, stride) in enumerate(rows):
+        rest, digit = divmod(rest, n) if k < len(rows) - 1 else (0, rest)
         if digit:
-            start = start + digit * block[k].stride
-        if not aligned or turned:
+            start = start + digit * stride
+        if not aligned or found is not None:
             continue
-        if extent <= pitch * (block[k].extent - digit) and extent % pitch == 0:
-            turned = k + 1  # the interval ends within this digit
+        if extent <= pitch * (n - digit) and extent % pitch == 0:  # the interval ends within this digit
             width = extent // pitch
-        elif digit:
-            aligned = False
-        pitch *= block[k].extent
-    if turned:
-        head = (iter_of(width, block[turned - 1].stride),) if width > 1 else ()
-        return head + block[turned:], start
-    return window(levels_of(block), begin, extent), start
+            head = (iter_of(width, block[len(rows) - 1 - k].stride),) if width > 1 else ()
+            found = head + block[len(rows) - k :]
+        aligned = not digit
+        pitch *= n
+    if found is None:
+        zero: Any = 0 if unit else ZERO
+        found = window(levels_of(rows, zero), begin, extent, zero)
+        if not isinstance(found, Witness):
+            found = iters_on(found, unit)
+    return found, coord_of_terms(((unit, start),)) if unit and start else start or ZERO
 
 
 def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], begin: Sequence[int]) -> Witness:
