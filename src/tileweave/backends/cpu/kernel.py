@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileweave.backends.cpu.chain import chained
 from tileweave.backends.cpu.jit import Code, compile_ir
 from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
@@ -421,6 +422,7 @@ def compile(
                 return _KERNELS[key]
     verify(program)
     steps = make_plan(program, merge=merge)
+    steps = chained(steps, program) if merge else steps
     nest = emit_program(program, steps, target, threads, settings)
     code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
     kernel = Kernel(program, nest, code, "\n".join((describe(steps, program), *nest.notes)), threads, target)

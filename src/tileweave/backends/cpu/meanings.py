@@ -15,7 +15,7 @@ from tileweave.backends.cpu.target import Target
 from tileweave.backends.cpu.vectors import suffix
 from tileweave.teir.dtypes import accumulator
 
-__all__ = ["CHEAP", "HEAVY", "KNOWN", "MONOIDS", "Registers", "relu", "wide_of"]
+__all__ = ["CHEAP", "HEAVY", "KNOWN", "MONOIDS", "NEUTRAL", "Registers", "relu", "wide_of"]
 
 _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Exp": functions.exp,
@@ -43,7 +43,7 @@ MONOIDS = {
 """Operation that reduces -> its monoid."""
 KNOWN = frozenset((*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *MONOIDS, "Cast", "Max", "Min"))
 """Operations that there is code for."""
-_NEUTRAL = {"sum": ("Zero",), "prod": ("One",), "max": ("Lowest",), "min": ("Highest",), "pair": ("Lowest", "Zero")}
+NEUTRAL = {"sum": ("Zero",), "prod": ("One",), "max": ("Lowest",), "min": ("Highest",), "pair": ("Lowest", "Zero")}
 
 
 class Registers:
@@ -142,7 +142,7 @@ class Registers:
 
     def neutral(self, monoid: str, wide: Element) -> tuple[str, ...]:
         """The neutral element, in the type of the accumulator."""
-        return tuple(self.fill(_FILLS[kind], wide) for kind in _NEUTRAL[monoid])
+        return tuple(self.fill(_FILLS[kind], wide) for kind in NEUTRAL[monoid])
 
     def taken(self, kind: str, inputs: Sequence[tuple[str, Element]], wide: Element) -> tuple[str, ...]:
         """An element of the monoid from the inputs of a reduction."""

@@ -1,0 +1,231 @@
+"""Neighbours that visit the same points become one chain: each point goes through all of them in registers.
+
+The pass keeps every value, up to the order of a sum. It works on a finished plan, from the leaves up:
+
+- *Begun*: a neutral element before its reduction is not written: the reduction starts there.
+- *Joined*: two operations over the same axes run point by point, where what one writes is read by the other at the same
+  point only.
+- *Absorbed*: a loop around a single chain becomes one more axis of it.
+- *Dropped*: a result in scratch memory that nothing reads outside its own chain is never written.
+
+A contraction without rows or columns of its own, a dot product, is such a chain as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tileweave.backends.cpu.meanings import MONOIDS, NEUTRAL
+from tileweave.backends.cpu.plan import Dim, Loop, Op, Stage, Step
+from tileweave.backends.cpu.shape import free, rivals_of
+from tileweave.teir.dtypes import width_bytes
+from tileweave.teir.program import Program
+
+__all__ = ["chained"]
+
+
+def chained(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
+    """A plan with neighbours joined.
+
+    Args:
+        steps: the plan of the program.
+        program: verified.
+    """
+    joined = _forest(steps, program)
+    readers: dict[int, set[int]] = {}
+    for op in _operations(joined):
+        for tensor in _read(op):
+            readers.setdefault(tensor, set()).add(id(op))
+    return _each(joined, lambda op: _without_dead(op, program, readers))
+
+
+def _operations(steps: tuple[Step, ...]) -> Iterator[Op]:
+    for step in steps:
+        if isinstance(step, Op):
+            yield step
+        else:
+            yield from _operations(step.body)
+
+
+def _each(steps: tuple[Step, ...], change: Callable[[Op], Op]) -> tuple[Step, ...]:
+    return tuple(
+        change(step) if isinstance(step, Op) else replace(step, body=_each(step.body, change)) for step in steps
+    )
+
+
+def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
+    found: list[Step] = []
+    for step in steps:
+        if isinstance(step, Op):
+            found.append(_dot(step, program) or step)
+            continue
+        step = replace(step, body=_forest(step.body, program))
+        found.append(_absorbed(step, program) or step)
+    for join in (_begun, _joined):
+        kept: list[Step] = []
+        for step in found:
+            before = kept[-1] if kept else None
+            both = None
+            if isinstance(before, Op) and isinstance(step, Op) and before.guard == step.guard:
+                both = join(before, step, program) if before.stages and step.stages else None
+            kept[-1 if both else len(kept) :] = [both or step]
+        found = kept
+    return tuple(found)
+
+
+def _widths(op: Op, program: Program) -> tuple[int, ...]:
+    return tuple(width_bytes(program.tensors[j].dtype) for j in op.operands)
+
+
+def _free(op: Op, program: Program) -> bool:
+    """Whether the points of a chain may be visited in any order, and each result of a reduction is met once in it."""
+    if not free(op, _widths(op, program), rivals_of(op, program)):
+        return False
+    sums = [o for stage in op.stages if stage.kind in MONOIDS for o in stage.outputs]
+    uses = [o for stage in op.stages for o in (*stage.inputs, *stage.outputs)]
+    return all(uses.count(o) == 1 for o in sums)
+
+
+def _dot(op: Op, program: Program) -> Op | None:
+    """A contraction none of whose axes belongs to one input and the output alone, as a reduction."""
+    if op.kind != "Contraction" or op.init or op.relu is not None:
+        return None
+    if any(dim.strides[2] and bool(dim.strides[0]) != bool(dim.strides[1]) for dim in op.dims if dim.extent > 1):
+        return None
+    stage = Stage("Contraction", (0, 1), (2,), fresh=op.init is not None)
+    chain = replace(op, kind="Chain", init=None, stages=(stage,))
+    return chain if _free(chain, program) else None
+
+
+# ---- two neighbours ---------------------------------------------------------------------------------------------
+
+
+def _begun(before: Op, step: Op, program: Program) -> Op | None:
+    """A reduction that starts at the neutral elements that were to be written before it."""
+    fills = [(stage.kind, _region(before, stage.outputs[0])) for stage in before.stages if not stage.inputs]
+    if len(fills) < len(before.stages) or not _free(step, program):
+        return None
+    stages = []
+    for stage in step.stages:
+        if stage.kind in MONOIDS:
+            wanted = [
+                (kind, _region(step, o)) for kind, o in zip(NEUTRAL[MONOIDS[stage.kind]], stage.outputs, strict=True)
+            ]
+            if all(one in fills for one in wanted):
+                fills = [one for one in fills if one not in wanted]
+                stage = replace(stage, fresh=True)
+        stages.append(stage)
+    return None if fills else replace(step, stages=tuple(stages))
+
+
+def _region(op: Op, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    """Which elements an operation meets, in a form that can be compared."""
+    moves = sorted(
+        (dim.strides[operand], dim.extent) for dim in op.dims if dim.extent > 1 and dim.strides[operand] != 0
+    )
+    return op.operands[operand], op.offsets[operand], tuple(moves)
+
+
+def _joined(before: Op, step: Op, program: Program) -> Op | None:
+    """Both in one chain."""
+    first, second = _dims(before), _matching(_dims(step), [dim.extent for dim in _dims(before)])
+    if second is None or _crossed(before, program) or _crossed(step, program):
+        return None
+    places: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    numbers = [
+        [
+            places.setdefault((tensor, op.offsets[o], tuple(dim.strides[o] for dim in dims)), len(places))
+            for o, tensor in enumerate(op.operands)
+        ]
+        for op, dims in ((before, first), (step, second))
+    ]
+    stages = [
+        replace(stage, inputs=tuple(new[o] for o in stage.inputs), outputs=tuple(new[o] for o in stage.outputs))
+        for op, new in zip((before, step), numbers, strict=True)
+        for stage in op.stages
+    ]
+    both = replace(
+        before,
+        kind="Chain",
+        operands=tuple(tensor for tensor, _, _ in places),
+        offsets=tuple(offset for _, offset, _ in places),
+        dims=tuple(Dim(dim.extent, tuple(strides[k] for _, _, strides in places)) for k, dim in enumerate(first)),
+        stages=tuple(stages),
+    )
+    return both if _free(both, program) else None
+
+
+def _dims(op: Op) -> tuple[Dim, ...]:
+    return tuple(dim for dim in op.dims if dim.extent > 1)
+
+
+def _matching(dims: tuple[Dim, ...], extents: list[int]) -> tuple[Dim, ...] | None:
+    """The axes in an order that has these extents; None where there is none, or a choice to make."""
+    own = [dim.extent for dim in dims]
+    if own == extents:
+        return dims
+    if sorted(own) != sorted(extents) or len(set(own)) < len(own):
+        return None
+    return tuple(dims[own.index(extent)] for extent in extents)
+
+
+def _crossed(op: Op, program: Program) -> bool:
+    """Whether an operation is best done as a transpose: one input, dense in another axis than the output."""
+    if len(op.stages) != 1 or len(op.operands) != 2 or op.stages[0].kind in MONOIDS:
+        return False
+    source, out = _widths(op, program)
+    dims = _dims(op)
+    along = any(dim.strides[1] == out and abs(dim.strides[0]) not in (0, source) for dim in dims)
+    return along and any(abs(dim.strides[0]) == source for dim in dims)
+
+
+# ---- a loop around a chain --------------------------------------------------------------------------------------
+
+
+def _absorbed(loop: Loop, program: Program) -> Op | None:
+    """The loop as one more axis of the only chain in it; None where that would change the meaning."""
+    op, axis = loop.body[0], loop.axis
+    if len(loop.body) > 1 or not isinstance(op, Op) or not op.stages:
+        return None
+    if any(term.axis == axis.id for term in op.guard):
+        return None
+    dim = Dim(axis.extent, tuple(axis.strides[j] for j in op.operands))
+    if axis.extent > 1 and any(stage.fresh and not dim.strides[stage.outputs[0]] for stage in op.stages):
+        return None
+    merged = replace(
+        op,
+        dims=(dim, *op.dims),
+        offsets=tuple(o + axis.offsets[j] for o, j in zip(op.offsets, op.operands, strict=True)),
+        guard=tuple(dict.fromkeys((*loop.guard, *op.guard))),
+    )
+    return merged if _free(merged, program) else None
+
+
+# ---- results that nothing reads ---------------------------------------------------------------------------------
+
+
+def _read(op: Op) -> set[int]:
+    """The tensors that an operation reads from memory, as far as one can tell without following its stages."""
+    if not op.stages:
+        return set(op.operands)
+    found = {op.operands[o] for stage in op.stages for o in stage.inputs}
+    for stage in op.stages:
+        if stage.reads_output or (stage.kind in MONOIDS and not stage.fresh):
+            found |= {op.operands[o] for o in stage.outputs}
+    return found
+
+
+def _without_dead(op: Op, program: Program, readers: dict[int, set[int]]) -> Op:
+    """The chain without writing what only it reads, after it has written it."""
+    dropped = set()
+    for k, stage in enumerate(op.stages):
+        o = stage.outputs[0]
+        tensor = op.operands[o]
+        if program.tensors[tensor].role != "scratch" or stage.kind in MONOIDS or stage.reads_output:
+            continue
+        earlier = any(op.operands[i] == tensor for before in op.stages[: k + 1] for i in before.inputs)
+        alone = op.operands.count(tensor) == 1 and readers.get(tensor, set()) <= {id(op)}
+        if alone and not earlier:
+            dropped.add(o)
+    return replace(op, dropped=frozenset(dropped)) if dropped else op
