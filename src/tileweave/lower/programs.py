@@ -1,0 +1,113 @@
+"""Which operations of a graph are TEIR programs, and which programs they are.
+
+A program is emitted for concrete operands: their shapes, strides and element types. What has no program here runs the
+operator's NumPy definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tileweave.graph import Operation
+from tileweave.layout import Layout, strided
+from tileweave.teir import (
+    Operand,
+    Program,
+    dtype_name,
+    emit_contraction,
+    emit_copy,
+    emit_elementwise,
+    emit_relu,
+)
+
+__all__ = ["ELEMENTS", "TEIR_DTYPES", "operand", "program", "steps"]
+
+Array = np.ndarray[Any, Any]
+
+ELEMENTS = 1 << 18
+"""Operations on fewer elements than this that only move or map them run in NumPy: compiling would not pay."""
+TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
+_NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
+_FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
+_CONTRACTIONS = ("einsum", "matmul", "linear", "linear_relu")
+_ANY = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "maximum": "Max", "minimum": "Min"}
+_FLOATING = {
+    "divide": "Div",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
+
+
+def steps(operation: Operation, stage: str) -> str:
+    """The primitives of an operation's program, such as ``zero, contraction``; empty where it has no program.
+
+    Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
+    """
+    if "out" not in operation.output_types:
+        return ""
+    dtype = operation.output_types["out"].dtype
+    name = operation.operator
+    if name in _CONTRACTIONS and dtype in TEIR_DTYPES | _NARROW:
+        if len(operation.inputs) == 1:
+            return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
+        biased = name.startswith("linear") and stage == "block"
+        relu = ", relu" if name == "linear_relu" and stage == "block" else ""
+        return f"{'copy bias' if biased else 'zero'}, contraction{relu}"
+    if name == "relu":
+        return "relu" if dtype in TEIR_DTYPES else ""
+    primitive = _elementwise(operation)
+    return primitive.lower() if operation.index.size >= ELEMENTS else ""
+
+
+def _is_permutation(operation: Operation) -> bool:
+    left, out = operation.parameter("equation").split("->")
+    return "," not in left and sorted(left) == sorted(out)
+
+
+def _elementwise(operation: Operation) -> str:
+    """The one primitive that is an elementwise operation, or nothing."""
+    types = {kind.dtype for _, kind in operation.outputs} | {tensor.dtype for _, tensor in operation.inputs}
+    if len(types) > 1 or not types <= TEIR_DTYPES:
+        return ""
+    return _ANY.get(operation.operator) or (_FLOATING.get(operation.operator, "") if types <= _FLOATS else "")
+
+
+def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
+    """The program of one shard; its tensors are one or two inputs, the output, then the bias if there is one.
+
+    Args:
+        operation: whose `steps` are not empty.
+        arrays: the shard's operands by name; only their types, shapes and strides matter.
+        out: the shard's result.
+    """
+    values = [operand(array) for array in arrays.values()]
+    made = operand(out)
+    if operation.operator == "relu":
+        return emit_relu(values[0], made)
+    if operation.operator not in _CONTRACTIONS:
+        spread = [operand(np.broadcast_to(array, out.shape)) for array in arrays.values()]
+        return emit_elementwise(_elementwise(operation), spread, made)
+    equation = operation.parameter("equation")
+    if len(values) == 1:
+        return emit_copy(values[0], made, equation)
+    if "b" not in arrays:
+        return emit_contraction(equation, values, made, init="zero", name=operation.operator)
+    bias = operand(np.broadcast_to(arrays["b"], out.shape))
+    relu = operation.operator == "linear_relu"
+    return emit_contraction(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
+
+
+def operand(array: Array) -> Operand:
+    """An array's layout (element strides, any sign) and element type, as TEIR's emitters take them."""
+    return Operand(_layout(array.shape, array.strides, array.itemsize), dtype_name(array.dtype))
+
+
+def _layout(shape: Sequence[int], strides_bytes: Sequence[int], itemsize: int) -> Layout:
+    return strided(shape, [s // itemsize for s in strides_bytes])
