@@ -169,7 +169,7 @@ def figure_9() -> list[Row]:
     n = symbol("n", 1)
     return [
         Row("figure 9, block and in-tile coordinates", [block_j * 2 + block_i, inner_i, inner_j], 6),
-        Row("figure 9, whole", [whole], 37),
+        Row("figure 9, whole", [whole], 20),
         Row("antidiag n, symbolic", [antidiagonal(n)(symbol("i", 0, n), symbol("j", 0, n))], 27),
     ]
 

@@ -56,6 +56,8 @@ def lone(rng, name):
         return x % (d * f), d
     if name in ("floor of xor", "% of xor"):
         return x ^ rng.choice(ATOMS), rng.choice([const(2), const(4)])
+    if name == "ceiling":
+        return -x * rng.choice([const(1), const(2), M]) - rng.choice([0, 2]) * rng.choice(ATOMS), d * f
     if name == "nested floor":
         return x // d + rng.choice([0, 1, -2]), f
     if name == "% of %":

@@ -348,3 +348,77 @@ def test_cost_counts_shared_parts_once():
 
 def test_simplified_bounds_prove_more():
     assert prove((x % 64) // 8 < 8).how == "ranges"
+
+
+# -- conditions: those given, and those of a select in its branches --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("goal", "given"),
+    [
+        (lambda p, q, r: p <= r, lambda p, q, r: [p <= q, q <= r]),
+        (lambda p, q, r: p * 3 < q * 3 + r + 1, lambda p, q, r: [p <= q, r >= 0]),
+        (lambda p, q, r: p * a <= r * a, lambda p, q, r: [p <= q, q <= r]),
+        (lambda p, q, r: p + q + r <= 12, lambda p, q, r: [p <= 3, q <= 4, r <= 5]),
+        (lambda p, q, r: p // 4 < 2, lambda p, q, r: [p <= q, q < 8]),
+        (lambda p, q, r: equal(p, q), lambda p, q, r: [p <= q, q <= p]),
+    ],
+)
+def test_given_conditions_are_combined(goal, given):
+    p, q, r = symbols("p q r")
+    facts = given(p, q, r)
+    assert prove(goal(p, q, r), given=facts, limit=0).how == "ranges"
+    for left in range(len(facts)):  # and each of them is needed
+        assert not prove(goal(p, q, r), given=[fact for k, fact in enumerate(facts) if k != left], limit=0)
+
+
+def test_a_given_range_is_a_range():
+    j = symbol("j")
+    assert str(simplify(j % 8, given=[j >= 0, j < 5])) == "j"
+    assert str(simplify(j // 8, given=[(j >= 8) & (j < 16)])) == "1"
+    assert str(simplify(j // 4, given=[j * 3 >= 12, ~(j >= 8)])) == "1"
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (lambda i, j, n: select(i < 4, i // 4, i // 4 + 5), "select(i < 4, 0, 6)"),
+        (lambda i, j, n: select(j < n, minimum(j, n), n), "select(j < n, j, n)"),
+        (lambda i, j, n: select(i < 4, select(i < 4, j, 2), 3), "select(i < 4, j, 3)"),
+        (lambda i, j, n: select(i < 4, j, select(i < 4, 2, 3)), "select(i < 4, j, 3)"),
+        (lambda i, j, n: select((i < 4) & (j < 2), select(j < 2, 1, i), 3), "select((i < 4) & (j < 2), 1, 3)"),
+        (lambda i, j, n: select((i >= 4) | (j >= 2), 3, i // 4), "select((4 <= i) | (2 <= j), 3, 0)"),
+        (lambda i, j, n: select(equal(i, 5), i % 4, 0), "select(i == 5, 1, 0)"),
+        (lambda i, j, n: select(equal(i, 5), i * 3, 0), "select(i == 5, 15, 0)"),
+        (lambda i, j, n: select(i < 7, 3, (8 - i) * (9 - i) // 2), "select(i < 7, 3, 1)"),
+        (lambda i, j, n: select(i < 6, 3, (8 - i) * (9 - i) // 2), "select(i < 6, 3, 15 - i * 2)"),
+    ],
+)
+def test_a_branch_knows_the_condition_of_its_select(expr, expected):
+    i, j, n = symbol("i", 0, 8), symbol("j", 0), symbol("n", 1)
+    raw = expr(i, j, n)
+    assert str(simplify(raw)) == expected
+    assert same_on_samples([raw], [simplify(raw)])
+
+
+def test_what_holds_in_a_branch_holds_there_alone():
+    i = symbol("i", 0, 16)
+    mixed = select(i < 4, i // 4, 7) + i // 4 + select(i < 8, i % 8, i % 8 + 1)
+    result = simplify(mixed)
+    assert [evaluate(result, i=k) for k in range(16)] == [evaluate(mixed, i=k) for k in range(16)]
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_nested_selects_keep_their_values(count, generator, differ):
+    changed = 0
+    for seed in range(count):
+        source = generator(seed)
+        number = source.number(2)
+        for _level in range(source.random.randint(1, 3)):
+            branches = [number, source.number(2)]
+            source.random.shuffle(branches)
+            number = select(source.condition(1), *branches) + source.number(1)
+        result = simplify(number)
+        changed += result is not number
+        assert differ([number], [result]) == ""
+    assert changed > count // 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from tileweave.errors import LayoutError
 from tileweave.index.emit import Emitter
@@ -20,6 +21,7 @@ from tileweave.index.poly import (
     scale,
     subtract,
 )
+from tileweave.index.ranges import Atom
 from tileweave.index.rules import Division
 
 __all__ = ["FALSE", "TRUE", "Normalizer"]
@@ -29,6 +31,10 @@ TRUE, FALSE = equal(const(0), 0), unequal(const(0), 0)
 MOST_TERMS = 64
 """Terms of an expanded product beyond which it is kept factored."""
 HIGHEST_DEGREE = 12
+MOST_ATOMS = 64
+"""Atoms under a branch of a select beyond which the condition is not used in it."""
+WIDEST_SEARCH = 8
+"""Values of a factor among which two neighbours are looked for."""
 
 
 class Normalizer(Division):
@@ -37,12 +43,11 @@ class Normalizer(Division):
     Args:
         given: conditions that hold besides the ranges; sums of symbols compared with ``< <= > >=`` or `equal`, joined
             by ``&``. Others are of no use to the prover and are skipped.
-        expand: whether a product of two sums is multiplied out; if not, it stays one factored atom.
     """
 
-    def __init__(self, given: Sequence[Expr] = (), *, expand: bool = True) -> None:
+    def __init__(self, given: Sequence[Expr] = ()) -> None:
         super().__init__()
-        self.expand = expand
+        self.expand = True  # products of two sums are multiplied out
         self.saw_product = False  # some product of two sums was met, so `expand` matters
         self.values: dict[Expr, Poly] = {}
         self.conditions: dict[Expr, Expr] = {}  # condition -> its normal form
@@ -61,6 +66,12 @@ class Normalizer(Division):
             if node not in self.values:
                 self._load_symbol(node)
         self._load_nodes(roots)
+
+    def keep_products(self) -> None:
+        """Read anew, each product of two sums as one factored atom; what was proved and divided stays known."""
+        self.expand = False
+        self.values = {node: p for node, p in self.values.items() if node.op == "sym"}
+        self.conditions = {}
 
     def value(self, expr: Expr) -> Poly:
         """The polynomial of a number, its symbols read first."""
@@ -123,20 +134,29 @@ class Normalizer(Division):
             atom.low, atom.lower = -offset, constant(-offset)
         self.proved.clear()
 
-    def _assume(self, condition: Expr) -> None:
-        for node in walk([condition]):
-            if node.op not in ("true", "and", "lt", "le", "eq") and node.is_condition:
-                return
-        stack = [condition]
+    def _facts_of(self, condition: Expr) -> list[Poly]:
+        """Polynomials that are not negative where the condition holds: those of its comparisons joined by ``&``."""
+        facts = []
+        stack = [(condition, True)]
         while stack:
-            node = stack.pop()
-            if node.op == "and":
-                stack += node.args
-            elif node.op in ("lt", "le", "eq"):
+            node, holds = stack.pop()
+            if node.op == "not":
+                stack.append((node.args[0], not holds))
+            elif node.op == ("and" if holds else "or"):
+                stack += [(part, holds) for part in node.args]
+            elif node.op in ("lt", "le"):
+                a, b = node.args if holds else node.args[::-1]
+                room = subtract(self.values[b], self.values[a])
+                facts.append(add(room, constant(-1)) if (node.op == "lt") == holds else room)
+            elif node.op == ("eq" if holds else "ne"):
                 room = subtract(self.values[node.args[1]], self.values[node.args[0]])
-                self.given.append(add(room, constant(-1)) if node.op == "lt" else room)
-                if node.op == "eq":
-                    self.given.append(negate(room))
+                facts += [room, negate(room)]
+        return [fact for fact in facts if not is_constant(fact)]
+
+    def _assume(self, condition: Expr) -> None:
+        for fact in self._facts_of(condition):
+            self.given.append(fact)
+            self.tighten(fact)
 
     # -- nodes ----------------------------------------------------------------------------------------
 
@@ -190,18 +210,112 @@ class Normalizer(Division):
     def _times(self, p: Poly, q: Poly) -> Poly:
         if len(p) > 1 and len(q) > 1:
             self.saw_product = True
+            linear = self._product_of_two_values(p, q) if self.given else None
+            if linear is not None:
+                return linear
             if not self.expand or len(p) * len(q) > MOST_TERMS:
                 return {(self.atom("prod", p, q),): 1}
         if p and q and max(map(len, p)) + max(map(len, q)) > HIGHEST_DEGREE:
             return {(self.atom("prod", p, q),): 1}
         return multiply(p, q)
 
+    def _product_of_two_values(self, p: Poly, q: Poly) -> Poly | None:
+        """``p * (p + c)`` as ``a*(a + c) + (p - a)*(2*a + c + 1)``, where a <= p <= a + 1 is proved for some a."""
+        difference = subtract(q, p)
+        low, high = self.interval(p)
+        if not is_constant(difference) or low is None or high is None or high - low > WIDEST_SEARCH:
+            return None
+        c = difference.get(ONE, 0)
+        for a in range(low, high):
+            above = add(p, constant(-a))
+            if self.nonnegative(above) and self.nonnegative(add(negate(above), constant(1))):
+                return add(constant(a * (a + c)), above, 2 * a + c + 1)
+        return None
+
     def _select(self, node: Expr) -> Poly:
         condition = self.conditions[node.args[0]]
         then, otherwise = self.values[node.args[1]], self.values[node.args[2]]
         if condition.op == "true":
             return then if condition.args[0] else otherwise
-        return self.choice(condition, then, otherwise)
+        return self.choice(condition, self._where(node.args[0], then), self._where(~node.args[0], otherwise))
+
+    # -- branches -------------------------------------------------------------------------------------
+
+    def _where(self, condition: Expr, p: Poly) -> Poly:
+        """A polynomial with the value of p where the condition holds: its atoms rewritten with that fact given."""
+        below = self._atoms_below(p)
+        facts = self._facts_of(condition) if below else []
+        told = {number for fact in facts for mono in fact for number in mono}  # and what holds such an atom
+        again = self._fixed(facts)
+        with self.supposing(facts):
+            for number in sorted(below):  # operands have smaller numbers
+                atom = self.atoms[number]
+                if atom.kind in ("sym", "quot"):
+                    continue
+                if atom.kind == "select" or not told.isdisjoint(self._operand_atoms(atom)):
+                    told.add(number)
+                    again[number] = self._atom_again(atom, again)
+        return _replaced(p, again)
+
+    def _fixed(self, facts: Sequence[Poly]) -> dict[int, Poly]:
+        """The values of the symbols to which the facts leave one value."""
+        least: dict[int, int | None] = {}
+        most: dict[int, int | None] = {}
+        for number, low, high in filter(None, map(self.limits, facts)):
+            lows = [end for end in (low, least.get(number, self.atoms[number].low)) if end is not None]
+            highs = [end for end in (high, most.get(number, self.atoms[number].high)) if end is not None]
+            least[number], most[number] = max(lows, default=None), min(highs, default=None)
+        return {number: constant(end) for number, end in least.items() if end is not None and end == most[number]}
+
+    def _operand_atoms(self, atom: Atom) -> Iterator[int]:
+        return (number for side in (atom.x, atom.y) for mono in side for number in mono)
+
+    def _atoms_below(self, p: Poly) -> set[int]:
+        """The numbers of all atoms under p; none where there are too many to look at again."""
+        found: set[int] = set()
+        stack = [number for mono in p for number in mono]
+        while stack:
+            number = stack.pop()
+            if number not in found:
+                found.add(number)
+                stack += self._operand_atoms(self.atoms[number])
+            if len(found) > MOST_ATOMS:
+                return set()
+        return found
+
+    def _atom_again(self, atom: Atom, again: dict[int, Poly]) -> Poly:
+        """The value of an atom, no symbol, from operands that were rewritten."""
+        x, y = _replaced(atom.x, again), _replaced(atom.y, again)
+        match atom.kind:
+            case "div":
+                return self.floor(x, y)
+            case "mod":
+                return self.mod(x, y)
+            case "xor":
+                return self.xor(x, y)
+            case "prod":
+                return self._times(x, y)
+            case "min" | "max":
+                return self.extreme(atom.kind, x, y)
+        condition = self._condition_again(cast("Expr", atom.expr))
+        if condition.op == "true":
+            return x if condition.args[0] else y
+        return self.choice(condition, x, y)
+
+    def _condition_again(self, condition: Expr) -> Expr:
+        """A condition in normal form, decided where the facts of the branch decide it."""
+        if condition.op in ("and", "or", "not"):
+            parts = [self._condition_again(part) for part in condition.parts]
+            return (
+                ~parts[0]
+                if condition.op == "not"
+                else parts[0] & parts[1]
+                if condition.op == "and"
+                else parts[0] | parts[1]
+            )
+        for part in condition.parts:
+            self.value(part)
+        return self._condition(condition)
 
     # -- conditions -----------------------------------------------------------------------------------
 
@@ -272,6 +386,19 @@ class Normalizer(Division):
     def sum_of(self, p: Poly) -> Expr:
         """The expression of a polynomial, in the plain style."""
         return self.emitter.expr(p)
+
+
+def _replaced(p: Poly, values: dict[int, Poly]) -> Poly:
+    """p with the atoms that have a value replaced by it."""
+    if not any(number in values for mono in p for number in mono):
+        return p
+    out: Poly = {}
+    for mono, coefficient in p.items():
+        term = constant(coefficient)
+        for number in mono:
+            term = multiply(term, values.get(number, {(number,): 1}))
+        out = add(out, term)
+    return out
 
 
 def _check_conditions(given: Sequence[Expr]) -> None:

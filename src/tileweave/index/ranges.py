@@ -8,7 +8,7 @@ goes through.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -22,6 +22,7 @@ from tileweave.index.poly import (
     divide,
     exact_quotient,
     is_constant,
+    monomial_quotient,
     multiply,
     negate,
     split,
@@ -43,6 +44,8 @@ MOST_STEPS = 120
 """Replacements tried for one sign question."""
 FEWEST_STEPS = 6
 """The same, once `STEPS_IN_ALL` were spent: huge graphs get the easy proofs only."""
+MOST_FACTS = 3
+"""Given facts that one proof adds up."""
 STEPS_IN_ALL = 20_000
 
 
@@ -192,12 +195,64 @@ class Facts:
     def _start_question(self) -> None:
         self.steps = MOST_STEPS if self.spent < STEPS_IN_ALL else FEWEST_STEPS
 
-    def _from_given(self, p: Poly) -> bool:
+    def _from_given(self, p: Poly, uses: int = MOST_FACTS) -> bool:
+        """p >= 0 since p is a sum of what is given, each times something not negative, and of what the ranges prove."""
         for fact in self.given:
+            factor = self._multiplier(p, fact)
+            if factor is None:
+                continue
             self._start_question()
-            if self._descend(subtract(p, fact)):
+            rest = subtract(p, multiply(fact, factor))
+            if self._descend(rest) or (uses > 1 and self._from_given(rest, uses - 1)):
                 return True
-        return False
+        return uses > 1 and bool(self.given) and any(self._from_given(q, uses - 1) for q in self._without_floor(p))
+
+    def _without_floor(self, p: Poly) -> Iterator[Poly]:
+        """``r + x // d >= 0`` as ``x + d*r >= 0``, and ``r - x // d >= 0`` as ``d*r + d - 1 - x >= 0``, for d > 0."""
+        for mono, coefficient in p.items():
+            atom = self.atoms[mono[0]] if len(mono) == 1 and abs(coefficient) == 1 else None
+            if atom is None or atom.kind != "div" or (self.interval(atom.y)[0] or 0) < 1:
+                continue
+            rest = multiply(add(p, {mono: coefficient}, -1), atom.y)
+            yield add(rest, atom.x) if coefficient > 0 else add(add(rest, add(atom.y, constant(-1))), atom.x, -1)
+
+    def _multiplier(self, p: Poly, fact: Poly) -> Poly | None:
+        """The factor, not negative, by which the fact takes away some term of p; None: they share none."""
+        for mono, coefficient in p.items():
+            for other, number in fact.items():
+                rest = monomial_quotient(mono, other) if other else None
+                if rest is None or (coefficient < 0) != (number < 0) or coefficient % number:
+                    continue
+                if all(_from_zero(self.atoms[atom].low) for atom in rest):
+                    return {rest: coefficient // number}
+        return None
+
+    def limits(self, fact: Poly) -> tuple[int, int | None, int | None] | None:
+        """What a fact says of one symbol alone: the number of its atom, and the least or the greatest value."""
+        offset = fact.get(ONE, 0)
+        terms = [(mono, c) for mono, c in fact.items() if mono]
+        if len(terms) != 1 or len(terms[0][0]) != 1:
+            return None
+        ((number,), c) = terms[0]
+        if self.atoms[number].kind not in ("sym", "quot"):
+            return None
+        return (number, -(offset // c), None) if c > 0 else (number, None, offset // -c)
+
+    def tighten(self, fact: Poly) -> None:
+        """Narrow the range of a symbol by a fact that is about it alone."""
+        found = self.limits(fact)
+        if found is None:
+            return
+        number, least, most = found
+        atom = self.atoms[number]
+        if least is not None and (atom.low is None or atom.low < least):
+            atom.low = least
+            if atom.lower is None or is_constant(atom.lower):
+                atom.lower = constant(least)
+        if most is not None and (atom.high is None or atom.high > most):
+            atom.high = most
+            if atom.upper is None or is_constant(atom.upper):
+                atom.upper = constant(most)
 
     def _interval_is_exact(self, p: Poly) -> bool:
         """Whether the terms of p take their bounds independently, so that the interval is its range."""
@@ -348,6 +403,10 @@ class Facts:
                 return None
             p = add(rest, multiply(factor, value))
         return p
+
+
+def _from_zero(low: int | None) -> bool:
+    return low is not None and low >= 0
 
 
 # -- interval arithmetic ----------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ are about integers with floor semantics; d > 0 is proved before any rule but `pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -35,6 +36,8 @@ LARGEST_SUM = 64
 """Terms of a sum beyond which its terms are not paired up."""
 LARGEST_UNWRAPPED = 24
 """Terms of a sum that unwrapping a remainder may make."""
+MOST_MULTIPLES = 4
+"""Multiples of a constant divisor that are tried where conditions are given."""
 MOST_SHARED = 16
 """Terms of a select's common part beyond which they stay inside."""
 
@@ -47,6 +50,16 @@ class Division(Facts):
         self.floors: dict[tuple[Key, Key], Poly] = {}
         self.mods: dict[tuple[Key, Key], Poly] = {}
         self.joined: dict[Key, Poly] = {}
+
+    @contextmanager
+    def supposing(self, facts: Sequence[Poly]) -> Iterator[None]:
+        """Facts given for a while: what is rewritten meanwhile is right only where they hold."""
+        kept = self.given, self.proved, self.floors, self.mods, self.joined
+        self.given = [*self.given, *facts]
+        self.proved = {key: True for key, found in self.proved.items() if found}
+        self.floors, self.mods, self.joined = {}, {}, {}
+        yield
+        self.given, self.proved, self.floors, self.mods, self.joined = kept
 
     def floor(self, p: Poly, d: Poly) -> Poly:
         """``p // d``."""
@@ -101,6 +114,10 @@ class Division(Facts):
         if p == q:
             return p
         shared = {mono: c for mono, c in p.items() if q.get(mono) == c}
+        for mono, c in p.items():  # x in one and 2*x in the other: x comes out
+            other = q.get(mono, 0)
+            if mono and other != c and c * other > 0 and min(abs(c), abs(other)) == 1:
+                shared[mono] = 1 if c > 0 else -1
         if len(shared) > MOST_SHARED:  # a chain of selects would copy a growing sum at every step
             shared = {}
         return add(shared, {(self.atom("select", subtract(p, shared), subtract(q, shared), condition),): 1})
@@ -150,8 +167,14 @@ def _multiple_below(division: Division, p: Poly, d: Poly) -> int | None:
     if is_constant(d):
         low, high = division.interval(p)
         step = d[ONE]
-        if low is not None and high is not None and low // step == high // step:
-            return low // step
+        if low is not None and high is not None:
+            if low // step == high // step:
+                return low // step
+            if division.given and high // step - low // step <= MOST_MULTIPLES:
+                for k in range(low // step, high // step + 1):
+                    if division.within(add(p, d, -k), d):
+                        return k
+                return None
     if division.nonnegative(p):
         return 0 if division.nonnegative(add(subtract(d, p), constant(-1))) else None
     if division.nonnegative(add(negate(p), constant(-1))) and division.nonnegative(add(p, d)):
@@ -223,6 +246,12 @@ def _nested_floor(division: Division, p: Poly, d: Poly) -> Poly | None:
     return division.floor(add(atom.x, atom.y, offset), multiply(atom.y, d))
 
 
+def _ceiling(division: Division, p: Poly, d: Poly) -> Poly | None:
+    if ONE not in p and all(c < 0 for c in p.values()):
+        return negate(division.floor(add(subtract(d, p), constant(-1)), d))
+    return None
+
+
 def _floor_of_mod(division: Division, p: Poly, d: Poly) -> Poly | None:
     inner = division.only_atom(p, "mod")
     if inner is None:
@@ -270,6 +299,7 @@ FLOOR_RULES = (
     Rule("fit", "r // d == k, for k*d <= r < (k+1)*d", _fit_floor),
     Rule("partition", "(g*a + b) // (g*c) == a // c, for 0 <= b < g and c > 0", _partition_floor),
     Rule("nested floor", "(x // e + k) // d == (x + e*k) // (e*d), for d > 0", _nested_floor),
+    Rule("ceiling", "-x // d == -((x + d - 1) // d), for d > 0", _ceiling),
     Rule("floor of %", "(x % (d*f)) // d == (x // d) % f, for d > 0 and f > 0", _floor_of_mod),
     Rule("floor of xor", "(x ^ y) // d == (x // d) ^ (y // d), for d a power of two", _floor_of_xor),
 )

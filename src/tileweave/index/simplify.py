@@ -57,7 +57,8 @@ def _candidates(roots: tuple[Expr, ...], given: Sequence[Expr]) -> list[tuple[Ex
     normal = Normalizer(given)
     out = _styles(normal, roots)
     if normal.saw_product:
-        out += _styles(Normalizer(given, expand=False), roots)
+        normal.keep_products()
+        out += _styles(normal, roots)
     return out
 
 
