@@ -111,7 +111,7 @@ class _Flags:
 
     def apply(self, node: Id, spec: OperationSpec, names: tuple[str, ...], addresses: list[NDArray[np.int64]]) -> None:
         reads = names if spec.reads_output else names[:-1]
-        cells = [at[:, None] + np.arange(self.widths[name]) for name, at in zip(names, addresses, strict=True)]
+        cells = [at[..., None] + np.arange(self.widths[name]) for name, at in zip(names, addresses, strict=True)]
         for name, at in zip(reads, cells, strict=False):
             held = self.written[name].data[at]
             if self.problem is None and not held.all():

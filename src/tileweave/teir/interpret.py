@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tileweave.errors import VerifyError
 from tileweave.teir.dtypes import numpy_dtype
-from tileweave.teir.primitives import OperationSpec, operands_of, operation
+from tileweave.teir.primitives import OperationSpec, bound, operands_of
 from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Primitive, Program
 from tileweave.teir.verify import verify
 
@@ -220,16 +220,21 @@ class Run:
 
     def invoke(self, node: Invocation, primitive: Primitive) -> None:
         """The scalar step at every point of the primitive's axes, M outermost, then N, then K."""
-        spec = operation(primitive.operation)
+        spec = bound(primitive)
         names = operands_of(primitive, self.program)
         axes = [[self.axes[id] for id in primitive.role(role)] for role in spec.roles]
         free = [
-            axis for role, group in zip(spec.roles, axes, strict=True) for axis in group if role not in spec.contracted
+            axis
+            for role, group in zip(spec.roles, axes, strict=True)
+            for axis in group
+            if role not in (*spec.contracted, spec.pair)
         ]
         inner = [
             axis for role, group in zip(spec.roles, axes, strict=True) for axis in group if role in spec.contracted
         ]
         tiles = [self.tile(name, free, inner) for name in names]
+        if spec.pair:
+            self.pair(self.axes[primitive.role(spec.pair)[0]], names, tiles)
         steps = list(product(*(range(axis.extent) for axis in inner)))
         for name, tile in zip(names, tiles, strict=True):
             self.check(node, name, tile, inner)
@@ -257,6 +262,12 @@ class Run:
             addresses = np.add.outer(addresses, axis.strides[j] * np.arange(axis.extent, dtype=np.int64)).ravel()
         return addresses
 
+    def pair(self, axis: Axis, names: tuple[str, ...], tiles: list[NDArray[np.int64]]) -> None:
+        """Adds the axis of a pair: the addresses of both halves of the output, one row per point."""
+        offsets = [axis.offsets[self.position[name]] for name in names]
+        tiles[:] = [tile + offset for tile, offset in zip(tiles, offsets, strict=True)]
+        tiles[-1] = np.add.outer(tiles[-1], axis.strides[self.position[names[-1]]] * np.arange(2, dtype=np.int64))
+
     def move(self, name: str, inner: list[Axis], step: tuple[int, ...]) -> int:
         j = self.position[name]
         return sum(axis.strides[j] * index for axis, index in zip(inner, step, strict=True))
@@ -283,13 +294,13 @@ class Run:
         values = [self.read(name, at) for name, at in zip(names, addresses, strict=True)]
         result = spec.step(tuple(values[:-1]), values[-1])
         dtype = self.dtypes[names[-1]]
-        cells = addresses[-1][:, None] + np.arange(dtype.itemsize)
+        cells = addresses[-1][..., None] + np.arange(dtype.itemsize)
         self.memories[names[-1]].data[cells] = np.ascontiguousarray(result, dtype).view(np.uint8).reshape(cells.shape)
 
     def read(self, name: str, addresses: NDArray[np.int64]) -> NDArray[Any]:
         dtype = self.dtypes[name]
-        cells = addresses[:, None] + np.arange(dtype.itemsize)
-        values: NDArray[Any] = self.memories[name].data[cells].view(dtype)[:, 0]
+        cells = addresses[..., None] + np.arange(dtype.itemsize)
+        values: NDArray[Any] = self.memories[name].data[cells].view(dtype)[..., 0]
         return values
 
     def independent(
@@ -299,7 +310,10 @@ class Run:
         out = tiles[-1]
         if len(out) == 1:
             return True
-        if any(move[-1] for move in moves) or int(np.diff(np.sort(out)).min()) < self.dtypes[names[-1]].itemsize:
+        if (
+            any(move[-1] for move in moves)
+            or int(np.diff(np.sort(out.ravel())).min()) < self.dtypes[names[-1]].itemsize
+        ):
             return False
         low, high = self.span(names[-1], out, [0])
         for k, name in enumerate(names[:-1]):

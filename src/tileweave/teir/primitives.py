@@ -17,7 +17,7 @@ Source: TEIR, section 10.3 and table 10.3.2; operands bound by name are our own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from tileweave.errors import VerifyError
 from tileweave.teir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
 from tileweave.teir.program import Primitive, Profile, Program
 
-__all__ = ["DOCUMENT_OPERATIONS", "OperationSpec", "operands_of", "operation", "operations", "register"]
+__all__ = ["DOCUMENT_OPERATIONS", "OperationSpec", "bound", "operands_of", "operation", "operations", "register"]
 
 Step = Callable[[tuple[Any, ...], Any], Any]
 
@@ -47,6 +47,9 @@ class OperationSpec:
         document_operands: operand names in the ``document`` profile, inputs first, output last.
         monoid: the commutative monoid by which the step takes its inputs into the output: sum, prod, max or min. Steps
             of one monoid may change places. ``""`` for other operations.
+        pair: the role whose only axis, of extent 2, leads from the first to the second half of an output element that
+            is a pair; the step takes and returns pairs, the halves along the last axis. ``""`` for other operations.
+        parameters: keys of the primitive's metadata whose numbers the step is given after its inputs.
     """
 
     name: str
@@ -59,6 +62,8 @@ class OperationSpec:
     dtypes: Callable[[tuple[str, ...]], str]
     document_operands: tuple[str, ...]
     monoid: str = ""
+    pair: str = ""
+    parameters: tuple[str, ...] = ()
 
 
 _REGISTRY: dict[str, OperationSpec] = {}
@@ -95,6 +100,16 @@ def operation(name: str) -> OperationSpec:
             legal=", ".join(_REGISTRY),
             facts={"rule": "primitive.operation-known", "path": str(name)},
         ) from None
+
+
+def bound(primitive: Primitive) -> OperationSpec:
+    """The operation of a primitive, with its parameters given to the step."""
+    spec = operation(primitive.operation)
+    if not spec.parameters:
+        return spec
+    metadata = dict(primitive.metadata)
+    values = tuple(metadata[key] for key in spec.parameters)
+    return replace(spec, step=lambda inputs, output: spec.step((*inputs, *values), output))
 
 
 def operations() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ Source: TEIR, section 10.5.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -491,6 +492,49 @@ def _primitive_dtypes(program: Program) -> Iterator[tuple[str, str]]:
         why = spec.dtypes(names)
         if why:
             yield f"primitive {primitive.id!r}", why
+
+
+@_rule("primitive.parameters", "metadata hold a finite number for every parameter; an integer where the output is one")
+def _primitive_parameters(program: Program) -> Iterator[tuple[str, str]]:
+    dtypes = {spec.name: spec.dtype for spec in program.tensors}
+    for primitive in program.primitives:
+        spec, metadata = _spec(primitive), dict(primitive.metadata)
+        for key in spec.parameters if spec else ():
+            value = metadata.get(key)
+            out = dtypes.get(primitive.operands[-1], "") if primitive.operands else ""
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                yield f"primitive {primitive.id!r}", f"its {key} is {value!r}"
+            elif out.startswith("INT") and (value != int(value) or not _holds(out, int(value))):
+                yield f"primitive {primitive.id!r}", f"its {key} is {value!r}, and {out} does not hold it"
+
+
+def _holds(integer: str, value: int) -> bool:
+    end = 1 << (8 * DTYPES[integer][0] - 1)
+    return -end <= value < end
+
+
+@_rule(
+    "primitive.pair",
+    "a pair has one axis of extent 2, along which inputs stand still and the output moves by an element at least",
+    "tileweave",
+)
+def _primitive_pair(program: Program) -> Iterator[tuple[str, str]]:
+    axes = axes_by_id(program)
+    position = {spec.name: k for k, spec in enumerate(program.tensors)}
+    for primitive in program.primitives:
+        spec = _spec(primitive)
+        if spec is None or not spec.pair or any(name not in position for name in primitive.operands):
+            continue
+        found = [axes[id] for id in primitive.role(spec.pair) if id in axes]
+        path = f"primitive {primitive.id!r}"
+        if len(found) != 1 or found[0].extent != 2:
+            extents = ", ".join(str(axis.extent) for axis in found) or "no axis"
+            yield path, f"its role {spec.pair} has {extents}"
+            continue
+        strides = [found[0].strides[position[name]] for name in primitive.operands]
+        out = program.tensors[position[primitive.operands[-1]]].dtype if primitive.operands else ""
+        if out in DTYPES and (any(strides[:-1]) or abs(strides[-1]) < DTYPES[out][0]):
+            yield path, f"its {spec.pair} axis {found[0].id!r} has strides {', '.join(map(str, strides))}"
 
 
 def _output_strides(

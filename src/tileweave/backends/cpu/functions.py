@@ -12,6 +12,7 @@ largest relative error of the exact polynomial. Source: own, on the classical re
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -150,7 +151,7 @@ class Floats:
     def constant(self, number: float) -> str:
         """A number in every lane, rounded to the type."""
         if self.type == "float":
-            number = struct.unpack("<f", struct.pack("<f", number))[0]
+            number = ctypes.c_float(number).value
         return splat(self.type, self.lanes, f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}")
 
     def integer(self, number: int) -> str:

@@ -13,7 +13,7 @@ from tileweave.backends.cpu.functions import Floats
 from tileweave.backends.cpu.ir import Function
 from tileweave.backends.cpu.target import Target
 from tileweave.backends.cpu.vectors import suffix
-from tileweave.teir.dtypes import accumulator
+from tileweave.teir.dtypes import accumulator, numpy_dtype
 
 __all__ = ["CHEAP", "HEAVY", "KNOWN", "MONOIDS", "NEUTRAL", "Registers", "relu", "wide_of"]
 
@@ -66,10 +66,11 @@ class Registers:
 
     def fill(self, number: float, out: Element) -> str:
         """A number in every lane; infinities are the ends of an integer's range."""
+        if out.plain and out.floating:
+            return self.floats(out).constant(number)
         if out.floating:
-            wide = wide_of(out)
-            value = self.floats(wide).constant(number)
-            return value if out.plain else self.convert(value, wide, out)
+            bits = int(numpy_dtype(out.name).type(number).view("int16"))
+            return splat(out.memory, self.lanes, str(bits))
         end = 1 << (8 * out.width_bytes - 1)
         return splat(out.memory, self.lanes, str(int(max(-end, min(end - 1, number)))))
 

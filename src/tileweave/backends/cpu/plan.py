@@ -171,9 +171,9 @@ def _stages(primitive: Primitive, inputs: int) -> tuple[Stage, ...]:
     if kind == "LowestZero":
         return Stage("Lowest", (), (0,)), Stage("Zero", (), (1,))
     outputs = (inputs, inputs + 1) if primitive.role("P") else (inputs,)
-    number = dict(primitive.metadata).get("value", 0.0)
-    changes = kind in ("Bias", "Scale")
-    return (Stage(kind, reads, outputs, float(number) if kind == "Fill" else 0.0, changes),)
+    value = dict(primitive.metadata).get("value") if kind == "Fill" else 0
+    number = value if isinstance(value, int | float) else 0
+    return (Stage(kind, reads, outputs, number, reads_output=kind in ("Bias", "Scale")),)
 
 
 def injective(dims: tuple[Dim, ...], operand: int, width: int) -> bool:
