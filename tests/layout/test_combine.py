@@ -486,10 +486,10 @@ def test_slices_agree_at_every_point_or_no_layout_exists_and_pieces_cover(cases)
 def test_pieces_of_one_dimension_are_the_fewest(cases):
     rng = Random(10)
     for _ in range(cases // 10):
-        layout = random_layout(rng, strides=VECTOR, extent=4)
+        layout = random_layout(rng, strides=rng.choice([PLAIN, VECTOR]), extent=6)
         begin, extent = _random_box(rng, (layout.size,))
         base = coords_of(layout)[begin[0] : begin[0] + extent[0]]
-        if len(base) > 24:
+        if len(base) > 40:
             continue
         best = [0] + [len(base)] * len(base)
         for j in range(1, len(base) + 1):
@@ -497,6 +497,16 @@ def test_pieces_of_one_dimension_are_the_fewest(cases):
         pieces = slice_pieces(layout, (layout.size,), begin, extent)
         assert pieces.fewest
         assert len(pieces.pieces) == best[-1]
+
+
+def test_cuts_may_lie_between_turns_and_are_found_at_any_size():
+    for n in (2, 2**10, 2**40):  # runs of n, 4n and 3n: the middle one is shared by its neighbours
+        pieces = slice_pieces(strided((4, 4 * n), (10 * n, 1)), (16 * n,), (3 * n,), (8 * n,))
+        assert [(p.begin, p.extent) for p in pieces.pieces] == [((3 * n,), (2 * n,)), ((5 * n,), (6 * n,))]
+        assert pieces.fewest
+    pieces = slice_pieces(strided((4, 2000), (5000, 1)), (8000,), (1999,), (4002,))  # runs of 1, 2000, 2000 and 1
+    assert [p.extent for p in pieces.pieces] == [(2,), (3998,), (2,)]
+    assert pieces.fewest
 
 
 def test_slices_of_huge_layouts_are_decided_without_points():

@@ -30,7 +30,7 @@ from tileweave.layout import (
     same_map,
     strided,
 )
-from tileweave.layout.carries import Witness, window
+from tileweave.layout.carries import Witness, prefixes, window
 from tileweave.layout.fibres import factor_multiset
 from tileweave.layout.integers import divisors, factorize
 
@@ -200,6 +200,17 @@ def test_windows_are_decided_as_their_tables_are(cases):
             assert isinstance(found, Witness)
         else:
             assert found == [(it.extent, it.stride) for it in want.shard]
+
+
+def test_the_lengths_of_windows_that_are_layouts_are_known_at_once():
+    rng = Random(12)
+    for _ in range(200):
+        layout = random_layout(rng, strides=VECTOR)
+        start = rng.randrange(layout.size)
+        most = layout.size - start
+        levels = carries(layout.shard)
+        known = {t for step, low, high in prefixes(levels, start, most) for t in range(low + step, high + 1, step)}
+        assert known == {t for t in range(1, most + 1) if not isinstance(window(levels, start, t), Witness)}
 
 
 def test_a_window_of_a_huge_layout_takes_no_time():

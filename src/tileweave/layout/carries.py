@@ -17,7 +17,18 @@ from tileweave.layout.checks import need_iters
 from tileweave.layout.coord import ZERO, Coord, integer
 from tileweave.layout.layout import Iter, iter_of, require_numbers
 
-__all__ = ["Level", "Row", "Witness", "carries", "from_carries", "levels_of", "rows_of", "window", "witness_at"]
+__all__ = [
+    "Level",
+    "Row",
+    "Witness",
+    "carries",
+    "from_carries",
+    "levels_of",
+    "prefixes",
+    "rows_of",
+    "window",
+    "witness_at",
+]
 
 Level = tuple[int, Any]  # (p, c(p)), c a Coord or an integer
 Row = tuple[int, Any]  # (extent, stride), the stride a Coord or an integer
@@ -153,6 +164,25 @@ def window(levels: Sequence[Level], start: int, extent: int, zero: Any = ZERO) -
         if witness:
             return witness
         found.append((m, rest))
+
+
+def prefixes(levels: Sequence[Level], start: int, most: int, zero: Any = ZERO) -> list[tuple[int, int, int]]:
+    """Every length up to `most` for which `window` from start on is a layout, as (step, low, high): the multiples of
+    step in (low, high].
+
+    The levels that a window finds do not depend on its length, which must be a multiple of those below it.
+    """
+    theirs = list(levels) if levels and levels[0][0] == 1 else [(1, zero), *levels]
+    found: list[Level] = []
+    out: list[tuple[int, int, int]] = []
+    step, low = 1, 0
+    while True:
+        m, rest = _first_difference(theirs, start, found, most, zero)
+        out.append((step, low, m or most))
+        if not m or m % step:
+            return out
+        found.append((m, rest))
+        step = low = m
 
 
 def _first_difference(

@@ -37,7 +37,7 @@ def integer(value: object, where: str, what: str) -> int:
 
 def integers(values: int | Iterable[int], where: str, what: str) -> tuple[int, ...]:
     """A tuple of plain ints (or index expressions), or an error that names the first value that is none; n is (n,)."""
-    if isinstance(values, (int, np.integer)) or is_expr(values):
+    if values.__class__ is not tuple and (isinstance(values, (int, np.integer)) or is_expr(values)):
         return (integer(values, where, what),)
     try:
         items = None if isinstance(values, (str, bytes)) else tuple(values)

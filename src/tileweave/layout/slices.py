@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, pairwise, product
-from math import prod
+from math import gcd, lcm, prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.index import require
-from tileweave.layout.carries import Witness, levels_of, window
+from tileweave.layout.carries import Witness, levels_of, prefixes, window
 from tileweave.layout.checks import check_shape, need_layouts
 from tileweave.layout.combine import Blocks, cut
 from tileweave.layout.composition import compose, iters_on, only_axis
@@ -35,7 +37,7 @@ from tileweave.layout.parametric import interval_symbolic
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
 
-EXHAUSTIVE = 64
+EXHAUSTIVE = 1 << 12
 """Up to this many points of a dimension, `slice_pieces` compares every way to cut it."""
 
 MOST = 4096
@@ -155,10 +157,10 @@ def _interval(
     if len(block) == 1:
         stride = block[0].stride
         return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
-    if any(map(is_symbolic, block)):
-        return interval_symbolic(block, begin, extent, size, where)
     unit = only_axis(block)
     rows: list[tuple[int, Any]] = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(block)]
+    if any(s.__class__ is not int for _, s in rows) if unit else any(map(is_symbolic, block)):
+        return interval_symbolic(block, begin, extent, size, where)
     start: Any = 0 if unit else ZERO
     found: Any = None
     rest = begin
@@ -205,7 +207,8 @@ def slice_pieces(layout: Layout, shape: Sequence[int], begin: Sequence[int], ext
     """Layouts on disjoint boxes that cover the box: one if the slice is a layout, else as few cuts as were found.
 
     Where the layout groups by the shape, each dimension is cut on its own: into the fewest intervals, proved so for
-    up to 64 points or two intervals; beyond that, only cuts at turns of the digits are tried, and `fewest` is False.
+    up to 4096 points, or up to three intervals at any size. Beyond that, only cuts near turns of the digits are tried,
+    and `fewest` is False.
 
     Args:
         layout: any layout.
@@ -257,32 +260,103 @@ def _assemble(layout: Layout, blocks: Blocks, shape: Sequence[int], box: Sequenc
 
 def _cut_interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[list[tuple[int, int]], bool]:
     """The fewest intervals that are layouts, as (begin, extent), and whether that is proved."""
-
-    def fits(b: int, t: int) -> bool:
-        return not isinstance(_interval(block, b, t, size, PIECES)[0], Witness)
-
-    if fits(begin, extent):
+    if not isinstance(_interval(block, begin, extent, size, PIECES)[0], Witness):
         return [(begin, extent)], True
+    rows = _Runs.of(block, size)
+    cuts = _one_cut(rows.ahead(begin, extent), rows.behind(begin + extent, extent), extent)
+    proved = True
+    if cuts is None and extent <= EXHAUSTIVE:
+        cuts = _fewest_cuts(rows, begin, extent)
+    elif cuts is None:
+        cuts = _likely_cuts(rows, block, begin, extent)
+        proved = len(cuts) <= 2
+    marks = [begin, *(begin + m for m in cuts), begin + extent]
+    return [(low, high - low) for low, high in pairwise(marks)], proved
+
+
+Lengths = list[tuple[int, int, int]]  # (step, low, high): the multiples of step in (low, high]
+
+
+class _Runs(NamedTuple):
+    """A block read forwards and backwards: which lengths are layouts, from a point on or up to a point."""
+
+    size: int
+    zero: Any
+    forwards: list[tuple[int, Any]]
+    backwards: list[tuple[int, Any]]
+
+    @classmethod
+    def of(cls, block: tuple[Iter, ...], size: int) -> _Runs:
+        unit = only_axis(block)
+        zero: Any = 0 if unit else ZERO
+        rows: list[tuple[int, Any]] = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(block)]
+        return cls(size, zero, levels_of(rows, zero), levels_of([(n, -s) for n, s in rows], zero))
+
+    def ahead(self, begin: int, most: int) -> Lengths:
+        """The lengths of layouts that begin here."""
+        return prefixes(self.forwards, begin, most, self.zero)
+
+    def behind(self, end: int, most: int) -> Lengths:
+        """The lengths of layouts that end here."""
+        return prefixes(self.backwards, self.size - end, most, self.zero)
+
+
+def _one_cut(ahead: Lengths, behind: Lengths, extent: int) -> list[int] | None:
+    """The least m such that m from the begin on, and the rest up to the end, are layouts; None if there is none."""
+    found = []
+    for p, low, high in ahead:
+        for q, least, most in behind:
+            g = gcd(p, q)
+            if extent % g:
+                continue
+            first = max(low + 1, extent - most)  # m = p*k with p*k = extent (mod q)
+            m = p * (extent // g * pow(p // g, -1, q // g) % (q // g) if q > g else 0)
+            m += max(0, -((m - first) // lcm(p, q))) * lcm(p, q)
+            if first <= m <= min(high, extent - least - 1):
+                found.append(m)
+    return [min(found)] if found else None
+
+
+def _fewest_cuts(rows: _Runs, begin: int, extent: int) -> list[int]:
+    """The fewest cuts, by a search through all places in order of the number of intervals before them."""
+    before = np.full(extent + 1, -1)
+    before[0] = 0
+    layer = [0]
+    while before[extent] < 0:
+        for place in layer:
+            for step, low, high in rows.ahead(begin + place, extent - place):
+                reached = before[place + low + step : place + high + 1 : step]
+                reached[reached < 0] = place
+        layer = np.flatnonzero(np.isin(before, layer) & (np.arange(extent + 1) > 0)).tolist()
+    cuts, place = [], int(before[extent])
+    while place:
+        cuts.append(place)
+        place = int(before[place])
+    return cuts[::-1]
+
+
+def _likely_cuts(rows: _Runs, block: tuple[Iter, ...], begin: int, extent: int) -> list[int]:
+    """The fewest cuts among those near turns of digits, and where the first or the last interval is longest."""
     end = begin + extent
-    if extent <= EXHAUSTIVE:
-        marks = list(range(begin, end + 1))
-    else:
-        found = {begin, end}
-        level = 1
-        for it in reversed(block):
-            for mark in (-(-begin // level) * level, end // level * level):
-                found |= {m for m in (mark - level, mark, mark + level) if begin <= m <= end}
-            level *= it.extent
-        marks = sorted(found)
-    best: dict[int, list[int]] = {begin: [begin]}
-    for k, mark in enumerate(marks[1:], 1):
-        for before in marks[:k]:
-            trail = best.get(before)
-            if trail and (mark not in best or len(trail) + 1 < len(best[mark])) and fits(before, mark - before):
-                best[mark] = [*trail, mark]
-    trail = best[end]
-    intervals = [(b, e - b) for b, e in pairwise(trail)]
-    return intervals, extent <= EXHAUSTIVE or len(intervals) <= 2
+    found = {0, extent}
+    found |= {high - high % step for step, low, high in rows.ahead(begin, extent) if high - high % step > low}
+    found |= {extent - (high - high % step) for step, low, high in rows.behind(end, extent)}
+    level = 1
+    for it in reversed(block):
+        for mark in (-(-begin // level) * level, end // level * level):
+            found |= {m - begin for m in (mark - level, mark, mark + level) if begin <= m <= end}
+        level *= it.extent
+    marks = sorted(found)
+    best: dict[int, list[int]] = {0: []}
+    for k, here in enumerate(marks[:-1]):
+        lengths = rows.ahead(begin + here, extent - here)
+        for mark in marks[k + 1 :]:
+            length = mark - here
+            if any(low < length <= high and length % step == 0 for step, low, high in lengths):
+                trail = best[here] + [mark]
+                if mark not in best or len(trail) < len(best[mark]):
+                    best[mark] = trail
+    return best[extent][:-1]
 
 
 def _halves(
