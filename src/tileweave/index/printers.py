@@ -408,8 +408,7 @@ def to_mlir(
     roots = exprs_of(exprs)
     if not roots:
         raise LayoutError(where, "no expressions", legal="one or more")
-    if type == "i32":
-        _check_fits(where, roots, "int32_t")
+    _check_fits(where, roots, "int32_t" if type == "i32" else "int64_t")
     names = {} if rename is None else rename
     order = walk(roots)
     arguments = [node for node in order if node.op == "sym"]
