@@ -10,6 +10,7 @@ from tileweave.teir.emit_elements import emit_copy, emit_elementwise, emit_reduc
 from tileweave.teir.follow import fuse_epilogue, fuse_prologue
 from tileweave.teir.interpret import interpret, tile_address
 from tileweave.teir.lower import Explanation, eligibility, explain
+from tileweave.teir.model import Cache, Cost, Machine, estimate
 from tileweave.teir.move import hoist, pack, sink
 from tileweave.teir.network import emit_einsum
 from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
@@ -31,6 +32,7 @@ from tileweave.teir.program import (
     TensorSpec,
 )
 from tileweave.teir.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
+from tileweave.teir.search import Candidate, candidates, gather, tile
 from tileweave.teir.terms import Operand
 from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
 from tileweave.teir.trees import merge, split_tree
@@ -38,8 +40,11 @@ from tileweave.teir.verify import Problem, Rule, problems, verify
 
 __all__ = [
     "Axis",
+    "Cache",
+    "Candidate",
     "Chooser",
     "Conflict",
+    "Cost",
     "Dim",
     "Explanation",
     "First",
@@ -48,6 +53,7 @@ __all__ = [
     "Invocation",
     "Iteration",
     "Last",
+    "Machine",
     "Node",
     "Operand",
     "Operation",
@@ -63,6 +69,7 @@ __all__ = [
     "as_document",
     "as_tileweave",
     "byte_bounds",
+    "candidates",
     "contraction_tiles",
     "demote",
     "dtype_name",
@@ -75,11 +82,13 @@ __all__ = [
     "emit_reduction",
     "emit_relu",
     "emit_zero",
+    "estimate",
     "explain",
     "from_json",
     "fuse",
     "fuse_epilogue",
     "fuse_prologue",
+    "gather",
     "hoist",
     "interpret",
     "merge",
@@ -101,6 +110,7 @@ __all__ = [
     "sink",
     "split",
     "split_tree",
+    "tile",
     "tile_address",
     "to_json",
     "uninitialised",

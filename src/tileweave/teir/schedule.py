@@ -23,6 +23,7 @@ __all__ = [
     "contraction_tiles",
     "elementwise_tiles",
     "fuse_dims",
+    "tiles_for",
     "untiled",
 ]
 
@@ -106,7 +107,7 @@ def contraction_tiles(dims: Sequence[Dim]) -> Tiling:
         N: n whole (50)
         K: k whole (90)
     """
-    return _tiles(dims, CONTRACTION)
+    return tiles_for(dims, CONTRACTION)
 
 
 def elementwise_tiles(dims: Sequence[Dim]) -> Tiling:
@@ -121,10 +122,16 @@ def elementwise_tiles(dims: Sequence[Dim]) -> Tiling:
         M: m in tiles of 64 out of 640
         N: n in tiles of 50 out of 1000
     """
-    return _tiles(dims, TRANSPOSE if _transposes(dims) else STREAM)
+    return tiles_for(dims, TRANSPOSE if _transposes(dims) else STREAM)
 
 
-def _tiles(dims: Sequence[Dim], targets: dict[str, Target]) -> Tiling:
+def tiles_for(dims: Sequence[Dim], targets: dict[str, Target]) -> Tiling:
+    """Tiles near the targets of each role; dims of other roles are iterated.
+
+    Args:
+        dims: outermost first within each role.
+        targets: per role.
+    """
     tiles = {dim.name: 1 for dim in dims}
     reasons = []
     for role, target in targets.items():
