@@ -393,9 +393,8 @@ class _Chain:
             held[o] = value
             if o not in waiting:
                 waiting.append(o)
-        for o in waiting:
-            if o not in self.dropped:
-                write(o)
+        for o in [w for w in waiting if w not in self.dropped]:
+            write(o)
         return result
 
     def taken(
