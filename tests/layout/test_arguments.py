@@ -158,7 +158,7 @@ CALLS = {
 }  # fmt: skip
 VALUES_ONLY = {
     "BOUND", "DEFAULT_AXIS", "Blocks", "Piece", "Pieces", "Replicas", "Witness", "CHECK_BOUND", "LEVELS", "LIMIT",
-    "Remedy", "Conversion", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
+    "Remedy", "Conversion", "Part", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
 }  # fmt: skip
 """Constants, type names, and tuples of results."""
 

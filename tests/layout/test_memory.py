@@ -257,6 +257,73 @@ def test_conversions_need_what_the_definition_says(count):
     assert len(seen) == 5
 
 
+SPLIT = {"tid": (("lane", 4), ("warp", None)), "reg": "register", "gpu": "device"}
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_an_axis_of_threads_is_split_into_lanes_and_warps(count):
+    """By definition: the thread t is lane t % 4 of warp t // 4."""
+    rng = random.Random(5)
+
+    def held(layout, x, kept):
+        out = set()
+        for r in layout.replicas():
+            at = layout(x) + r
+            whole = {"gpu": at["gpu"], "warp": at["tid"] // 4, "lane": at["tid"] % 4, "reg": at["reg"]}
+            out.add(tuple(whole[name] for name in kept))
+        return out
+
+    def draw(size):
+        extents = []
+        while size > 1:
+            extents.append(rng.choice([p for p in (2, 3, 4, 6) if size % p == 0]))
+            size //= extents[-1]
+        steps = [*({"tid": s} for s in (1, 2, 3, 4)), {"reg": 1}, {"gpu": 1}, {"tid": 1, "reg": 1}]
+        strides = [rng.choice(steps) for _ in extents]
+        replica = [(2, rng.choice([{"tid": 4}, {"tid": 1}, {"gpu": 1}, {"tid": 4, "gpu": 1}]))] * rng.choice([0, 0, 1])
+        return Layout(tuple(zip(extents, strides, strict=True)), tuple(replica), rng.choice([0, {"tid": 2}]))
+
+    seen = {}
+    for _ in range(count):
+        size = rng.choice([8, 12, 16, 24])
+        source = draw(size)
+        target = source if rng.random() < 0.2 else draw(size)
+        want = "nothing"
+        for name, kept in [("devices", ["gpu"]), ("shared", ["gpu", "warp"]), ("lanes", ["gpu", "warp", "lane"]),
+                           ("registers", ["gpu", "warp", "lane", "reg"])]:  # fmt: skip
+            if any(not held(target, x, kept) <= held(source, x, kept) for x in range(size)):
+                want = name
+                break
+        assert conversion(source, target, SPLIT).means == want
+        seen[want] = seen.get(want, 0) + 1
+    assert {"nothing", "devices", "shared", "lanes"} <= set(seen)
+
+
+def test_split_axes_of_large_layouts_are_structural():
+    levels = {"tid": (("lane", 32), ("warp", 4), ("device", None)), "reg": "register"}
+    rows = Layout(((1 << 40, {"tid": 1}), (8, {"reg": 1})))
+    assert conversion(rows, rows, levels).means == "nothing"
+    lanes = Layout(((1 << 35, {"tid": 32}), (2, {"tid": 1}), (16, {"tid": 2}), (8, {"reg": 1})))
+    assert conversion(rows, lanes, levels).means == "lanes"
+    warps = Layout(((1 << 33, {"tid": 128}), (4, {"tid": 1}), (32, {"tid": 4}), (8, {"reg": 1})))
+    found = conversion(rows, warps, levels)
+    assert (found.means, found.level) == ("shared", "warp")
+    assert (
+        conversion(rows, Layout(((1 << 40, {"tid": -1}), (8, {"reg": 1})), (), {"tid": (1 << 40) - 1}), levels).means
+        == "devices"
+    )
+    for bad, text in [
+        ({"tid": (("lane", None), ("warp", 4))}, "digit 0 of axis tid has the extent None"),
+        ({"tid": (("lane", 0),)}, "digit 0 of axis tid has the extent 0"),
+        ({"tid": (("lanes", 4),)}, "is no digit of axis tid"),
+        ({"tid": ()}, "axis tid has no level"),
+        ({"tid": (("lane", 32), ("warp", 4))}, "outside its digits"),
+        ({"tid": (("lane", 32), ("lane", None))}, "two digits have one name"),
+    ]:
+        with pytest.raises(LayoutError, match=text):
+            conversion(rows, rows, {"reg": "register", **bad})
+
+
 def test_conversions_of_large_layouts_are_structural():
     wide = Layout(((1 << 30, {"lane": 1}), (1 << 10, {"reg": 1})))
     other = Layout(((1 << 30, {"lane": 1}), (1 << 5, {"reg": 1}), (1 << 5, {"reg": 32})))
