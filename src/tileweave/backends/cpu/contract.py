@@ -341,7 +341,7 @@ class _Emitter:
 
         columns = _Columns(v_source, packed, column_tables, k, init, relu_now)
         if c.swept:
-            self.sweep(f, columns, r_source, row_tables)
+            self.sweep(f, columns, row_tables)
         else:
             self.pack_columns(f, columns, "%v0", "%v1")
             self.stay(f, columns, r_source, row_tables)
@@ -369,54 +369,52 @@ class _Emitter:
 
         f.loop("%r0", "%r1", row)
 
-    def sweep(self, f: Function, columns: _Columns, r_source: str, row_tables: str) -> None:
-        """All row panels are packed already; a few column panels at a time are packed and meet all of them.
+    def sweep(self, f: Function, columns: _Columns, row_tables: str) -> None:
+        """The chunk's row panels are packed already; a few column panels at a time are packed and meet all of them.
 
         Meanwhile the lines of the next column panels are asked for, a few with every tile.
         """
-        c, where = self.cut, self.layout
-        at_once, row_panels = c.columns.pack_panels, self.stage.row_panels if self.stage else c.rows.panels
+        c, where, at_once = self.cut, self.layout, self.cut.columns.pack_panels
         steps = ask_steps(c.columns, c.contracted, 1, columns.k[2]) if self.far() else 0
-        parts = c.rows.panels * at_once
+        parts = c.row_panels * at_once
+        stage = f.at("%memory", where.at_stage)
+        tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
 
         def unit(begin: Value, _: list[str]) -> None:
             end = f.min(f.add(begin, at_once), "%v1")
             self.pack_columns(f, columns, begin, end)
             following = f.sub(f.min(end, f.sub("%v1", 1)), "%v0")
 
-            def row(panel: Value, _: list[str], first: Value) -> None:
-                table = f.at(row_tables, f.mul(panel, where.row_table))
-                r = (
-                    r_source
-                    if c.direct_rows
-                    else f.at(f.at("%shared", where.shared_pack), f.mul(panel, where.row_panel))
+            def tile(panel: Value, number: Value, into: str) -> None:
+                local = f.sub(panel, "%r0")
+                if steps:
+                    part = f.add(f.mul(local, at_once), f.sub(number, begin))
+                    first, last = (f.div(f.mul(p, steps), parts) for p in (part, f.add(part, 1)))
+                    self.ask_columns(f, columns, following, first, last)
+                row = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
+                table = f.at(row_tables, f.mul(local, where.row_table))
+                self.tile(f, columns, (row, table), panel, number, begin, into)
+
+            def staged(first: Value, _: list[str]) -> None:
+                last = f.min(f.add(first, row_panels), "%r1")
+                f.loop(
+                    first,
+                    last,
+                    lambda panel, _: tile(panel, begin, f.at(stage, f.mul(f.sub(panel, first), tile_bytes))),
                 )
-                tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
-                into = f.at(stage, f.mul(f.sub(panel, first), tile_bytes)) if self.stage else "%out"
+                table = f.at(row_tables, f.mul(f.sub(first, "%r0"), where.row_table))
+                count = f.sub(f.min(f.mul(last, c.rows.width), c.rows.total), f.mul(first, c.rows.width))
+                self.bring(f, stage, table, f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table)), count)
 
-                def column(number: Value, _: list[str]) -> None:
-                    if steps:
-                        part = f.add(f.mul(panel, at_once), f.sub(number, begin))
-                        first_step = f.div(f.mul(part, steps), parts)
-                        last_step = f.div(f.mul(f.add(part, 1), steps), parts)
-                        self.ask_columns(f, columns, following, first_step, last_step)
-                    self.tile(f, columns, (r, table), panel, number, begin, into)
+            def row(panel: Value, _: list[str]) -> None:
+                f.loop(begin, end, lambda number, _: tile(panel, number, "%out"))
 
-                f.loop(begin, end, column)
+            if self.stage is None:
+                f.loop("%r0", "%r1", row)
+            else:
+                row_panels = self.stage.row_panels
+                f.loop("%r0", "%r1", staged, step=row_panels)
 
-            def some(first: Value, _: list[str]) -> None:
-                last = f.min(f.add(first, row_panels), c.rows.panels)
-                f.loop(first, last, lambda panel, _: row(panel, _, first))
-                if self.stage:
-                    table = f.at(row_tables, f.mul(first, where.row_table))
-                    count = f.sub(f.min(f.mul(last, c.rows.width), c.rows.total), f.mul(first, c.rows.width))
-                    self.bring(
-                        f, stage, table, f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table)), count
-                    )
-
-            f.loop(0, c.rows.panels, some, step=row_panels)
-
-        stage = f.at("%memory", where.at_stage)
         f.loop("%v0", "%v1", unit, step=at_once)
 
     def bring(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:

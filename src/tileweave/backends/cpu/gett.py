@@ -40,7 +40,7 @@ class Cut:
         direct_rows: the row operand is read where it lies.
         direct_columns: the vector operand is read where it lies.
         shared: row panels are packed once for all threads, in a phase of their own.
-        sweeps: where that packs all rows, every column panel meets all of them as soon as it is packed.
+        sweeps: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
     """
 
     outer: tuple[Dim, ...]
@@ -61,7 +61,7 @@ class Cut:
     @property
     def swept(self) -> bool:
         """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
-        return self.sweeps and self.shared and self.row_chunks == 1 and not self.direct_columns
+        return self.sweeps and self.shared and not self.direct_columns
 
     @property
     def k_blocks(self) -> int:
@@ -141,6 +141,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     lanes = _lanes(target, out, n_columns)
     column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
     most_k = woven_k or most_k
+    choices = _whole_runs(column_dims, lanes, choices)
     mr, nv = settings.tile(_tile(target, n_rows, n_columns, lanes, choices), choices, target.registers)
     mr = min(mr, n_rows)
     row_lanes = 1
@@ -286,6 +287,13 @@ def _arranged(
     return dims, any_vectors, most
 
 
+def _whole_runs(dims: tuple[Dim, ...], lanes: int, choices: tuple[int, ...]) -> tuple[int, ...]:
+    """Vectors per panel such that panels hold whole runs of a short first axis, which can then be staged."""
+    if len(dims) < 2 or dims[0].extent % lanes == 0:
+        return choices
+    return tuple(v for v in choices if v * lanes % dims[0].extent == 0) or choices
+
+
 _PAGE = 4096
 
 
@@ -369,13 +377,18 @@ def _panel_time(full: int, height: int, rest: int, vectors: int) -> float:
     return full * _tile_time(height, vectors) + (_tile_time(rest, vectors) + 0.1 if rest else 0)
 
 
-_L2_SHARE, _BLOCK_BYTES = 0.7, 2048
-"""How much of the second cache a chunk of packed columns takes; bytes of one row or column of a block of K."""
+_L1_SHARE, _L2_SHARE, _BLOCK_BYTES = 0.64, 0.6, 2048
+"""How much of the first cache a packed column panel takes, and of the second what is packed and stays there; bytes of
+one row or column of a block of K."""
 
 
 def _tile_time(rows: int, vectors: int) -> float:
-    """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4."""
-    return max(rows * vectors / 2, (rows + vectors) / 2, 4.0)
+    """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4.
+
+    Loads cost a little even where they are not the bound.
+    """
+    loads = rows + vectors
+    return max(rows * vectors / 2, loads / 2, 4.0) + 0.02 * loads
 
 
 def _blocked(
@@ -393,9 +406,7 @@ def _blocked(
     width = columns.sums.width_bytes
     total = contracted.total
     blocks = -(-total // most_k)
-    kc = -(-total // blocks)
-    if blocks > 1 and not contracted.woven:
-        kc = -(-kc // columns.lanes) * columns.lanes
+    kc = -(-total // blocks) if contracted.woven else _even(total, most_k, columns.lanes)
     same_type = columns.element == columns.sums
     small = total * columns.total * width <= 24 * 1024
     few_rows = rows.panels <= 1
@@ -418,18 +429,19 @@ def _blocked(
         and (column_panels * columns.width < 700 or rows.total > 1024)
         and rows.panels * columns.panels >= 16
     )
-    row_bytes, panel_bytes = rows.total * kc * width, columns.width * kc * width
-    sweeps = (
-        batches == blocks == 1
-        and not direct_rows
-        and columns.panels >= 8 * at_once
-        and work > 10_000_000
-        and (row_bytes <= target.l2_bytes // 2 or (panel_bytes <= target.l1_bytes // 2 and row_bytes <= 2 << 20))
-    )
+    many = columns.panels >= 4 * at_once
+    sweeps = batches == 1 and not direct_rows and not contracted.woven and work > 10_000_000 and many
+    near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
+    if sweeps and not near:
+        sweeps = at_once == 1
+        in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
+        kc = _even(total, in_l1, columns.lanes) if sweeps else kc
     if sweeps:
         shared = True
-        row_panels = rows.panels
-        column_panels = min(column_panels, _balanced(columns.panels, _SWEPT, threads))
+        row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
+        row_panels = _balanced(rows.panels, row_panels, 1)
+        row_panels = min(rows.panels, -(-row_panels // columns.lanes) * columns.lanes)  # as stages need it
+        column_panels = -(-_balanced(columns.panels, max(at_once, _SWEPT), threads) // at_once) * at_once
     elif shared:
         row_panels = min(rows.panels, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
@@ -465,6 +477,13 @@ def _blocked(
 
 _SWEPT = 64
 """Column panels of a chunk that sweeps by; their tables are made at once."""
+
+
+def _even(total: int, most: int, lanes: int) -> int:
+    """Products per block: blocks as even as whole vectors allow, of at most so many products or a few more."""
+    blocks = -(-total // most)
+    kc = -(-total // blocks)
+    return kc if blocks == 1 else -(-kc // lanes) * lanes
 
 
 def _balanced(panels: int, most: int, threads: int) -> int:

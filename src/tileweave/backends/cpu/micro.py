@@ -149,7 +149,8 @@ class _Tile:
     def ask(self) -> None:
         """The lines that will be written, while there is time."""
         f = self.f
-        groups = [self.word(group, 0, 1) for group in range(self.tile.vectors)]
+        groups: list[Value] = [self.word(group, 0, 1) for group in range(self.tile.vectors)]
+        groups.append(f.add(groups[-1], self.lanes * self.element.width_bytes - 1))  # vectors may straddle lines
         for row in range(self.tile.rows):
             line = f.at("%out", self.row_offset(row, 1))
             for group in groups:

@@ -314,6 +314,7 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
         places = [f.add(packer.lane(0), i * side.dims[0].strides[0]) for i in range(side.lanes)]
     elif side.operand_dense:
         places = [packer.word(group, 0, 0) for group in range(side.groups)]
+        places.append(f.add(places[-1], side.lanes * side.element.width_bytes - 1))  # vectors may straddle lines
 
     def product(k: Value, _: list[str]) -> None:
         packer.ask(packer.source(k), places, level=2)

@@ -56,6 +56,8 @@ def stage_of(c: Cut, target: Target) -> Stage | None:
         return None
     if rows.dims[0].strides[1] != run * width or rows.dims[0].extent % period:
         return None
+    if c.row_chunks > 1 and c.row_panels * rows.width % period:
+        return None
     steps = [dim.strides[1] for dim in (*rows.dims[1:], *columns.dims[1:])] + [dim.strides[2] for dim in c.outer]
     if any(step % target.vector_bytes for step in steps):
         return None
