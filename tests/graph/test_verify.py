@@ -19,8 +19,9 @@ VIEW = tw.transpose(X).producer
 JOIN = tw.concat([X, X], 0).producer
 
 
-def observe(node, output="out"):
-    return tw.Graph.of(tw.Tensor(node, output))
+def observe(node, output=None):
+    """The graph of one output of a node; of the first where none is named."""
+    return tw.Graph.of(tw.Tensor(node, output or next(iter(node.output_types), "out")))
 
 
 def with_output(operation, **changes):

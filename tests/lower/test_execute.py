@@ -87,7 +87,7 @@ def test_shards_of_a_linear_layer_join_to_the_whole():
     for k, cut in enumerate(((0, 5), (5, 12))):
         index = Box((0, 0, cut[0]), (10, 6, cut[1] - cut[0]))
         inputs = {"x": x[:, slice(*cut)], "w": w[slice(*cut)]}
-        parts[f"partial{k}"] = lower.execute(operation, "partial", index, inputs)["out"]
+        parts[f"partial{k}.out"] = lower.execute(operation, "partial", index, inputs)["out"]
     got = lower.execute(operation, "combine", operation.index, {**parts, "b": b})["out"]
     np.testing.assert_allclose(got, x @ w + b, rtol=1e-12)
 

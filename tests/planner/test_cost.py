@@ -50,8 +50,7 @@ def counted(operation, name, cuts, places, machine_count):
         for piece in g.resolve(tensor, input_region(operation, name, cuts.block(shard))):
             if piece.origin is None or not isinstance(piece.origin.producer, g.Operation):
                 continue
-            producer = piece.origin.producer
-            blocks = places[producer]
+            blocks = places[piece.origin]
             owner = placement(blocks.count, machine_count)
             points = {piece.map(p) for p in piece.box}
             for k in range(blocks.count):
@@ -67,7 +66,7 @@ def counted(operation, name, cuts, places, machine_count):
                 block = blocks.cuts.at(where)
                 inside = {p for p in points if block.contains(p)}
                 if inside and owner(k)["machine"] != machine:
-                    pairs[id(piece), producer, k] = len(inside)
+                    pairs[id(piece), piece.origin, k] = len(inside)
         arrived[machine][0] += sum(pairs.values()) * tensor.dtype.itemsize
         arrived[machine][1] += len(pairs)
     return [tuple(pair) for pair in arrived]
@@ -102,7 +101,7 @@ def test_traffic_equals_counting(case):
                 for name, _ in operation.inputs:
                     traffic = Traffic.of(operation, name, cuts)
                     assert traffic is not None
-                    places = {who: estimator._place(who, grids[who]) for who in traffic.origins}
+                    places = {made: estimator._place(made, grids[made.producer]) for made in traffic.origins}
                     got = traffic.moved(places, machine_count)
                     assert list(got) == counted(operation, name, cuts, places, machine_count)
 
@@ -113,9 +112,9 @@ def test_a_million_shards_are_costed_from_their_cuts():
     cuts = g.partition(operation, (100, 100, 100))
     assert cuts.count == 10**6
     traffic = Traffic.of(operation, "x0", cuts)
-    producer = traffic.origins[0]
-    blocks = output_partition(producer, "out", g.partition(producer, (100, 1)))
-    arrived = traffic.moved({producer: Blocks(blocks, (0, 1), blocks.grid)}, 1)
+    (made,) = traffic.origins
+    blocks = output_partition(made.producer, "out", g.partition(made.producer, (100, 1)))
+    arrived = traffic.moved({made: Blocks(blocks, (0, 1), blocks.grid)}, 1)
     assert arrived == ((0, 0),)
     assert sum(t.count([(0, n) for n in cuts.grid], None, None) for t in traffic.terms) == 20000 * 20000 * 100
 

@@ -12,7 +12,7 @@ from tileweave.planner import machines
 from tileweave.runtime import units as units_module
 from tileweave.runtime.local import store
 from tileweave.runtime.prepare import prepare
-from tileweave.runtime.ray import _compute, _kernels
+from tileweave.runtime.ray import _compute, _kernels, given_part
 from tileweave.runtime.run import _open_destinations, _opened_sources
 from tileweave.runtime.units import Unit, units
 
@@ -42,7 +42,7 @@ def run_units(plan: Any, made: tuple[Unit, ...]) -> list[Any]:
                 for k, kernel in enumerate(_kernels(unit)):
                     blocks[k], _ = _compute(kernel, blocks, 1)
                     results += [blocks[k]] if kernel.keep else []
-                    results += [blocks[k][index].copy() for index in kernel.given]
+                    results += [given_part(blocks[k], name, index) for name, index in kernel.given]
                     for dropped in kernel.drops:
                         blocks[dropped] = None
                 gave.update(zip(unit.results, results, strict=True))
@@ -97,7 +97,7 @@ def test_only_the_part_that_is_read_crosses_machines() -> None:
     halo = x[1:-1] + x[2:] + x[:-2]
     plan = rows_plan(halo, machines(4, memory="1GiB"), 4)
     made = units(prepare(plan), [ROOM] * 4)
-    crossing = [region.size for unit in made for regions in unit.given for region in regions]
+    crossing = [region.size for unit in made for regions in unit.given for _, region in regions]
     assert crossing
     assert sum(crossing) < 40
     np.testing.assert_array_equal(run_units(plan, made)[0], g.evaluate([halo])[0])

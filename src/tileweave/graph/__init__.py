@@ -95,6 +95,7 @@ from tileweave.graph.select import (
 )
 from tileweave.graph.shard import Partition, expand, partition
 from tileweave.graph.sharding import check_sharding, is_sharding
+from tileweave.graph.states import max_and_sum, moments
 from tileweave.graph.text import Explanation, explain
 from tileweave.graph.verify import problems, verify
 from tileweave.graph.windows import average_pool, conv, max_pool, stencil
@@ -169,11 +170,13 @@ __all__ = [
     "logsumexp",
     "matmul",
     "max",
+    "max_and_sum",
     "max_pool",
     "maximum",
     "mean",
     "min",
     "minimum",
+    "moments",
     "multiply",
     "negative",
     "normal",

@@ -18,6 +18,7 @@ from typing import Any, cast
 from tileweave.graph.nodes import Graph, Node, Operation, Selector, SequencePoint, Signature, Sink, Tensor, TensorType
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import concat, full, resolve, view_of
+from tileweave.graph.states import stacked
 from tileweave.space import AffineMap, Box
 
 __all__ = ["coalesce"]
@@ -204,10 +205,12 @@ def _common_map(box: Box, parts: Sequence[tuple[Box, AffineMap]]) -> AffineMap |
         return next(map(point) for own, map in parts if own.contains(point))
 
     base = value(box.start)
+    first = next(map for own, map in parts if own.contains(box.start))
     columns = []
     for k, n in enumerate(box.shape):
-        step = tuple(a + (j == k and n > 1) for j, a in enumerate(box.start))
-        columns.append(tuple(a - b for a, b in zip(value(step), base, strict=True)))
+        step = tuple(a + (j == k) for j, a in enumerate(box.start))
+        reached = value(step) if n > 1 else first(step)
+        columns.append(tuple(a - b for a, b in zip(reached, base, strict=True)))
     matrix = tuple(tuple(column[r] for column in columns) for r in range(len(base)))
     straight = AffineMap(matrix, (0,) * len(base), box.rank)
     common = AffineMap(matrix, tuple(a - b for a, b in zip(base, straight(box.start), strict=True)), box.rank)
@@ -260,28 +263,21 @@ def _own(operation: Operation) -> _Block | None:
 
 def _combined(operation: Operation) -> _Block | None:
     """Stacked partial results, reduced along the stack by the monoid of their signature."""
-    if operation.operator not in ("sum", "product", "max", "min") or operation.parameter("axes") != (0,):
-        return None
-    stack = operation.input("x")
-    if stack.type.box.empty or not isinstance(stack.producer, Selector):
+    found = stacked(operation)
+    if found is None:
         return None
     parts: list[_Block] = []
-    for piece in sorted(resolve(stack, stack.type.box), key=lambda p: p.box.start):
-        origin = piece.origin
-        below = origin.producer if origin is not None else None
-        own = (_combined(below) or _own(below)) if isinstance(below, Operation) else None
-        layer = piece.box.start[:1] == (len(parts),) and piece.box.shape == (1, *stack.shape[1:])
-        if origin is None or own is None or not layer or origin.shape != stack.shape[1:]:
+    for below in found[1]:
+        part = _combined(below) or _own(below)
+        if part is None:
             return None
-        if any(piece.map(p) != p[1:] for p in _corners(piece.box)):
-            return None
-        parts.append(own)
+        parts.append(part)
     first = parts[0]
     finish = operator_of(first.like).finish
     named = any(name in finish for name in first.inputs)
-    if named or any(part.kind != first.kind for part in parts) or len(first.like.outputs) != 1:
+    if named or any(part.kind != first.kind for part in parts):
         return None
-    if set(first.signature.monoids.values()) != {operation.operator}:
+    if set(first.signature.monoids.values()) != {found[0]}:
         return None
     index = _union([part.index for part in parts])
     kept = [k for k in range(index.rank) if k not in first.signature.monoids]

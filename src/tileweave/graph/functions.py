@@ -1,6 +1,6 @@
 """Functions composed of operators: statistics, norms, gelu, attention. Every part may be cut along every dimension.
 
-Only argmax, argmin and erf are operators of their own here.
+Only erf is an operator of its own here; argmax and argmin are reductions to a state (`tileweave.graph.states`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph import operators as op
 from tileweave.graph.generate import arange
-from tileweave.graph.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.nodes import Operation, Tensor
 from tileweave.graph.operators import Array, Arrays, Operator, as_tensor, elementwise, register
 from tileweave.graph.select import permute, unsqueeze
-from tileweave.space import Box, Projection
+from tileweave.graph.states import state_of
 
 __all__ = [
     "argmax",
@@ -52,33 +52,8 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Tensor:
     dim = int(axis) % rank
     if x.shape[dim] == 0:
         raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dim})
-    kept = [k for k in range(rank) if k != dim]
-    reads = Projection.select(
-        [None if k == dim else kept.index(k) for k in range(rank)],
-        rank - 1,
-        [n if k == dim else 1 for k, n in enumerate(x.shape)],
-    )
-    signature = Signature(
-        tuple(f"d{k}" for k in kept),
-        (("x", reads),),
-        (("out", Projection.select(range(rank - 1), rank - 1)),),
-        costs=(("flops", float(x.shape[dim])),),
-    )
-    shape = tuple(x.shape[k] for k in kept)
-    out = (("out", TensorType(shape, np.dtype(np.int64))),)
-    result = Tensor(Operation(name, Box.of(shape), (("x", x),), out, (("axis", dim),), signature))
+    result = Tensor(state_of(name, x, dim), "index")
     return unsqueeze(result, dim) if keepdims else result
-
-
-def _arg_block(function: Any) -> Any:
-    def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-        return {"out": np.asarray(function(inputs["x"], axis=operation.parameter("axis")), np.int64)}
-
-    return block
-
-
-register(Operator("argmax", _arg_block(np.argmax)))
-register(Operator("argmin", _arg_block(np.argmin)))
 
 
 def argmax(x: Any, axis: int | None = None, *, keepdims: bool = False) -> Tensor:

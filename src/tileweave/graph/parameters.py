@@ -16,8 +16,10 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tileweave.graph.dtypes import is_floating
+from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.nodes import Operation, Selector
 from tileweave.graph.operators import BINARY, UNARY
+from tileweave.graph.states import STATES, is_monoid
 
 __all__ = ["ARITY", "OPERATORS", "SELECTORS", "Declared", "is_integer", "supported", "wrong_inputs", "wrong_parameters"]
 
@@ -230,6 +232,10 @@ def _program(node: Operation, value: object) -> str:
     return "" if not _dtype(node, value[-1][2]) else legal
 
 
+def _monoid(node: Operation, value: object) -> str:
+    return "" if type(value) is str and is_monoid(value) else f"a monoid: {', '.join([*MONOIDS, *STATES])}"
+
+
 def _index_shape(node: Operation, value: Any) -> str:
     index = node.index
     good = _are_integers(value, 0) and len(value) == index.rank
@@ -307,7 +313,8 @@ OPERATORS: dict[str, Declared] = {
     **dict.fromkeys(("linear", "linear_relu"), Declared(("x", "w", "b"), _EQUATION)),
     "conv": Declared(("x", "w"), _CONV, fits=_conv_fits),
     "max_pool": Declared(("x",), dict.fromkeys(("window", "stride", "dilation"), _sizes), fits=_window_fits),
-    **dict.fromkeys(("argmax", "argmin"), Declared(("x",), {"axis": _axis})),
+    **dict.fromkeys(("argmax", "argmin", "max_and_sum", "moments"), Declared(("x",), {"axis": _axis})),
+    "combine": Declared(None, {"monoid": _monoid}),
     "erf": Declared(("x",)),
     "arange": Declared((), {"start": _number, "step": _number}, fits=_arange_fits),
     **dict.fromkeys(("uniform", "normal"), Declared((), _SEED, fits=_floats_fit)),

@@ -13,10 +13,10 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from math import prod
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from tileweave.errors import GraphError
 from tileweave.graph import operators as op
@@ -32,6 +32,7 @@ from tileweave.graph.nodes import (
     topological,
 )
 from tileweave.graph.select import concat, slice_, unsqueeze
+from tileweave.graph.states import STATES, combined
 from tileweave.space import Box, even_cuts
 from tileweave.space.box import trusted_box
 
@@ -212,8 +213,8 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
     signature = operation.signature
     if signature is None:
         raise GraphError(f"shard({operation.operator})", "the operation has no signature, so it cannot be cut")
-    partial = any(index.shape[k] != operation.index.shape[k] for k in signature.monoids)
-    late = op.operator_of(operation).finish if partial else ()
+    whole = all(index.shape[k] == operation.index.shape[k] for k in signature.monoids)
+    late = () if whole else op.operator_of(operation).finish
     inputs = tuple(
         (name, slice_(tensor, input_region(operation, name, index)))
         for name, tensor in operation.inputs
@@ -315,23 +316,34 @@ def _output_block(operation: Operation, output: str, cuts: Partition, index: Box
     monoids = cast("Signature", operation.signature).monoids
     if index.empty or all(cuts.grid[k] == 1 for k in monoids):
         return Tensor(shard_operation(operation, index), output)
-    parts = [Tensor(shard_operation(operation, index.intersect(box)), output) for _, box in cuts.overlapping(index)]
+    shards = [shard_operation(operation, index.intersect(box)) for _, box in cuts.overlapping(index)]
     monoid = monoids[min(monoids)]
     # all at once, or dimension by dimension, so that what is combined is always a box of the index
     counts = [sum(a < b for a, b in pairwise(cuts.cuts[k])) for k in sorted(monoids)]
-    for count in [len(parts)] if arity is None else reversed(counts):
-        rows = [parts[k : k + count] for k in range(0, len(parts), count)]
-        parts = [_tree(monoid, row, arity or count) for row in rows]
-    total = parts[0]
+    counts = [len(shards)] if arity is None else list(reversed(counts))
+    if monoid in STATES:
+        return Tensor(_tree(partial(combined, monoid), shards, counts, arity), output)
+    total = _tree(partial(_combined, monoid), [Tensor(shard, output) for shard in shards], counts, arity)
     finish = op.operator_of(operation).finish
     late = [slice_(x, input_region(operation, name, index)) for name, x in operation.inputs if name in finish]
     return FINISH.get(operation.operator, _add_all)(total, *late) if late else total
 
 
-def _tree(monoid: str, parts: Sequence[Tensor], arity: int) -> Tensor:
+Part = TypeVar("Part", Tensor, Operation)
+
+
+def _tree(join: Callable[[Sequence[Part]], Part], parts: list[Part], counts: Sequence[int], arity: int | None) -> Part:
+    """Rows of `counts` parts after each other are joined, `arity` at a time."""
+    for count in counts:
+        rows = [parts[k : k + count] for k in range(0, len(parts), count)]
+        parts = [_row(join, row, arity or count) for row in rows]
+    return parts[0]
+
+
+def _row(join: Callable[[Sequence[Part]], Part], parts: list[Part], arity: int) -> Part:
     while len(parts) > 1:
         groups = [parts[k : k + arity] for k in range(0, len(parts), arity)]
-        parts = [_combined(monoid, group) if len(group) > 1 else group[0] for group in groups]
+        parts = [join(group) if len(group) > 1 else group[0] for group in groups]
     return parts[0]
 
 

@@ -18,6 +18,7 @@ from tileweave.graph.nodes import FileTarget, Graph, Operation, Sink, Tensor
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import Piece, resolve
 from tileweave.graph.shard import input_region
+from tileweave.graph.states import stacked
 from tileweave.space import AffineMap, Box
 
 __all__ = ["check_sharding", "is_sharding"]
@@ -195,40 +196,24 @@ def _lifted(piece: Piece, blocks: dict[Operation, _Block]) -> tuple[Tensor | Non
 # partial results
 
 
-_COMBINES = {"sum": "sum", "product": "product", "max": "max", "min": "min"}
-
-
 def _combination(operation: Operation, blocks: dict[Operation, _Block]) -> _Block | None:
     """A reduction over the first dimension of stacked partial results that lie side by side in the whole reduction."""
-    if operation.operator not in _COMBINES or dict(operation.parameters).get("axes") != (0,):
+    found = stacked(operation)
+    if found is None:
         return None
-    stack = operation.input("x")
-    pieces = resolve(stack, stack.type.box)
-    parts: list[_Block] = []
-    for piece in sorted(pieces, key=lambda p: p.box.start):
-        source = piece.origin.producer if piece.origin is not None else None
-        block = blocks.get(source) if isinstance(source, Operation) else None
-        layer = piece.box.start[0] == len(parts) and piece.box.shape == (1, *stack.shape[1:])
-        if (
-            block is None
-            or block.stage != "partial"
-            or not layer
-            or cast("Tensor", piece.origin).shape != stack.shape[1:]
-        ):
-            return None
-        flat = AffineMap.select(range(1, len(stack.shape)), len(stack.shape))
-        if not _agree(piece.map, flat, piece.box):
-            return None
-        parts.append(block)
-    return _merged(operation, parts)
+    monoid, operations = found
+    parts = [blocks.get(below) for below in operations]
+    if any(part is None or part.stage != "partial" for part in parts):
+        return None
+    return _merged(monoid, cast("list[_Block]", parts))
 
 
-def _merged(operation: Operation, parts: Sequence[_Block]) -> _Block | None:
-    whole = parts[0].of if parts else None
-    if whole is None or whole.signature is None or any(part.of is not whole for part in parts):
+def _merged(monoid: str, parts: Sequence[_Block]) -> _Block | None:
+    whole = parts[0].of
+    if whole.signature is None or any(part.of is not whole for part in parts):
         return None
     monoids = whole.signature.monoids
-    if any(_COMBINES.get(monoid) != operation.operator for monoid in monoids.values()):
+    if set(monoids.values()) != {monoid}:
         return None
     index = parts[0].index
     for part in parts[1:]:

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.nodes import Hole, Operation, Signature, Source, Tensor, TensorType
 from tileweave.graph.operators import OPERATORS
+from tileweave.graph.states import combine_states
 from tileweave.space import Box
 
 __all__ = ["cut_wrong", "made_wrong"]
@@ -71,6 +71,7 @@ def _values(operation: Operation) -> dict[str, Array] | None:
 
 
 @lru_cache(maxsize=4096)
+@np.errstate(all="ignore")
 def _made_wrong(operation: Operation) -> tuple[str, ...]:
     inputs = _values(operation)
     if inputs is None:
@@ -90,6 +91,7 @@ def _made_wrong(operation: Operation) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
+@np.errstate(all="ignore")
 def _cut_wrong(operation: Operation) -> tuple[str, ...]:
     inputs = _values(operation)
     if inputs is None:
@@ -124,9 +126,8 @@ def _put_together(operation: Operation, inputs: Mapping[str, Array], dim: int) -
         }
         made.append(operator.block(replace(operation, index=half, outputs=_types(operation, half)), blocks))
     if reduced:
-        combine = MONOIDS[signature.monoids[dim]].combine
         late = {name: inputs[name] for name in operator.finish if name in inputs}
-        out = {name: combine(made[0][name], made[1][name]) for name, _ in operation.outputs}
+        out = combine_states(signature.monoids[dim], made)
         if operator.finished is None or not late:
             return out
         return {name: operator.finished(operation, array, late) for name, array in out.items()}

@@ -13,7 +13,6 @@ from typing import Any
 
 from tileweave.errors import VerifyError
 from tileweave.graph import parameters
-from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.nodes import (
     FileTarget,
     Graph,
@@ -29,6 +28,7 @@ from tileweave.graph.nodes import (
 from tileweave.graph.operators import OPERATORS
 from tileweave.graph.parameters import is_integer
 from tileweave.graph.select import SEGMENTS, SELECTORS
+from tileweave.graph.states import STATES, is_monoid
 from tileweave.graph.trial import cut_wrong, made_wrong
 from tileweave.space import AffineMap, Box
 
@@ -67,10 +67,13 @@ def _signature_agrees(node: Operation) -> Iterator[str]:
     ):
         if own != theirs:
             yield f"{what} {own} are not the signature's {theirs}"
-    ranks = {name: len(t.shape) for name, t in node.inputs} | {name: len(t.shape) for name, t in node.outputs}
-    for name, projection in (*signature.inputs, *signature.outputs):
-        if projection.map.inputs != node.index.rank or len(projection.shape) != ranks.get(name, len(projection.shape)):
-            yield f"the projection of {name} maps rank {projection.map.inputs} to {len(projection.shape)}"
+    read = {name: len(t.shape) for name, t in node.inputs}
+    made = {name: len(t.shape) for name, t in node.outputs}
+    for ranks, projections in ((read, signature.inputs), (made, signature.outputs)):
+        for name, projection in projections:
+            rank = len(projection.shape)
+            if projection.map.inputs != node.index.rank or rank != ranks.get(name, rank):
+                yield f"the projection of {name} maps rank {projection.map.inputs} to {rank}"
 
 
 def _regions_fit(node: Operation) -> Iterator[str]:
@@ -216,10 +219,12 @@ def _reductions_declared(node: Operation) -> Iterator[str]:
     if node.signature is None:
         return
     for dim, monoid in node.signature.reductions:
-        if monoid not in MONOIDS:
+        if not is_monoid(monoid):
             yield f"reduction over dimension {dim} names {monoid!r}, which is not a declared monoid"
         if not 0 <= dim < node.index.rank:
             yield f"reduction dimension {dim} does not exist"
+        if monoid in STATES and {name for name, _ in node.outputs} != set(STATES[monoid].outputs):
+            yield f"the outputs {[name for name, _ in node.outputs]} are not the state of {monoid}"
     names = sorted({monoid for _, monoid in node.signature.reductions})
     if len(names) > 1:
         yield f"reductions combine by {' and by '.join(names)}; partial results have one monoid"

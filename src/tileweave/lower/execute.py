@@ -7,7 +7,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import numpy as np
 from tileweave.backends.cpu import Kernel, compile
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
-from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.operators import Operator, operator_of
+from tileweave.graph.states import combine_states
 from tileweave.layout import Layout, strided
 from tileweave.space import Box
 from tileweave.teir import Operand, Program, dtype_name, emit_contraction, emit_copy, emit_relu
@@ -32,7 +31,7 @@ COPY_ELEMENTS = 1 << 18
 
 def describe(operation: Operation, stage: str) -> str:
     """What computes a shard of an operation: ``teir: ...`` for compiled programs, ``numpy: ...`` for definitions."""
-    out = operation.output_types["out"]
+    out = operation.outputs[0][1]
     if stage == "combine":
         monoid = _monoid(operation)
         return f"numpy: combine by {monoid}"
@@ -57,7 +56,8 @@ def execute(
         stage: ``block``, ``partial`` (part of a reduction dimension), or ``combine``.
         index: the block of the index; for ``combine`` the index points of the output block.
         inputs: the blocks by input name, any strides, never written. For ``combine`` the partial
-            results are ``partial0, partial1, ..`` beside the inputs that the operator applies last.
+            results are ``partial0.out, partial1.out, ..`` (a name per output) beside the inputs that the operator
+            applies last.
         threads: that the kernel may use; None: all processors.
 
     Returns:
@@ -65,9 +65,9 @@ def execute(
     """
     operator = operator_of(operation)
     if stage == "combine":
-        return {"out": _combined(operation, operator, inputs)}
+        return _combined(operation, operator, inputs)
     shard = _on_block(operation, index, stage == "partial")
-    kind = shard.output_types["out"]
+    kind = shard.outputs[0][1]
     if describe(operation, stage).startswith("teir"):
         if kind.box.empty or any(array.size == 0 for array in inputs.values()):
             return {"out": _without_points(kind, inputs)}
@@ -103,13 +103,16 @@ def _monoid(operation: Operation) -> str:
     return next(iter(signature.monoids.values())) if signature and signature.monoids else "sum"
 
 
-def _combined(operation: Operation, operator: Operator, inputs: Mapping[str, Array]) -> Array:
-    parts = [inputs[f"partial{k}"] for k in range(sum(name.startswith("partial") for name in inputs))]
+def _combined(operation: Operation, operator: Operator, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    names = [name for name, _ in operation.outputs]
+    count = sum(name.startswith("partial") for name in inputs) // len(names)
+    parts = [{name: inputs[f"partial{k}.{name}"] for name in names} for k in range(count)]
+    total = combine_states(_monoid(operation), parts)
+    if operator.finished is None:
+        return {name: array.copy() if array is parts[0][name] else array for name, array in total.items()}
+    late = {name: inputs[name] for name in operator.finish}
     with np.errstate(all="ignore"):
-        total = np.asarray(reduce(MONOIDS[_monoid(operation)].combine, parts))
-        if operator.finished is None:
-            return total.copy() if total is parts[0] else total
-        return np.asarray(operator.finished(operation, total, {name: inputs[name] for name in operator.finish}))
+        return {name: np.asarray(operator.finished(operation, array, late)) for name, array in total.items()}
 
 
 def _without_points(kind: TensorType, inputs: Mapping[str, Array]) -> Array:

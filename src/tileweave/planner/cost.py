@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
-from tileweave.graph import Operation, Partition, resolve
+from tileweave.graph import Operation, Partition, Tensor, resolve
 from tileweave.space import AffineMap, Box
 
 __all__ = ["Blocks", "Traffic", "grid_boxes", "machine_runs"]
@@ -203,7 +203,7 @@ class Traffic:
 
     grid: tuple[int, ...]
     terms: tuple[_Term, ...]
-    origins: tuple[Operation, ...]
+    origins: tuple[Tensor, ...]
 
     @classmethod
     def of(cls, operation: Operation, name: str, cuts: Partition) -> Traffic | None:
@@ -213,12 +213,12 @@ class Traffic:
         if intervals is None:
             return None
         terms: list[_Term] = []
-        origins: dict[Operation, int] = {}
+        origins: dict[Tensor, int] = {}
         for piece in resolve(tensor, tensor.type.box):
             if piece.origin is None:
                 continue
-            producer = piece.origin.producer
-            number = origins.setdefault(producer, len(origins)) if isinstance(producer, Operation) else -1
+            made = isinstance(piece.origin.producer, Operation)
+            number = origins.setdefault(piece.origin, len(origins)) if made else -1
             dims, fixed = _dims(intervals, piece.box, piece.map)
             terms.append(_Term(number, dims, fixed, tensor.dtype.itemsize))
         return cls(cuts.grid, tuple(terms), tuple(origins))
@@ -228,7 +228,7 @@ class Traffic:
         whole = [(0, n) for n in self.grid]
         return sum(term.count(whole, None, None) * term.itemsize for term in self.terms if term.origin < 0)
 
-    def moved(self, places: Mapping[Operation, Blocks], machines: int) -> tuple[tuple[int, int], ...]:
+    def moved(self, places: Mapping[Tensor, Blocks], machines: int) -> tuple[tuple[int, int], ...]:
         """(bytes, messages) that arrive at each machine from others."""
         return _moved(self.grid, self.terms, tuple(places[who] for who in self.origins), machines)
 

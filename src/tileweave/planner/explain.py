@@ -80,7 +80,7 @@ def explain(plan: Plan) -> str:
         table.add_row(
             str(number),
             Text(step_label(step)),
-            Text(str(step.tensor.type)),
+            Text(", ".join(str(tensor.type) for tensor in step.tensors)),
             cuts_text(step),
             str(step.cuts.count),
             count_text(costs.flops) if costs.flops else "",
@@ -132,6 +132,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "stage": step.stage,
                 "shape": list(step.tensor.shape),
                 "dtype": step.tensor.dtype.name,
+                "outputs": list(step.outputs) if not isinstance(step.node, Sink) else [],
                 "index": list(step.cuts.box.shape),
                 "cuts": [list(cuts) for cuts in step.cuts.cuts],
                 "shards": step.cuts.count,

@@ -22,7 +22,7 @@ def to_svg(plan: Plan) -> str:
         key = f"step {number}"
         moved = step.costs.bytes_moved
         shards = "1 shard" if step.cuts.count == 1 else f"{step.cuts.count} shards: {cuts_text(step)}"
-        lines = [step_label(step), str(step.tensor.type), shards]
+        lines = [step_label(step), ", ".join(str(tensor.type) for tensor in step.tensors), shards]
         if moved:
             lines.append(f"moves {size_text(moved)}")
         store = isinstance(step.node, Sink)

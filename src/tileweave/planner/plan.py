@@ -53,6 +53,7 @@ class Step:
         stage: ``block`` computes outputs; ``partial`` computes partial results of a cut reduction, which
             ``combine`` puts together; ``store`` writes a sink.
         cuts: of the index for ``block`` and ``partial``; of the output tensor for ``combine`` and ``store``.
+        outputs: names of the outputs that its tasks keep: those that are read, and all of a partial result.
         kernel: what computes one shard, for people.
         costs: estimates.
     """
@@ -62,6 +63,7 @@ class Step:
     cuts: Partition
     kernel: str = ""
     costs: Costs = field(default=Costs())
+    outputs: tuple[str, ...] = ("out",)
 
     @property
     def name(self) -> str:
@@ -70,8 +72,15 @@ class Step:
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor that the step makes or stores."""
-        return Tensor(self.node) if isinstance(self.node, Operation) else self.node.tensor
+        """The tensor that the step makes or stores; the first where it makes several."""
+        return self.tensors[0]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that the step makes, or the one that it stores."""
+        if isinstance(self.node, Operation):
+            return tuple(Tensor(self.node, name) for name in self.outputs)
+        return (self.node.tensor,)
 
 
 def placement(count: int, machines: int) -> Layout:

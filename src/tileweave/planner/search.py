@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import cast
 
 from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Source, Tensor, resolve, verify
@@ -81,9 +82,13 @@ def candidates(operation: Operation, count: int) -> list[Grid]:
 
 
 def _uncut(operation: Operation) -> set[int]:
-    """Dimensions that are never cut: reductions whose partial results would be rounded to a narrow type."""
+    """Dimensions that are never cut: reductions whose partial results are rounded to a narrow type, or not alike."""
+    signature = operation.signature
+    if signature is None:
+        return set()
     narrow = any(kind.dtype.kind not in "biu" and kind.dtype.itemsize < 4 for _, kind in operation.outputs)
-    return set(operation.signature.monoids) if narrow and operation.signature is not None else set()
+    unlike = len({projection for _, projection in signature.outputs}) > 1
+    return set(signature.monoids) if narrow or unlike else set()
 
 
 @lru_cache(maxsize=1024)
@@ -107,15 +112,20 @@ def steps_of(
     """The steps of a choice: operations with their cuts, combinations of cut reductions, stores."""
     out: list[Step] = []
     made: dict[Operation, Step] = {}
-    for node in graph.nodes():
+    nodes = graph.nodes()
+    read = {node for node in nodes if isinstance(node, Tensor)}
+    for node in nodes:
         if isinstance(node, Operation):
             cuts = _cut(node, grids[node], waves)
+            names = tuple(name for name, _ in node.outputs)
+            kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]
             partial = node.signature is not None and any(cuts.grid[k] > 1 for k in node.signature.monoids)
             if partial:
-                out.append(Step(node, "partial", cuts, describe(node, "partial")))
-                made[node] = Step(node, "combine", _combine_cuts(node, cuts, machines), describe(node, "combine"))
+                out.append(Step(node, "partial", cuts, describe(node, "partial"), outputs=names))
+                joined = _combine_cuts(node, cuts, machines)
+                made[node] = Step(node, "combine", joined, describe(node, "combine"), outputs=kept)
             else:
-                made[node] = Step(node, "block", cuts, describe(node, "block"))
+                made[node] = Step(node, "block", cuts, describe(node, "block"), outputs=kept)
             out.append(made[node])
         elif isinstance(node, Sink):
             out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines * waves.count), "write"))
@@ -158,14 +168,15 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
 
 def _combine_cuts(operation: Operation, cuts: Partition, machines: int) -> Partition:
     """The output blocks of the index cuts, cut further along the largest dimension so that every machine combines."""
-    blocks = output_partition(operation, "out", cuts)
-    shape = operation.output_types["out"].shape
+    (name, kind), *_ = operation.outputs  # all outputs of a cut reduction have one shape
+    blocks = output_partition(operation, name, cuts)
+    shape = kind.shape
     parts = machines // blocks.count if blocks.count and machines % blocks.count == 0 else 1
     if parts == 1 or not shape:
         return blocks
     dim = max(range(len(shape)), key=lambda k: shape[k] // max(1, blocks.grid[k]))
     wanted = blocks.grid[dim] * parts
-    small = prod(shape) * operation.output_types["out"].dtype.itemsize < 1 << 16
+    small = prod(shape) * kind.dtype.itemsize < 1 << 16
     if small or blocks.grid[dim] > 1 or wanted > shape[dim]:
         return blocks
     return Partition(tuple(even_cuts(shape[dim], wanted) if k == dim else c for k, c in enumerate(blocks.cuts)))
@@ -177,7 +188,7 @@ def _store_cuts(sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...
     producer = tensor.producer
     if isinstance(producer, Operation):
         step = made[producer]
-        cuts = output_partition(producer, "out", step.cuts) if step.stage == "block" else step.cuts
+        cuts = output_partition(producer, tensor.output, step.cuts) if step.stage == "block" else step.cuts
     else:
         shape = tensor.shape
         parts = min(parts, shape[0]) if shape and tensor.type.box.size else 1
@@ -226,12 +237,12 @@ class _Estimator:
         self.machines = machines
         self.traffic: dict[tuple[Operation, str, Grid], Traffic | None] = {}
         self.known: dict[object, tuple[float, int, int]] = {}
-        self.places: dict[tuple[Operation, Grid], Blocks] = {}
+        self.places: dict[tuple[Tensor, Grid], Blocks] = {}
 
     def cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
         """(seconds, bytes moved, tasks)."""
         origins = [p for name, _ in operation.inputs for p in self._origins(operation, name, grid)]
-        key = (operation, grid, tuple((id(p), chosen[p]) for p in origins))
+        key = (operation, grid, tuple((id(p), chosen[_maker(p)]) for p in origins))
         if key not in self.known:
             self.known[key] = self._cost(operation, grid, chosen)
         return self.known[key]
@@ -242,14 +253,14 @@ class _Estimator:
             self.traffic[key] = Traffic.of(operation, name, _cut(operation, grid))
         return self.traffic[key]
 
-    def _origins(self, operation: Operation, name: str, grid: Grid) -> list[Operation]:
+    def _origins(self, operation: Operation, name: str, grid: Grid) -> list[Tensor]:
         traffic = self._traffic(operation, name, grid)
         if traffic is not None:
             return list(traffic.origins)
         tensor = operation.input(name)
         pieces = resolve(tensor, tensor.type.box)
-        producers = [p.origin.producer for p in pieces if p.origin is not None]
-        return list(dict.fromkeys(p for p in producers if isinstance(p, Operation)))
+        origins = [p.origin for p in pieces if p.origin is not None]
+        return list(dict.fromkeys(t for t in origins if isinstance(t.producer, Operation)))
 
     def _cost(self, operation: Operation, grid: Grid, chosen: Mapping[Operation, Grid]) -> tuple[float, int, int]:
         cuts = _cut(operation, grid)
@@ -270,7 +281,8 @@ class _Estimator:
             if traffic is None:
                 here: Sequence[tuple[int, int]] = self._counted(operation, name, cuts, chosen)
             else:
-                here = traffic.moved({who: self._place(who, chosen[who]) for who in traffic.origins}, len(machines))
+                places = {made: self._place(made, chosen[_maker(made)]) for made in traffic.origins}
+                here = traffic.moved(places, len(machines))
                 fetched += traffic.bytes_read() / count
             arrived = [(a + c, b + d) for (a, b), (c, d) in zip(arrived, here, strict=True)]
         flops = signature.cost("flops", block) if signature else 0.0
@@ -289,21 +301,22 @@ class _Estimator:
             seconds += machines.link_seconds * prod(cuts.grid[k] for k in reduced)
         return seconds, moved, count + partial
 
-    def _place(self, who: Operation, grid: Grid) -> Blocks:
+    def _place(self, result: Tensor, grid: Grid) -> Blocks:
         """Where an operation's result lies under a grid."""
-        if (who, grid) not in self.places:
+        if (result, grid) not in self.places:
+            who = _maker(result)
             cuts = _cut(who, grid)
             signature = who.signature
-            rank = len(who.output_types["out"].shape)
+            blocks = output_partition(who, result.output, cuts)
             if signature is None or any(cuts.grid[k] > 1 for k in signature.monoids):
-                made = _combine_cuts(who, cuts, len(self.machines)) if signature else output_partition(who, "out", cuts)
-                self.places[who, grid] = Blocks(made, tuple(range(rank)), made.grid)
+                made = _combine_cuts(who, cuts, len(self.machines)) if signature else blocks
+                self.places[result, grid] = Blocks(made, tuple(range(len(result.shape))), made.grid)
             else:
-                matrix = signature.output("out").map.matrix
+                matrix = signature.output(result.output).map.matrix
                 rows = {k: r for r, row in enumerate(matrix) for k, c in enumerate(row) if c}
                 order = tuple(rows.get(k) for k in range(who.index.rank))
-                self.places[who, grid] = Blocks(output_partition(who, "out", cuts), order, cuts.grid)
-        return self.places[who, grid]
+                self.places[result, grid] = Blocks(blocks, order, cuts.grid)
+        return self.places[result, grid]
 
     def _counted(
         self, operation: Operation, name: str, cuts: Partition, chosen: Mapping[Operation, Grid]
@@ -315,10 +328,10 @@ class _Estimator:
         for shard in range(cuts.count):
             machine = mine(shard)["machine"]
             for piece in resolve(tensor, input_region(operation, name, cuts.block(shard))):
-                producer = piece.origin.producer if piece.origin is not None else None
-                if not isinstance(producer, Operation):
+                made = piece.origin
+                if made is None or not isinstance(made.producer, Operation):
                     continue
-                blocks = self._place(producer, chosen[producer])
+                blocks = self._place(made, chosen[made.producer])
                 owner = placement(blocks.count, len(self.machines))
                 for k, common in blocks.cuts.overlapping(piece.region):
                     if owner(k)["machine"] != machine:
@@ -327,10 +340,14 @@ class _Estimator:
         return arrived
 
     def _combine_bytes(self, operation: Operation, cuts: Partition) -> int:
-        kind = operation.output_types["out"]
         reduced = operation.signature.monoids if operation.signature else {}
         parts = prod(cuts.grid[k] for k in reduced)
-        return kind.size_bytes * (parts - 1)
+        return sum(kind.size_bytes for _, kind in operation.outputs) * (parts - 1)
+
+
+def _maker(tensor: Tensor) -> Operation:
+    """The operation that makes a tensor."""
+    return cast("Operation", tensor.producer)
 
 
 def _out_size(operation: Operation, name: str, index: Box) -> int:
@@ -472,9 +489,13 @@ def _least_bytes(plan: Plan) -> int:
             continue
         box = step.cuts.block(0)
         signature = step.node.signature
-        if signature is not None and step.stage != "combine":
-            box = signature.output("out").span(box)
-        least = max(least, box.size * step.tensor.dtype.itemsize)
+        size_bytes = 0
+        for tensor in step.tensors:
+            made = box
+            if step.stage != "combine":
+                made = tensor.type.box if signature is None else signature.output(tensor.output).span(box)
+            size_bytes += made.size * tensor.dtype.itemsize
+        least = max(least, size_bytes)
     return least
 
 
@@ -515,12 +536,9 @@ def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms
     """
     verify(graph)
     for operation in graph.operations:
-        names = [name for name, _ in operation.outputs]
-        if names != ["out"]:
+        if not operation.outputs:
             raise PlanError(
-                "plan(target, machines)",
-                f"operation {operation.operator} has outputs {', '.join(names) or 'of no name'}",
-                legal="one output, named out",
+                "plan(target, machines)", f"operation {operation.operator} makes nothing", legal="one output or more"
             )
     for node in graph.nodes():
         if isinstance(node, Source) and node.placement is not None and not 0 <= node.placement < len(machines):

@@ -130,7 +130,9 @@ def _read_tasks(task: Task) -> set[int]:
 
 def _out_bytes(plan: Plan, task: Task) -> int:
     step = plan.steps[task.step]
-    return 0 if step.stage == "store" else task.out.size * step.tensor.dtype.itemsize
+    if step.stage == "store":
+        return 0
+    return sum(out.size * tensor.dtype.itemsize for out, tensor in zip(task.outs, step.tensors, strict=True))
 
 
 def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int, int]:
@@ -154,7 +156,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
     node = step.node
     if isinstance(node, Operation):
         if step.stage == "combine":
-            flops = float(task.out.size * max(0, len(task.reads) - 1))
+            flops = float(task.out.size * max(0, len(task.reads) - len(node.outputs)))
         elif node.signature is not None:
             flops = node.signature.cost("flops", task.index)
     seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, fetched + written)

@@ -8,7 +8,7 @@ freed early, and the shards of one wave stand side by side, so machines work tog
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -37,6 +37,7 @@ class ReadPiece:
         block: the box that the block (or the source) holds, in coordinates of its tensor.
         region: the part of the block that is read.
         fill: the constant, if there is neither.
+        output: which output of the producing task.
     """
 
     box: Box
@@ -46,6 +47,7 @@ class ReadPiece:
     block: Box
     region: Box
     fill: Value = None
+    output: str = "out"
 
     @property
     def points(self) -> int:
@@ -59,7 +61,7 @@ class Read:
     """One input of a task: a region of a tensor, and the pieces that fill it once.
 
     Args:
-        name: the input's name; `PARTIAL` for each partial result that a combine task reads.
+        name: the input's name; `PARTIAL` for each output of each partial result that a combine task reads.
         tensor: the tensor that is read.
         box: the region.
         pieces: disjoint; together they cover the region.
@@ -87,7 +89,8 @@ class Task:
         machine: where it runs.
         index: the block of the operation's index; the stored region for a sink.
         reads: its inputs.
-        out: the box of the output tensor that it makes (for ``partial``, as if it were complete) or stores.
+        outs: per output that it keeps, the box that it makes (for ``partial``, as if it were complete), or the box that
+            it stores.
         needs: numbers of the tasks that must be done first.
     """
 
@@ -97,8 +100,13 @@ class Task:
     machine: int
     index: Box
     reads: tuple[Read, ...]
-    out: Box
+    outs: tuple[Box, ...]
     needs: tuple[int, ...]
+
+    @property
+    def out(self) -> Box:
+        """The box of its first output."""
+        return self.outs[0]
 
 
 def preimage(map: AffineMap, box: Box, target: Box) -> Box:
@@ -118,10 +126,10 @@ def preimage(map: AffineMap, box: Box, target: Box) -> Box:
     return out
 
 
-def block_partition(step: Step) -> Partition:
-    """How a finished step's tensor is cut into blocks, one per task."""
+def block_partition(step: Step, output: str) -> Partition:
+    """How an output of a finished step is cut into blocks, one per task."""
     if step.stage == "block" and isinstance(step.node, Operation):
-        return output_partition(step.node, "out", step.cuts)
+        return output_partition(step.node, output, step.cuts)
     return step.cuts
 
 
@@ -140,7 +148,7 @@ class _Enumerator:
         self.reads: dict[tuple[int, int], list[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]]
         self.reads = {}
         self.shards: dict[Operation | Sink, list[tuple[int, int]]] = {}
-        self.blocks = lru_cache(maxsize=None)(lambda number: block_partition(plan.steps[number]))
+        self.blocks = lru_cache(maxsize=None)(lambda number, output: block_partition(plan.steps[number], output))
 
     def run(self) -> tuple[Task, ...]:
         for number, step in enumerate(self.plan.steps):
@@ -228,7 +236,7 @@ class _Enumerator:
             return
         late = operator_of(node).finish
         if step.stage == "combine":
-            index = index_of_output(node, "out", box)
+            index = index_of_output(node, step.outputs[0], box)
             yield from self._partial_reads(node, box, index)
             wanted = [(name, t) for name, t in node.inputs if name in late]
         else:
@@ -241,12 +249,12 @@ class _Enumerator:
     def _partial_reads(
         self, node: Operation, box: Box, index: Box
     ) -> Iterator[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]:
-        """One read per part along the reduction dimensions, each gathered over the blocks that it spans."""
+        """One read per part along the reduction dimensions and output, each gathered over the blocks that it spans."""
         number = self.partials[node]
         cuts = self.plan.steps[number].cuts
         reduced = sorted(node.signature.monoids) if node.signature else []
-        tensor = Tensor(node)
-        parts: dict[tuple[int, ...], list[tuple[tuple[int, int] | None, ReadPiece]]] = {}
+        tensors = self.plan.steps[number].tensors
+        parts: dict[tuple[int, ...], list[tuple[tuple[int, int], Box, Box]]] = {}
         seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         for k, _ in cuts.overlapping(index):
             place = cuts.place(k)
@@ -255,13 +263,18 @@ class _Enumerator:
             if (part, kept) in seen:
                 continue
             seen.add((part, kept))
-            block = _output_block(node, cuts.at(place))
+            block = _output_block(node, tensors[0].output, cuts.at(place))  # the same for all outputs of a state
             common = block.intersect(box)
             if not common.empty:
-                piece = ReadPiece(common, AffineMap.identity(box.rank), -1, None, block, common)
-                parts.setdefault(part, []).append(((number, k), piece))
+                parts.setdefault(part, []).append(((number, k), common, block))
+        same = AffineMap.identity(box.rank)
         for part in sorted(parts):
-            yield PARTIAL, tensor, box, parts[part]
+            for tensor in tensors:
+                found: list[tuple[tuple[int, int] | None, ReadPiece]] = [
+                    (who, ReadPiece(common, same, -1, None, block, common, output=tensor.output))
+                    for who, common, block in parts[part]
+                ]
+                yield PARTIAL, tensor, box, found
 
     def _pieces(self, tensor: Tensor, box: Box) -> list[tuple[tuple[int, int] | None, ReadPiece]]:
         found: list[tuple[tuple[int, int] | None, ReadPiece]] = []
@@ -275,20 +288,22 @@ class _Enumerator:
                 whole = producer.type.box
                 found.append((None, ReadPiece(piece.box, piece.map, -1, producer, whole, piece.region)))
             elif isinstance(producer, Operation):  # resolve passes through every selector
-                found += self._block_pieces(self.made[producer], piece.box, piece.map, piece.region)
+                found += self._block_pieces(
+                    self.made[producer], piece.origin.output, piece.box, piece.map, piece.region
+                )
         return found
 
     def _block_pieces(
-        self, number: int, box: Box, map: AffineMap, region: Box
+        self, number: int, output: str, box: Box, map: AffineMap, region: Box
     ) -> Iterator[tuple[tuple[int, int] | None, ReadPiece]]:
-        blocks = self.blocks(number)
+        blocks = self.blocks(number, output)
         step = self.plan.steps[number]
         for k, _ in blocks.overlapping(region):
             block = blocks.block(k)
             part = preimage(map, box, block)
             if not part.empty:
-                shard = _shard_of_block(step, blocks, k)
-                yield (number, shard), ReadPiece(part, map, -1, None, block, map.cover(part))
+                shard = _shard_of_block(step, output, blocks, k)
+                yield (number, shard), ReadPiece(part, map, -1, None, block, map.cover(part), output=output)
 
     def _task(self, key: tuple[int, int]) -> Task:
         number, shard = key
@@ -299,41 +314,36 @@ class _Enumerator:
                 name,
                 tensor,
                 region,
-                tuple(
-                    ReadPiece(
-                        p.box, p.map, -1 if who is None else self.number[who], p.source, p.block, p.region, p.fill
-                    )
-                    for who, p in pieces
-                ),
+                tuple(replace(piece, task=-1 if who is None else self.number[who]) for who, piece in pieces),
             )
             for name, tensor, region, pieces in self._reads(key)
         )
         needs = tuple(sorted({self.number[who] for who in self._needs(key)}))
         machine = placement(step.cuts.count, len(self.plan.machines))(shard)["machine"]
         pinned = step.node.placement if isinstance(step.node, Sink) else None
-        out = box
+        outs = (box,) * len(step.tensors)
         if isinstance(step.node, Operation) and step.stage in ("block", "partial"):
-            out = _output_block(step.node, box)
-        return Task(self.number[key], number, shard, machine if pinned is None else pinned, box, reads, out, needs)
+            outs = tuple(_output_block(step.node, output, box) for output in step.outputs)
+        return Task(self.number[key], number, shard, machine if pinned is None else pinned, box, reads, outs, needs)
 
 
-def _output_block(node: Operation, index: Box) -> Box:
-    """The box of the output that a block of the index makes."""
+def _output_block(node: Operation, output: str, index: Box) -> Box:
+    """The box of an output that a block of the index makes."""
     signature = node.signature
     if signature is None:
-        return node.output_types["out"].box
-    projection = signature.output("out")
+        return node.output_types[output].box
+    projection = signature.output(output)
     base = projection.span(node.index).start
     return projection.span(index).translate(tuple(-b for b in base))
 
 
-def _shard_of_block(step: Step, blocks: Partition, k: int) -> int:
-    """The shard that makes block k of a step's output: the place of the block, 0 along every other dimension."""
+def _shard_of_block(step: Step, output: str, blocks: Partition, k: int) -> int:
+    """The shard that makes block k of an output of a step: the place of the block, 0 along every other dimension."""
     node = step.node
     if step.stage != "block" or not isinstance(node, Operation) or node.signature is None:
         return k
     place = [0] * node.index.rank
-    matrix = node.signature.output("out").map.matrix
+    matrix = node.signature.output(output).map.matrix
     for digit, row in zip(blocks.place(k), matrix, strict=True):
         for dim, c in enumerate(row):
             if c:

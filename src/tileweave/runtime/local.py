@@ -20,7 +20,7 @@ import numpy as np
 from tileweave import lower
 from tileweave.graph import Operation
 from tileweave.runtime.events import Event, Progress
-from tileweave.runtime.prepare import Job, Part, Prepared, assemble, values
+from tileweave.runtime.prepare import Block, Job, Part, Prepared, assemble, block_bytes, own, values
 from tileweave.space import Box
 
 __all__ = ["Destination", "ReadSource", "run_local", "store"]
@@ -126,7 +126,7 @@ class _Run:
         self.head = self.done_count = self.running = 0
         self.error: BaseException | None = None
         self.done = [False] * len(self.jobs)
-        self.blocks: list[Array | None] = [None] * len(self.jobs)
+        self.blocks: list[Block | None] = [None] * len(self.jobs)
         self.left = [job.readers for job in self.jobs]
         self.promised = [0] * len(self.limits)  # planned bytes of blocks that are held and of tasks that run
         self.held = list(self.promised)  # measured
@@ -170,7 +170,7 @@ class _Run:
         room = self.promised[job.machine] + job.need_bytes <= self.limits[job.machine]
         return room and all(self.done[number] for number in job.needs)
 
-    def _holds(self, part: Part) -> Array | None:
+    def _holds(self, part: Part) -> Block | None:
         if part.task >= 0:
             return self.blocks[part.task]
         return self.sources[part.source](part.hold) if part.source >= 0 else None
@@ -187,10 +187,9 @@ class _Run:
             inputs[fetch.name], fresh = assemble(fetch, self._holds, threads)
             used += fresh
         self._hold(job.machine, used)
-        block = np.asarray(lower.execute(node, job.stage, job.index, inputs, threads=threads)["out"])
-        if block.base is not None or any(block is array for array in inputs.values()):
-            block = block.copy()  # a view would keep an input alive
-        self._hold(job.machine, block.nbytes)
+        made = lower.execute(node, job.stage, job.index, inputs, threads=threads)
+        block = own(made, [name for name, _, _ in job.outs], inputs)
+        self._hold(job.machine, block_bytes(block))
         self._finish(job, block, used)
 
     def _hold(self, machine: int, size_bytes: int) -> None:
@@ -199,7 +198,7 @@ class _Run:
                 self.held[machine] += size_bytes
                 self.peaks[machine] = max(self.peaks[machine], self.held[machine])
 
-    def _finish(self, job: Job, block: Array | None, used: int) -> None:
+    def _finish(self, job: Job, block: Block | None, used: int) -> None:
         with self.turn:
             self.promised[job.machine] -= job.need_bytes
             self.held[job.machine] -= used
@@ -207,7 +206,7 @@ class _Run:
                 self.blocks[job.number] = block
                 self.promised[job.machine] += job.out_bytes
             elif block is not None:
-                self.held[job.machine] -= block.nbytes
+                self.held[job.machine] -= block_bytes(block)
             for number in job.releases:
                 self._release(number)
             self.done[job.number] = True
@@ -223,15 +222,15 @@ class _Run:
         if not self.left[number] and block is not None:
             owner = self.jobs[number]
             self.promised[owner.machine] -= owner.out_bytes
-            self.held[owner.machine] -= block.nbytes
+            self.held[owner.machine] -= block_bytes(block)
             self.blocks[number] = None
 
 
-def store(job: Job, holds: Callable[[Part], Array | None], destination: Destination, threads: int = 1) -> int:
+def store(job: Job, holds: Callable[[Part], Block | None], destination: Destination, threads: int = 1) -> int:
     """Stores what a job reads; returns the bytes that were newly made for it."""
     (fetch,) = job.fetches
     block = holds(fetch.parts[0]) if job.hand_over else None
-    if block is not None and block.flags.writeable:
+    if isinstance(block, np.ndarray) and block.flags.writeable:
         destination.take(block)
         return 0
     if destination.whole_blocks and len(fetch.parts) > 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +26,25 @@ from tileweave.planner.tasks import PARTIAL
 from tileweave.runtime.npyfile import slices
 from tileweave.space import AffineMap, Box
 
-__all__ = ["Fetch", "Job", "Part", "Prepared", "assemble", "label", "prepare", "values"]
+__all__ = ["Block", "Fetch", "Job", "Part", "Prepared", "assemble", "block_bytes", "label", "own", "prepare", "values"]
 
 Array = np.ndarray[Any, Any]
+Block = Array | dict[str, Array]
+"""What a task makes: an array, or an array per output where it keeps several."""
+
+
+def block_bytes(block: Block) -> int:
+    """The bytes of a block."""
+    return sum(array.nbytes for array in block.values()) if isinstance(block, dict) else block.nbytes
+
+
+def own(made: Mapping[str, Array], outputs: Sequence[str], inputs: Mapping[str, Array]) -> Block:
+    """What a kernel made, as a block that holds no other memory than its own: a view would keep an input alive."""
+    kept = {}
+    for name in outputs:
+        array = np.asarray(made[name])
+        kept[name] = array.copy() if array.base is not None or any(array is x for x in inputs.values()) else array
+    return kept if len(kept) > 1 else kept[outputs[0]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +60,7 @@ class Part:
         task: number of the task whose block is held, or -1.
         source: number of the source, or -1; with both -1 the part is constant.
         fill: the constant, as an array of rank 0.
+        output: which output of a block that has several; empty where the block is one array.
     """
 
     box: Box
@@ -54,6 +71,7 @@ class Part:
     task: int
     source: int
     fill: Array | None = None
+    output: str = ""
 
     @property
     def whole(self) -> bool:
@@ -62,22 +80,31 @@ class Part:
 
 
 def make_part(
-    box: Box, place: Any, map: AffineMap, hold: Box, *, task: int = -1, source: int = -1, fill: Array | None = None
+    box: Box,
+    place: Any,
+    map: AffineMap,
+    hold: Box,
+    *,
+    task: int = -1,
+    source: int = -1,
+    fill: Array | None = None,
+    output: str = "",
 ) -> Part:
     """A part; a map that only moves becomes an index."""
     index = None
     if fill is None and map.matrix == AffineMap.identity(box.rank).matrix:
         region = box.translate(map.offset)
         index = (...,) if region == hold else slices(region.translate([-a for a in hold.start]))
-    return Part(box, place, map, hold, index, task, source, fill)
+    return Part(box, place, map, hold, index, task, source, fill, output)
 
 
-def values(part: Part, held: Array | None) -> Array:
-    """The values of a part as a view of the array that holds them; not to be written."""
+def values(part: Part, held: Block | None) -> Array:
+    """The values of a part as a view of the block that holds them; not to be written."""
     if part.fill is not None:
         return np.broadcast_to(part.fill, part.box.shape)
     if held is None:
         raise RunError("run(plan)", f"the block that holds {part.box} is gone", legal="a block that is still held")
+    held = held[part.output] if isinstance(held, dict) else held
     if part.index is not None:
         return held if part.whole else np.asarray(held[part.index])
     return view(held, part.hold, part.map, part.box)
@@ -102,21 +129,24 @@ class Fetch:
     local: bool
 
 
-def assemble(fetch: Fetch, held: Callable[[Part], Array | None], threads: int = 1) -> tuple[Array, int]:
+def assemble(fetch: Fetch, held: Callable[[Part], Block | None], threads: int = 1) -> tuple[Array, int]:
     """(the region as one array, not to be written; the bytes that were newly made for it)."""
     if len(fetch.parts) == 1:
         part = fetch.parts[0]
-        array = held(part)
-        fresh = array.nbytes if array is not None and part.task < 0 and array.base is None else 0
-        return values(part, array), fresh
+        block = held(part)
+        return values(part, block), _fresh(part, block)
     out = np.empty(fetch.shape, fetch.dtype)
     fresh = 0
     for part in fetch.parts:
-        array = held(part)
-        if array is not None and part.task < 0 and array.base is None:
-            fresh = max(fresh, array.nbytes)
-        lower.copy(out[part.place], values(part, array), threads=threads)
+        block = held(part)
+        fresh = max(fresh, _fresh(part, block))
+        lower.copy(out[part.place], values(part, block), threads=threads)
     return out, out.nbytes + fresh
+
+
+def _fresh(part: Part, block: Block | None) -> int:
+    """The bytes that were newly made to read a part of a source."""
+    return block.nbytes if isinstance(block, np.ndarray) and part.task < 0 and block.base is None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +165,7 @@ class Job:
         needs: numbers of the tasks that come before it.
         releases: numbers of the tasks whose blocks it reads, once each.
         readers: how many tasks read its block.
-        out: the box of its block in its tensor.
+        outs: (output, box in its tensor, bytes per element) for each output that its block keeps.
         out_bytes: of its block.
         need_bytes: the most that the task holds while it runs, its block included.
         width: how many shards of its step may run at once.
@@ -155,7 +185,7 @@ class Job:
     needs: tuple[int, ...]
     releases: tuple[int, ...]
     readers: int
-    out: Box
+    outs: tuple[tuple[str, Box, int], ...]
     out_bytes: int
     need_bytes: int
     width: int
@@ -237,7 +267,7 @@ class _Maker:
         costs, temporary, out_bytes = task_cost(self.plan, task, self.tasks)
         index = task.index
         if step.stage == "combine" and isinstance(node, Operation):
-            index = index_of_output(node, "out", task.out)
+            index = index_of_output(node, step.outputs[0], task.out)
         sink = self.sinks.index(node) if isinstance(node, Sink) else -1
         return Job(
             task.number,
@@ -251,7 +281,7 @@ class _Maker:
             task.needs,
             tuple(sorted(_read_tasks(task))),
             self.readers[task.number],
-            task.out,
+            tuple((t.output, out, t.dtype.itemsize) for t, out in zip(step.tensors, task.outs, strict=True)),
             out_bytes,
             temporary + out_bytes,
             min(step.cuts.count, len(self.plan.machines)),
@@ -264,7 +294,7 @@ class _Maker:
         if not isinstance(sink.target, MemoryTarget) or step.cuts.count > 1 or len(fetches[0].parts) != 1:
             return False
         part = fetches[0].parts[0]
-        return part.whole and part.task >= 0 and self.readers[part.task] == 1
+        return part.whole and part.task >= 0 and not part.output and self.readers[part.task] == 1
 
     def _fetch(self, task: Task, read: Read, name: str) -> Fetch:
         parts = tuple(self._part(read, piece) for piece in read.pieces)
@@ -275,7 +305,9 @@ class _Maker:
     def _part(self, read: Read, piece: ReadPiece) -> Part:
         place = slices(piece.box.translate([-a for a in read.box.start]))
         if piece.task >= 0:
-            return make_part(piece.box, place, piece.map, piece.block, task=piece.task)
+            several = len(self.plan.steps[self.tasks[piece.task].step].outputs) > 1
+            output = piece.output if several else ""
+            return make_part(piece.box, place, piece.map, piece.block, task=piece.task, output=output)
         if piece.source is not None:
             number = self.sources.setdefault(piece.source, len(self.sources))
             return make_part(piece.box, place, piece.map, piece.region, source=number)
@@ -298,11 +330,16 @@ class _Maker:
 
 
 def _names(task: Task) -> list[str]:
-    """Names of a task's reads as kernels know them: partial results are numbered."""
-    names, count = [], 0
+    """Names of a task's reads as kernels know them: partial results are numbered, and name their output."""
+    names = []
+    counts: dict[str, int] = {}
     for read in task.reads:
-        names.append(f"{PARTIAL}{count}" if read.name == PARTIAL else read.name)
-        count += read.name == PARTIAL
+        if read.name != PARTIAL:
+            names.append(read.name)
+            continue
+        output = read.tensor.output
+        number = counts[output] = counts.get(output, -1) + 1
+        names.append(f"{PARTIAL}{number}.{output}")
     return names
 
 

@@ -33,7 +33,7 @@ from tileweave.planner import Plan
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.npyfile import slices
-from tileweave.runtime.prepare import Fetch, Job, Part, Prepared, assemble
+from tileweave.runtime.prepare import Block, Fetch, Job, Part, Prepared, assemble, block_bytes, own
 from tileweave.runtime.units import Unit, left_bytes, units
 from tileweave.space import Box
 
@@ -194,8 +194,9 @@ class _Kernel:
         stage: block, partial or combine.
         index: what `lower.execute` is told.
         fetches: inputs; `Part.task` is the number of a block of the unit or of an argument.
+        outputs: names of the outputs that the block keeps.
         keep: whether the whole block is returned.
-        given: parts of the block that are returned beside it, as indices of the block.
+        given: parts of the block that are returned beside it: (output, index of its array).
         drops: blocks of the unit that are not needed any more.
     """
 
@@ -204,8 +205,9 @@ class _Kernel:
     stage: str
     index: Box
     fetches: tuple[Fetch, ...]
+    outputs: tuple[str, ...]
     keep: bool
-    given: tuple[Any, ...]
+    given: tuple[tuple[str, Any], ...]
     drops: tuple[int, ...]
 
 
@@ -217,15 +219,16 @@ def _kernels(unit: Unit) -> tuple[_Kernel, ...]:
     return tuple(_kernel(*one) for one in zip(unit.jobs, unit.keep, unit.given, unit.drops, strict=True))
 
 
-def _kernel(job: Job, keep: bool, given: tuple[Box, ...], drops: tuple[int, ...]) -> _Kernel:
+def _kernel(job: Job, keep: bool, given: tuple[tuple[str, Box], ...], drops: tuple[int, ...]) -> _Kernel:
     node = job.node
     if isinstance(node, Sink):
         raise RunError("run(plan, runtime='ray')", f"task {job.number} stores, which no worker does")
     inputs = tuple((name, Tensor(Source(Hole(), tensor.type, name))) for name, tensor in node.inputs)
     alone = replace(node, inputs=inputs, after=())  # pickling the operation must not drag its graph along
-    low = [-a for a in job.out.start]
-    cut = tuple(slices(region.translate(low)) for region in given)
-    return _Kernel(job.number, alone, job.stage, job.index, job.fetches, keep, cut, drops)
+    starts = {name: out.start for name, out, _ in job.outs}
+    starts[""] = job.outs[0][1].start
+    cut = tuple((name, slices(region.translate([-a for a in starts[name]]))) for name, region in given)
+    return _Kernel(job.number, alone, job.stage, job.index, job.fetches, tuple(starts)[:-1], keep, cut, drops)
 
 
 def _foreign_operators(prepared: Prepared) -> list[Operator]:
@@ -282,13 +285,13 @@ class _KernelFailed(Exception):
         self.number, self.cause_of_it = number, cause
 
 
-def _work(references: Sequence[Any], number: int, *arrays: Array) -> Any:
+def _work(references: Sequence[Any], number: int, *arguments: Block) -> Any:
     """One unit, in a worker: (note, what each job gives..)."""
     work = _table(references[0])[number]
     if work is None:
         raise RunError("worker", f"unit {number} is no work for a worker")
     kernels, threads = work
-    blocks: list[Array | None] = [*(None for _ in kernels), *arrays]
+    blocks: list[Block | None] = [*(None for _ in kernels), *arguments]
     out: list[Any] = []
     held = most = 0
     for k, kernel in enumerate(kernels):
@@ -296,20 +299,26 @@ def _work(references: Sequence[Any], number: int, *arrays: Array) -> Any:
             block, used = _compute(kernel, blocks, threads)
         except Exception as error:
             raise _KernelFailed(kernel.number, _sendable(error)) from error
-        held += block.nbytes
+        held += block_bytes(block)
         most = max(most, held + used)
         blocks[k] = block
         out += [block] if kernel.keep else []
-        out += [block[index].copy() for index in kernel.given]
+        out += [given_part(block, name, index) for name, index in kernel.given]
         for dropped in kernel.drops:
             gone = blocks[dropped]
-            held -= gone.nbytes if gone is not None and not kernels[dropped].keep else 0
+            held -= block_bytes(gone) if gone is not None and not kernels[dropped].keep else 0
             blocks[dropped] = None
     note = _Note(_attempts(), most)
     return (note, *out) if out else note
 
 
-def _compute(kernel: _Kernel, blocks: Sequence[Array | None], threads: int) -> tuple[Array, int]:
+def given_part(block: Block, output: str, index: Any) -> Array:
+    """A part of a block, or of one of its outputs, as an array of its own."""
+    array = block[output] if isinstance(block, dict) else block
+    return np.array(array[index])
+
+
+def _compute(kernel: _Kernel, blocks: Sequence[Block | None], threads: int) -> tuple[Block, int]:
     """(the block of a job, the bytes that were newly made to read its inputs)."""
     inputs, used = {}, 0
     for fetch in kernel.fetches:
@@ -317,8 +326,7 @@ def _compute(kernel: _Kernel, blocks: Sequence[Array | None], threads: int) -> t
         used += fresh
     with np.errstate(all="ignore"):
         made = lower.execute(kernel.node, kernel.stage, kernel.index, inputs, threads=threads)
-    block = np.asarray(made["out"])
-    return block.copy() if block.base is not None else block, used
+    return own(made, kernel.outputs, inputs), used
 
 
 def _sendable(error: Exception) -> Exception:
@@ -517,9 +525,9 @@ class _Run:
     def _store(self, number: int) -> None:
         unit = self.units[number]
         (job,) = unit.jobs
-        arrays: dict[int, Array] = {}
+        arrays: dict[int, Block] = {}
 
-        def held(part: Part) -> Array | None:
+        def held(part: Part) -> Block | None:
             if part.task < 0:
                 return None
             if part.task not in arrays:

@@ -32,7 +32,7 @@ class Unit:
             of jobs) or to an argument (numbers from there on).
         arguments: (task, k): the k-th value that a task gives, 0 being its block; or (-1 - source, region).
         keep: per job, whether its whole block is given.
-        given: per job, the regions of its block that are given beside it, in coordinates of its tensor.
+        given: per job, (output, region) of what is given beside its block, in coordinates of the output's tensor.
         drops: per job, the blocks of this unit that nobody needs after it.
         needs: numbers of the units that come before it.
         releases: numbers of the tasks of other units whose blocks it reads.
@@ -43,7 +43,7 @@ class Unit:
     jobs: tuple[Job, ...]
     arguments: tuple[tuple[int, Any], ...]
     keep: tuple[bool, ...]
-    given: tuple[tuple[Box, ...], ...]
+    given: tuple[tuple[tuple[str, Box], ...], ...]
     drops: tuple[tuple[int, ...], ...]
     needs: tuple[int, ...]
     releases: tuple[int, ...]
@@ -131,18 +131,18 @@ class _Exchange:
         self.jobs = jobs
         self.place = {job.number: (row, k) for row, members in enumerate(rows) for k, job in enumerate(members)}
         self.keep = [False] * len(jobs)
-        self.given: list[dict[Box, int]] = [{} for _ in jobs]  # region -> k
+        self.given: list[dict[tuple[str, Box], int]] = [{} for _ in jobs]  # (output, region) -> k
 
-    def argument(self, part: Part, reader: Job) -> tuple[tuple[int, Any], Box]:
-        """(the value that a part is read from, the box that it holds)."""
+    def argument(self, part: Part, reader: Job) -> tuple[tuple[int, Any], Box, str]:
+        """(the value that a part is read from, the box that it holds, which output of it)."""
         if part.source >= 0:
-            return (-1 - part.source, part.hold), part.hold
+            return (-1 - part.source, part.hold), part.hold, ""
         region = part.map.cover(part.box)
-        if self.jobs[part.task].machine == reader.machine or region == part.hold:
+        if self.jobs[part.task].machine == reader.machine or (region == part.hold and not part.output):
             self.keep[part.task] = True
-            return (part.task, 0), part.hold
+            return (part.task, 0), part.hold, part.output
         given = self.given[part.task]
-        return (part.task, given.setdefault(region, 1 + len(given))), region
+        return (part.task, given.setdefault((part.output, region), 1 + len(given))), region, ""
 
 
 def _units(prepared: Prepared, rows: Sequence[Sequence[Job]]) -> tuple[Unit, ...]:
@@ -170,9 +170,9 @@ def _reads(number: int, row: Sequence[Job], exchange: _Exchange) -> tuple[tuple[
             return part
         if part.task >= 0 and exchange.place[part.task][0] == number:
             return replace(part, task=exchange.place[part.task][1])
-        argument, hold = exchange.argument(part, job)
+        argument, hold, output = exchange.argument(part, job)
         k = known.setdefault(argument, len(row) + len(known))
-        return make_part(part.box, part.place, part.map, hold, task=k)
+        return make_part(part.box, part.place, part.map, hold, task=k, output=output)
 
     def fetch(one: Fetch, job: Job) -> Fetch:
         return replace(one, parts=tuple(read(part, job) for part in one.parts))
@@ -192,14 +192,18 @@ def _drops(jobs: Sequence[Job]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(b for b, at in enumerate(last) if at == k) for k in range(len(jobs)))
 
 
-def left_bytes(job: Job, keep: bool, given: Sequence[Box]) -> int:
+def left_bytes(job: Job, keep: bool, given: Sequence[tuple[str, Box]]) -> int:
     """The bytes that a job leaves for other units."""
-    itemsize = job.out_bytes // max(1, job.out.size)
-    return job.out_bytes * keep + itemsize * sum(region.size for region in given)
+    itemsizes = {name: itemsize for name, _, itemsize in job.outs}
+    itemsizes[""] = job.outs[0][2]
+    return job.out_bytes * keep + sum(itemsizes[output] * region.size for output, region in given)
 
 
 def _bytes(
-    jobs: Sequence[Job], keep: Sequence[bool], given: Sequence[Sequence[Box]], drops: Sequence[Sequence[int]]
+    jobs: Sequence[Job],
+    keep: Sequence[bool],
+    given: Sequence[Sequence[tuple[str, Box]]],
+    drops: Sequence[Sequence[int]],
 ) -> tuple[int, int]:
     """(the most that a row holds, what it leaves)."""
     held = most = total = 0
