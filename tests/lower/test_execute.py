@@ -7,7 +7,9 @@ from tileweave import graph as g
 from tileweave import lower
 from tileweave.errors import GraphError
 from tileweave.graph.nodes import Tensor
-from tileweave.lower.execute import COPY_ELEMENTS
+from tileweave.graph.rewrite import rewrite
+from tileweave.graph.rules import OPTIMIZATIONS
+from tileweave.lower.programs import ELEMENTS
 from tileweave.space import Box
 
 RNG = np.random.default_rng(0)
@@ -112,7 +114,7 @@ def test_nan_and_infinity_pass_through_relu():
 
 
 def test_copies_rearrange():
-    side = int(COPY_ELEMENTS**0.5) + 3
+    side = int(ELEMENTS**0.5) + 3
     for source in (array((side, side), "float32").T, array((9, 9), "float32")[:, ::-1]):
         out = np.full(source.shape, np.nan, np.float32)
         lower.copy(out, source)
@@ -124,3 +126,72 @@ def test_an_operation_without_a_signature_is_not_cut():
     bare = g.Operation(whole.operator, whole.index, whole.inputs, whole.outputs)
     with pytest.raises(GraphError, match="no signature"):
         lower.execute(bare, "block", Box((0,), (2,)), {"x": np.ones(2, np.float32)})
+
+
+def _large(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    rows = ELEMENTS // 512
+    return array((rows, 512), dtype), array((rows, 512), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_elementwise_operations_are_compiled(dtype):
+    x, y = _large(dtype)
+    x[0, :3], y[0, :4] = (np.nan, np.inf, -np.inf), (1.0, np.nan, 0.0, -0.0)
+    row = array((512,), dtype)
+    exact = [g.add(x, y), g.subtract(x[:, ::-1], row), g.multiply(x, y), g.divide(x, y), g.maximum(x, y)]
+    exact += [g.minimum(x, x[:1]), g.relu(x), g.sqrt(np.abs(x))]
+    close = [g.exp(x), g.log(np.abs(x)), g.tanh(x), g.sigmoid(x)]
+    for tensor in exact + close:
+        operation = tensor.producer
+        assert lower.describe(operation, "block").startswith("teir")
+        inputs = {name: g.evaluate([t])[0] for name, t in operation.inputs}
+        got = lower.execute(operation, "block", operation.index, inputs)["out"]
+        want = g.evaluate([tensor])[0]
+        if tensor in exact:
+            np.testing.assert_array_equal(got, want)
+        else:
+            np.testing.assert_allclose(got, want, rtol=4 * np.finfo(dtype).eps, atol=np.finfo(dtype).tiny)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_large_integer_operations_wrap_as_numpy_does(dtype):
+    x, y = (a * np.iinfo(dtype).max // 7 for a in _large(dtype))
+    for tensor in (g.add(x, y), g.subtract(x, y), g.multiply(x, y), g.maximum(x, y), g.minimum(x, y)):
+        operation = tensor.producer
+        assert lower.describe(operation, "block").startswith("teir")
+        got = lower.execute(operation, "block", operation.index, block_inputs(tensor))["out"]
+        np.testing.assert_array_equal(got, g.evaluate([tensor])[0])
+
+
+def test_which_kernel_computes_is_decided_by_the_whole_operation():
+    x, _ = _large("float32")
+    operation = g.exp(x).producer
+    shard = Box((0, 0), (2, 512))
+    got = lower.execute(operation, "block", shard, {"x": x[:2]})["out"]
+    whole = lower.execute(operation, "block", operation.index, {"x": x})["out"]
+    np.testing.assert_array_equal(got, whole[:2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_contractions_round_once(dtype):
+    import ml_dtypes
+
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x, w = (RNG.integers(-4, 5, shape).astype(kind) for shape in ((13, 300), (300, 17)))
+    tensor = g.matmul(x, w)
+    operation = tensor.producer
+    assert lower.describe(operation, "block") == "teir: zero, contraction"
+    got = lower.execute(operation, "block", operation.index, block_inputs(tensor))["out"]
+    assert got.dtype == kind
+    np.testing.assert_array_equal(got, (x.astype("f8") @ w.astype("f8")).astype(kind))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_linear_and_relu_are_one_program(dtype):
+    x, w, b = array((40, 30), dtype), array((30, 20), dtype), array((20,), dtype)
+    done = rewrite(g.Graph.of(g.relu(g.linear(x, w, b))), OPTIMIZATIONS).graph
+    (operation,) = done.operations
+    assert lower.describe(operation, "block") == "teir: copy bias, contraction, relu"
+    assert lower.describe(operation, "partial") == "teir: zero, contraction"
+    got = lower.execute(operation, "block", operation.index, {"x": x, "w": w, "b": b})["out"]
+    np.testing.assert_allclose(got, np.maximum(x @ w + b, 0), rtol=1e-5, atol=1e-3)

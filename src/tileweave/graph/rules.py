@@ -252,7 +252,9 @@ UNFUSED = Rule("unfused", "a fused program is its steps one after the other", _u
 LINEAR_RELU_APART = Rule("linear-relu-apart", "linear_relu is relu of linear", _linear_relu_apart, "semantic")
 SUM_AS_SELECTS = Rule("sum-as-selects", "a sum is the addition of its elements", _sum_as_selects, "semantic", False)
 
-OPTIMIZATIONS = (ONE_VIEW, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
+FUSIONS = (MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
+"""Several operations become one; nothing else changes."""
+OPTIMIZATIONS = (ONE_VIEW, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, *FUSIONS)
 """Rules that make a graph cheaper; together they reach a fixed point."""
 
 EXPANSIONS = (LINEAR, RELU_AS_WHERE, UNFUSED, LINEAR_RELU_APART, SUM_AS_SELECTS)

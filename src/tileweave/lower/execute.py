@@ -16,34 +16,21 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.operators import Operator, operator_of
 from tileweave.graph.states import combine_states
-from tileweave.layout import Layout, strided
+from tileweave.lower.programs import ELEMENTS, TEIR_DTYPES, operand, program, steps
 from tileweave.space import Box
-from tileweave.teir import Operand, Program, dtype_name, emit_contraction, emit_copy, emit_relu
+from tileweave.teir import Program, emit_copy
 
-__all__ = ["compiled", "copy", "describe", "execute", "operand"]
+__all__ = ["compiled", "copy", "describe", "execute"]
 
 Array = np.ndarray[Any, Any]
-_CONTRACTIONS = ("einsum", "matmul", "linear")
-_TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
-COPY_ELEMENTS = 1 << 18
-"""Copies of fewer elements than this are NumPy assignments: compiling a kernel would cost more than it saves."""
 
 
 def describe(operation: Operation, stage: str) -> str:
     """What computes a shard of an operation: ``teir: ...`` for compiled programs, ``numpy: ...`` for definitions."""
-    out = operation.outputs[0][1]
     if stage == "combine":
-        monoid = _monoid(operation)
-        return f"numpy: combine by {monoid}"
-    if operation.operator in _CONTRACTIONS and out.dtype in _TEIR_DTYPES and len(operation.inputs) > 1:
-        if operation.operator == "linear" and stage == "block":
-            return "teir: copy bias, contraction"
-        return "teir: zero, contraction"
-    if operation.operator in _CONTRACTIONS and out.dtype in _TEIR_DTYPES and _is_permutation(operation):
-        return "teir: copy"
-    if operation.operator == "relu" and out.dtype in _TEIR_DTYPES:
-        return "teir: relu"
-    return f"numpy: {operation.operator}"
+        return f"numpy: combine by {_monoid(operation)}"
+    native = steps(operation, stage)
+    return f"teir: {native}" if native else f"numpy: {operation.operator}"
 
 
 def execute(
@@ -125,24 +112,10 @@ def _without_points(kind: TensorType, inputs: Mapping[str, Array]) -> Array:
 # native kernels
 
 
-def operand(array: Array) -> Operand:
-    """An array's layout (element strides, any sign) and element type, as TEIR's emitters take them."""
-    return Operand(_layout(array.shape, array.strides, array.itemsize), dtype_name(array.dtype))
-
-
-def _layout(shape: Sequence[int], strides_bytes: Sequence[int], itemsize: int) -> Layout:
-    return strided(shape, [s // itemsize for s in strides_bytes])
-
-
 def _regular(array: Array) -> Array:
     """The array itself where its strides are whole elements and aligned, else a dense copy."""
     whole = all(s % array.itemsize == 0 for s in array.strides)
     return array if whole and array.flags.aligned else np.ascontiguousarray(array)
-
-
-def _is_permutation(operation: Operation) -> bool:
-    left, out = operation.parameter("equation").split("->")
-    return "," not in left and sorted(left) == sorted(out)
 
 
 _KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
@@ -173,24 +146,9 @@ def _kernel(operation: Operation, arrays: Mapping[str, Array], out: Array, threa
         threads,
         out.dtype,
         out.strides,
-        *((name, array.shape, array.strides) for name, array in arrays.items()),
+        *((name, array.dtype, array.shape, array.strides) for name, array in arrays.items()),
     )
-    return _KERNELS.get(key) or _kept(key, _program(operation, arrays, out), threads)
-
-
-def _program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
-    """The TEIR program of a shard; its tensors are one or two inputs, the output, then the bias if there is one."""
-    values = [operand(array) for array in arrays.values()]
-    made = operand(out)
-    if operation.operator == "relu":
-        return emit_relu(values[0], made)
-    equation = operation.parameter("equation")
-    if len(values) == 1:
-        return emit_copy(values[0], made, equation)
-    if "b" in arrays:
-        bias = np.broadcast_to(arrays["b"], out.shape)
-        return emit_contraction(equation, values[:2], made, init=operand(bias), name="linear")
-    return emit_contraction(equation, values, made, init="zero", name=operation.operator)
+    return _KERNELS.get(key) or _kept(key, program(operation, arrays, out), threads)
 
 
 def _kept(key: Any, program: Program, threads: int | None) -> Kernel:
@@ -216,7 +174,7 @@ def _compiled(program: Program, threads: int | None) -> Kernel:
 def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     """``out[...] = source`` for arrays of one shape; large rearrangements run as compiled TEIR copies."""
     plain = source.flags.c_contiguous and out.flags.c_contiguous
-    if plain or out.size < COPY_ELEMENTS or out.dtype != source.dtype or out.dtype not in _TEIR_DTYPES:
+    if plain or out.size < ELEMENTS or out.dtype != source.dtype or out.dtype not in TEIR_DTYPES:
         out[...] = source
         return
     source = _regular(source)

@@ -32,6 +32,8 @@ from tileweave.graph import (
     as_tensor,
     relu,
 )
+from tileweave.graph.rewrite import rewrite
+from tileweave.graph.rules import FUSIONS
 from tileweave.planner import Machines, Plan, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.runtime import io
@@ -128,12 +130,14 @@ def _graph(target: Target | Sequence[Target] | Graph) -> Graph:
     return Graph.of(*items)
 
 
-def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = None) -> Plan:
+def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = None, *, fuse: bool = True) -> Plan:
     """How a target will be computed: per operation its cuts, where its shards run, and what that costs.
 
     Args:
         target: a tensor, a sink, or several.
         machines: from `machines`, a count, or a TOML file; this host as one machine by default.
+        fuse: whether operations that can be one are planned as one: a chain of elementwise operations, a product with
+            its bias and relu (`tileweave.graph.rules.FUSIONS`). The value stays, up to the rounding of a sum.
 
     Raises:
         PlanError: nothing that was found fits the memory; carries the least that does.
@@ -144,14 +148,17 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
     graph = _graph(target)
     known = _PLANS.setdefault(graph, {})
-    if used not in known:
-        made = make_plan(graph, used, lower.describe, io.atom)
-        known[used] = made.steps, made.seconds, made.peak_bytes, made.alternatives
-    return Plan(graph, used, *known[used])
+    if (used, fuse) not in known:
+        fused = rewrite(graph, FUSIONS).graph if fuse else graph
+        made = make_plan(fused, used, lower.describe, io.atom)
+        other = fused if fused is not graph else None
+        known[used, fuse] = other, made.steps, made.seconds, made.peak_bytes, made.alternatives
+    fused, *figures = known[used, fuse]
+    return Plan(fused or graph, used, *figures)
 
 
-_Made = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
-_PLANS: weakref.WeakKeyDictionary[Graph, dict[Machines, _Made]] = weakref.WeakKeyDictionary()
+_Made = tuple[Graph | None, tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
+_PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool], _Made]] = weakref.WeakKeyDictionary()
 """What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
 
