@@ -75,11 +75,16 @@ def test_a_winner_is_remembered_until_it_is_asked_for_again(folder, monkeypatch)
     assert len(files(folder)) == 1
     second = tune(program, threads=1)
     assert second.remembered
-    assert replace(second, remembered=False) == first
+    assert (second.program, second.choice, second.trials, second.notes) == (
+        first.program,
+        first.choice,
+        first.trials,
+        first.notes,
+    )
     assert "remembered" in second.explain()
     assert not tune(program, threads=1, seconds=1, again=True).remembered
-    assert not tune(product(k=K + 1), threads=1, seconds=0.1).remembered
-    assert not tune(program, threads=2, seconds=0.1).remembered
+    assert not tune(product(k=K + 1), threads=1, seconds=0.1, schedules=0).remembered
+    assert not tune(program, threads=2, seconds=0.1, schedules=0).remembered
     assert len(files(folder)) == 3
     cpu.forget_tuned()
     assert files(folder) == []
@@ -115,6 +120,8 @@ def changed(path, value):
         changed(["trials"], {}),
         changed(["trials", 0, "threads"], 64),
         changed(["trials", 0, "program"], 1),
+        changed(["programs"], []),
+        changed(["programs"], ["x"] * 9),
         changed(["trials", 0, "seconds"], float("nan")),
         changed(["trials", 0, "settings"], {"rows": -1}),
         changed(["trials", 0, "settings"], {"color": 1}),
@@ -123,11 +130,11 @@ def changed(path, value):
 )
 def test_damaged_and_foreign_files_are_ignored_and_written_anew(folder, damage):
     program = product(20, 30, 10)
-    tune(program, threads=1, seconds=0.05)
+    tune(program, threads=1, seconds=0.05, schedules=0)
     (file,) = files(folder)
     file.write_text(damage(file.read_text()), "utf-8")
-    assert not tune(program, threads=1, seconds=0.05).remembered
-    assert tune(program, threads=1).remembered
+    assert not tune(program, threads=1, seconds=0.05, schedules=0).remembered
+    assert tune(program, threads=1, schedules=0).remembered
     assert files(folder) == [file]
 
 
@@ -138,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path, monkeypatch):
 
 
 def _tune_once(_: int) -> str:
-    return str(tune(product(24, 40, 16), threads=1, seconds=0.1).choice)
+    return str(tune(product(24, 40, 16), threads=1, seconds=0.1, schedules=0).choice)
 
 
 @pytest.mark.slow
@@ -147,7 +154,7 @@ def test_processes_that_tune_at_once_leave_one_whole_file(folder):
         assert len(workers.map(_tune_once, range(8))) == 8
     (file,) = files(folder)
     assert json.loads(file.read_text())["key"] == file.stem
-    assert tune(product(24, 40, 16), threads=1).remembered
+    assert tune(product(24, 40, 16), threads=1, schedules=0).remembered
 
 
 def test_other_programs_of_the_same_value_take_part():
@@ -164,6 +171,17 @@ def test_other_programs_of_the_same_value_take_part():
         tune(program, programs=[other])
 
 
+def test_schedules_that_the_model_likes_take_part_and_are_found_again():
+    tuned = tune(product(), threads=2, seconds=5)
+    numbers = {trial.choice.program for trial in tuned.trials}
+    assert numbers > {0}
+    assert all(f"program {k}: tiles" in tuned.explain() for k in numbers - {0})
+    for k in numbers:
+        check(replace(tuned, choice=replace(tuned.choice, program=k)).kernel)
+    again = tune(product(), threads=2)
+    assert again.remembered and again.program == tuned.program and again.explain().count("program") > 0
+
+
 def test_given_arrays_are_timed_on_and_stay_as_they_are():
     rng = np.random.default_rng(0)
     arrays = {"in0": rng.random((M, K), "f4"), "in1": rng.random((K, N), "f4"), "out": np.full((M, N), 7, "f4")}
@@ -175,7 +193,7 @@ def test_given_arrays_are_timed_on_and_stay_as_they_are():
 
 def test_what_has_nothing_to_choose_but_threads_is_tuned_too():
     flip = emit_copy(operand(64, 32), operand(32, 64), "ab->ba")
-    tuned = tune(flip, threads=2, seconds=1)
+    tuned = tune(flip, threads=2, seconds=1, schedules=0)
     assert [trial.choice.threads for trial in tuned.trials] == [2, 1]
     assert " - " in tuned.explain()
     backwards = Operand(strided((8,), (-1,), 7), "INT32")

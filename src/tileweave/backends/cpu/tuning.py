@@ -1,8 +1,9 @@
 """Tuning: several ways to compute a program are timed on this machine, and the best is remembered.
 
-What there is to choose is how contractions are cut (`Settings`), how many threads take part, and, where the caller or
-`tileweave.teir.candidates` offers some, which of several programs of one value is compiled. The search starts from the
-backend's own choice, changes one thing at a time, keeps what helps, and at last times the best few again in turns.
+What there is to choose is which of several programs of one value is compiled (the given one, others of the caller, and
+the best that `tileweave.teir.candidates` finds by its model), how many threads take part, and how contractions are cut
+(`Settings`). The search starts from the backend's own choice, changes one thing at a time, keeps what helps, and times
+the best few again in turns.
 
 Winners are kept in a folder beside the object cache, one small JSON file per program, machine and number of threads. A
 file appears whole or not at all; one that is damaged, or about something else, is ignored and written anew. Nothing in
@@ -38,7 +39,9 @@ from tileweave.backends.cpu.threads import available_threads
 from tileweave.errors import BackendError
 from tileweave.teir.document import to_json
 from tileweave.teir.dtypes import numpy_dtype
+from tileweave.teir.model import Cache, Machine
 from tileweave.teir.program import Program
+from tileweave.teir.search import candidates
 from tileweave.version import __version__
 
 __all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
@@ -84,14 +87,15 @@ class Tuned:
 
     Args:
         programs: the programs to choose from; the first is the one that was given.
+        notes: what each of them is, in words.
         choice: the winner.
-        trials: all that was timed, the backend's own choice first; empty where the winner was remembered by a version
-            that kept none.
+        trials: all that was timed, the backend's own choice first.
         remembered: whether the winner comes from the cache file.
         target: the processor.
     """
 
     programs: tuple[Program, ...]
+    notes: tuple[str, ...]
     choice: Choice
     trials: tuple[Trial, ...]
     remembered: bool
@@ -122,6 +126,8 @@ class Tuned:
             why = f"the backend's own choice stays: nothing was more than {ADVANTAGE:.0%} faster"
         else:
             why = f"{gain:.0%} more work per second than the backend's own choice"
+        timed = {trial.choice.program for trial in self.trials} - {0}
+        lines += [f"program {k}: {self.notes[k]}" for k in sorted(timed)]
         where = f"{self.target.cpu}, {'remembered' if self.remembered else f'timed now, {len(self.trials)} choices'}"
         return "\n".join([*lines, f"winner: {self.choice}: {why} ({where})"])
 
@@ -132,6 +138,7 @@ def tune(
     threads: int | None = None,
     arrays: Mapping[str, Array] | None = None,
     programs: Sequence[Program] = (),
+    schedules: int = 2,
     target: Target | None = None,
     seconds: float = 10.0,
     cache: bool = True,
@@ -143,7 +150,8 @@ def tune(
         program: any that `compile` takes.
         threads: the most that may be used; None: all processors of the process.
         arrays: by tensor name, to time on; what the program writes is copied first. None: random numbers, dense.
-        programs: others of the same value, such as `tileweave.teir.candidates` makes; the winner may be one of them.
+        programs: others of the same value, as transforms make them; the winner may be one of them.
+        schedules: how many of the programs that `tileweave.teir.candidates` finds take part as well.
         target: the processor; None: this one.
         seconds: after which no further choice is tried.
         cache: whether a winner is read from the cache file and kept there.
@@ -160,21 +168,28 @@ def tune(
     """
     target = target or host()
     most = available_threads() if threads is None else max(1, int(threads))
-    every = (program, *programs)
     for other in programs:
         if [s for s in other.tensors if s.role != "scratch"] != [s for s in program.tensors if s.role != "scratch"]:
             legal = "programs of the same operands, as transforms make them"
             raise BackendError("tune(program, programs=..)", f"{other.name!r} has other tensors", legal=legal)
-    file = _file(every, most, target)
-    remembered = None if again or not cache else _read(file, every, most)
-    if remembered is not None:
-        choice, trials = remembered
-        return Tuned(every, choice, trials, True, target)
-    search = _Search(every, most, target, _arrays(program, arrays), time.perf_counter() + seconds)
+    offered = (program, *programs)
+    file = _file(offered, schedules, most, target)
+    remembered = None if again or not cache else _read(file, len(offered) + schedules, most)
+    if remembered is not None and remembered[0].program < len(offered):
+        choice, trials, notes = remembered
+        return Tuned(offered, notes, choice, trials, True, target)
+    found = candidates(program, _machine(target, most), schedules + 1) if schedules else ()
+    made = [candidate for candidate in found if candidate.program not in offered][:schedules]
+    every = (*offered, *(candidate.program for candidate in made))
+    if remembered is not None and remembered[0].program < len(every):
+        choice, trials, notes = remembered
+        return Tuned(every, notes, choice, trials, True, target)
+    notes = (*("as it was given" for _ in offered), *("; ".join(candidate.how) for candidate in made))
+    search = _Search(every, most, target, _arrays(program, arrays), seconds)
     choice = search.run()
     if cache:
-        _write(file, _document(file, choice, search.trials))
-    return Tuned(every, choice, tuple(search.trials), False, target)
+        _write(file, _document(file, choice, search.trials, notes))
+    return Tuned(every, notes, choice, tuple(search.trials), False, target)
 
 
 def forget_tuned() -> None:
@@ -192,13 +207,14 @@ class _Search:
     """What was tried, and how long there is time."""
 
     def __init__(
-        self, programs: tuple[Program, ...], threads: int, target: Target, arrays: dict[str, Array], end: float
+        self, programs: tuple[Program, ...], threads: int, target: Target, arrays: dict[str, Array], seconds: float
     ) -> None:
         self.programs = programs
         self.threads = threads
         self.target = target
         self.arrays = arrays
-        self.end = end
+        self.start = time.perf_counter()
+        self.end = self.start + seconds
         self.trials: list[Trial] = []
         self.calls: dict[Choice, Callable[[], None]] = {}
         self.known: set[Any] = set()
@@ -207,24 +223,25 @@ class _Search:
         """The winner: one change after the other, then the best of all in turns."""
         own = Choice(0, self.threads)
         self.attempt(own)
-        for k in range(1, len(self.programs)):
-            self.attempt(Choice(k, self.threads))
-        for fewer in _fewer(self.threads):
-            self.attempt(Choice(0, fewer))
-        best = min(self.trials, key=lambda trial: trial.seconds)
-        for group in _changes(self.cuts(best.choice), self.target):
+        best = self.trials[0]
+        for group in _changes(self.cuts(own), self.target):
             now = best.choice.settings
             found = [self.attempt(replace(best.choice, settings=_over(now, wish))) for wish in group]
             best = min([best, *(trial for trial in found if trial)], key=lambda trial: trial.seconds)
+        for fewer in _fewer(self.threads):
+            self.attempt(replace(best.choice, threads=fewer))
+        for k in range(1, len(self.programs)):
+            self.attempt(Choice(k, self.threads))
+            self.attempt(Choice(k, self.threads, best.choice.settings))
         return self.finalists(own)
 
-    def cuts(self, choice: Choice) -> list[Cut]:
+    def cuts(self, choice: Choice) -> tuple[_Called, ...]:
         return _cuts(self.programs[choice.program], choice.threads, self.target, choice.settings)
 
     def attempt(self, choice: Choice) -> Trial | None:
         """Compile a choice and time it briefly; None where it makes no new code, or no time is left."""
         cuts = self.cuts(choice)
-        made = (choice.program, choice.threads, tuple(cuts))
+        made = (choice.program, choice.threads, cuts)
         if made in self.known or (self.trials and time.perf_counter() > self.end):
             return None
         self.known.add(made)
@@ -233,21 +250,19 @@ class _Search:
         )
         operands = [self.arrays[spec.name] for spec in kernel.program.tensors if spec.role != "scratch"]
         call = kernel.prepare(*operands)
-        call()
-        trial = Trial(choice, sum(_cycles(c, choice.threads) for c in cuts), _least(call))
+        trial = Trial(choice, sum(one.cycles for one in cuts), _least(call))
         self.trials.append(trial)
         self.calls[choice] = call
         return trial
 
     def finalists(self, own: Choice) -> Choice:
         """The best few and the backend's own choice, timed in turns, so that a disturbance meets all of them."""
-        ranked = sorted(self.trials, key=lambda trial: trial.seconds)
-        few = list(dict.fromkeys([own, *(trial.choice for trial in ranked[:4])]))
-        if len(few) == 1:
-            return own
         least = {trial.choice: trial.seconds for trial in self.trials}
-        for _ in range(7):
-            for choice in few:
+        close = sorted((c for c in least if least[c] < 1.2 * min(least.values())), key=lambda c: least[c])
+        few = list(dict.fromkeys([own, *close[:4]]))
+        end = time.perf_counter() + max(0.5, (self.end - self.start) / 4)
+        for turn in range(7):
+            for choice in few if turn < 2 or time.perf_counter() < end else ():
                 least[choice] = min(least[choice], _least(self.calls[choice], rounds=1))
         self.trials = [replace(trial, seconds=least[trial.choice]) for trial in self.trials]
         winner = min(few, key=lambda choice: least[choice])
@@ -256,11 +271,12 @@ class _Search:
 
 def _least(call: Callable[[], None], rounds: int = 3) -> float:
     """The least seconds per call of a few rounds; a round is as many calls as take a millisecond or so."""
+    call()
     start = time.perf_counter()
     call()
     least = time.perf_counter() - start
     count = max(1, min(1000, int(0.001 / max(least, 1e-7))))
-    for _ in range(rounds if least < 0.1 else 1):
+    for _ in range(rounds if least < 0.1 else 0):
         start = time.perf_counter()
         for _ in range(count):
             call()
@@ -274,11 +290,11 @@ def _fewer(threads: int) -> Iterator[int]:
         yield threads
 
 
-def _changes(cuts: Sequence[Cut], target: Target) -> list[list[Settings]]:
+def _changes(cuts: Sequence[_Called], target: Target) -> list[list[Settings]]:
     """Wishes that change one thing each, in groups; around what the largest contraction has."""
     if not cuts:
         return []
-    c = max(cuts, key=lambda c: c.flops)
+    c = cuts[0].cut
     lanes, kc = c.columns.lanes, c.kc
     rows, columns = c.row_panels * c.rows.width, c.column_panels * c.columns.width
     tiles = [(8, 3), (14, 2), (28, 1), (6, 4)] if target.registers >= 32 else [(4, 3), (6, 2), (14, 1), (3, 4)]
@@ -311,20 +327,36 @@ _BYTES_PER_CYCLE = 8.0
 """What one core moves between its caches and memory in a cycle, roughly."""
 
 
-def _cuts(program: Program, threads: int, target: Target, settings: Settings) -> list[Cut]:
-    """How each contraction of a program is cut."""
-    found: list[Cut] = []
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A contraction of a program: how it is cut, the threads that share a call of it, and the calls of each thread."""
 
-    def visit(steps: Sequence[Step], inside: bool) -> None:
+    cut: Cut
+    threads: int
+    calls: float
+
+    @property
+    def cycles(self) -> float:
+        """The modelled cycles of all calls."""
+        return self.calls * _cycles(self.cut, self.threads)
+
+
+def _cuts(program: Program, threads: int, target: Target, settings: Settings) -> tuple[_Called, ...]:
+    """The contractions of a program, the one with most work first."""
+    found: list[_Called] = []
+
+    def visit(steps: Sequence[Step], shared: int, calls: float) -> None:
         for step in steps:
             if isinstance(step, Loop):
-                visit(step.body, inside or step.parallel)
+                extent = step.axis.extent
+                busy = min(shared, extent) if step.parallel else 1
+                visit(step.body, 1 if step.parallel else shared, calls * extent / busy)
             elif step.kind == "Contraction" and step.operands[2] not in step.operands[:2]:
                 elements = tuple(element(program.tensors[j].dtype) for j in step.operands)
-                found.append(cut(step, elements, target, 1 if inside else threads, settings))
+                found.append(_Called(cut(step, elements, target, shared, settings), shared, calls))
 
-    visit(make_plan(program), False)
-    return found
+    visit(make_plan(program), threads, 1.0)
+    return tuple(sorted(found, key=lambda one: -one.calls * one.cut.flops))
 
 
 def _cycles(c: Cut, threads: int) -> float:
@@ -341,6 +373,13 @@ def _cycles(c: Cut, threads: int) -> float:
     tasks = c.column_chunks * (1 if c.shared else c.batches * c.row_chunks)
     busy = max(1, min(threads, tasks))
     return (sums + moved / _BYTES_PER_CYCLE) / busy
+
+
+def _machine(target: Target, threads: int) -> Machine:
+    """The processor as the model of schedules knows it; rates are guesses that fit a core of 3 GHz."""
+    flops = 3e9 * 4 * target.lanes(4) if target.vector_bytes < 64 else 3e9 * 2 * target.lanes(4)
+    caches = (Cache(target.l1_bytes, 100e9), Cache(target.l2_bytes, 40e9), Cache(target.l3_bytes, 20e9))
+    return Machine(threads, flops, target.vector_bytes, caches, 20e9 * max(1, threads / 2))
 
 
 # ---- arrays to time on ----------------------------------------------------------------------------------------------
@@ -375,9 +414,9 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
 # ---- the cache file -------------------------------------------------------------------------------------------------
 
 
-def _file(programs: Sequence[Program], threads: int, target: Target) -> Path:
+def _file(programs: Sequence[Program], schedules: int, threads: int, target: Target) -> Path:
     """Where the winner is kept: a name made of all that it depends on."""
-    about = [*(to_json(program) for program in programs), str(threads), repr(target), __version__]
+    about = [*map(to_json, programs), str(schedules), str(threads), repr(target), __version__]
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
     return cache_directory() / "tuned" / digest[:2] / f"{digest[2:]}.json"
 
@@ -385,10 +424,11 @@ def _file(programs: Sequence[Program], threads: int, target: Target) -> Path:
 _FORMAT = "tileweave tuned 1"
 
 
-def _document(file: Path, choice: Choice, trials: Sequence[Trial]) -> dict[str, Any]:
+def _document(file: Path, choice: Choice, trials: Sequence[Trial], notes: Sequence[str]) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "key": file.stem,
+        "programs": list(notes),
         "winner": next(k for k, trial in enumerate(trials) if trial.choice == choice),
         "trials": [
             {
@@ -403,15 +443,16 @@ def _document(file: Path, choice: Choice, trials: Sequence[Trial]) -> dict[str, 
     }
 
 
-def _read(file: Path, programs: Sequence[Program], threads: int) -> tuple[Choice, tuple[Trial, ...]] | None:
+def _read(file: Path, programs: int, threads: int) -> tuple[Choice, tuple[Trial, ...], tuple[str, ...]] | None:
     """The winner in a cache file, and what was timed; None where there is none or it is not what was written."""
     try:
         document = json.loads(file.read_text("utf-8"))
-        if document["format"] != _FORMAT or document["key"] != file.stem:
+        notes, winner = tuple(map(str, document["programs"])), document["winner"]
+        if document["format"] != _FORMAT or document["key"] != file.stem or not 0 < len(notes) <= programs:
             return None
-        trials = tuple(_trial(entry, len(programs), threads) for entry in document["trials"])
-        winner = document["winner"]
-        return (trials[winner].choice, trials) if type(winner) is int and 0 <= winner < len(trials) else None
+        trials = tuple(_trial(entry, len(notes), threads) for entry in document["trials"])
+        known = type(winner) is int and 0 <= winner < len(trials)
+        return (trials[winner].choice, trials, notes) if known else None
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, BackendError):
         return None
 
