@@ -152,12 +152,13 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
         fused = rewrite(graph, FUSIONS).graph if fuse else graph
         made = make_plan(fused, used, lower.describe, io.atom)
         other = fused if fused is not graph else None
-        known[used, fuse] = other, made.steps, made.seconds, made.peak_bytes, made.alternatives
-    fused, *figures = known[used, fuse]
-    return Plan(fused or graph, used, *figures)
+        known[used, fuse] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
+    other, figures = known[used, fuse]
+    return Plan(other or graph, used, *figures)
 
 
-_Made = tuple[Graph | None, tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
+_Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
+_Made = tuple[Graph | None, _Figures]  # the fused graph, where it is another
 _PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool], _Made]] = weakref.WeakKeyDictionary()
 """What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
