@@ -20,7 +20,7 @@ from tileweave.draw import PALETTE, grid, palette
 from tileweave.errors import LayoutError
 from tileweave.layout.checks import check_shape
 from tileweave.layout.coord import ZERO
-from tileweave.layout.cute_value import CuteLayout, make_shape, rank, size
+from tileweave.layout.cute_value import CuteLayout, make_shape, rank, size, tuple_text
 from tileweave.layout.f2 import F2Map
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Layout, is_symbolic, layout_of
 from tileweave.layout.lego_numbers import tuple_index
@@ -379,11 +379,20 @@ def _symbolic(value: Any) -> bool:
     if isinstance(value, Layout):
         offset = any(is_expr(v) for _, v in value.offset.terms)
         return offset or any(map(is_symbolic, (*value.shard, *value.replica)))
+    if isinstance(value, CuteLayout):
+        return value.is_symbolic
+    if isinstance(value, ComposedLayout):
+        return is_expr(value.offset) or _symbolic(value.inner)
     return isinstance(value, GroupBy | OrderBy | RegP | GenP) and any(map(is_expr, value.dims))
 
 
 def _symbolic_svg(value: Any, title: str | None) -> str:
     """Extents over strides, as the paper writes a layout: expressions have no table of numbers."""
+    if isinstance(value, CuteLayout):
+        rows = [[tuple_text(n) for n, _d in value.flat], [tuple_text(d) for _n, d in value.flat]]
+        return grid(rows, title=title or str(value), row_names=["extent", "stride"])
+    if isinstance(value, ComposedLayout):
+        return grid([[str(value)]], title=title or "a symbolic layout", row_names=["map"])
     if not isinstance(value, Layout):
         return grid([[", ".join(map(str, value.dims))]], title=title or type(value).__name__, row_names=["shape"])
     iters = [*value.shard, *value.replica]
