@@ -241,6 +241,28 @@ def test_symbols_pass_through_the_algebra(capsys):
     assert run(capsys, text, "--symbol", "tx=0:128") == f"{expected}\n"
 
 
+def test_symbols_may_be_open_and_multiples(capsys):
+    text = "zipped_divide((M,N):(1,M), (4,8))"
+    found = run(capsys, text, "--symbol", "M=1::4", "--symbol", "N=1:64:8")
+    assert found == "((4,8),((M // 4),(N // 8))):((1,M),(4,(8 * M)))\n"
+    assert "M % 4 == 0 fails at M = 1" in refused(capsys, text, "--symbol", "M=1:", "--symbol", "N=1:64:8")
+    assert "1 <= M fails" in refused(capsys, "(M,4):(1,M)", "--symbol", "M=:")
+
+
+@pytest.mark.parametrize(
+    "text", ["(M,4):(1,M)", "(4,4):(1,M)", "(M:4, 4:1)", "(4:M, 4:1)", "(4:1,) + M", "OrderBy(Row(M,4)).GroupBy((M,4))",
+             "Sw<1,0,1> o M o 4:1", "Sw<1,0,1> o 0 o (4,M):(M,1)", "(M,4):(1@0,1@1)"],
+)  # fmt: skip
+def test_symbolic_layouts_print_and_draw_but_have_no_table(capsys, tmp_path, text):
+    words = [text, "--symbol", "M=1:9"]
+    assert "M" in run(capsys, *words) and "M" in run(capsys, *words, "--json")
+    for option in ("--table", "--banks"):
+        assert "the layout is symbolic" in refused(capsys, *words, option)
+    picture = tmp_path / "symbolic.svg"
+    run(capsys, *words, "--draw", str(picture))
+    assert picture.read_text().startswith("<svg") and "M" in picture.read_text()
+
+
 def test_tables_list_coordinates_in_the_layout_s_own_order(capsys):
     assert run(capsys, "((2,2),2):((1,8),2)", "--table").splitlines()[2:] == [
         "index  coordinate  value",
@@ -372,7 +394,7 @@ def test_a_caret_points_at_malformed_text(capsys):
         ("(4:1) - [2:1]", "iters cannot be subtracted"),
         ("(4:1) + Sw<1,0,1>", "a swizzle cannot be part of a sum"),
         ("1 // 0", "by zero"),
-        ("coalesce(3)", "these arguments do not fit: a number"),
+        ("coalesce(Row(2,2))", "is no layout"),
         ("9" * 50, "a number of 50 digits"),
         ("(" * 100, "deeper than 64"),
         ("1" + "*1" * 3000, "recursion"),
@@ -419,7 +441,9 @@ def test_malformed_expressions_are_refused_with_their_place(capsys, text, proble
         (["4:1", "--shape", "4", "--table"], "only an Axe layout takes --shape"),
         (["(4:1)", "--shape", "5", "--table"], "the shape has 5 points"),
         (["(4:1)", "--shape", "a", "--table"], "this is no shape"),
-        (["4:1", "--symbol", "x=3:1"], "this declares no symbol"),
+        (["4:1", "--symbol", "x=3:1"], "the range is empty"),
+        (["4:1", "--symbol", "x=1:2:z"], "this declares no symbol"),
+        (["4:1", "--symbol", "x=1:9:0"], "is not known to be positive"),
         (["4:1", "--draw", "/nonexistent/x.svg"], "cannot be written"),
         (["(4:1)", "--draw", "x.svg", "--colour", "lane"], "does not use the axis lane"),
     ],

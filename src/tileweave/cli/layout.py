@@ -51,6 +51,7 @@ examples:
   tileweave layout "Sw<3,3,3> o 0 o (8,64):(64,1)" --banks --width 2 --vector 8 --threads 0:8
   tileweave layout "(32,32):(32,1)" --banks --threads 0:32
   tileweave layout "TileBy((2,2),(3,3))" --at i,j,k,l
+  tileweave layout "zipped_divide((M,N):(1,M), (4,8))" --symbol M=1::4 --symbol N=1::8
   tileweave layout "bind((16:128, 8:8, 2:4, 4:1) + 2112, (tx//8, tx%8), (16,8))" --symbol tx=0:128
 
 operations:
@@ -248,13 +249,16 @@ def _strides(stride: Any) -> Any:
 
 
 def _symbols(words: Sequence[str]) -> dict[str, Expr]:
-    """``NAME=LOW:HIGH`` words: symbols with half-open ranges."""
+    """``NAME=LOW:HIGH:STEP`` words: symbols in half-open ranges, ends may be left out, and multiples of a step."""
     out: dict[str, Expr] = {}
     for word in words:
-        match = re.fullmatch(r"([A-Za-z]\w*)=(-?\d{1,19}):(-?\d{1,19})", word, re.ASCII)
-        if not match or int(match[2]) >= int(match[3]):
-            raise LayoutError(f"--symbol {word}", "this declares no symbol", legal="NAME=LOW:HIGH with LOW < HIGH")
-        out[match[1]] = symbol(match[1], int(match[2]), int(match[3]))
+        match = re.fullmatch(r"([A-Za-z]\w*)=(-?\d{1,19})?:(-?\d{1,19})?(?::(\d{1,19}))?", word, re.ASCII)
+        if not match:
+            raise LayoutError(
+                f"--symbol {word}", "this declares no symbol", legal="NAME=LOW:HIGH or NAME=LOW:HIGH:STEP"
+            )
+        low, high, step = (None if part is None else int(part) for part in match.groups()[1:])
+        out[match[1]] = symbol(match[1], low, high, multiple_of=1 if step is None else step)
     return out
 
 
@@ -289,6 +293,16 @@ def _layout(value: Any, option: str) -> Any:
         problem = f"the result is no layout but {text_of(value).splitlines()[0] or 'empty'}"
         raise LayoutError(f"{WHERE} {option}", problem, legal="an expression whose value is a layout")
     return value
+
+
+def _numbers(value: Any, option: str) -> None:
+    """Refuse a layout with symbols, of which there is neither a table nor a count of conflicts."""
+    parts = [value.size, getattr(value, "offset", 0)]
+    if isinstance(value, Layout):
+        parts = [value.size, *(v for c in (value.offset, *(it.stride for it in value.shard)) for _axis, v in c.terms)]
+    symbolic = value.is_symbolic if isinstance(value, CuteLayout) else any(isinstance(part, Expr) for part in parts)
+    if symbolic:
+        raise Unproved(f"{WHERE} {option}", "the layout is symbolic", inputs={"layout": value}, legal="--at with names")
 
 
 def _reshaped(value: Any, shape: tuple[int, ...] | None, option: str) -> None:
@@ -395,13 +409,12 @@ def table(value: Any, shape: tuple[int, ...] | None = None) -> tuple[list[str], 
         shape: of an Axe layout, the logical shape of the coordinates.
     """
     _layout(value, "--table")
+    _numbers(value, "--table")
     _reshaped(value, shape, "--table")
     if isinstance(value, Layout):
         return _core_table(value, shape or value.extents)
     if isinstance(value, GroupBy | OrderBy | RegP | GenP):
         dims = value.dims
-        if any(isinstance(n, Expr) for n in dims):
-            raise Unproved(f"{WHERE} --table", "the shape is symbolic", legal="a shape of integers")
         rows = ([k, tuple_text(i), int(value.apply(*i))] for k, i in _enumerate(value.size, _row_major(dims)))
         return ["index", "coordinate", "value"], rows, int(value.size)
     if isinstance(value, F2Map):
@@ -421,8 +434,6 @@ def _row_major(dims: Sequence[Any]) -> Callable[[int], tuple[int, ...]]:
 
 def _core_table(layout: Layout, shape: tuple[int, ...]) -> tuple[list[str], Iterator[list[Any]], int]:
     layout.at([0] * len(shape), shape)  # the shape is admitted
-    if not isinstance(layout.size, int) or any(isinstance(v, Expr) for _, v in layout.offset.terms):
-        raise Unproved(f"{WHERE} --table", "a symbolic layout has no table of numbers", legal="--at with names")
     replicated = any(it.extent > 1 for it in layout.replica)
 
     def row(k: int, coordinate: tuple[int, ...]) -> list[Any]:
@@ -461,9 +472,8 @@ def _draw(value: Any, shape: tuple[int, ...] | None, options: argparse.Namespace
 
 def _banks(value: Any, options: argparse.Namespace) -> Banks:
     threads = _thread_set(options.threads)
-    return bank_conflicts(
-        _layout(value, "--banks"), threads, element_bytes=options.width, vector=options.vector, banks=options.bank_count
-    )
+    _numbers(_layout(value, "--banks"), "--banks")
+    return bank_conflicts(value, threads, element_bytes=options.width, vector=options.vector, banks=options.bank_count)
 
 
 def _banks_lines(banks: Banks) -> list[str]:

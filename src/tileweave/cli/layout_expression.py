@@ -431,7 +431,7 @@ class _Evaluator:
         inner = values.pop()
         place = node.parts[-1]
         while values:
-            offset = values.pop() if isinstance(values[-1], int) else 0
+            offset = values.pop() if isinstance(values[-1], int | Expr) else 0
             if not values or not isinstance(values[-1], Swizzle | CuteLayout):
                 self.fail("o composes a swizzle or a CuTe layout with a CuTe layout", node, "Sw<3,3,3> o 0 o 64:1")
             if not isinstance(inner, CuteLayout | ComposedLayout):

@@ -126,7 +126,12 @@ def _layout_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--width", type=_positive, default=4, metavar="BYTES", help="bytes per element (default: 4)")
     parser.add_argument("--vector", type=_positive, default=1, help="elements per access of a thread (default: 1)")
     parser.add_argument("--bank-count", type=_positive, default=32, help="banks of 4 bytes (default: 32)")
-    parser.add_argument("--symbol", action="append", metavar="NAME=LOW:HIGH", help="a symbol for index expressions")
+    parser.add_argument(
+        "--symbol",
+        action="append",
+        metavar="NAME=LOW:HIGH",
+        help="a symbol in [LOW, HIGH), either may be left out; a third number divides it",
+    )
     parser.set_defaults(action=_layout)
 
 
