@@ -100,7 +100,8 @@ def execute(
     """
     path = Path(options.program)
     if not path.is_file():
-        raise StorageError(f"tileweave {options.command}", f"there is no file {str(path)!r}", legal="a Python program")
+        what = f"{str(path)!r} is a folder" if path.is_dir() else f"there is no file {str(path)!r}"
+        raise StorageError(f"tileweave {options.command}", what, legal="a Python program")
     words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     argv, sys.argv = sys.argv, [str(path), *words]
     sys.path.insert(0, str(path.parent.resolve()))
