@@ -57,7 +57,7 @@ def changes(program: Program) -> Iterator[tuple[str, Change]]:
         if visit.path and node.guard:
             yield "hoist", lambda id=node.id: hoist(program, id)
         if isinstance(node, Invocation):
-            for tensor in dict.fromkeys(program.primitive(node.primitive).operands[:-1]):
+            for tensor in dict.fromkeys(program.primitive(node.primitive).operands):
                 for above in (node, *visit.path):
                     yield "pack", lambda id=node.id, x=tensor, at=above.id: pack(program, id, x, at=at)
 
@@ -304,11 +304,39 @@ def test_pack_serves_a_tensor_that_is_both_inputs():
     np.testing.assert_array_equal(out, x * x)
 
 
+def test_a_packed_output_is_brought_back():
+    program = as_tileweave(examples.contraction_gemm(E))
+    packed = pack(program, "gemm", "out", at="t", order=["q", "s"])
+    assert tree(packed) == "p\n└── r\n    ├── zero\n    ├── pack_out\n    ├── t\n    │   └── gemm\n    └── unpack_out"
+    assert packed.primitive("gemm_squ").operands == ("in0", "in1", "out_packed")
+    cleared = pack(program, "zero", "out")  # nothing of it is read
+    assert tree(cleared) == "p\n└── r\n    ├── zero\n    ├── unpack_out\n    └── t\n        └── gemm"
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, [E[c] for c in term]).astype("f4") for term in ("trus", "pqtu"))
+    for changed in (packed, cleared, pack(cleared, "gemm", "out")):
+        assert uninitialised(changed) is None
+        out = np.full([E[c] for c in "pqrs"], np.nan, "f4")
+        interpret(changed, {"in0": a, "in1": b, "out": out})
+        np.testing.assert_array_equal(out, np.einsum("trus,pqtu->pqrs", a, b))
+
+
+def test_an_output_whose_elements_overlap_is_not_packed():
+    program = offset_program()
+    axes = (Axis("i", 3, (4, 2), (0, 0)),)
+    with pytest.raises(ScheduleError, match="elements of 'out' share a byte: i by"):
+        pack(
+            replace(program, axes=axes, roots=("i",), nodes=program.nodes[:1] + program.nodes[2:]),
+            "copy",
+            "out",
+            at="i",
+        )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda p: pack(p, "zero", "out"), "node 'zero' does not read a tensor 'out'"),
-        (lambda p: pack(p, "gemm", "out"), "does not read a tensor 'out'"),
+        (lambda p: pack(p, "zero", "in0"), "node 'zero' does not touch a tensor 'in0'"),
+        (lambda p: pack(p, "gemm", "out", at="r"), "'out' is written below node 'r'"),
         (lambda p: pack(p, "t", "in0"), "node 't' is an iteration"),
         (lambda p: pack(p, "gemm", "in0", at="zero"), "neither node 'gemm' nor above it"),
         (lambda p: pack(p, "gemm", "in0", order=["u"]), "along which the operand moves: s, u"),

@@ -15,7 +15,9 @@ from math import prod
 from tileweave.teir.analyse import Access, accesses, commute, find_conflict, iterations_conflict
 from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.edit import Edit, substitute
+from tileweave.teir.primitives import operation
 from tileweave.teir.program import Axis, First, Guard, Id, Last, Node, Primitive, Program
+from tileweave.teir.reach import first_collision
 from tileweave.teir.walk import Visit, walk
 
 __all__ = ["hoist", "pack", "sink"]
@@ -119,7 +121,7 @@ def sink(program: Program, node: Id, loop: Id) -> Program:
 def pack(
     program: Program, node: Id, tensor: str, *, at: Id | None = None, order: Sequence[Id] | None = None
 ) -> Program:
-    """An invocation reads an operand from scratch memory, into which a Copy brought it, dense and in a chosen order.
+    """An invocation works on an operand in scratch memory, dense and in a chosen order, which Copies fill and empty.
 
     ::
 
@@ -128,21 +130,23 @@ def pack(
             └── gemm             ->      └── k
                                              └── gemm
 
-    The Copy stands before the node ``at`` and brings everything that the invocation reads below it. Under parallel
-    loops above ``at`` every iteration has scratch memory of its own.
+    The Copy stands before the node ``at`` and brings everything that the invocation touches below it. What the
+    invocation writes, a second Copy behind ``at`` brings back; the first is then left out where nothing of it is read.
+    Under parallel loops above ``at`` every iteration has scratch memory of its own.
 
     Args:
         program: well formed, in the ``tileweave`` profile.
         node: the invocation.
-        tensor: an operand that it reads.
+        tensor: an operand that it reads or writes.
         at: the invocation or an iteration above it; the invocation itself by default.
         order: the axes along which the packed operand moves, slowest first. By default those that are iterated, in
             order of nesting, before those that the primitive consumes, in the operand's own order.
 
     Raises:
-        ScheduleError: the node does not read the tensor, ``at`` is not above it, a guard below ``at`` depends on an
-            index that the Copy would run over, the operand is written in between (``facts['witness']``), or the order
-            does not name its axes.
+        ScheduleError: the node does not touch the tensor, ``at`` is not above it, a guard below ``at`` depends on an
+            index that the Copy would run over, another node below ``at`` writes what is packed, or touches what is
+            packed and written (``facts['witness']``), elements that are written share a byte, or the order does not
+            name the operand's axes.
         Undecided: the proof passed the bound of the search.
 
     Example:
@@ -162,8 +166,10 @@ def pack(
     primitive = edit.primitives[target.primitive]
     if program.profile != "tileweave":
         raise edit.refuse("the document profile has no scratch tensors; as_tileweave binds operands by name")
-    if tensor not in primitive.operands[:-1]:
-        raise edit.refuse(f"node {node!r} does not read a tensor {tensor!r}")
+    if tensor not in primitive.operands:
+        raise edit.refuse(f"node {node!r} does not touch a tensor {tensor!r}")
+    writes = tensor == primitive.operands[-1]
+    reads = tensor in primitive.operands[:-1] or operation(primitive.operation).reads_output
     at = node if at is None else at
     visit = edit.visit(node)
     line: list[Node] = [*visit.path, target]
@@ -173,11 +179,13 @@ def pack(
     above, below = visit.path[:cut], visit.path[cut:]
     region = [edit.axes[loop.axis] for loop in below] + [edit.axes[id] for _, ids in primitive.axes for id in ids]
     guard = _guard_of_copy(edit, line[cut:], {axis.id for axis in region})
-    _refuse_writes(edit, visit, at, tensor, {loop.axis for loop in above})
+    _refuse_others(edit, visit, at, tensor, {loop.axis for loop in above})
 
     j = program.position(tensor)
     order = _order(edit, region, len(below), j) if order is None else _checked(edit, region, j, tuple(order))
     width = width_bytes(program.tensors[j].dtype)
+    if writes:
+        _refuse_overlap(edit, _moving(region, j), j, width)
     apart = [loop.axis for loop in above if loop.policy == "parallel"]
     dense = (*apart, *order)
     extents = [edit.axes[id].extent for id in dense]
@@ -185,11 +193,16 @@ def pack(
     scratch = edit.new_scratch(f"{tensor}_packed", program.tensors[j].dtype, width * prod(extents), strides)
     still = tuple(axis.id for axis in region if axis.id not in order and axis.offsets[j])
     axes = (("M", (*still, *order[:-1])), ("N", tuple(order[-1:])))
-    copy = edit.new_primitive(Primitive(f"pack_{tensor}", "Copy", axes, (tensor, scratch)))
-    call = edit.new_invocation(f"pack_{tensor}", copy, guard)
-    edit.replace_in_parent(at, (call, at))
-    reads = tuple(scratch if name == tensor else name for name in primitive.operands[:-1])
-    edit.set_primitive(node, replace(primitive, operands=(*reads, primitive.operands[-1])))
+    around = [at]
+    if reads or not writes:
+        copy = edit.new_primitive(Primitive(f"pack_{tensor}", "Copy", axes, (tensor, scratch)))
+        around.insert(0, edit.new_invocation(f"pack_{tensor}", copy, guard))
+    if writes:
+        copy = edit.new_primitive(Primitive(f"unpack_{tensor}", "Copy", axes, (scratch, tensor)))
+        around.append(edit.new_invocation(f"unpack_{tensor}", copy, guard))
+    edit.replace_in_parent(at, around)
+    operands = tuple(scratch if name == tensor else name for name in primitive.operands)
+    edit.set_primitive(node, replace(primitive, operands=operands))
     return edit.done()
 
 
@@ -246,16 +259,25 @@ def _guard_of_copy(edit: Edit, line: Sequence[Node], region: set[Id]) -> Guard:
     return tuple(dict.fromkeys(terms))
 
 
-def _refuse_writes(edit: Edit, visit: Visit, at: Id, tensor: str, fixed: set[Id]) -> None:
-    """What is packed must not change between the Copy and its last use."""
-    writes = [access for access in _below(edit, at) if access.tensor == tensor and access.writes]
-    for read in accesses(edit.program):
-        if read.visit != visit or read.tensor != tensor:
-            continue
-        for write in writes:
-            conflict = find_conflict(read, write, fixed, {})
+def _refuse_others(edit: Edit, visit: Visit, at: Id, tensor: str, fixed: set[Id]) -> None:
+    """What is packed must not change, and what is packed and written must not be seen, between the Copies."""
+    touches = [access for access in _below(edit, at) if access.tensor == tensor]
+    for own in (access for access in touches if access.visit == visit):
+        for other in touches:
+            if not (own.writes or other.writes) or (own.writes and other.visit == visit):
+                continue
+            conflict = find_conflict(own, other, fixed, {})
             if conflict is not None:
-                raise edit.refuse(f"{tensor!r} is written below node {at!r}", conflict)
+                done = "written" if other.writes else "read"
+                raise edit.refuse(f"{tensor!r} is {done} below node {at!r}", conflict)
+
+
+def _refuse_overlap(edit: Edit, moving: Sequence[Axis], j: int, width: int) -> None:
+    """Elements that come back from a dense copy must lie apart."""
+    apart = first_collision([axis.extent for axis in moving], [axis.strides[j] for axis in moving], width)
+    if apart is not None:
+        shown = ", ".join(f"{axis.id} by {steps}" for axis, steps in zip(moving, apart, strict=True))
+        raise edit.refuse(f"elements of {edit.tensors[j].name!r} share a byte: {shown}")
 
 
 def _moving(region: Sequence[Axis], j: int) -> list[Axis]:
