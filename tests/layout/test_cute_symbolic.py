@@ -12,6 +12,7 @@ from tileweave.errors import LayoutError, Unproved
 from tileweave.index import Expr, evaluate, ops, symbol, symbols
 from tileweave.layout import cute
 from tileweave.layout.cute import CuteLayout, E, _, composition, make_layout
+from tileweave.layout.memory import bank_conflicts, coalescing, offsets_of, vector_width
 
 M, N, K = symbol("M", 1), symbol("N", 1, multiple_of=4), symbol("K", 1, multiple_of=8)
 VALUES = [{"M": m, "N": n, "K": k} for m, n, k in [(1, 4, 8), (3, 4, 16), (2, 8, 8), (5, 12, 24)]]
@@ -164,6 +165,7 @@ def test_what_is_not_proved_is_named_with_values_at_which_it_fails():
 @pytest.mark.parametrize(
     "operation",
     [cute.right_inverse, cute.left_inverse, cute.make_layout_like, cute.f2_from_layout, cute.xor_strides,
+     lambda a: vector_width(a, 4), bank_conflicts, coalescing, lambda a: offsets_of(a, np.arange(2)),
      lambda a: cute.upcast(a, 2), lambda a: cute.downcast(a, 2), lambda a: cute.max_common_vector(a, a)],
 )  # fmt: skip
 def test_what_needs_numbers_says_so(operation):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import LayoutError, Undecided
+from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.layout.checks import integer_array
 from tileweave.layout.cute_exact import coalesce_flat
 from tileweave.layout.cute_value import CuteLayout
@@ -22,6 +22,7 @@ from tileweave.layout.layout import Coord, Layout
 from tileweave.layout.lego_numbers import tuple_index
 from tileweave.layout.lego_value import GroupBy, OrderBy
 from tileweave.layout.swizzle import ComposedLayout, F2Map, XorLayout
+from tileweave.layout.symbolic import is_expr
 
 __all__ = [
     "Banks",
@@ -62,6 +63,7 @@ def offsets_of(layout: Any, index: Any) -> Offsets:
     """
     where = "offsets_of(layout, index)"
     at = integer_array(where, index, "indices")
+    _require_numbers(layout, where)
     if isinstance(layout, np.ndarray):
         flat = layout.reshape(-1)
         if at.size and not (int(at.min()) >= 0 and int(at.max()) < flat.size):
@@ -192,8 +194,21 @@ def _listed_fit(layout: Any, where: str) -> Callable[[int], str]:
 def size_of(layout: Any, where: str) -> int:
     """The number of logical indices of anything that is taken for a layout here."""
     if isinstance(layout, CuteLayout | ComposedLayout | XorLayout | F2Map | Layout | GroupBy | OrderBy | np.ndarray):
+        _require_numbers(layout, where)
         return int(layout.size)
     raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
+
+
+def _require_numbers(layout: Any, where: str) -> None:
+    """Raise `Unproved` where extents, strides or the offset are index expressions: accesses are counted on numbers."""
+    if is_expr(getattr(layout, "size", None)) or getattr(layout, "is_symbolic", False):
+        raise Unproved(
+            where,
+            "the layout is symbolic",
+            inputs={"layout": layout},
+            legal="a layout of integers",
+            facts={"condition": f"{layout} is made of integers"},
+        )
 
 
 def warps_of(layout: Any, threads: Any, where: str) -> list[tuple[np.ndarray[Any, Any], Offsets]]:

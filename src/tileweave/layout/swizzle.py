@@ -205,6 +205,12 @@ class ComposedLayout:
         return self.inner.size
 
     @property
+    def is_symbolic(self) -> bool:
+        """Whether the offset, an extent or a stride is an index expression."""
+        outer = isinstance(self.outer, CuteLayout) and self.outer.is_symbolic
+        return is_expr(self.offset) or outer or self.inner.is_symbolic
+
+    @property
     def cosize(self) -> int:
         """One more than the greatest value: exact, by F2 elimination where the map is linear, else by listing.
 
@@ -353,7 +359,7 @@ def _check_disjoint(columns: Sequence[int], layout: object, where: str) -> None:
 
 def _f2_from_composed(layout: ComposedLayout, rows: int | None) -> F2Map:
     where = "f2_from_layout(layout)"
-    if is_expr(layout.offset) or is_expr(layout.size):
+    if layout.is_symbolic:
         raise Unproved(
             where,
             "the offset or the extents are symbolic",
