@@ -126,6 +126,7 @@ def vector_width(layout: Any, element_bytes: int, *, most_bytes: int = 16, base_
     Source: own; exact for strided layouts of any size.
     """
     where = "vector_width(layout, element_bytes)"
+    _require_numbers(layout, where)
     check_positive(where, element_bytes=element_bytes, most_bytes=most_bytes, base_alignment=base_alignment)
     fits = _structural_fit(layout) or _listed_fit(layout, where)
     width = 1
