@@ -1,6 +1,8 @@
 """Square matrix products against NumPy, torch, JAX and etops, with the peak of multiply-adds measured in the same run.
 
-    python bench/gemm.py [--threads 1 2] [--sizes 512 1024 ..] [--rounds 9] > bench/results/gemm.jsonl
+    python bench/gemm.py [--threads 1 2] [--sizes 512 1024 ..] [--rounds 9] [--dtype FP32] > bench/results/gemm.jsonl
+
+With ``--dtype BF16`` our products are written in FP32, those of torch and JAX in BF16; NumPy and etops have none.
 
 Every row is one JSON line: medians over interleaved rounds, the spread (10th to 90th percentile), and the median of
 the ratios within a round, so that a slow moment of the machine touches all candidates alike.
@@ -19,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from peers import Candidates, compared, einsum_peers, in_turn, optional, summary
+from peers import Candidates, compared, einsum_peers, in_turn, optional, summary, torch_array
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile, host
@@ -27,6 +29,7 @@ from tileweave.backends.cpu.jit import compile_ir
 from tileweave.backends.cpu.threads import pool
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
+from tileweave.teir.dtypes import numpy_dtype
 
 PAUSE = 0.05
 """Seconds between candidates."""
@@ -47,7 +50,7 @@ def dense(shape: Sequence[int], dtype: str) -> Operand:
     return Operand(strided(tuple(shape), tuple(reversed(strides))), dtype)
 
 
-def lines(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
+def lines(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     """An array of ones that begins where a cache line begins, as the arrays of torch do; every candidate uses it."""
     count = int(np.prod(shape))
     width = np.dtype(dtype).itemsize
@@ -127,21 +130,27 @@ def about(threads: int) -> dict[str, object]:
 
 def peak(dtype: str, threads: int) -> tuple[Callable[[], None], float]:
     """A call that multiplies and adds in registers only, and its number of floating-point operations."""
-    kind, width = {"FP32": ("float", 4), "FP64": ("double", 8)}[dtype]
+    kind, width = {"FP64": ("double", 8)}.get(dtype, ("float", 4))
+    paired = dtype == "BF16" and host().has("avx512bf16")  # elsewhere BF16 is widened first
     lanes = host().lanes(width)
     vector, chains, turns = f"<{lanes} x {kind}>", min(20, host().registers - 4), 100_000
     suffix = f"v{lanes}f{8 * width}"
     lines = [f"  %a{i} = phi {vector} [ zeroinitializer, %entry ], [ %b{i}, %again ]" for i in range(chains)]
     lines += ["  %k = phi i64 [ 0, %entry ], [ %next, %again ]"]
-    lines += [
-        f"  %b{i} = call {vector} @llvm.fmuladd.{suffix}({vector} %x, {vector} %x, {vector} %a{i})"
-        for i in range(chains)
-    ]
+    if paired:
+        name, pairs = "llvm.x86.avx512bf16.dpbf16ps.512", "<32 x bfloat>"
+        declared = f"declare {vector} @{name}({vector}, {pairs}, {pairs})"
+        lines += [f"  %p = bitcast {vector} %x to {pairs}"]
+        lines += [f"  %b{i} = call {vector} @{name}({vector} %a{i}, {pairs} %p, {pairs} %p)" for i in range(chains)]
+    else:
+        name = f"llvm.fmuladd.{suffix}"
+        declared = f"declare {vector} @{name}({vector}, {vector}, {vector})"
+        lines += [f"  %b{i} = call {vector} @{name}({vector} %x, {vector} %x, {vector} %a{i})" for i in range(chains)]
     sums = [f"  %s0 = fadd {vector} %b0, %b1"]
     sums += [f"  %s{i} = fadd {vector} %s{i - 1}, %b{i + 1}" for i in range(1, chains - 1)]
     source = "\n".join(
         [
-            f"declare {vector} @llvm.fmuladd.{suffix}({vector}, {vector}, {vector})",
+            declared,
             "define void @turn(ptr %memory, i64 %task, i64 %thread) nounwind {\nentry:",
             "  %far = mul i64 %task, 256\n  %at = getelementptr i8, ptr %memory, i64 %far",
             f"  %x = load {vector}, ptr %at, align 8\n  br label %again\nagain:",
@@ -159,7 +168,7 @@ def peak(dtype: str, threads: int) -> tuple[Callable[[], None], float]:
         code.addresses["entry"]
     )
     shared, memory = pool(threads), np.zeros(64 * threads, np.float64)
-    flops = 2.0 * lanes * chains * turns * threads
+    flops = (4.0 if paired else 2.0) * lanes * chains * turns * threads
     return lambda: entry(shared.address, shared.run, memory.ctypes.data, threads), flops
 
 
@@ -169,7 +178,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 768, 1000, 1024, 2048, 4096])
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--dtype", default="FP32", choices=["FP32", "FP64"])
+    parser.add_argument("--dtype", default="FP32", choices=["FP32", "FP64", "BF16"])
     options = parser.parse_args()
     threads = in_turn(options.threads)
     if threads is None:
@@ -183,20 +192,24 @@ def main() -> None:
 
 
 def _row(n: int, threads: int, options: argparse.Namespace) -> dict[str, object]:
-    kind = {"FP32": "float32", "FP64": "float64"}[options.dtype]
+    kind, sums = numpy_dtype(options.dtype), "FP32" if options.dtype == "BF16" else options.dtype
     rng = np.random.default_rng(n)
-    a, b, c, d = (lines((n, n), kind) for _ in range(4))
+    a, b, c, d = (lines((n, n), dtype) for dtype in (kind, kind, numpy_dtype(sums), numpy_dtype(sums)))
     a[:], b[:] = rng.random((n, n)), rng.random((n, n))
     square = dense((n, n), options.dtype)
     start = time.perf_counter()
-    kernel = compile(emit_contraction("ik,kj->ij", (square, square), square), threads=threads)
+    kernel = compile(emit_contraction("ik,kj->ij", (square, square), dense((n, n), sums)), threads=threads)
     compiled = time.perf_counter() - start
     call, flops = peak(options.dtype, threads)
     peers, notes = einsum_peers("ik,kj->ij", a, b, threads)
-    peers["numpy"] = lambda: np.matmul(a, b, out=d)  # as fast as these two can be asked: into a given array
+    if options.dtype == "BF16":
+        np.matmul(a.astype(np.float32), b.astype(np.float32), out=d)
+    else:  # as fast as these two can be asked: into a given array
+        peers["numpy"] = lambda: np.matmul(a, b, out=d)
     torch = torch_or_none()
     if torch is not None:
-        ta, tb, tc = torch.from_numpy(a), torch.from_numpy(b), torch.empty((n, n), dtype=getattr(torch, kind))
+        ta, tb = torch_array(torch, a), torch_array(torch, b)
+        tc = torch.empty((n, n), dtype=ta.dtype)
         peers["torch"] = lambda: torch.mm(ta, tb, out=tc)
     times = interleaved({"tileweave": kernel.prepare(a, b, c), **peers, "peak": call}, options.rounds)
     peaks = [flops / value / 1e9 for value in times.pop("peak")]

@@ -19,7 +19,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Candidates", "compared", "einsum_peers", "etops_calls", "etops_config", "in_turn", "optional", "summary"]
+__all__ = [
+    "Candidates",
+    "compared",
+    "einsum_peers",
+    "etops_calls",
+    "etops_config",
+    "in_turn",
+    "optional",
+    "summary",
+    "torch_array",
+]
 
 Array = np.ndarray[Any, Any]
 Candidates = dict[str, Callable[[], object]]
@@ -73,11 +83,13 @@ def in_turn(threads: Sequence[int]) -> int | None:
 
 def einsum_peers(equation: str, a: Array, b: Array, threads: int) -> tuple[Candidates, dict[str, object]]:
     """A call per peer that is installed, and what a row says of them: the settings chosen, the peers left out."""
-    candidates: Candidates = {"numpy": lambda: np.einsum(equation, a, b, optimize=True)}
+    candidates: Candidates = {}
+    if a.dtype.kind == "f":  # elsewhere NumPy multiplies element by element
+        candidates["numpy"] = lambda: np.einsum(equation, a, b, optimize=True)
     notes: dict[str, object] = {}
     torch, jax, etops = optional("torch"), optional("jax"), optional("etops")
     if torch is not None:
-        ta, tb = torch.from_numpy(a), torch.from_numpy(b)
+        ta, tb = torch_array(torch, a), torch_array(torch, b)
         candidates["torch"] = lambda: torch.einsum(equation, ta, tb)
     if jax is not None:
         ja, jb = jax.numpy.asarray(a), jax.numpy.asarray(b)
@@ -90,6 +102,13 @@ def einsum_peers(equation: str, a: Array, b: Array, threads: int) -> tuple[Candi
     if missing:
         notes["not_installed"] = missing
     return candidates, notes
+
+
+def torch_array(torch: Any, array: Array) -> Any:
+    """The same memory as torch sees it; BF16 has no NumPy type of its own."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 # ---- etops ------------------------------------------------------------------------------------------------------

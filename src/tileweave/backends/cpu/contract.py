@@ -503,7 +503,7 @@ class _Emitter:
             self.pack(f, "columns", columns.packed, columns.source, k, table_of(v0), groups)
             return
         slab = _SLAB if c.columns.operand_dense and not c.swept else c.kc
-        row_bytes = c.columns.width * c.columns.sums.width_bytes
+        row_bytes = c.columns.width * c.columns.sums.width_bytes // c.contracted.together
 
         def part(begin: Value, _: list[str]) -> None:
             count = f.min(f.sub(k[2], begin), slab)

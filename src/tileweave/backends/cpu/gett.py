@@ -8,7 +8,7 @@ Source: own; the method is known as GETT (transpose-free contraction by packing)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tileweave.backends.cpu.elements import Element
@@ -137,8 +137,9 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
     widths = row_element.width_bytes, column_element.width_bytes
     contracted = Contracted(_contracted_dims(summed, widths, 8 * n_rows < n_columns))
-    contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
     lanes = _lanes(target, out, n_columns)
+    contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
+    contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
     column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
     most_k = woven_k or most_k
     choices = _whole_runs(column_dims, lanes, choices)
@@ -219,6 +220,26 @@ def _contracted_dims(dims: list[Dim], widths: tuple[int, int], few_rows: bool) -
     return tuple(reversed(fuse(ordered)))
 
 
+def _paired(
+    contracted: Contracted,
+    sides: tuple[tuple[Dim, ...], tuple[Dim, ...]],
+    elements: tuple[Element, ...],
+    target: Target,
+    lanes: int,
+) -> Contracted:
+    """Products of BF16 two at a time, where the processor has an instruction for that and both operands pack well."""
+    kinds = tuple(element.name for element in elements)
+    if kinds != ("BF16", "BF16", "FP32") or lanes != 16 or not target.has("avx512bf16"):
+        return contracted
+    if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
+        return contracted
+    for operand, dims in enumerate(sides):
+        dense = [dim.strides[0] == 2 for dim in dims]
+        if not contracted.dense(operand, 2) and not (dense and dense[0]):
+            return contracted
+    return replace(contracted, paired=True)
+
+
 def _woven(
     contracted: Contracted, widths: tuple[int, int], target: Target, rows: int, columns: int
 ) -> tuple[Contracted, int]:
@@ -228,7 +249,7 @@ def _woven(
     block; 0 where nothing is woven.
     """
     dims, total = contracted.dims, contracted.total
-    large = min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
+    large = not contracted.paired and min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
     other = next((k for k, dim in enumerate(dims) if k and dim.strides[0] == widths[0]), None)
     if not large or other is None or dims[0].strides[1] != widths[1]:
         return contracted, 0
@@ -403,8 +424,9 @@ def _blocked(
     offsets: tuple[int, int, int],
     most_k: int,
 ) -> Cut:
-    width = columns.sums.width_bytes
     total = contracted.total
+    width = columns.sums.width_bytes // contracted.together  # of one packed element
+    most_k *= contracted.together
     blocks = -(-total // most_k)
     kc = -(-total // blocks) if contracted.woven else _even(total, most_k, columns.lanes)
     same_type = columns.element == columns.sums

@@ -59,6 +59,18 @@ def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: s
     return f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
 
 
+def pair_product(f: Function, a: str, b: str, c: str) -> str:
+    """``c + a0 * b0 + a1 * b1`` in 16 lanes of FP32, ``a`` and ``b`` being pairs of BF16 in the bits of floats.
+
+    The processor's instruction: products are exact, each sum is rounded to nearest even, and subnormal factors and
+    sums count as zero.
+    """
+    name = "llvm.x86.avx512bf16.dpbf16ps.512"
+    f.module.declare(name, "<16 x float> {}(<16 x float>, <32 x bfloat>, <32 x bfloat>)")
+    pairs = (f.value(f"bitcast <16 x float> {value} to <32 x bfloat>") for value in (a, b))
+    return f.value(f"call <16 x float> @{name}(<16 x float> {c}, {', '.join(f'<32 x bfloat> {p}' for p in pairs)})")
+
+
 PARAMETERS = [
     ("ptr", "r"),
     ("ptr", "v"),
@@ -140,11 +152,18 @@ class _Tile:
                 a = vectors.broadcast(f, self.element.memory, self.lanes, one)
                 for group in range(tile.vectors):
                     old = carried[row * tile.vectors + group]
-                    following.append(multiply_add(f, self.element, self.lanes, a, b[group], old))
+                    following.append(self.product(a, b[group], old))
             return following
 
         start = [(self.type, zero(self.element, self.lanes))] * (tile.rows * tile.vectors)
-        return [str(value) for value in f.loop(0, "%count", step, carry=start, nonempty=True)]
+        together = self.contracted.together
+        count = f.div(f.add("%count", together - 1), together)
+        return [str(value) for value in f.loop(0, count, step, carry=start, nonempty=True)]
+
+    def product(self, a: str, b: str, old: str) -> str:
+        if self.contracted.paired:
+            return pair_product(self.f, a, b, old)
+        return multiply_add(self.f, self.element, self.lanes, a, b, old)
 
     def ask(self) -> None:
         """The lines that will be written, while there is time."""

@@ -9,16 +9,17 @@ no attention to the borders of axes, so nothing is wasted there. Where elements 
   a byte offset in the operand, one in the output, and the mask of the lanes. Offsets are those of lane 0, whether or
   not lane 0 belongs to the run, so that a masked access needs no shuffle.
 
-Packing copies a block of K times a panel into ``[k][width]`` order, in the type in which sums are formed.
+Packing copies a block of K times a panel into ``[k][width]`` order, in the type in which sums are formed; where
+products are `Contracted.paired`, into ``[k / 2][width][2]``, in the operand's own type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tileweave.backends.cpu import vectors
-from tileweave.backends.cpu.elements import Element, convert, vector
+from tileweave.backends.cpu.elements import Element, convert, splat, vector
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.target import Target
@@ -124,11 +125,18 @@ class Contracted:
     """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first.
 
     ``woven`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles of the
-    first two.
+    first two. ``paired``: two 16-bit products at a time, side by side in 32 bits of a packed panel, the second zero
+    after an odd last one.
     """
 
     dims: tuple[Dim, ...]
     woven: bool = False
+    paired: bool = False
+
+    @property
+    def together(self) -> int:
+        """Products in one row of a packed panel."""
+        return 2 if self.paired else 1
 
     @property
     def total(self) -> int:
@@ -344,7 +352,7 @@ class _Packer:
         self.contracted = contracted
         self.operand = operand
         self.row_bytes = side.width * side.sums.width_bytes
-
+        self.together = contracted.together
         self.far = side.total * contracted.total * side.element.width_bytes > target.l2_bytes
 
     def ask(self, start: str, places: Sequence[Value], level: int = 1) -> None:
@@ -355,11 +363,27 @@ class _Packer:
     def source(self, k: Value) -> str:
         return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))
 
-    def put(self, value: str, k: Value, group: int, lanes: int) -> None:
-        f, side = self.f, self.side
-        value = convert(f, self.target, value, side.element, side.sums, lanes)
-        place = f.at("%into", f.add(f.mul(k, self.row_bytes), group * side.lanes * side.sums.width_bytes))
-        f.store(vector(side.sums.memory, lanes), value, place, side.sums.width_bytes)
+    def put(self, values: Sequence[str], row: Value, group: int) -> None:
+        """One vector of a packed row; of two products, their elements side by side."""
+        f, side, lanes = self.f, self.side, self.side.lanes
+        place = f.at("%into", f.add(f.mul(row, self.row_bytes), group * lanes * side.sums.width_bytes))
+        if not self.contracted.paired:
+            value = convert(f, self.target, values[0], side.element, side.sums, lanes)
+            f.store(vector(side.sums.memory, lanes), value, place, side.sums.width_bytes)
+            return
+        low, high = (f.value(f"zext <{lanes} x i16> {value} to <{lanes} x i32>") for value in values)
+        high = f.value(f"shl <{lanes} x i32> {high}, {splat('i32', lanes, '16')}")
+        f.store(f"<{lanes} x i32>", f.value(f"or <{lanes} x i32> {low}, {high}"), place, 4)
+
+    def rows(self, row: Callable[[Value, Sequence[Value]], None]) -> None:
+        """Every packed row and its products; a product that is not there is -1."""
+        f = self.f
+        if not self.contracted.paired:
+            f.loop(0, "%kcount", lambda k, _: row(k, [k]))
+            return
+        pairs = f.div("%kcount", 2)
+        f.loop(0, pairs, lambda pair, _: row(pair, [f.mul(pair, 2), f.add(f.mul(pair, 2), 1)]))
+        f.when(f.compare("ne", f.rem("%kcount", 2), 0), lambda: row(pairs, [f.mul(pairs, 2), -1]))
 
     def dense(self) -> None:
         """The panel's own fastest axis: whole vectors where possible, runs of lanes otherwise."""
@@ -369,33 +393,38 @@ class _Packer:
         def whole() -> None:
             offsets = [self.word(group, 0, 0) for group in range(side.groups)]
 
-            def row(k: Value, _: list[str]) -> None:
-                source = self.source(k)
-                values = [vectors.load(f, side.element, side.lanes, f.at(source, o)) for o in offsets]
-                for group, value in enumerate(values):
-                    self.put(value, k, group, side.lanes)
+            def loaded(k: Value, group: int) -> str:
+                if k == -1:
+                    return "zeroinitializer"
+                return vectors.load(f, side.element, side.lanes, f.at(self.source(k), offsets[group]))
 
-            f.loop(0, "%kcount", row)
+            def row(number: Value, products: Sequence[Value]) -> None:
+                values = [[loaded(k, group) for k in products] for group in range(side.groups)]
+                for group, value in enumerate(values):
+                    self.put(value, number, group)
+
+            self.rows(row)
 
         def runs() -> None:
             table = [
-                (self.word(group, s, 0), mask_from(f, self.word(group, s, 2), side.lanes))
-                for group in reversed(range(side.groups))
-                for s in range(side.segments)
+                [
+                    (self.word(group, s, 0), mask_from(f, self.word(group, s, 2), side.lanes))
+                    for s in range(side.segments)
+                ]
+                for group in range(side.groups)
             ]
 
-            def row(k: Value, _: list[str]) -> None:
-                source = self.source(k)
-                entries = iter(table)
-                for group in reversed(range(side.groups)):
-                    value = None
-                    for _s in range(side.segments):
-                        offset, mask = next(entries)
-                        value = vectors.load(f, side.element, side.lanes, f.at(source, offset), mask, value)
-                    if value is not None:
-                        self.put(value, k, group, side.lanes)
+            def joined(k: Value, group: int) -> str:
+                value = None
+                for offset, mask in table[group] if k != -1 else []:
+                    value = vectors.load(f, side.element, side.lanes, f.at(self.source(k), offset), mask, value)
+                return value or "zeroinitializer"
 
-            f.loop(0, "%kcount", row)
+            def row(number: Value, products: Sequence[Value]) -> None:
+                for group in reversed(range(side.groups)):
+                    self.put([joined(k, group) for k in products], number, group)
+
+            self.rows(row)
 
         f.when(full, whole, runs)
 
@@ -407,8 +436,10 @@ class _Packer:
         return self.f.load("i64", self.f.at("%lanes", self.f.mul(index, LANE_BYTES)), 8)
 
     def rows_at(self, source: str, places: Sequence[Value], size: int) -> list[str]:
-        """Short rows of the operand, converted."""
+        """Short rows of the operand, converted; where products are paired, the pairs are its elements."""
         f, side = self.f, self.side
+        if self.contracted.paired:
+            return [f.load(vector(side.sums.memory, size), f.at(source, place), 2) for place in places]
         rows = [vectors.load(f, side.element, size, f.at(source, place)) for place in places]
         return [convert(f, self.target, row, side.element, side.sums, size) for row in rows]
 
@@ -432,7 +463,8 @@ class _Packer:
                 f.when(at_line, lambda: self.ask(f.at(self.source(k), _BYTES_AHEAD), lanes))
             rows = self.rows_at(self.source(k), lanes, q)
             for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
-                place = f.add(f.mul(f.add(k, t), self.row_bytes), first * side.sums.width_bytes)
+                row = f.add(f.div(k, self.together), t)
+                place = f.add(f.mul(row, self.row_bytes), first * side.sums.width_bytes)
                 f.store(vector(side.sums.memory, side.lanes), value, f.at("%into", place), side.sums.width_bytes)
 
         head, inside, done = f.new_label(), f.new_label(), f.new_label()
@@ -446,11 +478,11 @@ class _Packer:
         run = f.sub("%kcount", k)
         if self.contracted.tabled:
             run = f.min(run, f.sub(limit, f.rem(f.add("%kfirst", k), limit)))
-        whole = f.compare("sge", run, q)
+        whole = f.compare("sge", run, q * self.together)
         f.when(whole, lambda: square(k), lambda: self.one_product(k, first, min(first + side.lanes, side.width)))
         f.branch(f"{inside}.end")
         f.place(f"{inside}.end")
-        step = f.value(f"select i1 {whole}, i64 {q}, i64 1")
+        step = f.value(f"select i1 {whole}, i64 {q * self.together}, i64 1")
         f.emit(f"{following} = add i64 {k}, {step}")
         f.branch(head)
         f.place(done)
@@ -524,10 +556,16 @@ class _Packer:
         """One product of some lanes, element by element."""
         f, side = self.f, self.side
         source = self.source(k)
-        place = f.mul(k, self.row_bytes)
+        place = f.mul(f.div(k, self.together), self.row_bytes)
+        second = f.compare("ne", f.rem(k, 2), 0) if self.contracted.paired else ""
 
         def one(index: Value, _: list[str]) -> None:
             value = f.load(side.element.memory, f.at(source, self.lane(index)), side.element.width_bytes)
+            if second:
+                at = f.at("%into", f.add(place, f.mul(index, 4)))
+                word = f.value(f"zext i16 {value} to i32")  # a zero beside it, until there is a second
+                f.when(second, lambda: f.store("i16", value, f.at(at, 2), 2), lambda: f.store("i32", word, at, 4))
+                return
             value = convert(f, self.target, value, side.element, side.sums)
             at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
             f.store(side.sums.memory, value, at, side.sums.width_bytes)

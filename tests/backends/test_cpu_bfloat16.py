@@ -1,0 +1,88 @@
+"""Contractions of BF16 into FP32: pairs of products at once where the processor can, widened elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tileweave.backends.cpu import Target, compile, host
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_contraction
+from tileweave.teir.interpret import interpret
+
+PAIRS = host().has("avx512bf16")
+WIDENED = replace(host(), features=host().features.replace("+avx512bf16", "-avx512bf16"))
+TARGETS = [pytest.param(host(), id="host"), pytest.param(WIDENED, id="widened")]
+
+# dense along rows or columns, along K, odd and even K, several axes of K, several blocks of K, one row, one column
+CASES = [
+    ("ik,kj->ij", {"i": 70, "j": 101, "k": 51}),
+    ("ik,jk->ij", {"i": 21, "j": 100, "k": 33}),
+    ("ki,kj->ij", {"i": 33, "j": 130, "k": 91}),
+    ("ki,jk->ji", {"i": 70, "j": 37, "k": 64}),
+    ("ik,kj->ij", {"i": 5, "j": 300, "k": 2501}),
+    ("ik,jk->ij", {"i": 40, "j": 50, "k": 1300}),
+    ("ik,k->i", {"i": 77, "k": 201}),
+    ("bik,bkj->bij", {"b": 3, "i": 9, "j": 20, "k": 31}),
+    ("ikl,klj->ij", {"i": 30, "j": 40, "k": 7, "l": 12}),
+    ("ikl,jkl->ij", {"i": 30, "j": 40, "k": 8, "l": 9}),
+    ("ikl,lkj->ij", {"i": 30, "j": 40, "k": 6, "l": 10}),
+    ("adb,cd->cba", {"a": 32, "b": 24, "c": 9, "d": 20}),
+    ("ik,kj->ij", {"i": 300, "j": 320, "k": 333}),
+]
+
+
+def dense(array: np.ndarray, dtype: str) -> Operand:
+    return Operand(strided(array.shape, tuple(step // array.itemsize for step in array.strides)), dtype)
+
+
+def arrays(equation: str, sizes: dict[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    left, rest = equation.split(",")
+    right, out = rest.split("->")
+    a, b, c = (np.zeros([sizes[letter] for letter in letters], ml_dtypes.bfloat16) for letters in (left, right, out))
+    return a, b, np.full(c.shape, 77, np.float32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("equation", "sizes"), CASES)
+def test_whole_numbers_are_exact(equation: str, sizes: dict[str, int], target: Target) -> None:
+    a, b, c = arrays(equation, sizes)
+    rng = np.random.default_rng(0)
+    a[...], b[...] = rng.integers(-3, 4, a.shape), rng.integers(-3, 4, b.shape)
+    program = emit_contraction(equation, (dense(a, "BF16"), dense(b, "BF16")), dense(c, "FP32"))
+    compile(program, threads=2, target=target, cache=False)(a, b, c)
+    assert np.array_equal(c, np.einsum(equation, a.astype(np.float32), b.astype(np.float32)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_sums_are_those_of_the_interpreter_within_their_rounding(target: Target) -> None:
+    """Products of BF16 are exact in FP32; each of the K sums rounds once, in another order."""
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((6, 37)).astype(ml_dtypes.bfloat16)
+    b = rng.standard_normal((37, 18)).astype(ml_dtypes.bfloat16)
+    program = emit_contraction(
+        "ik,kj->ij", (dense(a, "BF16"), dense(b, "BF16")), Operand(strided((6, 18), (18, 1)), "FP32")
+    )
+    found, expected = np.zeros((6, 18), np.float32), np.zeros((6, 18), np.float32)
+    compile(program, threads=1, target=target, cache=False)(a, b, found)
+    interpret(program, {"in0": a, "in1": b, "out": expected})
+    terms = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+    assert np.all(np.abs(found - expected) <= 2 * 37 * np.finfo(np.float32).eps / 2 * terms)
+
+
+@pytest.mark.skipif(not PAIRS, reason="needs a processor with AVX512_BF16")
+def test_pairs_are_used_and_subnormal_factors_count_as_zero() -> None:
+    a, b, c = (
+        np.full((16, 32), 2.0, ml_dtypes.bfloat16),
+        np.ones((32, 64), ml_dtypes.bfloat16),
+        np.zeros((16, 64), "f4"),
+    )
+    a[0, 0], b[0] = 1e-39, 1e38
+    program = emit_contraction("ik,kj->ij", (dense(a, "BF16"), dense(b, "BF16")), dense(c, "FP32"))
+    kernel = compile(program, threads=1, cache=False)
+    assert "dpbf16" in kernel.source
+    kernel(a, b, c)
+    assert np.all(c[0] == 62) and np.all(c[1:] == np.float32(2 * b[0, 0].astype(np.float32) + 62))
