@@ -345,7 +345,7 @@ def image(layout: Layout) -> Any:
         all of them is one coordinate.
 
     Raises:
-        Undecided: size times replicas is more than `BOUND`.
+        Undecided: there are more than `BOUND` coordinates, or more have to be listed on the way.
 
     Example:
         >>> image(Layout(((2, 4), (2, 1)), ((2, 1),)))
@@ -368,10 +368,16 @@ def image(layout: Layout) -> Any:
 
 def _sums(rows: Iterable[tuple[int, int]], where: str, layout: object) -> IntArray:
     """The distinct sums of digit times stride, ascending."""
-    rows = [(e, s) for e, s in rows if e > 1 and s]
+    rows = sorted(((e, s) for e, s in rows if e > 1 and s), key=lambda row: abs(row[1]))
+    least, reach = 1, 0  # a stride beyond the reach of the smaller ones multiplies the number of sums
+    for extent, stride in rows:
+        least *= extent if abs(stride) > reach else 1
+        reach += (extent - 1) * abs(stride)
+    if least > BOUND:
+        raise undecided(where, "enumerating the coordinates", {"layout": layout})
     wide = sum(e * abs(s) for e, s in rows) >= 1 << 62
     values = np.zeros(1, object if wide else np.int64)
-    for extent, stride in sorted(rows, key=lambda row: abs(row[1])):
+    for extent, stride in rows:
         if len(values) * extent > BOUND:
             raise undecided(where, "enumerating the coordinates", {"layout": layout})
         steps = np.arange(extent).astype(values.dtype) * stride
