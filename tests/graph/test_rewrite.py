@@ -18,17 +18,23 @@ def tensors(dtype):
     return tw.as_tensor(X.astype(dtype)), tw.as_tensor(W.astype(dtype)), tw.as_tensor(B.astype(dtype))
 
 
-def matching(name, dtype):
-    """Graphs on which a rule applies."""
-    x, w, b = tensors(dtype)
-    two = tw.concat([x[:2], x[2:]], 0)
+def matching(name, dtype, rng):
+    """Graphs of random shapes and values on which a rule applies."""
+    m, k, n = (int(rng.integers(low, 7)) for low in (3, 2, 2))
+    x, w, b = (tw.as_tensor(values(rng, shape, dtype)) for shape in ((m, k), (k, n), (n,)))
+    cut, lead = int(rng.integers(1, m)), int(rng.integers(1, 4))
+    image = tw.as_tensor(values(rng, (lead, 2, m + 3, k + 4), dtype))
+    window = values(rng, (3, 2, 2, 3), dtype)
     cases = {
-        "one-view": [two, x[1:][:, ::-1].T, tw.concat([x, w.T], 0)[::2][:2], tw.pad(x, 2)[2:5, 2:4], tw.pad(x, 3)[:2],
-                     tw.interleave([x, x * 2], 1)[:, ::2], tw.repeat(x, 3)[4:8], tw.flip(tw.flip(x))],
+        "one-view": [tw.concat([x[:cut], x[cut:]], 0), x[1:][:, ::-1].T, tw.concat([x, w[:, :1].T], 0)[::2][:2],
+                     tw.pad(x, 2)[2:4, 2:4], tw.pad(x, 3)[:2], tw.repeat(x, 3)[m : m + cut], tw.flip(tw.flip(x)),
+                     tw.interleave([x, x * 2], 1)[:, ::2]],
         "double-negative": [tw.negative(tw.negative(x))],
         "times-one": [x * 1, 1 * x, x * tw.ones((), dtype)] + ([x / 1] if dtype != "int64" else []),
         "idempotent": [tw.relu(tw.relu(x)), tw.absolute(tw.absolute(x))],
-        "matmul-bias": [x @ w + b, b + x @ w, tw.matmul(tw.broadcast_to(x, (2, 4, 3)), w) + b],
+        "sum-of-products": [tw.sum(x[:, :, None] * w, 1), tw.sum(x * x, 0), tw.sum(x[:, None] * w.T, -1),
+                            tw.sum(x * x, (0, 1)), tw.sum(w * b, 0), tw.sum(tw.broadcast_to(x, (lead, m, k)) * x, 0)],
+        "matmul-bias": [x @ w + b, b + x @ w, tw.matmul(tw.broadcast_to(x, (lead, m, k)), w) + b],
         "linear-relu": [tw.relu(tw.linear(x, w, b))],
         "elementwise-chain": [tw.relu(x + 1), (x + 2) * (x - x[0]), tw.where(x > 0, -x, x), (x + 1).astype("float32")],
         "linear": [tw.linear(x, w, b), tw.linear(x[0], w, b)],
@@ -36,6 +42,8 @@ def matching(name, dtype):
         "unfused": [rewrite(tw.Graph.of(tw.relu(x + 1) * x), OPTIMIZATIONS).graph.sinks[0].tensor],
         "linear-relu-apart": [rewrite(tw.Graph.of(tw.relu(tw.linear(x, w, b))), OPTIMIZATIONS).graph.sinks[0].tensor],
         "sum-as-selects": [tw.sum(x, 0), tw.sum(x, 1)],
+        "conv-gaps-interleaved": [tw.conv(image, window, dilation=(1, 2)), tw.conv(image, window, dilation=(3, 2))],
+        "conv-steps-added": [tw.conv(image, window, stride=(2, 1)), tw.conv(image, window, stride=(2, 4), dilation=2)],
     }  # fmt: skip
     return cases[name]
 
@@ -51,14 +59,24 @@ def equal(rule, got, expected):
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
 def test_each_rule_alone_keeps_the_value_of_what_it_matches(name, dtype):
+    """On random graphs that match: alone, and in the middle of others."""
     rule = RULES[name]
-    for tensor in matching(name, dtype):
-        found = choices(tensor, [rule], Context.of(tw.Graph.of(tensor)))
-        assert found, f"{name} does not match {tensor}"
-        (expected,) = tw.evaluate([tensor])
-        for _, _, option in found:
-            tw.verify(tw.Graph.of(option))
-            equal(rule, tw.evaluate([option])[0], expected)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        for tensor in matching(name, dtype, rng):
+            found = choices(tensor, [rule], Context.of(tw.Graph.of(tensor)))
+            assert found, f"{name} does not match {tensor}"
+            (expected,) = tw.evaluate([tensor])
+            for _, _, option in found:
+                tw.verify(tw.Graph.of(option))
+                equal(rule, tw.evaluate([option])[0], expected)
+            around = tw.Graph.of(tw.concat([tensor if tensor.ndim else tensor[None]] * 2) - 1, tensor)
+            inside = rewrite(around, [rule], passes=4)
+            assert inside.trace
+            results = [sink.tensor for sink in (*inside.graph.sinks, *around.sinks)]
+            got = tw.evaluate(results)
+            for one, other in zip(got[:2], got[2:], strict=True):
+                equal(rule, one, other)
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -37,7 +37,7 @@ from tileweave.graph import (
     to_json,
 )
 from tileweave.graph.nodes import children
-from tileweave.graph.rules import EXPANSIONS, RULES
+from tileweave.graph.rules import DENSE, EXPANSIONS, RULES
 from tileweave.graph.shard import moved
 from tileweave.graph.text import columns, ids
 from tileweave.planner import Machines, Plan, machines
@@ -252,7 +252,7 @@ def _draw(graph: Graph, path: str) -> None:
 # rules
 
 
-_GROUPS = {"optimizations": OPTIMIZATIONS, "expansions": EXPANSIONS}
+_GROUPS = {"optimizations": OPTIMIZATIONS, "expansions": EXPANSIONS, "dense": DENSE}
 
 
 def _chosen(words: str | None) -> list[Rule]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from tileweave.graph.nodes import Graph, Node, Operation, Selector, SequencePoint, Signature, Sink, Tensor, TensorType
 from tileweave.graph.operators import operator_of
-from tileweave.graph.select import concat, full, resolve, view_of
+from tileweave.graph.select import common_map, concat, full, resolve, view_of
 from tileweave.graph.states import stacked
 from tileweave.space import AffineMap, Box
 
@@ -194,40 +194,12 @@ def _one_block(tensor: Tensor) -> tuple[_Block, str, AffineMap] | None:
         block = cast("_Block", origins[cast("Tensor", piece.origin)])
         here = tuple(a - b for a, b in zip(made.span(block.index).start, start, strict=True))
         lifted.append((piece.box, AffineMap(AffineMap.identity(len(here)).matrix, here, len(here)).after(piece.map)))
-    agreed = _common_map(tensor.type.box, lifted)
+    agreed = common_map(tensor.type.box, lifted)
     return None if agreed is None else (_Block(first.like, index, _merged_inputs(blocks)), output, agreed)
-
-
-def _common_map(box: Box, parts: Sequence[tuple[Box, AffineMap]]) -> AffineMap | None:
-    """The one map that is each part's map on that part's box, if there is one."""
-
-    def value(point: tuple[int, ...]) -> tuple[int, ...]:
-        return next(map(point) for own, map in parts if own.contains(point))
-
-    base = value(box.start)
-    first = next(map for own, map in parts if own.contains(box.start))
-    columns = []
-    for k, n in enumerate(box.shape):
-        step = tuple(a + (j == k) for j, a in enumerate(box.start))
-        reached = value(step) if n > 1 else first(step)
-        columns.append(tuple(a - b for a, b in zip(reached, base, strict=True)))
-    matrix = tuple(tuple(column[r] for column in columns) for r in range(len(base)))
-    straight = AffineMap(matrix, (0,) * len(base), box.rank)
-    common = AffineMap(matrix, tuple(a - b for a, b in zip(base, straight(box.start), strict=True)), box.rank)
-    same = all(common(p) == map(p) for own, map in parts for p in _corners(own))
-    return common if same and all(sum(c != 0 for c in row) < 2 for row in matrix) else None
 
 
 def _disjoint(boxes: Sequence[Box]) -> bool:
     return all(a.intersect(b).empty for n, a in enumerate(boxes) for b in boxes[n + 1 :])
-
-
-def _corners(box: Box) -> list[tuple[int, ...]]:
-    """The least corner and its last neighbour along each dimension: enough to know an affine map on the box."""
-    out = [box.start]
-    for k, n in enumerate(box.shape):
-        out.append(tuple(a + n - 1 if j == k else a for j, a in enumerate(box.start)))
-    return out
 
 
 def _union(boxes: Sequence[Box]) -> Box:

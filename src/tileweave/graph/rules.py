@@ -13,12 +13,13 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.graph import operators as op
+from tileweave.graph.dense import DENSE
 from tileweave.graph.fused import fused as fused_operation
 from tileweave.graph.nodes import Operation, Selector, Tensor
 from tileweave.graph.rewrite import Context, Rule
-from tileweave.graph.select import full, resolve, select, unsqueeze, view_of
+from tileweave.graph.select import common_map, full, resolve, select, squeeze, unsqueeze, view_of
 
-__all__ = ["EXPANSIONS", "OPTIMIZATIONS", "RULES"]
+__all__ = ["DENSE", "EXPANSIONS", "OPTIMIZATIONS", "RULES"]
 
 
 def _made_by(tensor: Tensor, *names: str) -> Operation | None:
@@ -48,9 +49,10 @@ def _one_view(tensor: Tensor, context: Context) -> Tensor | None:
     if first.origin is None:
         same = all(p.origin is None and repr(p.fill) == repr(first.fill) for p in pieces)
         return full(tensor.shape, cast("Any", first.fill), tensor.dtype) if same else None
-    if any((p.origin, p.map, p.lattice) != (first.origin, first.map, None) for p in pieces):
+    if any(p.origin is not first.origin or p.lattice is not None for p in pieces):
         return None
-    return view_of(first.origin, tensor.shape, first.map)
+    map = common_map(tensor.type.box, [(p.box, p.map) for p in pieces])
+    return None if map is None else view_of(first.origin, tensor.shape, map)
 
 
 ONE_VIEW = Rule(
@@ -111,6 +113,32 @@ def _matmul_bias(tensor: Tensor, context: Context) -> Tensor | None:
         if plain and same and b.shape == w.shape[1:] and product.shape == tensor.shape:
             return op.linear(x, w, b)
     return None
+
+
+def _sum_of_products(tensor: Tensor, context: Context) -> Tensor | None:
+    """The document's Prod and SumDim, wherever they come from, as one contraction."""
+    total = _made_by(tensor, "sum")
+    product = _made_by(total.input("x"), "multiply") if total else None
+    if total is None or product is None or product.signature is None or not context.alone(total.input("x")):
+        return None
+    if total.input("x").dtype != tensor.dtype or tensor.dtype.kind == "b":
+        return None
+    axes = total.parameter("axes")
+    operands, labels = [], []
+    for name, x in product.inputs:
+        drivers = [next((k for k, c in enumerate(row) if c), None) for row in product.signature.input(name).map.matrix]
+        spread = [k for k, d in enumerate(drivers) if d is None]  # of extent 1: it meets every index
+        operands.append(squeeze(x, spread) if spread else x)
+        labels.append([d for d in drivers if d is not None])
+    if not set(axes) <= set(labels[0]) | set(labels[1]):  # the sum also repeats what does not change
+        return None
+    out = [k for k in range(product.index.rank) if k not in axes]
+    if not set(out) <= set(labels[0]) | set(labels[1]):
+        return None
+    if labels[0] == [*out[:-1], *axes] and labels[1] == [*axes, *out[-1:]] and len(axes) == 1:
+        return op.matmul(*operands)
+    letters = ["".join(chr(ord("a") + k) for k in own) for own in (*labels, out)]
+    return op.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", *operands)
 
 
 def _linear_relu(tensor: Tensor, context: Context) -> Tensor | None:
@@ -182,6 +210,9 @@ def _joined_program(outer: Operation, below: Operation, place: int) -> Tensor:
     return fused_operation(tensors, (*first, *moved))
 
 
+SUM_OF_PRODUCTS = Rule(
+    "sum-of-products", "a sum over products is a contraction, by its definition", _sum_of_products, exact=False
+)
 MATMUL_BIAS = Rule("matmul-bias", "x @ w + b is linear(x, w, b)", _matmul_bias, exact=False)
 LINEAR_RELU = Rule("linear-relu", "relu(linear(x, w, b)) applies relu where the bias is added", _linear_relu)
 ELEMENTWISE_CHAIN = Rule(
@@ -254,11 +285,11 @@ SUM_AS_SELECTS = Rule("sum-as-selects", "a sum is the addition of its elements",
 
 FUSIONS = (MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
 """Several operations become one; nothing else changes."""
-OPTIMIZATIONS = (ONE_VIEW, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, *FUSIONS)
+OPTIMIZATIONS = (ONE_VIEW, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, SUM_OF_PRODUCTS, *FUSIONS)
 """Rules that make a graph cheaper; together they reach a fixed point."""
 
 EXPANSIONS = (LINEAR, RELU_AS_WHERE, UNFUSED, LINEAR_RELU_APART, SUM_AS_SELECTS)
 """Rules that write definitions out; together they reach a fixed point."""
 
-RULES = {rule.name: rule for rule in (*OPTIMIZATIONS, *EXPANSIONS)}
+RULES = {rule.name: rule for rule in (*OPTIMIZATIONS, *EXPANSIONS, *DENSE)}
 """Rule name -> rule."""

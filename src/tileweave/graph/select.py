@@ -31,6 +31,7 @@ __all__ = [
     "Piece",
     "Segment",
     "broadcast_to",
+    "common_map",
     "concat",
     "flip",
     "full",
@@ -157,6 +158,41 @@ def view(block: np.ndarray[Any, Any], block_box: Box, map: AffineMap, box: Box) 
     # a zero-copy view at a byte offset: index the start element, then stride from there
     corner = block[tuple(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True))]
     return as_strided(corner, box.shape, strides, writeable=False)
+
+
+def common_map(box: Box, parts: Sequence[tuple[Box, AffineMap]]) -> AffineMap | None:
+    """The one strided map that is each part's map on that part's box, if there is one.
+
+    Args:
+        box: not empty.
+        parts: disjoint boxes that cover it, each with a map.
+    """
+
+    def value(point: tuple[int, ...]) -> tuple[int, ...]:
+        return next(map(point) for own, map in parts if own.contains(point))
+
+    base = value(box.start)
+    first = next(map for own, map in parts if own.contains(box.start))
+    columns = []
+    for k, n in enumerate(box.shape):
+        step = tuple(a + (j == k) for j, a in enumerate(box.start))
+        reached = value(step) if n > 1 else first(step)
+        columns.append(tuple(a - b for a, b in zip(reached, base, strict=True)))
+    matrix = tuple(tuple(column[r] for column in columns) for r in range(len(base)))
+    straight = AffineMap(matrix, (0,) * len(base), box.rank)
+    common = AffineMap(matrix, tuple(a - b for a, b in zip(base, straight(box.start), strict=True)), box.rank)
+    same = all(common(p) == map(p) for own, map in parts for p in _corners(own))
+    used = [k for row in matrix for k, c in enumerate(row) if c]
+    strided = all(sum(c != 0 for c in row) < 2 for row in matrix) and len(set(used)) == len(used)
+    return common if same and strided else None
+
+
+def _corners(box: Box) -> list[tuple[int, ...]]:
+    """The least corner and its last neighbour along each dimension: enough to know an affine map on the box."""
+    out = [box.start]
+    for k, n in enumerate(box.shape):
+        out.append(tuple(a + n - 1 if j == k else a for j, a in enumerate(box.start)))
+    return out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
