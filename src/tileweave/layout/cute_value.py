@@ -496,18 +496,13 @@ class CuteLayout:
 
     shape: Shape
     stride: Stride
-    _flat: tuple[Pair, ...] = field(init=False, repr=False, compare=False)
+    _flat: tuple[Pair, ...] | None = field(init=False, repr=False, compare=False)  # made when first asked for
 
     def __init__(self, shape: Any, stride: Any) -> None:
-        if (
-            type(shape) is type(stride) is tuple
-            and len(shape) == len(stride)
-            and {*map(type, shape), *map(type, stride)} == _PLAIN
-            and min(shape) > 0
-        ):  # flat tuples of plain integers, sound as they stand: the common case, decided quickly
+        if type(shape) is type(stride) is tuple and len(shape) == len(stride) and _plain(shape, stride):
             _set_shape(self, shape)
             _set_stride(self, stride)
-            _set_flat(self, tuple(zip(shape, stride, strict=True)))
+            _set_flat(self, None)
             return
         where = "CuteLayout(shape, stride)"
         shape = make_shape(shape, where)
@@ -530,20 +525,24 @@ class CuteLayout:
     @property
     def flat(self) -> tuple[Pair, ...]:
         """The modes without nesting: (extent, stride) pairs, first fastest."""
-        return self._flat
+        found = self._flat
+        if found is None:
+            found = tuple(zip(flat_tuple(self.shape), flat_tuple(self.stride), strict=True))
+            _set_flat(self, found)
+        return found
 
     @property
     def size(self) -> int:
         """The number of coordinates: the product of the extents."""
         out = 1
-        for n, _d in self._flat:
+        for n, _d in self._flat or self.flat:
             out *= n
         return out if type(out) is int else simple(out)
 
     @property
     def is_symbolic(self) -> bool:
         """Whether an extent or a stride is an index expression."""
-        for n, d in self._flat:
+        for n, d in self._flat or self.flat:
             if type(n) is not int:
                 return True
             if type(d) is not int and (type(d) is not Coord or any(type(v) is not int for _axis, v in d.terms)):
@@ -553,7 +552,8 @@ class CuteLayout:
     @property
     def zero(self) -> Any:
         """The value at the origin: 0, or the zero vector where the strides are coordinates."""
-        return Coord() if self._flat and isinstance(self._flat[0][1], Coord) else 0
+        flat = self._flat or self.flat
+        return Coord() if flat and isinstance(flat[0][1], Coord) else 0
 
     def __call__(self, *crd: Any) -> Any:
         """The value at a linear index or a coordinate; with `_` among the coordinates, the sublayout that it leaves.
@@ -571,7 +571,7 @@ class CuteLayout:
             if type(index) is int:
                 rest, out = index, self.zero
                 if rest >= 0:
-                    for n, d in self._flat:
+                    for n, d in self._flat or self.flat:
                         rest, digit = divmod(rest, n)
                         out = out + digit * d
                     if rest == 0:  # false, too, where the rest is an expression
@@ -673,7 +673,17 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_PLAIN = {int}
+def _plain(shape: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
+    """Whether these are flat tuples of plain integers, sound as they stand: the common case, decided quickly."""
+    for n in shape:
+        if type(n) is not int or n < 1:
+            return False
+    for d in stride:  # noqa: SIM110 - a loop is twice as quick as all(..)
+        if type(d) is not int:
+            return False
+    return True
+
+
 _new = object.__new__
 _set_shape = CuteLayout.__dict__["shape"].__set__  # the slots themselves: assignment is closed
 _set_stride = CuteLayout.__dict__["stride"].__set__
