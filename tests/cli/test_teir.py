@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tileweave.cli.main import main
-from tileweave.teir import First, examples, from_json, to_json
+from tileweave.teir import First, examples, from_json, split, to_json
 
 EXTENTS = {"p": 2, "q": 3, "r": 4, "s": 5, "t": 2, "u": 6}
 
@@ -139,7 +139,7 @@ def test_run_is_numpy(folder, capsys, how):
 
 def test_run_prints_what_no_file_takes_and_takes_flags_anywhere(folder, capsys):
     assert main(["teir", "run", "--threads", "1", "matmul.json", "in0=a.npy", "--interpret", "in1=b.npy"]) == 0
-    expected = (np.load("a.npy") @ np.load("b.npy")).ravel()
+    expected = np.load("a.npy") @ np.load("b.npy")
     assert f"out = {expected}" in capsys.readouterr().out
 
 
@@ -171,6 +171,42 @@ def test_run_warns_of_races(folder, capsys):
     Path("racy.json").write_text(to_json(replace(racy, nodes=nodes)))
     assert main(["teir", "run", "racy.json", "in0=a.npy", "in1=b.npy", "--interpret"]) == 0
     assert "racy.json: warning: parallel iterations race on byte" in capsys.readouterr().err
+
+
+def test_an_output_has_the_shape_of_its_axes_where_they_are_dense(folder, capsys):
+    words = ["in0=a.npy", "in1=b.npy", "-o", "out=c.npy", "--interpret"]
+    assert main(["teir", "run", "matmul.json", *words]) == 0
+    assert "wrote c.npy  FP32 6x2" in capsys.readouterr().out
+    assert main(["teir", "emit", "ij,jk->", "6x3", "3x2", "-o", "sum.json"]) == 0
+    assert main(["teir", "run", "sum.json", *words, "--overwrite"]) == 0
+    assert np.load("c.npy").shape == ()
+    # a branch for the rest, and a gap, say nothing about a shape
+    np.save("row.npy", np.ones(7, "f4"))
+    assert main(["teir", "emit", "i->i", "7", "-o", "copy.json"]) == 0
+    program = from_json(Path("copy.json").read_text())
+    gaps = tuple(replace(axis, strides=(4, 8)) for axis in program.axes)
+    for changed in (split(program, "copy", 3, "i"), replace(program, axes=gaps)):
+        Path("copy.json").write_text(to_json(changed))
+        assert main(["teir", "run", "copy.json", "in0=row.npy", "-o", "out=c.npy", "--overwrite"]) == 0
+        assert np.load("c.npy").ndim == 1
+
+
+# ── tune ──
+
+
+def test_tune_explains_and_is_remembered(folder, capsys, monkeypatch):
+    monkeypatch.setenv("TILEWEAVE_CACHE", str(folder / "cache"))
+    assert main(["teir", "tune", "matmul.json", "--seconds", "1", "--threads", "2", "-o", "best.json"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == ["time", "of", "own", "model", "choice"]
+    assert "timed now" in out and "wrote best.json" in out
+    assert main(["teir", "tune", "--threads", "2", "matmul.json"]) == 0
+    assert "remembered" in capsys.readouterr().out
+    assert main(["teir", "tune", "matmul.json", "in0=a.npy", "in1=b.npy", "--again", "--seconds", "1"]) == 0
+    assert "timed now" in capsys.readouterr().out
+    for file, how in (("best.json", []), ("matmul.json", ["--tuned", "--threads", "2"])):
+        assert main(["teir", "run", file, "in0=a.npy", "in1=b.npy", "-o", "out=c.npy", "--overwrite", *how]) == 0
+        np.testing.assert_array_equal(np.load("c.npy").reshape(6, 2), np.load("a.npy") @ np.load("b.npy"))
 
 
 # ── explain ──
@@ -208,12 +244,21 @@ def test_emit_writes_reductions_and_elementwise_operations(folder, capsys):
     assert main(["teir", "run", "max.json", "in0=a.npy", "-o", "out=m.npy", "--interpret"]) == 0
     np.testing.assert_array_equal(np.load("m.npy"), np.load("a.npy").max(0))
     assert main(["teir", "emit", "ij,j->ij", "6x3", "3", "--op", "Sub", "-o", "sub.json"]) == 0
-    words = ["in0=a.npy", "in1=m.npy", "-o", "out=s.npy", "--shape", "out=6x3", "--interpret"]
+    words = ["in0=a.npy", "in1=m.npy", "-o", "out=s.npy", "--interpret"]
     assert main(["teir", "run", "sub.json", *words]) == 0
     np.testing.assert_array_equal(np.load("s.npy"), np.load("a.npy") - np.load("m.npy"))
     capsys.readouterr()
     assert main(["teir", "explain", "max.json"]) == 0
     assert "the document has no kernel for ReduceMax" in capsys.readouterr().out
+
+
+def test_emit_writes_einsums_of_many_operands(folder, capsys):
+    assert main(["teir", "emit", "ab,bc,cd->ad", "6x3", "3x2", "2x6", "--relu", "-o", "chain.json"]) == 0
+    np.save("d.npy", np.arange(12, dtype="f4").reshape(2, 6))
+    words = ["in0=a.npy", "in1=b.npy", "in2=d.npy", "-o", "out=c.npy"]
+    assert main(["teir", "run", "chain.json", *words]) == 0
+    expected = np.maximum(np.load("a.npy") @ np.load("b.npy") @ np.load("d.npy"), 0)
+    np.testing.assert_array_equal(np.load("c.npy"), expected)
 
 
 def test_a_tiled_program_computes_the_same(folder, capsys):
@@ -248,13 +293,29 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["run", "negative.json", "in0=a.npy"], "touches bytes -20..3 from the base of 'out'"),
         (["run", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
         (["explain", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
-        (["emit", "ij,jk->ik", "2x3"], "1 shapes are given"),
+        (["emit", "ij,jk->ik", "2x3"], "the equation has 2 operands, and 1 shape follow"),
+        (["emit", "ij", "4x"], "the equation says no output\n  legal  such as 'ij->ij'"),
+        (["emit", "ij->ji", "4x"], "4x: is no shape"),
+        (
+            ["emit", "ij->ji", "2x3", "--op", "frob"],
+            "legal  to reduce sum, prod, max, min; element by element Exp, Log",
+        ),
+        (["emit", "ij,jk->ik", "2x3", "3x4", "--op", "sum"], "it reduces one operand; the equation has 2 operands"),
+        (["emit", "ab,bc,cd->az", "2x3", "3x4", "4x5"], "letter 'z' of the output is in no input"),
+        (["check", "empty.json"], '{} is not a TEIR program: an object with "format": "tileweave.teir"'),
+        (["tune", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
+        (["tune", "matmul.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
+        (["tune", "matmul.json", "in0=a.npy"], "no array is given for tensor 'in1'"),
+        (
+            ["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "out=folder.npy", "--overwrite"],
+            "folder.npy: the file",
+        ),
         (["emit", "ij,jk->iz", "2x3", "3x4"], "letter 'z' of the output is in no input"),
         (["emit", "ij,jk->ik", "2x3", "4x5"], "extents"),
         (["emit", "ij,jk->ik", "2x0", "0x5"], "2x0: is no shape"),
         (["emit", "ij->ji", "2x3", "--dtype", "FP8"], "legal  FP64, FP32"),
         (["emit", "ij->ji", "2x3", "--accumulate"], "needs a contraction"),
-        (["emit", "ij->ji", "2x3", "--op", "Sine"], "there is no such elementwise operation"),
+        (["emit", "ij->ji", "2x3", "--op", "Sine"], "it is no operation"),
         (["emit", "ij->i", "2x3", "--op", "sum", "--relu"], "are for contractions"),
         (["emit", "i,i->i", "4", "4", "--dtype", "BF16", "--profile", "document"], "tensors: they are named"),
         (["emit", "i,i->i", "4", "4", "-o", "matmul.json"], "exists already"),
@@ -262,6 +323,8 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
 )
 def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):
     Path("text.json").write_text("no json")
+    Path("empty.json").write_text("{}")
+    Path("folder.npy").mkdir()
     Path("list.json").write_text('{"format": "text"}')
     Path("bad.json").write_text(bad_guard())
     copy = examples.branching({"r": 1, "s": 3, "t": 3})
@@ -272,6 +335,8 @@ def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
+    assert ".part" not in err
+    assert not list(folder.glob("*.part"))
 
 
 def test_help_lists_the_commands(capsys):
@@ -279,7 +344,7 @@ def test_help_lists_the_commands(capsys):
         main(["teir", "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
-    assert all(word in out for word in ("check", "show", "run", "explain", "emit"))
+    assert all(word in out for word in ("check", "show", "run", "explain", "tune", "emit"))
     with pytest.raises(SystemExit) as stop:
         main(["teir", "compile", "x.json"])
     assert stop.value.code == 2

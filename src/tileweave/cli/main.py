@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
     teir = commands.add_parser(
         "teir",
-        help="check, show, run, explain and emit programs of the tiled execution IR",
+        help="check, show, run, explain, tune and emit programs of the tiled execution IR",
         description="Programs of the tiled execution IR, as JSON files; - is the standard input.",
     )
     _teir_commands(teir)
@@ -151,11 +151,26 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument("file", metavar="FILE")
     run.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="an array per tensor, as its bytes lie")
     run.add_argument("-o", "--output", action="append", metavar="NAME=FILE.npy", help="where to write a tensor")
-    run.add_argument("--shape", action="append", metavar="NAME=64x16", help="shape of an output (default: flat)")
+    run.add_argument(
+        "--shape", action="append", metavar="NAME=64x16", help="shape of an output (default: as its axes, or flat)"
+    )
     run.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
     run.add_argument("--interpret", action="store_true", help="the slow reference instead of compiled code")
     run.add_argument("--threads", type=_positive, help="threads (default: the cores)")
+    run.add_argument("--tuned", action="store_true", help="as tune found it, which is done first where it was not")
     run.add_argument("--time", action="store_true", help="time repeated calls")
+
+    tune = commands.add_parser(
+        "tune", allow_abbrev=False, help="time ways to compute a program, and remember the best for this machine"
+    )
+    tune.add_argument("file", metavar="FILE")
+    tune.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="arrays to time on (default: random numbers)")
+    tune.add_argument("--threads", type=_positive, help="the most threads (default: the cores)")
+    tune.add_argument("--seconds", type=_positive, default=10, help="begin no new trial after so long (default: 10)")
+    tune.add_argument("--schedules", type=_positive, default=2, help="schedules of the model to try (default: 2)")
+    tune.add_argument("--again", action="store_true", help="time again, even where a winner is remembered")
+    tune.add_argument("-o", "--output", metavar="FILE.json", help="where to write the program that won")
+    tune.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
 
     explain = commands.add_parser("explain", help="which kernel each primitive becomes, and why")
     explain.add_argument("file", metavar="FILE")
@@ -267,6 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
+_TAKES_VALUE |= {"--seconds", "--schedules"}
 
 
 def _split(words: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""``tileweave teir``: check, show, run, explain and emit programs of the tiled execution IR."""
+"""``tileweave teir``: check, show, run, explain, tune and emit programs of the tiled execution IR."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tileweave.teir import (
     elementwise_tiles,
     emit_contraction,
     emit_copy,
+    emit_einsum,
     emit_elementwise,
     emit_reduction,
     emit_relu,
@@ -44,10 +45,10 @@ from tileweave.teir import (
 )
 from tileweave.teir.analyse import accesses
 from tileweave.teir.dtypes import DTYPES, width_bytes
-from tileweave.teir.extensions import REDUCTIONS
+from tileweave.teir.extensions import BINARY, IN_PLACE, REDUCTIONS, UNARY
 from tileweave.teir.text import tree
 
-__all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file"]
+__all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file", "tune_file"]
 
 Array = NDArray[Any]
 
@@ -74,7 +75,7 @@ def check_file(options: argparse.Namespace) -> int:
     for problem in found:
         _complain(options.file, problem)
     for note in notes:
-        print(f"{options.file}: note: {note}", file=sys.stderr)
+        print(f"{_shown_path(options.file)}: note: {note}", file=sys.stderr)
     if found:
         print(f"{program.name}\n{_cut(tree(program))}", file=sys.stderr)
         return 2
@@ -87,7 +88,7 @@ def check_file(options: argparse.Namespace) -> int:
             (program.primitives, "primitives"),
         )
     )
-    print(f"{options.file}: {program.name} ({program.profile} profile): {counts}: {', '.join(proved)}")
+    print(f"{_shown_path(options.file)}: {program.name} ({program.profile} profile): {counts}: {', '.join(proved)}")
     return 0
 
 
@@ -115,7 +116,7 @@ def run_file(options: argparse.Namespace) -> int:
         raise _refusal(options.file, program, found)
     conflict = races(program)
     if conflict is not None:
-        print(f"{options.file}: warning: parallel iterations race on {conflict}", file=sys.stderr)
+        print(f"{_shown_path(options.file)}: warning: parallel iterations race on {conflict}", file=sys.stderr)
     if options.time:
         print(_timing(program, arrays, options), file=sys.stderr)
     _runner(program, options)(arrays)
@@ -142,6 +143,30 @@ def explain_file(options: argparse.Namespace) -> int:
         return 0
     print(f"cpu backend: {kernel.target.cpu}, {kernel.threads} threads")
     print("\n".join(f"  {line}" for line in kernel.explain().splitlines() if line.strip()))
+    return 0
+
+
+def tune_file(options: argparse.Namespace) -> int:
+    """Print every way to compute a program that was timed, and which one is remembered for this machine."""
+    program = _load(options.file)
+    given = {name: _read(path) for name, path in _bindings(options.arrays, program).items()}
+    found = _array_problems(program, given)
+    if found:
+        raise _refusal(options.file, program, found)
+    from tileweave.backends import cpu
+
+    arrays = _operands(program, given, {}) if given else None
+    limits = {"threads": options.threads, "seconds": options.seconds, "schedules": options.schedules}
+    try:
+        tuned = cpu.tune(program, arrays=arrays, again=options.again, **limits)
+    except BackendError as error:
+        where = _shown_path(options.file)
+        raise BackendError(where, error.problem, legal=error.legal, facts=error.facts) from None
+    print(tuned.explain())
+    if options.output is not None:
+        _new_file(options.output, bool(options.overwrite))
+        Path(options.output).write_text(to_json(tuned.program), encoding="utf-8")
+        print(f"wrote {options.output}  {tuned.program.name}: the program that won")
     return 0
 
 
@@ -172,11 +197,16 @@ def _load(path: str, *, check: bool = True) -> Program:
     try:
         return from_json(text, check=check)
     except VerifyError as error:
-        raise VerifyError(path, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
+        where = _shown_path(path)
+        raise VerifyError(where, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
+
+
+def _shown_path(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def _complain(path: str, problem: Problem) -> None:
-    print(f"{path}: error: {problem.path}: {problem.message} [{problem.rule}]", file=sys.stderr)
+    print(f"{_shown_path(path)}: error: {problem.path}: {problem.message} [{problem.rule}]", file=sys.stderr)
     if problem.legal:
         print(f"  legal  {problem.legal}", file=sys.stderr)
 
@@ -187,7 +217,9 @@ def _refusal(path: str, program: Program, found: Sequence[Problem]) -> VerifyErr
     if len(found) > 1:
         inputs["also"] = "\n".join(map(str, found[1:]))
     facts = {"rule": first.rule, "path": first.path, "problems": tuple(found)}
-    return VerifyError(path, f"{first.path}: {first.message}", inputs=inputs, legal=first.legal, facts=facts)
+    return VerifyError(
+        _shown_path(path), f"{first.path}: {first.message}", inputs=inputs, legal=first.legal, facts=facts
+    )
 
 
 def _cut(text: str, most: int = 40) -> str:
@@ -281,7 +313,8 @@ def _operands(program: Program, given: Mapping[str, Array], shapes: Mapping[str,
         if spec.name in given:
             arrays[spec.name] = given[spec.name].copy(order="K") if spec.role != "in" else given[spec.name]
         elif spec.role == "out":
-            arrays[spec.name] = _zeros(spec, bounds.get(spec.name, (0, 0)), shapes.get(spec.name))
+            shape = shapes[spec.name] if spec.name in shapes else _natural_shape(program, spec.name)
+            arrays[spec.name] = _zeros(spec, bounds.get(spec.name, (0, 0)), shape)
         elif spec.role != "scratch":
             problem = f"no array is given for tensor {spec.name!r}, whose role is {spec.role}"
             raise StorageError(program.name, problem, legal=f"{spec.name}=FILE.npy")
@@ -294,6 +327,25 @@ def _zeros(spec: TensorSpec, bounds: tuple[int, int], shape: tuple[int, ...] | N
         raise StorageError(spec.name, problem, legal="offsets that move its first byte to the base, which a file needs")
     least = -(-bounds[1] // width_bytes(spec.dtype))
     return np.zeros((least,) if shape is None else shape, numpy_dtype(spec.dtype))
+
+
+def _natural_shape(program: Program, tensor: str) -> tuple[int, ...] | None:
+    """The shape that a program gives an output: extents of the axes along which all of its writes move, where these
+    leave no gap in row-major order; None where tiles, remainders or gaps say nothing about a shape."""
+    moves = {
+        tuple(sorted(((abs(s), high - low + 1) for _, (s, low, high) in a.terms if s and high > low), reverse=True))
+        for a in accesses(program)
+        if a.tensor == tensor and a.writes
+    }
+    if len(moves) != 1:
+        return None
+    (dims,) = moves
+    expected = width_bytes(program.tensors[program.position(tensor)].dtype)
+    for stride, extent in reversed(dims):
+        if stride != expected:
+            return None
+        expected *= extent
+    return tuple(extent for _, extent in dims)
 
 
 def _check_targets(program: Program, targets: Mapping[str, str], overwrite: bool) -> None:
@@ -336,10 +388,14 @@ def _runner(program: Program, options: argparse.Namespace) -> Callable[[Mapping[
     from tileweave.backends import cpu
 
     try:
+        if options.tuned:
+            return cpu.tune(program, threads=options.threads).kernel.run
         return cpu.compile(program, threads=options.threads).run
     except BackendError as error:
         legal = f"{error.legal}; --interpret runs every program, slowly".removeprefix("; ")
-        raise BackendError(options.file, error.problem, inputs=error.inputs, legal=legal, facts=error.facts) from None
+        raise BackendError(
+            _shown_path(options.file), error.problem, inputs=error.inputs, legal=legal, facts=error.facts
+        ) from None
 
 
 def _timing(program: Program, arrays: Mapping[str, Array], options: argparse.Namespace) -> str:
@@ -386,9 +442,14 @@ def _emitted(options: argparse.Namespace) -> Program:
     left, arrow, right = options.equation.replace(" ", "").partition("->")
     terms = left.split(",")
     where = f"teir emit {options.equation!r}"
-    if not arrow or len(terms) != len(options.shapes) or len(terms) > 2:
-        given = f"{len(options.shapes)} shapes are given"
-        raise GraphError(where, given, legal="an equation of one or two operands, and a shape for each")
+    if not arrow:
+        legal = f"such as {options.equation + '->' + ''.join(dict.fromkeys(left.replace(',', '')))!r}"
+        raise GraphError(where, "the equation says no output", legal=legal)
+    if len(terms) != len(options.shapes):
+        given = (
+            f"the equation has {_count(len(terms), 'operand')}, and {_count(len(options.shapes), 'shape')} follow it"
+        )
+        raise GraphError(where, given, legal="a shape for each operand, such as 64x32")
     shapes = [_shape(text) for text in options.shapes]
     extents: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -403,15 +464,16 @@ def _emitted(options: argparse.Namespace) -> Program:
         if options.accumulate or options.relu:
             raise GraphError(where, "--accumulate and --relu are for contractions", legal="--op alone")
         return _extension(options, operands, out, name)
-    if len(operands) == 2:
+    if len(operands) >= 2:
         tiling = contraction_tiles if options.tiled else untiled
         flags = {"accumulate": options.accumulate, "relu": options.relu}
-        return emit_contraction(options.equation, operands, out, tiling=tiling, name=name, **flags)
+        emit = emit_contraction if len(operands) == 2 else emit_einsum
+        return emit(options.equation, operands, out, tiling=tiling, name=name, **flags)
     if options.accumulate:
         raise GraphError(where, "--accumulate needs a contraction", legal="two operands")
-    emit = emit_relu if options.relu else emit_copy
+    emit_one = emit_relu if options.relu else emit_copy
     tiling = elementwise_tiles if options.tiled else untiled
-    return emit(operands[0], out, options.equation, tiling=tiling, name=name)
+    return emit_one(operands[0], out, options.equation, tiling=tiling, name=name)
 
 
 def _extension(options: argparse.Namespace, operands: list[Operand], out: Operand, name: str) -> Program:
@@ -420,7 +482,16 @@ def _extension(options: argparse.Namespace, operands: list[Operand], out: Operan
         tiling = contraction_tiles if options.tiled else untiled
         return emit_reduction(options.op, operands[0], out, options.equation, tiling=tiling, name=name)
     tiling = elementwise_tiles if options.tiled else untiled
+    if options.op not in (*UNARY, *BINARY, *IN_PLACE):
+        legal = f"to reduce {', '.join(REDUCTIONS)}; element by element {', '.join((*UNARY, *BINARY, *IN_PLACE))}"
+        given = _count(len(operands), "operand")
+        why = "reduces one operand" if options.op in REDUCTIONS else "is no operation"
+        raise GraphError(f"--op {options.op}", f"it {why}; the equation has {given}", legal=legal)
     return emit_elementwise(options.op, operands, out, options.equation, tiling=tiling, name=name)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _row_major(shape: tuple[int, ...], dtype: str) -> Operand:

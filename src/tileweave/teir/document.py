@@ -214,7 +214,9 @@ class _Place:
 
 
 def _program(place: _Place) -> Program:
-    if isinstance(place.value, dict) and "format" in place.value and place.value["format"] != FORMAT:
+    if isinstance(place.value, dict) and "format" not in place.value:
+        place.refuse(f'a TEIR program: an object with "format": {json.dumps(FORMAT)}')
+    if isinstance(place.value, dict) and place.value["format"] != FORMAT:
         _Place("$.format", place.value["format"]).refuse(json.dumps(FORMAT))
     if isinstance(place.value, dict) and "version" in place.value:
         version = place.value["version"]
