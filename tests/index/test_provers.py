@@ -3,7 +3,7 @@ import importlib.util
 import pytest
 
 from tileweave.errors import LayoutError
-from tileweave.index import equal, prove, select, symbol, symbols, unequal
+from tileweave.index import bijective, equal, prove, select, symbol, symbols, unequal
 from tileweave.index.provers import ask, bijective_by_isl
 
 
@@ -46,10 +46,43 @@ def test_isl_certifies_bijections():
     assert not bijective_by_isl([pid // 16 * 4 + pid % 4, pid // 4 % 4], [9, 4])
 
 
+@needs("islpy")
+def test_isl_agrees_with_every_point():
+    e = symbol("e", 0, 16, multiple_of=2)
+    i, j = symbols("i j", 0, 8)
+    cases = [
+        ([e // 2], [8], True), ([e], [16], False), ([i * 8 + j], [64], True), ([i * 4 + j], [64], False),
+        ([i // 2, j, i % 2], [4, 8, 2], True), ([(i + j) % 8, j], [8, 8], True), ([i + 1], [8], False),
+    ]  # fmt: skip
+    for exprs, extents, holds in cases:
+        assert bijective(exprs, extents).holds is holds
+        assert bijective(exprs, extents, limit=0, using="isl").holds is holds
+    assert bijective(cases[0][0], [8], limit=0).how == "open"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("z3") is not None, reason="z3 is installed")
 def test_a_missing_prover_is_named():
     with pytest.raises(LayoutError, match="pip install z3-solver"):
         prove(unequal(x * x * x, 4 + y * y), limit=0, using="z3")
+
+
+def test_bijections_are_counted_point_by_point():
+    i, j = symbols("i j", 0, 600)
+    assert bijective(i * 600 + j, [360_000]).points == 360_000
+    twice = bijective(i * 600 + j % 599, [360_000])
+    point, other = twice.witness, twice.other
+    assert twice.holds is False and point != other
+    assert point["i"] * 600 + point["j"] % 599 == other["i"] * 600 + other["j"] % 599
+    beyond = bijective(i * 600 + j + 1, [360_000])
+    assert beyond.holds is False and beyond.witness == {"i": 599, "j": 599} and not beyond.other
+    missed = bijective([i, j], [600, 601])
+    assert missed.holds is False and missed.points == 360_000
+    n = symbol("n", 1, 5)
+    assert bijective([symbol("k", 0, n), n], [5, 5]).holds is False  # a triangle does not fill the square
+    for bad in (lambda: bijective(i, [8, 8]), lambda: bijective(i < 3, [2]), lambda: bijective(x, [4]),
+                lambda: bijective(i, [0]), lambda: bijective(i, [600], limit=0, using="z3")):  # fmt: skip
+        with pytest.raises(LayoutError):
+            bad()
 
 
 def test_unknown_provers_are_refused():

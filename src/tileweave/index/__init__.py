@@ -27,7 +27,7 @@ from tileweave.index.expr import (
     unequal,
 )
 from tileweave.index.printers import c_prelude, to_c, to_mlir, to_python
-from tileweave.index.prove import Verdict, bounds, divisor, equivalent, prove, require
+from tileweave.index.prove import Verdict, bijective, bounds, divisor, equivalent, prove, require
 from tileweave.index.simplify import simplify
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "ExprLike",
     "Verdict",
     "as_expr",
+    "bijective",
     "bounds",
     "c_prelude",
     "const",

@@ -7,7 +7,7 @@ decides stays open, and is reported as open.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError, Unproved
+from tileweave.index.cost import exprs_of
 from tileweave.index.evaluate import IntArray, Value, values_of
 from tileweave.index.expr import Expr, ExprLike, as_expr, as_number, equal, symbols_of, unequal
 from tileweave.index.normal import Normalizer
@@ -22,7 +23,7 @@ from tileweave.index.poly import subtract
 from tileweave.index.ranges import Interval
 from tileweave.index.rules import without_remainders
 
-__all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bounds", "divisor", "equivalent", "prove", "require"]
+__all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bijective", "bounds", "divisor", "equivalent", "prove", "require"]
 
 EXHAUSTIVE_LIMIT = 1 << 24
 """Points up to which every point is tried, unless the caller says otherwise."""
@@ -38,15 +39,17 @@ class Verdict:
 
     Args:
         holds: True, False, or None where it is open. A verdict is true as a bool only when it holds.
-        how: ``"normal form"``, ``"ranges"``, ``"every point"``, ``"counterexample"``, ``"z3"`` or ``"open"``.
+        how: ``"normal form"``, ``"ranges"``, ``"every point"``, ``"counterexample"``, ``"open"``; ``"z3"``, ``"isl"``.
         witness: a point where it fails, symbol name -> value.
         points: how many points were tried.
+        other: a second point, where it takes two to see the failure.
     """
 
     holds: bool | None
     how: str
     witness: dict[str, int] = field(default_factory=dict)
     points: int = 0
+    other: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.holds is True
@@ -155,6 +158,101 @@ def equivalent(
         same = not without_remainders(normal, subtract(normal.values[a], normal.values[b]))
         question = equal(a, b)
     return Verdict(True, "normal form") if same else _search(question, given, limit, using)
+
+
+def bijective(
+    exprs: ExprLike | Iterable[ExprLike],
+    extents: Sequence[int],
+    *,
+    limit: int = EXHAUSTIVE_LIMIT,
+    using: str | None = None,
+) -> Verdict:
+    """Whether the expressions take every value of the box of extents exactly once over the ranges of their symbols.
+
+    Args:
+        exprs: one number, or one per dimension of the box.
+        extents: of the box, from zero.
+        limit: the most points, and values, that are all tried; 0: none.
+        using: ``"isl"`` asks that library where the question would stay open; quasi-affine expressions only.
+
+    Returns:
+        A verdict; where two points have one value, or a value leaves the box, they are its `witness` and `other`.
+
+    Raises:
+        LayoutError: as many extents as expressions are needed, all positive; a symbol without constant bounds.
+
+    Example:
+        >>> from tileweave.index.expr import symbols
+        >>> i, j = symbols("i j", 0, 8)
+        >>> bijective(i // 2 * 16 + i % 2 + j * 2, [64]).how
+        'every point'
+        >>> verdict = bijective(i * 4 + j, [64])
+        >>> verdict.holds, verdict.witness, verdict.other
+        (False, {'i': 0, 'j': 4}, {'i': 1, 'j': 0})
+
+    Source: own.
+    """
+    where = "bijective(exprs, extents)"
+    roots = exprs_of(exprs)
+    if not isinstance(extents, tuple | list) or len(extents) != len(roots) or any(root.is_condition for root in roots):
+        raise LayoutError(where, f"{len(roots)} expressions for {extents!r}", legal="one number for each extent")
+    if any(type(n) is not int or n < 1 for n in extents) or type(limit) is not int:
+        raise LayoutError(where, f"extents {extents!r}, limit {limit!r}", legal="positive extents, an int as limit")
+    nodes = symbols_of(roots)
+    boxes = _boxes(nodes)
+    if boxes is None:
+        raise LayoutError(where, "a symbol has no constant bounds", inputs={s.args[0]: repr(s) for s in nodes})
+    if max(prod(high - low + 1 for low, high in boxes), prod(extents)) <= limit:
+        return _count_values(roots, extents, nodes, boxes)
+    if using is None:
+        return Verdict(None, "open")
+    if using != "isl":
+        raise LayoutError(where, f"no prover {using!r}", legal="'isl'")
+    from tileweave.index.provers import bijective_by_isl  # an optional package, loaded when asked for
+
+    return Verdict(bijective_by_isl(roots, extents), "isl")
+
+
+def _count_values(
+    roots: Sequence[Expr], extents: Sequence[int], nodes: Sequence[Expr], boxes: Sequence[tuple[int, int]]
+) -> Verdict:
+    """Every point tried: each value of the box must be met, and none twice."""
+    sizes = [high - low + 1 for low, high in boxes]
+    holder = np.full(prod(extents), -1, dtype=np.int64)  # the number of the point that has the value
+    tried = start = 0
+
+    def point(number: int) -> dict[str, int]:
+        found = {}
+        for node, (low, _), size in zip(reversed(nodes), reversed(boxes), reversed(sizes), strict=True):
+            number, digit = divmod(number, size)
+            found[str(node)] = digit + low
+        return dict(reversed(found.items()))
+
+    for env in _grid(nodes, boxes):
+        count = _length(env)
+        values, defined = values_of(roots, env)
+        inside = np.flatnonzero(np.broadcast_to(_inside(nodes, (), env) & np.asarray(defined), count))
+        flat, kept = np.zeros(len(inside), dtype=np.int64), np.ones(len(inside), dtype=bool)
+        for value, extent in zip(values, extents, strict=True):
+            digit = np.broadcast_to(np.asarray(value), count)[inside]
+            kept &= np.asarray((digit >= 0) & (digit < extent), dtype=bool)
+            flat = flat * extent + np.where(kept, digit, 0).astype(np.int64)
+        numbers = inside + start
+        tried += len(inside)
+        if not kept.all():
+            return Verdict(False, "counterexample", point(int(numbers[np.argmin(kept)])), tried)
+        order = np.argsort(flat, kind="stable")
+        again = np.flatnonzero(flat[order][1:] == flat[order][:-1])
+        taken = np.flatnonzero(holder[flat] >= 0)
+        if taken.size:
+            at = int(taken[0])
+            return Verdict(False, "counterexample", point(int(holder[flat[at]])), tried, point(int(numbers[at])))
+        if again.size:
+            one, two = (point(int(numbers[order[int(again[0]) + k]])) for k in (0, 1))
+            return Verdict(False, "counterexample", one, tried, two)
+        holder[flat] = numbers
+        start += count[0]
+    return Verdict(tried == len(holder), "every point" if tried == len(holder) else "counterexample", points=tried)
 
 
 def bounds(expr: ExprLike, *, given: Sequence[Expr] = ()) -> Interval:
