@@ -420,6 +420,17 @@ def test_tile_of_with_replica_sets_that_collide():
     assert tile_of(whole, (2,), spread, (2,), replicas="set") == Layout((), ((2, 1),))
 
 
+def test_one_number_is_a_shape_of_one_dimension():
+    a, b = strided((2,), (1,)), strided((3,), (2,))
+    assert tile(a, 2, b, 3) == tile(a, (2,), b, (3,))
+    assert tile_of(tile(a, 2, b, 3), 6, b, 3) == a
+    assert direct_sum(a, 2, b, 3) == direct_sum(a, (2,), b, (3,))
+    assert group(strided((4, 6), (6, 1)), 24) == group(strided((24,), (1,)), (24,))
+    assert slice_layout(strided((8,), (3,)), 8, 2, 4) == Layout(((4, 3),), (), 6)
+    assert strided(4, 2) == strided((4,), (2,))
+    assert strided(4, 2).at(3, 4) == Coord.of(6)
+
+
 def test_bad_shapes_are_named():
     a, b = strided((4,), (1,)), strided((2,), (1,))
     with pytest.raises(NotDivisible, match="does not divide"):

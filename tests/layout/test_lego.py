@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Undecided
-from tileweave.index.expr import Expr, symbol
-from tileweave.layout import lego
+from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Undecided, Unproved
+from tileweave.index.expr import Expr, symbol, symbols
+from tileweave.layout import lego, same_map, substitute
 from tileweave.layout.layout import Coord, Layout
 from tileweave.layout.lego import Col, GenP, GroupBy, OrderBy, RegP, Row, TileBy, TileOrderBy
 
@@ -404,6 +404,27 @@ def test_symbolic_tilings_are_proved_to_agree():
             assert evaluate(offset, env) == (a * 32 + c) * n + b * 16 + d
     with pytest.raises(LayoutError):
         GroupBy((M, N), OrderBy(Row(M, M)))
+
+
+def test_symbolic_chains_of_permutations_have_core_layouts():
+    n, m, k = symbols("n m k", 1)
+    assert same_map(lego.to_core(TileBy((n, m), (k, 4))), Layout(((n, 4 * m * k), (m, 4), (k, 4 * m), (4, 1))))
+    for layout in [
+        TileBy((n, m), (k, 4)),
+        OrderBy(Col(n, m)).GroupBy((n, m)),
+        TileOrderBy(Row(n, 2), Col(k, m)).GroupBy((n * k, 2 * m)),
+        TileOrderBy(Col(n, 2), Row(k, m)).TileBy((n, 2), (k, m)),
+    ]:
+        core = lego.to_core(layout)
+        for at in ({"n": 1, "m": 1, "k": 1}, {"n": 2, "m": 3, "k": 4}, {"n": 4, "m": 2, "k": 3}):
+            here = substitute(core, at)
+            dims = [evaluate(d, at) for d in layout.dims]
+            index = [symbol(f"i{d}", 0, e) for d, e in enumerate(layout.dims)]
+            flat = layout.apply(*index)
+            for x, u in enumerate(product(*map(range, dims))):
+                assert here(x)["m"] == evaluate(flat, {**at, **{f"i{d}": v for d, v in enumerate(u)}})
+    with pytest.raises(Unproved, match="not made of permutations"):
+        lego.to_core(GroupBy((4 * n,), OrderBy(Row(n), lego.antidiagonal(2))))
 
 
 def test_partial_tiles_of_symbolic_extents_carry_a_mask():

@@ -27,7 +27,7 @@ from tileweave.layout.combine import (
     tile_of,
 )
 from tileweave.layout.exact import Replicas, by_set, normalize, same_map
-from tileweave.layout.layout import Coord, Iter, Layout, integers, iter_of, layout_of
+from tileweave.layout.layout import Coord, Iter, Layout, Shape, integers, iter_of, layout_of
 from tileweave.layout.notation import parse, to_text
 from tileweave.layout.parametric import has_symbols
 from tileweave.layout.search import holders, set_normal
@@ -85,7 +85,7 @@ def canonicalize(layout: Layout, replicas: Replicas = "set") -> Layout:
     return layout_of(normal.shard, set_normal(normal.replica), normal.offset)
 
 
-def admits(layout: Layout, shape: Sequence[int]) -> bool:
+def admits(layout: Layout, shape: Shape) -> bool:
     """True exactly if the shape has as many points as D: then coordinates under it are linear indices.
 
     With symbols: if that is proved for all their values.
@@ -100,7 +100,7 @@ def admits(layout: Layout, shape: Sequence[int]) -> bool:
     return all(proved(n >= 1) for n in sizes) and same(prod(sizes), layout.size)
 
 
-def groups(layout: Layout, shape: Sequence[int]) -> bool:
+def groups(layout: Layout, shape: Shape) -> bool:
     """True exactly if D splits into one block per dimension of the shape.
 
     Example:
@@ -131,7 +131,7 @@ def span(layout: Layout) -> Coord:
     return Coord(tuple(spans(layout).items()))
 
 
-def slice(layout: Layout, shape: Sequence[int], region: Region) -> Layout:
+def slice(layout: Layout, shape: Shape, region: Region) -> Layout:
     """``L[R : S]``: the layout of the region R of the shape S, or the witness that it has no single layout.
 
     Args:
@@ -154,7 +154,7 @@ def slice(layout: Layout, shape: Sequence[int], region: Region) -> Layout:
     return slice_layout(layout, shape, begin, extent)
 
 
-def bind(layout: Layout, coords: Sequence[int], shape: Sequence[int]) -> Layout:
+def bind(layout: Layout, coords: int | Sequence[int], shape: Shape) -> Layout:
     """The layout with its leading dimensions fixed: ``y -> L(coords, y)``, the loops that are left to one thread.
 
     Args:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.layout.layout import IntArray, Iter, Layout, integers
+from tileweave.layout.layout import IntArray, Iter, Layout, Shape, integers
 from tileweave.layout.symbolic import require_positive, require_same
 
 __all__ = ["check_shape", "integer_array", "need_arrays", "need_axis", "need_iters", "need_layouts"]
@@ -34,7 +32,7 @@ def need_arrays(where: str, *arrays: IntArray) -> None:
             raise LayoutError(where, f"{_short(array)} is not an array", legal="a NumPy array")
 
 
-def check_shape(shape: Sequence[int], size: int, where: str, layout: Layout) -> tuple[int, ...]:
+def check_shape(shape: Shape, size: int, where: str, layout: Layout) -> tuple[int, ...]:
     """The shape as a tuple of positive ints with `size` points, or an error."""
     out = integers(shape, where, "extent")
     points = 1

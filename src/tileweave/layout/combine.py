@@ -27,6 +27,7 @@ from tileweave.layout.layout import (
     Coord,
     Iter,
     Layout,
+    Shape,
     Terms,
     coord_of_terms,
     integers,
@@ -57,7 +58,7 @@ Blocks = tuple[tuple[Iter, ...], ...]
 # Grouping.
 
 
-def group(layout: Layout, shape: Sequence[int]) -> Blocks:
+def group(layout: Layout, shape: Shape) -> Blocks:
     """D cut into one block per dimension, the fewest iters in all, so that each block sees only its own coordinate.
 
     Exact: the blocks exist if and only if D is a sum of one function per dimension (unit dimensions get no iters).
@@ -196,7 +197,7 @@ def scale(value: Coord, factors: Mapping[str, int]) -> Coord:
     return Coord(terms) if any(is_expr(v) for _, v in terms) else coord_of_terms(terms)
 
 
-def tile(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]) -> Layout:
+def tile(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     """``f(x || y) = f_a(x) * span(f_b) + f_b(y)`` with coordinates interleaved (x0, y0, x1, y1, ..): b tiled by a.
 
     The strides, replicas and offset of the outer layout a are all scaled by b's spans. The result groups by the
@@ -225,7 +226,7 @@ def tile(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]) -
     return layout_of(tuple(shard), replica, scale(a.offset, factors) + b.offset)
 
 
-def direct_sum(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]) -> Layout:
+def direct_sum(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     """``f(x || y) = f_a(x) + f_b(y)`` with coordinates interleaved, as in `tile` but without scaling.
 
     Example:
@@ -240,9 +241,7 @@ def direct_sum(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[i
     return layout_of(shard, a.replica + b.replica, a.offset + b.offset)
 
 
-def _both_blocks(
-    where: str, a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]
-) -> tuple[Blocks, Blocks]:
+def _both_blocks(where: str, a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> tuple[Blocks, Blocks]:
     need_layouts(where, a, b)
     shape_a, shape_b = integers(shape_a, where, "extent"), integers(shape_b, where, "extent")
     if len(shape_a) != len(shape_b):
@@ -257,9 +256,9 @@ def _both_blocks(
 
 def tile_of(
     a: Layout,
-    shape_a: Sequence[int],
+    shape_a: Shape,
     b: Layout,
-    shape_b: Sequence[int],
+    shape_b: Shape,
     *,
     replicas: Replicas = "multiset",
 ) -> Layout:
@@ -289,7 +288,7 @@ def tile_of(
     return _outer(a, shape_a, b, shape_b, spans(b), "tile_of(a, shape_a, b, shape_b)", replicas)
 
 
-def direct_sum_of(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequence[int]) -> Layout:
+def direct_sum_of(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     """The unique normal C with ``a = direct_sum(C, shape_a / shape_b, b, shape_b)``, as multisets; else why not.
 
     Example:
@@ -303,9 +302,9 @@ def direct_sum_of(a: Layout, shape_a: Sequence[int], b: Layout, shape_b: Sequenc
 
 def _outer(
     a: Layout,
-    shape_a: Sequence[int],
+    shape_a: Shape,
     b: Layout,
-    shape_b: Sequence[int],
+    shape_b: Shape,
     factors: dict[str, int],
     where: str,
     replicas: Replicas,

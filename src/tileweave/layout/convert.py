@@ -5,7 +5,6 @@ Layouts count elements; NumPy and TEIR count bytes. `byte_strides` is the only p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.layout.checks import need_arrays, need_axis, need_layouts
 from tileweave.layout.combine import group
-from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, integers, strided
+from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, Shape, integers, strided
 
 __all__ = ["Strides", "as_array", "byte_strides", "from_array", "to_strides"]
 
@@ -63,7 +62,7 @@ def _address(array: IntArray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def to_strides(layout: Layout, shape: Sequence[int] | None = None, axis: str = DEFAULT_AXIS) -> Strides:
+def to_strides(layout: Layout, shape: Shape | None = None, axis: str = DEFAULT_AXIS) -> Strides:
     """The array view in elements: one stride per dimension of the shape, by default one dimension per iter of D.
 
     Raises:
@@ -120,7 +119,7 @@ def byte_strides(view: Strides | Layout, itemsize: int) -> Strides:
 
 
 def as_array(
-    buffer: np.ndarray[Any, Any], layout: Layout, shape: Sequence[int] | None = None, axis: str = DEFAULT_AXIS
+    buffer: np.ndarray[Any, Any], layout: Layout, shape: Shape | None = None, axis: str = DEFAULT_AXIS
 ) -> np.ndarray[Any, Any]:
     """The view of a flat buffer that a layout describes: ``view[u] = buffer[layout.at(u, shape)]``; no copy.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
 from typing import Any, Union, cast
@@ -12,13 +12,26 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.layout.symbolic import is_expr, plain, simple
 
-__all__ = ["DEFAULT_AXIS", "ZERO", "Coord", "CoordLike", "IntArray", "Terms", "coord_of_terms", "integer", "integers"]
+__all__ = [
+    "DEFAULT_AXIS",
+    "ZERO",
+    "Coord",
+    "CoordLike",
+    "IntArray",
+    "Shape",
+    "Terms",
+    "coord_of_terms",
+    "integer",
+    "integers",
+]
 
 DEFAULT_AXIS = "m"
 """The axis of a stride that names none: memory."""
 
 CoordLike = Union["Coord", int, Mapping[str, int]]
 IntArray = np.ndarray[Any, Any]
+Shape = int | Sequence[int]
+"""Extents, first dimension slowest; n stands for (n,)."""
 Terms = tuple[tuple[str, int], ...]
 
 

@@ -27,6 +27,7 @@ from tileweave.layout.coord import (
     Coord,
     CoordLike,
     IntArray,
+    Shape,
     Terms,
     coord_of_terms,
     integer,
@@ -49,6 +50,7 @@ __all__ = [
     "IntArray",
     "Iter",
     "Layout",
+    "Shape",
     "Terms",
     "coord_of_terms",
     "integers",
@@ -251,7 +253,7 @@ class Layout:
                     sums[axis] = sums.get(axis, 0) + digit * stride
         return coord_of_terms(tuple(sorted((axis, value) for axis, value in sums.items() if value)))
 
-    def at(self, coords: Sequence[int], shape: Sequence[int]) -> Any:
+    def at(self, coords: int | Sequence[int], shape: Shape) -> Any:
         """The layout at a coordinate tuple under an admitted shape equals the layout at its row-major linear index.
 
         Args:
@@ -492,7 +494,7 @@ def _table(layout: Layout, axis: str) -> IntArray:
     return out + layout.offset[axis] if layout.offset[axis] else out
 
 
-def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0, axis: str = DEFAULT_AXIS) -> Layout:
+def strided(shape: Shape, strides: int | Sequence[int], offset: int = 0, axis: str = DEFAULT_AXIS) -> Layout:
     """The layout of a strided array: one iter per dimension, first dimension slowest, strides in elements.
 
     Args:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, prove
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import normalize, recover
@@ -39,6 +39,7 @@ from tileweave.layout.lego_numbers import (
 from tileweave.layout.lego_numbers import flat_index as row_major
 from tileweave.layout.lego_numbers import tuple_index as digits_of
 from tileweave.layout.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
+from tileweave.layout.symbolic import require_quotient
 
 __all__ = [
     "CHECK_BOUND",
@@ -264,10 +265,11 @@ def to_core(layout: GroupBy) -> Layout:
     """The core layout with the same value at every row-major logical index; it exists iff the bijection is strided.
 
     Args:
-        layout: integer extents.
+        layout: integer extents; or symbolic ones, where every piece permutes dimensions.
 
     Raises:
         NoLayout: with the point at which no list of iters agrees.
+        Unproved: sizes are symbolic, and what the chain needs is not proved for all values.
         Undecided: a piece that is no permutation of dimensions, on more points than the core enumerates.
 
     Example:
@@ -277,8 +279,9 @@ def to_core(layout: GroupBy) -> Layout:
     where = "to_core(layout)"
     if not isinstance(layout, GroupBy):
         raise LayoutError(where, f"{layout!r} is no GroupBy", legal="close a chain with GroupBy or TileBy")
-    if any(isinstance(n, Expr) for n in layout.dims):
-        raise LayoutError(where, "the shape is symbolic", inputs={"dims": layout.dims}, legal="integer extents")
+    dims = [n for order in layout.orders for n in order.dims]
+    if any(isinstance(n, Expr) for n in (*layout.dims, *dims)):
+        return _symbolic_core(layout, where)
     try:
         out = Layout((Iter(layout.size, Coord.of(1)),))
         for order in reversed(layout.orders):
@@ -290,6 +293,27 @@ def to_core(layout: GroupBy) -> Layout:
     if layout.size > CHECK_BOUND:
         raise Undecided(where, f"{layout.size} values would have to be compared", facts={"bound": CHECK_BOUND})
     return recover(layout.table().reshape(-1))
+
+
+def _symbolic_core(layout: GroupBy, where: str) -> Layout:
+    """As `to_core`, for sizes with symbols: every piece a permutation of dimensions, every quotient proved."""
+    out = Layout((Iter(layout.size, Coord.of(1)),))
+    for order in reversed(layout.orders):
+        if not all(isinstance(piece, RegP) for piece in order.pieces):
+            raise Unproved(
+                where,
+                f"{order} is not made of permutations of dimensions",
+                legal="RegP, Row and Col where sizes are symbolic",
+                facts={"condition": f"{order} is strided"},
+            )
+        below: Any = order.size
+        iters: list[Iter] = []
+        for piece in cast("tuple[RegP, ...]", order.pieces):
+            below = require_quotient(below, piece.size, where)
+            pairs: Any = zip(piece.dims, piece.strides, strict=True)
+            iters += [Iter(n, Coord.of(below * s)) for n, s in pairs]
+        out = compose(Layout(tuple(iters)), out)
+    return normalize(out)
 
 
 def _core_of(order: OrderBy) -> Layout:

@@ -27,6 +27,7 @@ from tileweave.layout.layout import (
     Coord,
     Iter,
     Layout,
+    Shape,
     coord_of_terms,
     integers,
     is_symbolic,
@@ -62,7 +63,7 @@ class Pieces(NamedTuple):
     fewest: bool
 
 
-def slice_layout(layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Layout:
+def slice_layout(layout: Layout, shape: Shape, begin: int | Sequence[int], extent: Shape) -> Layout:
     """The layout S of a box: ``S(u) = layout(u + begin)`` for u in the box's shape `extent`; or the witness.
 
     Args:
@@ -109,7 +110,7 @@ def _shown(layout: Layout, shape: object, begin: object, extent: object) -> dict
 
 
 def _check_box(
-    layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int], where: str
+    layout: Layout, shape: Shape, begin: int | Sequence[int], extent: Shape, where: str
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     need_layouts(where, layout)
     whole = check_shape(shape, layout.size, where, layout)
@@ -203,7 +204,7 @@ def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], b
 # Pieces.
 
 
-def slice_pieces(layout: Layout, shape: Sequence[int], begin: Sequence[int], extent: Sequence[int]) -> Pieces:
+def slice_pieces(layout: Layout, shape: Shape, begin: int | Sequence[int], extent: Shape) -> Pieces:
     """Layouts on disjoint boxes that cover the box: one if the slice is a layout, else as few cuts as were found.
 
     Where the layout groups by the shape, each dimension is cut on its own: into the fewest intervals, proved so for
