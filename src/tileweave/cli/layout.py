@@ -22,7 +22,7 @@ from tileweave.index import Expr, simplify, symbol, to_c, to_python
 from tileweave.layout import Coord, Layout, is_injective
 from tileweave.layout.conflicts import Remedy
 from tileweave.layout.cute import ComposedLayout, Cover, CuteLayout, F2Map, Swizzle, XorLayout, cosize, idx2crd
-from tileweave.layout.cute_value import Underscore, tuple_text
+from tileweave.layout.cute_tuples import Underscore, tuple_text
 from tileweave.layout.lego import Chain, GenP, GroupBy, OrderBy, PartialTiles, RegP
 from tileweave.layout.lego_numbers import tuple_index
 from tileweave.layout.memory import Banks, Coalescing, VectorWidth, bank_conflicts

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.layout.cute_value import CuteLayout, zip_shape
+from tileweave.layout.cute_tuples import zip_shape
+from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord
 from tileweave.layout.memory import (
     TABLE_BOUND,

@@ -47,14 +47,11 @@ from tileweave.layout.cute_tiling import (
     zipped_divide,
     zipped_product,
 )
-from tileweave.layout.cute_value import (
-    CuteLayout,
+from tileweave.layout.cute_tuples import (
     E,
     Shape,
     _,
-    as_layout,
     compatible,
-    concat,
     congruent,
     crd2crd,
     crd2idx,
@@ -62,14 +59,19 @@ from tileweave.layout.cute_value import (
     flat_tuple,
     idx2crd,
     make_shape,
-    mode_number,
-    new_layout,
     rank,
-    select_modes,
     size,
-    slice_with_offset,
     weakly_congruent,
     zip_shape,
+)
+from tileweave.layout.cute_value import (
+    CuteLayout,
+    as_layout,
+    concat,
+    mode_number,
+    new_layout,
+    select_modes,
+    slice_with_offset,
 )
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, integers
 from tileweave.layout.layout import Layout as CoreLayout

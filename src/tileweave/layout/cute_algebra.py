@@ -24,21 +24,8 @@ from tileweave.layout.cute_exact import (
 )
 from tileweave.layout.cute_solve import left_inverse_modes
 from tileweave.layout.cute_symbolic import complement_symbolic, compose_symbolic, is_zero, require_numbers
-from tileweave.layout.cute_value import (
-    CuteLayout,
-    Pair,
-    Shape,
-    Underscore,
-    as_layout,
-    concat,
-    make_shape,
-    mode_path,
-    new_layout,
-    positive,
-    rank,
-    size,
-    zip_shape,
-)
+from tileweave.layout.cute_tuples import Pair, Shape, Underscore, make_shape, mode_path, positive, rank, size, zip_shape
+from tileweave.layout.cute_value import CuteLayout, as_layout, concat, new_layout
 from tileweave.layout.layout import Coord, Iter, Layout
 from tileweave.layout.search import collision
 from tileweave.layout.swizzle import ComposedLayout, Swizzle, through_swizzles

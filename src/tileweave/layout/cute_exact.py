@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import NoLayout, Undecided
-from tileweave.layout.cute_value import Pair
+from tileweave.layout.cute_tuples import Pair
 from tileweave.layout.layout import Coord
 from tileweave.layout.symbolic import same, simple
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tileweave.errors import Undecided
 from tileweave.layout.cute_exact import no_layout
-from tileweave.layout.cute_value import Pair
+from tileweave.layout.cute_tuples import Pair
 
 __all__ = ["WORK", "integer_solution", "left_inverse_modes"]
 

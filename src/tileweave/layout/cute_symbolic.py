@@ -13,7 +13,8 @@ from typing import Any
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import equal, require
 from tileweave.layout.cute_exact import coalesce_flat, continues
-from tileweave.layout.cute_value import CuteLayout, Pair
+from tileweave.layout.cute_tuples import Pair
+from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord
 from tileweave.layout.symbolic import is_expr, proved, quotient, require_quotient, same, simple
 

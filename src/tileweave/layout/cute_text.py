@@ -7,7 +7,8 @@ from typing import Any
 
 from tileweave.errors import LayoutError
 from tileweave.layout.cute_tiling import make_ordered_layout
-from tileweave.layout.cute_value import CuteLayout, E, make_shape
+from tileweave.layout.cute_tuples import E, make_shape
+from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord
 
 __all__ = ["parse"]

@@ -24,18 +24,14 @@ from tileweave.layout.cute_algebra import (
 )
 from tileweave.layout.cute_exact import coalesce_flat, no_layout
 from tileweave.layout.cute_symbolic import complement_symbolic, require_numbers
-from tileweave.layout.cute_value import (
-    CuteLayout,
+from tileweave.layout.cute_tuples import (
     E,
     Pair,
     Shape,
     Underscore,
-    as_layout,
-    concat,
     congruent,
     flat_tuple,
     make_shape,
-    new_layout,
     positive,
     rank,
     size,
@@ -43,6 +39,7 @@ from tileweave.layout.cute_value import (
     weakly_congruent,
     zip_shape,
 )
+from tileweave.layout.cute_value import CuteLayout, as_layout, concat, new_layout
 from tileweave.layout.layout import Coord
 from tileweave.layout.swizzle import ComposedLayout, Swizzle, through_swizzles
 from tileweave.layout.symbolic import is_expr, require_quotient, same, simple

@@ -14,9 +14,10 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.index import Expr
 from tileweave.layout.checks import integer_array
-from tileweave.layout.cute_value import positive
-from tileweave.layout.lego_numbers import choose, flat_index, make_dims, tuple_index
+from tileweave.layout.cute_tuples import positive
+from tileweave.layout.lego_numbers import Dim, choose, flat_index, make_dims, tuple_index
 from tileweave.layout.lego_value import GenP, GroupBy, OrderBy, RegP
+from tileweave.layout.symbolic import require_quotient
 
 __all__ = ["antidiagonal", "bricks", "grouped", "hilbert", "morton", "permutation", "reversal", "xor_swizzle"]
 
@@ -35,7 +36,7 @@ def _bits(n: int, where: str) -> int:
 
 
 def _ready(
-    dims: tuple[int, ...], apply: Callable[..., Any], inverse: Callable[..., Any] | None, call: str, proof: str
+    dims: tuple[Dim, ...], apply: Callable[..., Any], inverse: Callable[..., Any] | None, call: str, proof: str
 ) -> GenP:
     """A ready-made bijection: its text is the call that makes it, and calls that read the same are equal."""
     out = GenP(dims, apply, inverse, name=call if len(call) <= 80 else call.split("(")[0], proof=proof)
@@ -166,7 +167,7 @@ def xor_swizzle(rows: int, cols: int) -> GenP:
     """Row-major with the column XORed by the row: columns of a power-of-two tile fall into distinct banks.
 
     Args:
-        rows: any extent.
+        rows: any extent, also an index expression.
         cols: a power of two; row i uses ``j ^ (i % cols)``.
 
     Example:
@@ -174,7 +175,7 @@ def xor_swizzle(rows: int, cols: int) -> GenP:
         [[0, 1, 2, 3], [5, 4, 7, 6]]
     """
     where = "xor_swizzle(rows, cols)"
-    rows, cols = _integers((rows, cols), where)
+    (height,), (cols,) = make_dims((rows,), where), _integers((cols,), where)
     _bits(cols, where)
 
     def apply(i: Any, j: Any) -> Any:
@@ -184,7 +185,7 @@ def xor_swizzle(rows: int, cols: int) -> GenP:
         i = p // cols
         return i, p % cols ^ i % cols
 
-    return _ready((rows, cols), apply, inverse, f"xor_swizzle({rows}, {cols})", "XOR permutes each row")
+    return _ready((height, cols), apply, inverse, f"xor_swizzle({height!r}, {cols})", "XOR permutes each row")
 
 
 def bricks(shape: Any, brick: Any) -> GroupBy:
@@ -193,11 +194,11 @@ def bricks(shape: Any, brick: Any) -> GroupBy:
     A neighbour across the face of a brick is therefore found like any other.
 
     Args:
-        shape: the array's extents.
+        shape: the array's extents, integers or index expressions.
         brick: the extents of a brick; each divides.
 
     Raises:
-        NotDivisible: an extent of the brick does not divide.
+        NotDivisible: an extent of the brick does not divide. Unproved: with symbols, it is not proved to divide.
 
     Example:
         >>> bricks((4, 4), (2, 2)).table()[0].tolist()
@@ -206,27 +207,28 @@ def bricks(shape: Any, brick: Any) -> GroupBy:
     Source: LEGO, section 6 (bricks); indexing by whole coordinates is own.
     """
     where = "bricks(shape, brick)"
-    outer, inner = _integers(shape, where), _integers(brick, where)
+    outer, inner = make_dims(shape, where), make_dims(brick, where)
     if len(outer) != len(inner):
         raise Incongruent(where, f"{len(inner)} brick extents for {len(outer)} dimensions", legal="one for each")
+    split: list[Any] = []
     for k, (n, b) in enumerate(zip(outer, inner, strict=True)):
-        if n % b:
+        if isinstance(n, int) and isinstance(b, int) and n % b:
             raise NotDivisible(where, f"{b} does not divide extent {n} of dimension {k}", legal=f"a divisor of {n}")
-    split = tuple(m for n, b in zip(outer, inner, strict=True) for m in (n // b, b))
+        split += [require_quotient(n, b, where), b]
     rank = len(outer)
     sigma = tuple(2 * d + 1 for d in range(rank)) + tuple(2 * d + 2 for d in range(rank))
-    return GroupBy(outer, OrderBy(RegP(split, sigma)))
+    return GroupBy(outer, OrderBy(RegP(tuple(split), sigma)))
 
 
 def reversal(dims: Any, axes: Sequence[int] | None = None) -> GenP:
-    """Row-major with some dimensions counted backwards; all of them if `axes` is left out.
+    """Row-major with some dimensions counted backwards; all of them if `axes` is left out. Extents may be symbolic.
 
     Example:
         >>> GroupBy((2, 3), OrderBy(reversal((2, 3), (1,)))).table().tolist()
         [[2, 1, 0], [5, 4, 3]]
     """
     where = "reversal(dims, axes)"
-    shape = _integers(dims, where)
+    shape = make_dims(dims, where)
     named = tuple(range(len(shape))) if axes is None else tuple(axes) if isinstance(axes, tuple | list) else (axes,)
     turned = {a for a in named if type(a) is int}
     if len(turned) < len(named):
@@ -296,7 +298,7 @@ def grouped(rows: int, cols: int, group: int) -> GenP:
     """The order of program ids in groups of rows, column by column within a group; the last group may be smaller.
 
     Args:
-        rows: M tiles; cols: N tiles; group: rows per group.
+        rows: M tiles; cols: N tiles; group: rows per group; integers or index expressions.
 
     Example:
         >>> GroupBy((3, 2), OrderBy(grouped(3, 2, 2))).table().tolist()
@@ -304,7 +306,8 @@ def grouped(rows: int, cols: int, group: int) -> GenP:
 
     Source: the grouped ordering of Triton's matrix multiplication; correct for every M, which LEGO's tiling is not.
     """
-    rows, cols, group = _integers((rows, cols, group), "grouped(rows, cols, group)")
+    sizes: Any = make_dims((rows, cols, group), "grouped(rows, cols, group)")
+    rows, cols, group = sizes
 
     def height(first: Any) -> Any:
         return choose(first + group <= rows, group, rows - first)
@@ -318,4 +321,4 @@ def grouped(rows: int, cols: int, group: int) -> GenP:
         rest, tall = p % (group * cols), height(first)
         return first + rest % tall, rest // tall
 
-    return _ready((rows, cols), apply, inverse, f"grouped({rows}, {cols}, {group})", "groups fill intervals")
+    return _ready((rows, cols), apply, inverse, f"grouped({rows!r}, {cols!r}, {group!r})", "groups fill intervals")

@@ -12,7 +12,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
 from tileweave.index import Expr, constant_of, require, select, simplify
-from tileweave.layout.cute_value import split_digit
+from tileweave.layout.cute_tuples import split_digit
 from tileweave.layout.symbolic import plain, require_positive
 
 __all__ = [

@@ -20,7 +20,8 @@ from tileweave.draw import PALETTE, grid, palette
 from tileweave.errors import LayoutError
 from tileweave.layout.checks import check_shape
 from tileweave.layout.coord import ZERO
-from tileweave.layout.cute_value import CuteLayout, make_shape, rank, size, tuple_text
+from tileweave.layout.cute_tuples import make_shape, rank, size, tuple_text
+from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.f2 import F2Map
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Layout, is_symbolic, layout_of
 from tileweave.layout.lego_numbers import tuple_index

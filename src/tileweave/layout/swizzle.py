@@ -6,7 +6,7 @@ such a map exactly when its size is a power of two and no two of its basis image
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, signature
@@ -20,18 +20,16 @@ from tileweave.layout.checks import need_layouts
 from tileweave.layout.coord import integer
 from tileweave.layout.cute_exact import BOUND, coalesce_flat, no_layout
 from tileweave.layout.cute_symbolic import require_numbers
-from tileweave.layout.cute_value import (
-    CuteLayout,
+from tileweave.layout.cute_tuples import (
     IntTuple,
     Stride,
-    as_layout,
+    compact_strides,
     flat_tuple,
-    is_free,
     make_shape,
-    slice_with_offset,
     tuple_text,
     zip_shape,
 )
+from tileweave.layout.cute_value import CuteLayout, as_layout, is_free, slice_with_offset
 from tileweave.layout.exact import normalize
 from tileweave.layout.f2 import MOST_BITS, F2Map, check_offset, need_map
 from tileweave.layout.layout import Coord, Iter, Layout
@@ -574,7 +572,7 @@ class XorLayout:
 
     def __call__(self, *crd: Any) -> Any:
         """The value at a linear index or a coordinate."""
-        index = CuteLayout(self.shape, _compact_stride(self.shape))(*crd)
+        index = CuteLayout(self.shape, compact_strides(self.shape))(*crd)
         return self.to_f2()(index)
 
     def __str__(self) -> str:
@@ -584,17 +582,6 @@ class XorLayout:
         from tileweave.layout.svg import svg  # pictures are written in terms of these values
 
         return svg(self)
-
-
-def _compact_stride(shape: IntTuple) -> Stride:
-    def runs() -> Iterator[int]:
-        run = 1
-        for n in flat_tuple(shape):
-            yield run
-            run *= n
-
-    out: Stride = zip_shape(shape, runs())
-    return out
 
 
 def xor_strides(layout: CuteLayout | ComposedLayout | F2Map) -> XorLayout:
