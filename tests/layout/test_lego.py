@@ -406,6 +406,34 @@ def test_symbolic_tilings_are_proved_to_agree():
         GroupBy((M, N), OrderBy(Row(M, M)))
 
 
+def test_ready_made_bijections_of_symbolic_sizes():
+    n, m, g = symbols("n m g", 1)
+    whole = symbol("whole", 4, multiple_of=4)
+    makers = [
+        (lambda v: lego.grouped(v["n"], v["m"], v["g"]), {"n": n, "m": m, "g": g}),
+        (lambda v: lego.grouped(v["n"], 4, 3), {"n": n}),
+        (lambda v: lego.reversal((v["n"], v["m"]), (0,)), {"n": n, "m": m}),
+        (lambda v: lego.xor_swizzle(v["n"], 4), {"n": n}),
+        (lambda v: lego.bricks((v["whole"], 6), (4, 2)), {"whole": whole}),
+    ]
+    for make, sizes in makers:
+        piece = make(sizes)
+        index = [symbol(f"i{k}", 0, e) for k, e in enumerate(piece.dims)]
+        apply, back = piece.apply(*index), piece.inv(symbol("p", 0, piece.size))
+        for values in product((1, 2, 5), repeat=len(sizes)):
+            at = dict(zip(sizes, values, strict=True))
+            at = {name: 4 * v if name == "whole" else v for name, v in at.items()}
+            here = make(at)
+            for u in product(*map(range, here.dims)):
+                value = evaluate(apply, {**at, **{f"i{k}": x for k, x in enumerate(u)}})
+                assert value == here.apply(*u)
+                assert tuple(evaluate(x, {**at, "p": value}) for x in back) == u
+    with pytest.raises(Unproved):
+        lego.bricks((n, 4), (2, 2))
+    with pytest.raises(LayoutError, match="symbolic"):
+        lego.morton(n, 4)
+
+
 def test_symbolic_chains_of_permutations_have_core_layouts():
     n, m, k = symbols("n m k", 1)
     assert same_map(lego.to_core(TileBy((n, m), (k, 4))), Layout(((n, 4 * m * k), (m, 4), (k, 4 * m), (4, 1))))

@@ -64,6 +64,8 @@ VALUES = {
     "antidiagonal": lego.antidiagonal(4),
     "bricks": lego.bricks((4, 4), (2, 2)),
     "grouped": lego.grouped(9, 4, 4),
+    "grouped, symbolic": lego.grouped(N, 4, 2),
+    "reversal, symbolic": lego.reversal((N, 3)),
     "hilbert": lego.hilbert(4),
     "morton": lego.morton(4, 2),
     "morton of one dimension": lego.morton(8),
