@@ -318,7 +318,9 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     try:
         left, right, _ = opt_einsum.parser.parse_einsum_input((equation, *(x.shape for x in tensors)), shapes=True)
     except Exception as error:
-        raise GraphError(where, f"the equation does not fit: {error}", inputs=shapes, legal="such as 'ij,jk->ik'") from None
+        raise GraphError(
+            where, f"the equation does not fit: {error}", inputs=shapes, legal="such as 'ij,jk->ik'"
+        ) from None
     labels = [[ord(c) for c in term] for term in left.split(",")]
     out = [ord(c) for c in right]
     batch = {ord(c) for c in left + right} - {ord(c) for c in equation}  # what the parser wrote for "..."
