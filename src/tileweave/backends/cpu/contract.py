@@ -134,7 +134,7 @@ def _layout(c: Cut, stage: Stage | None) -> _Layout:
     column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
     row_panel = _rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
     column_panel = _rounded((c.kc + c.columns.lanes + 1) * c.columns.width * width)
-    at_rows = _rounded(c.kc * 16 if c.contracted.tabled else 0)
+    at_rows = _rounded(c.kc * 16 if c.contracted.tabled and not c.nested else 0)
     at_columns = at_rows + (0 if c.shared else _rounded(row_table * c.row_panels))
     at_row_pack = at_columns + _rounded(column_table * c.column_panels)
     at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
@@ -214,7 +214,7 @@ class _Emitter:
             emit_segment_table(module, f"{name}.rows.segments", c.rows)
         if c.columns.operand_dense or c.columns.output_dense:
             emit_segment_table(module, f"{name}.columns.segments", c.columns)
-        if c.contracted.tabled:
+        if c.contracted.tabled and not c.nested:
             c.contracted.emit_table(module, f"{name}.products")
         if not c.direct_rows:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
@@ -247,7 +247,9 @@ class _Emitter:
             init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
             staged = self.stage is not None
             streams, asks = self.streams() and not staged, self.asks() and not staged
-            tile = Tile(rows, groups, c.direct_rows, c.direct_columns, init, clips, free, streams, asks, staged)
+            tile = Tile(
+                rows, groups, c.direct_rows, c.direct_columns, init, clips, free, streams, asks, staged, c.nested
+            )
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
@@ -306,7 +308,7 @@ class _Emitter:
         c = self.cut
         first = f.mul(block, c.kc)
         count = f.min(f.sub(c.contracted.total, first), c.kc)
-        if c.contracted.tabled:
+        if c.contracted.tabled and not c.nested:
             f.call(f"{self.name}.products", f"ptr {memory}", f"i64 {first}", f"i64 {count}")
         return memory, first, count
 

@@ -64,6 +64,11 @@ class Cut:
         return self.sweeps and self.shared and not self.direct_columns
 
     @property
+    def nested(self) -> bool:
+        """Whether both operands are read where they lie, in loops over several axes of K."""
+        return self.direct_rows and self.direct_columns and self.contracted.tabled and self.k_blocks == 1
+
+    @property
     def k_blocks(self) -> int:
         """Blocks of K."""
         return -(-self.contracted.total // self.kc)
@@ -432,9 +437,16 @@ def _blocked(
     same_type = columns.element == columns.sums
     small = total * columns.total * width <= 24 * 1024
     few_rows = rows.panels <= 1
+    compact = rows.total <= 96 and total * columns.total * width <= target.l2_bytes // 2 and _close(contracted, columns)
     direct_columns = (
-        columns.operand_dense and same_type and columns.segments == 1 and (small or few_rows) and columns.output_dense
+        columns.operand_dense
+        and same_type
+        and columns.segments == 1
+        and (small or few_rows or compact)
+        and columns.output_dense
     )
+    if direct_columns and compact:
+        kc = min(total, 4096)
     in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
     column_panels = min(columns.panels, in_l2)
     row_panels = min(rows.panels, max(1, 2048 // rows.width))
@@ -499,6 +511,12 @@ def _blocked(
 
 _SWEPT = 64
 """Column panels of a chunk that sweeps by; their tables are made at once."""
+
+
+def _close(contracted: Contracted, columns: Side) -> bool:
+    """Whether the vector operand's rows follow each other in memory, with little or nothing between them."""
+    row_bytes = columns.total * columns.element.width_bytes
+    return bool(contracted.dims) and abs(contracted.dims[0].strides[1]) <= 2 * row_bytes
 
 
 def _even(total: int, most: int, lanes: int) -> int:

@@ -6,6 +6,7 @@ from where it lies. The output is reached through tables (see `tileweave.backend
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tileweave.backends.cpu import vectors
@@ -17,7 +18,7 @@ from tileweave.backends.cpu.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, 
 __all__ = ["Tile", "emit_tile", "multiply_add"]
 
 
-_PRODUCTS_AHEAD = 8
+_PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Tile:
         asks: whether the output's lines are asked for before the sums are formed.
         streams: whether stores bypass the caches where the output is aligned and only stored.
         staged: whether ``out`` is the tile's place in a stage, whole vectors in rows of a panel's width.
+        nested: whether all products are in one block and both operands are read where they lie.
     """
 
     rows: int
@@ -47,6 +49,11 @@ class Tile:
     streams: bool
     asks: bool
     staged: bool = False
+    nested: bool = False
+
+
+Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
+"""One product, or pair: its number in the block, its offset in both operands, the sums so far -> the sums."""
 
 
 def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
@@ -128,12 +135,16 @@ class _Tile:
         row_bases = self.row_bases() if tile.direct_rows else []
         column_bases, masks = self.column_bases() if tile.direct_vectors else ([], [])
 
-        def step(k: Value, carried: list[str]) -> list[Value]:
+        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE
+
+        def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
             b = []
             if tile.direct_vectors:
-                offset = self.contracted.offset(f, 1, "%ktable", k)
                 for base, mask in zip(column_bases, masks, strict=True):
-                    b.append(vectors.load(f, self.element, self.lanes, f.at(base, offset), mask))
+                    place = f.at(base, offsets[1])
+                    b.append(vectors.load(f, self.element, self.lanes, place, mask))
+                    if large:
+                        vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.contracted.stride(1)))
             else:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
                 places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
@@ -141,8 +152,7 @@ class _Tile:
                 for place in places:  # the panel comes from the second cache, and goes by once per tile
                     vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
             if tile.direct_rows:
-                offset = self.contracted.offset(f, 0, "%ktable", k)
-                places = [f.at(f.at(base, offset), constant) for base, constant in row_bases]
+                places = [f.at(f.at(base, offsets[0]), constant) for base, constant in row_bases]
             else:
                 panel = f.at("%r", f.mul(k, self.rows.width * width))
                 places = [f.at(panel, row * width) for row in range(tile.rows)]
@@ -155,10 +165,36 @@ class _Tile:
                     following.append(self.product(a, b[group], old))
             return following
 
-        start = [(self.type, zero(self.element, self.lanes))] * (tile.rows * tile.vectors)
+        start = [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
+        return [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
+
+    def flat(self, step: Step, start: list[str]) -> list[Value]:
+        """The products of a block one after the other."""
+        f, tile = self.f, self.tile
         together = self.contracted.together
         count = f.div(f.add("%count", together - 1), together)
-        return [str(value) for value in f.loop(0, count, step, carry=start, nonempty=True)]
+
+        def one(k: Value, carried: list[str]) -> list[Value]:
+            rows = self.contracted.offset(f, 0, "%ktable", k) if tile.direct_rows else 0
+            columns = self.contracted.offset(f, 1, "%ktable", k) if tile.direct_vectors else 0
+            return step(k, (rows, columns), carried)
+
+        return f.loop(0, count, one, carry=[(self.type, value) for value in start], nonempty=True)
+
+    def nested(self, step: Step, start: list[str]) -> list[Value]:
+        """All products as loops over their axes, which needs no table."""
+        f = self.f
+
+        def axis(level: int, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
+            dim = self.contracted.dims[level]
+
+            def one(index: Value, carried: list[str]) -> Sequence[Value]:
+                rows, columns = (f.add(o, f.mul(index, s)) for o, s in zip(offsets, dim.strides, strict=True))
+                return axis(level - 1, (rows, columns), carried) if level else step(0, (rows, columns), carried)
+
+            return f.loop(0, dim.extent, one, carry=[(self.type, value) for value in carried], nonempty=True)
+
+        return axis(len(self.contracted.dims) - 1, (0, 0), start)
 
     def product(self, a: str, b: str, old: str) -> str:
         if self.contracted.paired:
