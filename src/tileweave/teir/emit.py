@@ -26,6 +26,7 @@ from tileweave.teir.terms import (
     letter_strides,
     packed_strides,
     parse,
+    refined,
     shown,
 )
 
@@ -122,7 +123,8 @@ def _contraction_terms(
     for letter in output:
         if letter not in "".join(inputs):
             raise GraphError(where, f"letter {letter!r} of the output is in no input", inputs=shown(terms))
-    return inputs, output, terms
+    terms = refined(where, terms)
+    return [letters for letters, _ in terms[:2]], terms[2][0], terms
 
 
 def _initial(acc: str, accumulate: bool, biased: bool) -> list[Step]:

@@ -26,6 +26,7 @@ from tileweave.teir.terms import (
     letter_strides,
     packed_strides,
     parse,
+    refined,
     shown,
 )
 
@@ -205,6 +206,8 @@ def emit_reduction(
             raise GraphError(where, f"letter {letter!r} of the output is not in the source", inputs=shown(terms))
     if set(inputs[0]) == set(output):
         raise GraphError(where, "no letter is reduced over", inputs=shown(terms), legal="emit_copy")
+    terms = refined(where, terms)
+    output, extents = terms[1][0], extents_of(where, terms)
     wide = contraction_dtype(source.dtype, out.dtype) if monoid in ("sum", "prod") else source.dtype
     specs = [TensorSpec("in0", source.dtype, "in"), TensorSpec("out", out.dtype, "inout" if accumulate else "out")]
     strides = [letter_strides(letters, operand) for letters, operand in terms]
@@ -244,6 +247,8 @@ def _elementwise(
         raise GraphError(
             where, "a letter of the source is not in the output", inputs=shown(terms), legal="a contraction"
         )
+    terms = refined(where, terms)
+    output, extents = terms[-1][0], extents_of(where, terms)
     specs = [TensorSpec(f"in{k}", op.dtype, "in") for k, (_, op) in enumerate(terms[:-1])]
     alone = len(sources) < named(operation).inputs  # it works in place on its only tensor
     changes = alone or named(operation).reads_output

@@ -21,7 +21,7 @@ from tileweave.teir.emit import emit_contraction
 from tileweave.teir.emit_elements import emit_copy, emit_reduction
 from tileweave.teir.program import Program, TensorSpec
 from tileweave.teir.schedule import Chooser, untiled
-from tileweave.teir.terms import Operand, check_output, extents_of, parse, shown
+from tileweave.teir.terms import Operand, check_output, extents_of, parse, refined, shown
 
 __all__ = ["emit_einsum"]
 
@@ -92,6 +92,10 @@ def emit_einsum(
         if set(inputs[0]) == set(output):
             return emit_copy(operands[0], out, equation, tiling=tiling, name=name)
         return emit_reduction("sum", operands[0], out, equation, tiling=tiling, name=name)
+    flat = refined(where, [*terms, (output, init)] if isinstance(init, Operand) else terms)
+    terms, (output, out) = flat[: len(terms)], flat[len(terms) - 1]
+    inputs, operands = [letters for letters, _ in terms[:-1]], [operand for _, operand in terms[:-1]]
+    init = flat[-1][1] if isinstance(init, Operand) else init
     wide = contraction_dtype(*(operand.dtype for _, operand in terms))
     values = {k: _Value(f"in{k}", letters, operand) for k, (letters, operand) in enumerate(terms[:-1])}
     whole = _Value("out", output, out)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from string import ascii_letters
 
-from tileweave.errors import GraphError, LayoutError
-from tileweave.layout import DEFAULT_AXIS, Layout
+from tileweave.errors import GraphError, LayoutError, NoLayout
+from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group
 from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.reach import first_collision
 from tileweave.teir.schedule import Dim, Role
@@ -23,6 +24,7 @@ __all__ = [
     "letter_strides",
     "packed_strides",
     "parse",
+    "refined",
     "shown",
 ]
 
@@ -32,17 +34,27 @@ class Operand:
     """A tensor as an emitter sees it.
 
     Args:
-        layout: one iter of D per index, in the order of the letters; strides in elements on the axis ``m``.
+        layout: strides in elements on the axis ``m``; D has one iter per index, in the order of the letters, unless
+            ``extents`` says how its iters belong together.
         dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT8.
+        extents: of the indices, slowest first, where the layout is blocked; None: those of D. `layout.group` decides
+            whether D has such indices.
+
+    Example:
+        >>> from tileweave.layout import strided
+        >>> blocked = Operand(strided((2, 4, 3, 8), (96, 8, 32, 1)), "FP32", (8, 24))  # 8 x 24 in blocks of 4 x 8
+        >>> blocked.shape
+        (8, 24)
     """
 
     layout: Layout
     dtype: str
+    extents: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of D."""
-        return tuple(it.extent for it in self.layout.shard)
+        """The extents of the indices."""
+        return tuple(it.extent for it in self.layout.shard) if self.extents is None else self.extents
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -60,7 +72,8 @@ class Operand:
         return self.layout.offset[DEFAULT_AXIS] * width_bytes(self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.layout}"
+        indices = "" if self.extents is None else f" as {self.extents}"
+        return f"{self.dtype} {self.layout}{indices}"
 
 
 Term = tuple[str, Operand]
@@ -108,7 +121,7 @@ def check_output(where: str, output: str, out: Operand) -> None:
     """Passes an output none of whose elements share a byte."""
     if out.layout.replica:
         raise LayoutError(where, "the output is replicated", inputs={"out": out}, legal="one place per element")
-    collision = first_collision(out.shape, out.strides)
+    collision = first_collision([it.extent for it in out.layout.shard], out.strides)
     if collision is not None:
         problem = f"elements of the output that are {collision} apart in ({','.join(output)}) share memory"
         raise LayoutError(where, problem, inputs={"out": out}, legal="strides that keep elements apart")
@@ -116,6 +129,11 @@ def check_output(where: str, output: str, out: Operand) -> None:
 
 def letter_strides(letters: str, operand: Operand) -> dict[str, int]:
     """Bytes per letter; a repeated letter moves along all its indices at once."""
+    if operand.extents is not None:
+        where, legal = "letter_strides(letters, operand)", "emitters that refine their terms"
+        raise LayoutError(
+            where, "a blocked operand has no one stride per index", inputs={letters: operand}, legal=legal
+        )
     strides: dict[str, int] = {}
     for letter, stride in zip(letters, operand.strides_bytes, strict=True):
         strides[letter] = strides.get(letter, 0) + stride
@@ -131,6 +149,57 @@ def packed_strides(
         packed[letter] = size
         size *= extents[letter]
     return packed, size
+
+
+def refined(where: str, terms: Sequence[Term]) -> list[Term]:
+    """Terms of the same values in which every operand has one stride per letter: letters of blocked indices are cut.
+
+    A letter is cut where the layout of any of its indices is, into as few as can be; the slowest part keeps its name.
+
+    Args:
+        where: for errors.
+        terms: that fit each other.
+
+    Raises:
+        LayoutError: a layout has no such indices, or the blocks of two operands do not nest.
+
+    Example:
+        >>> from tileweave.layout import strided
+        >>> blocked = Operand(strided((2, 4, 3, 8), (96, 8, 32, 1)), "FP32", (8, 24))
+        >>> [(letters, operand.strides) for letters, operand in refined("f", [("ij", blocked), ("j", blocked)][:1])]
+        [('iajb', (96, 8, 32, 1))]
+    """
+    if all(operand.extents is None for _, operand in terms):
+        return list(terms)
+    try:
+        blocks = [group(Layout(operand.layout.shard), operand.shape) for _, operand in terms]
+        used = dict.fromkeys(letter for letters, _ in terms for letter in letters)
+        spare = (letter for letter in ascii_letters if letter not in used)
+        factors: dict[str, tuple[int, ...]] = {}
+        names: dict[str, str] = {}
+        for letter in used:
+            own = [
+                Layout(block)
+                for (letters, _), cut in zip(terms, blocks, strict=True)
+                for index, block in zip(letters, cut, strict=True)
+                if index == letter
+            ]
+            factors[letter] = common_refinement(*own)
+            names[letter] = letter + "".join(next(spare) for _ in factors[letter][1:])
+        result: list[Term] = []
+        for (letters, operand), cut in zip(terms, blocks, strict=True):
+            iters: list[Iter] = []
+            for letter, block in zip(letters, cut, strict=True):
+                parts = group(Layout(block), factors[letter])
+                extents = factors[letter] or (1,)
+                parts = parts or ((),)
+                iters += [part[0] if part else Iter(n, Coord()) for part, n in zip(parts, extents, strict=True)]
+            layout = Layout(tuple(iters), operand.layout.replica, operand.layout.offset)
+            result.append(("".join(names[letter] for letter in letters), Operand(layout, operand.dtype)))
+    except NoLayout as error:
+        problem = f"the operands' blocks do not fit each other: {error.problem.split(': ')[-1]}"
+        raise LayoutError(where, problem, inputs=shown(terms), legal="blocks that nest") from None
+    return result
 
 
 def dims_of(extents: dict[str, int], strides: Sequence[dict[str, int]], role: Callable[[str], Role]) -> tuple[Dim, ...]:
