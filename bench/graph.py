@@ -1,5 +1,6 @@
-"""Building, walking, pickling and planning graphs: seconds, beside the same chain of additions in NumPy."""
+"""Building, sharing, comparing, running and planning graphs: seconds, beside the same chain of additions in NumPy."""
 
+import itertools
 import json
 import pickle
 import statistics
@@ -8,9 +9,13 @@ import time
 import numpy as np
 
 from tileweave import graph as g
+from tileweave.graph.rewrite import rewrite
+from tileweave.graph.shard import output_partition
 from tileweave.planner import machines, make_plan
+from tileweave.planner.cost import Traffic
 
 LENGTH, RUNS = 10_000, 5
+FRESH = itertools.count()
 
 
 def timed(function):
@@ -22,33 +27,95 @@ def timed(function):
     return value, statistics.median(times), max(times) - min(times)
 
 
-def chain(x, length=LENGTH):
+def chain(x, length=LENGTH, first=0.0):
     y = x
     for k in range(length):
-        y = y + float(k % 7)
+        y = y + (first + k % 7)
     return y
+
+
+def tree(x, length=LENGTH):
+    """Additions side by side, joined two by two: shallow and wide."""
+    level = [x + float(k) for k in range(length // 2)]
+    while len(level) > 1:
+        level = [a + b for a, b in itertools.pairwise([*level, x])][::2]
+    return level[0]
 
 
 def row(case, seconds, spread, **more):
     print(json.dumps({"bench": "graph", "case": case, "median_seconds": seconds, "spread_seconds": spread, **more}))
 
 
+def measure(case, function):
+    value, seconds, spread = timed(function)
+    row(case, seconds, spread)
+    return value
+
+
 def main() -> None:
     array = np.ones((2, 2))
+    x = g.as_tensor(array)
     _, peer, _ = timed(lambda: chain(array))
-    y, seconds, spread = timed(lambda: chain(g.as_tensor(array)))
+    _, seconds, spread = timed(lambda: chain(x, first=1000.0 * next(FRESH)))
     row(f"build a chain of {LENGTH} additions", seconds, spread, peer="numpy", peer_seconds=peer, ratio=seconds / peer)
+    y = chain(x)
+    measure("build it again, sharing every node", lambda: chain(x))
+    measure(f"build a tree of {LENGTH} additions", lambda: tree(g.as_tensor(np.ones((2, 2)))))
     graph = g.Graph.of(y)
-    nodes, seconds, spread = timed(graph.nodes)
-    row(f"walk its {len(nodes)} nodes", seconds, spread)
-    data, seconds, spread = timed(lambda: pickle.dumps(graph))
-    row(f"pickle it to {len(data)} bytes", seconds, spread)
-    for count in (1, 4):
-        short = g.Graph.of(chain(g.as_tensor(np.ones((64, 64))), 100))
-        _, seconds, spread = timed(
-            lambda short=short, count=count: make_plan(short, machines(count), lambda op, stage: "")
+    nodes = measure("walk its nodes", graph.nodes)
+    measure(f"hash its {len(nodes)} nodes", lambda: len(set(nodes)))
+    measure("compare it with itself built again", lambda: g.Graph.of(chain(x)) == graph)
+    data = measure("pickle it", lambda: pickle.dumps(graph))
+    measure(f"unpickle it from {len(data)} bytes", lambda: pickle.loads(data))
+    measure("verify it", lambda: g.verify(graph))
+    measure("evaluate it", lambda: g.evaluate([y]))
+    measure("print it", lambda: str(graph))
+    document = measure("write it as JSON", lambda: g.to_json(graph))
+    measure("read it from JSON", lambda: g.from_json(document))
+    measure("differentiate it", lambda: g.grad(g.sum(y * y), x))
+    measure("fuse it", lambda: rewrite(graph, g.OPTIMIZATIONS))
+    halves = {o: g.partition(o, (2, 1)) for o in graph.operations}
+    measure("expand it to two shards each", lambda: g.expand(graph, halves))
+    for length, count in ((100, 1), (100, 4), (1000, 1)):
+        short = g.Graph.of(chain(g.as_tensor(np.ones((64, 64))), length))
+        measure(
+            f"plan {length} additions on {count} machine{'s' if count > 1 else ''}",
+            lambda short=short, count=count: make_plan(short, machines(count), lambda op, stage: ""),
         )
-        row(f"plan 100 additions on {count} machines", seconds, spread)
+    million()
+    shards()
+
+
+def million() -> None:
+    """A contraction cut into a million shards: built, costed and printed from its cuts."""
+    big = [g.as_tensor(np.broadcast_to(np.float32(1), (20_000, 20_000))) for _ in range(2)]
+    operation = g.matmul(*big).producer
+
+    def look():
+        cuts = g.partition(operation, (100, 100, 100))
+        flops = operation.signature.cost("flops", cuts.block(0)) * cuts.count
+        read = sum(Traffic.of(operation, name, cuts).bytes_read() for name in ("x0", "x1"))
+        return (
+            f"{cuts}: {cuts.count} shards, {flops} flops, {read} bytes read, {output_partition(operation, 'out', cuts)}"
+        )
+
+    _, seconds, spread = timed(look)
+    row("build, cost and print a partition of 1000000 shards", seconds, spread)
+
+
+def shards() -> None:
+    """Ten thousand shards of two operations: written out, verified, checked against the whole, put together again."""
+    graph = g.Graph.of(g.relu(g.as_tensor(np.ones((200, 200))) + 1.0))
+    cuts = {operation: g.partition(operation, (100, 100)) for operation in graph.operations}
+    sharded, seconds, spread = timed(lambda: g.expand(graph, cuts))
+    row("expand two operations to 10000 shards each", seconds, spread)
+    for name, act in {
+        "verify": lambda: g.verify(sharded),
+        "check the sharding of": lambda: g.check_sharding(sharded, graph),
+        "coalesce": lambda: g.coalesce(sharded),
+    }.items():
+        _, seconds, spread = timed(act)
+        row(f"{name} these 20000 shards", seconds, spread)
 
 
 if __name__ == "__main__":

@@ -190,7 +190,7 @@ def kept(rng: Random, x: tw.Tensor) -> tw.Tensor:
         lambda: part(tw.interleave([x * 3.0, turned, x], dim), slice(1, None, 3)),
         lambda: part(tw.interleave([x, turned], dim), slice(None, None, -2)),
         lambda: part(tw.repeat(x, 3, dim), slice(n // 2, n // 2 + n)),
-        lambda: part(tw.pad(x, 1, "reflect"), slice(2, n + 2)) if n == x.size else turned,
+        lambda: part(tw.pad(x, 1, "reflect"), slice(2, n + 2)) if x.ndim == 1 else turned,
         lambda: part(tw.pad(x, [(2, 2) if k == dim else (0, 0) for k in range(x.ndim)], "reflect"), slice(0, n)),
         lambda: part(tw.pad(x, [(n, 1) if k == dim else (0, 0) for k in range(x.ndim)], value=2), slice(1, n + 1)),
         lambda: tw.concat([part(x, slice(1, None)), part(x, slice(0, 1))], dim),
@@ -250,5 +250,5 @@ def test_gradients_are_central_differences(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_many_gradients_are_central_differences(name):
-    for seed in range(100, 180):
+    for seed in range(100, 140):
         difference(MAKERS[name], seed)

@@ -229,6 +229,17 @@ def test_rules_of_others_stand_beside_ours():
     np.testing.assert_array_equal(tw.evaluate([done.graph.sinks[0].tensor])[0], X.astype("float64") ** 2)
 
 
+def test_programs_have_a_bounded_length_so_that_long_chains_fuse_in_linear_time():
+    x = tw.as_tensor(np.ones(3))
+    y = x
+    for k in range(1000):
+        y = y + float(k % 7)
+    done = rewrite(tw.Graph.of(y), OPTIMIZATIONS)
+    programs = [len(o.parameter("program")) for o in done.graph.operations]
+    assert done.complete and sum(programs) == 1000 and max(programs) == 64
+    np.testing.assert_array_equal(tw.evaluate([done.graph.sinks[0].tensor])[0], tw.evaluate([y])[0])
+
+
 def test_a_long_chain_is_fused_without_recursion():
     y = tw.as_tensor(np.ones(3))
     for _ in range(300):

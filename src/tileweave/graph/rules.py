@@ -160,6 +160,7 @@ def _linear_relu(tensor: Tensor, context: Context) -> Tensor | None:
 
 
 _MOST_INPUTS = 16
+_MOST_STEPS = 64  # so that a chain of any length is fused in time that grows with its length alone
 
 
 def _elementwise_chain(tensor: Tensor, context: Context) -> Tensor | None:
@@ -176,6 +177,7 @@ def _elementwise_chain(tensor: Tensor, context: Context) -> Tensor | None:
             and inner.shape == tensor.shape
             and context.alone(inner)
             and len(outer.inputs) + len(below.inputs) - 1 <= _MOST_INPUTS
+            and len(_program(outer)) + len(_program(below)) <= _MOST_STEPS
         ):
             return _joined_program(outer, below, place)
     return None
