@@ -13,6 +13,7 @@ import pytest
 
 from tileweave import layout as room
 from tileweave.errors import TileweaveError
+from tileweave.index import symbol
 from tileweave.layout import Coord, Iter, Layout, axe, conflicts, convert, lego, memory, movement, strided, svg
 from tileweave.layout.cute import CuteLayout
 from tileweave.layout.lego import Chain, GroupBy, OrderBy, PartialTiles, RegP
@@ -26,12 +27,13 @@ PIECE = RegP((2, 3), (2, 1))
 ORDER = OrderBy(PIECE)
 GROUPED = GroupBy((6,), ORDER)
 RAGGED = PartialTiles((5, 6), (2, 3))
-TABLE = np.arange(6)
+N = symbol("n", 1)
 JUNK = [
     None, "ab", b"x", 1.5, float("nan"), float("inf"), True, -1, 0, 7, 2**70, np.int64(3), np.float64(2.0),
     np.array(2), np.array([1, 2]), np.zeros(2), (), (0,), (1, 2), ("a", "b"), (None,), [2, 3], [[1, 2]], {}, {"m": 1},
     {1: 2}, {"m": "x"}, {None}, object(), int, lambda *_: None, iter([1]), A, LANES, Iter(4, 1), Coord.of(2),
-    CuteLayout((2, 3), (1, 2)), PIECE, ORDER, GROUPED,
+    CuteLayout((2, 3), (1, 2)), PIECE, ORDER, GROUPED, N, N % 2, N < 5, (N, 2), Layout(((N, 4), (4, 1))),
+    Layout(((4, N), (2, 1)), ((2, N),)), strided((4, 6), (6, 1), N), RegP((N, 2), (2, 1)), lego.TileBy((N, 2), (3, 3)),
 ]  # fmt: skip
 
 CALLS = {

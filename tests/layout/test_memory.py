@@ -8,7 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tileweave.errors import Incongruent, LayoutError, Undecided
+from tileweave.errors import Incongruent, LayoutError, Undecided, Unproved
+from tileweave.index import symbol
 from tileweave.layout import lego
 from tileweave.layout.conflicts import remove_conflicts, search_padding, search_swizzle
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, make_layout, xor_strides
@@ -297,6 +298,17 @@ def test_an_axis_of_threads_is_split_into_lanes_and_warps(count):
         assert conversion(source, target, SPLIT).means == want
         seen[want] = seen.get(want, 0) + 1
     assert {"nothing", "devices", "shared", "lanes"} <= set(seen)
+
+
+def test_conversions_of_symbolic_layouts_are_proved():
+    n = symbol("n", 2)
+    rows = Layout(((n, {"lane": 1}), (4, {"reg": 1})))
+    assert conversion(rows, Layout(((n, {"lane": 1}), (2, {"reg": 2}), (2, {"reg": 1})))).means == "nothing"
+    assert conversion(rows, Layout(((n, {"lane": 1}), (4, {"reg": -1})), (), {"reg": 3})).means == "registers"
+    found = conversion(rows, Layout(((4, {"reg": 1}), (n, {"lane": 1}))))
+    assert (found.means, found.element) == ("lanes", None)
+    with pytest.raises(Unproved):
+        conversion(rows, rows, {"lane": (("lane", 32), ("warp", None)), "reg": "register"})
 
 
 def test_split_axes_of_large_layouts_are_structural():

@@ -15,6 +15,7 @@ from tileweave.layout import (
     Coord,
     Iter,
     Layout,
+    as_array,
     axe,
     canonical_key,
     collision,
@@ -22,12 +23,14 @@ from tileweave.layout import (
     holders,
     image,
     left_inverse,
+    memory,
     normalize,
     right_inverse,
     same_map,
     slice_layout,
     strided,
 )
+from tileweave.layout.lego import from_core
 
 
 def at(value, point):
@@ -132,6 +135,11 @@ def test_what_is_not_proved_is_named():
         right_inverse,
         left_inverse,
         lambda layout: layout.table(),
+        lambda layout: as_array(np.arange(9), layout),
+        lambda layout: axe.intersect(layout.shard[0], layout.shard[1]),
+        lambda layout: memory.vector_width(layout, 4),
+        lambda layout: memory.bank_conflicts(layout),
+        from_core,
         lambda layout: layout(np.arange(2)),
         lambda layout: layout.at((np.arange(2), 0), layout.extents),
     ],
@@ -143,3 +151,4 @@ def test_searches_for_points_ask_for_numbers(layout, search):
     with pytest.raises(LayoutError) as caught:
         search(layout)
     assert caught.value.where
+    assert "truth value" not in caught.value.problem

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import lcm, prod
 
 from tileweave.errors import LayoutError, NoLayout
-from tileweave.layout.checks import need_iters, need_layouts
+from tileweave.layout.checks import need_iters, need_layouts, need_numbers
 from tileweave.layout.combine import (
     Blocks,
     common_refinement,
@@ -204,6 +204,7 @@ def intersect(a: Iter, b: Iter) -> Iter:
     Source: Axe, section 3.4 (K intersection).
     """
     need_iters("intersect(a, b)", a, b)
+    need_numbers("intersect(a, b)", Layout((a, b)))
     if a.extent == 1 or b.extent == 1 or not a.stride or not b.stride or a.stride.axes != b.stride.axes:
         return iter_of(1, Coord())
     s, t = a.stride.terms[0][1], b.stride.terms[0][1]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileweave.errors import LayoutError
-from tileweave.layout.layout import IntArray, Iter, Layout, Shape, integers
+from tileweave.errors import LayoutError, Unproved
+from tileweave.layout.layout import IntArray, Iter, Layout, Shape, integers, is_symbolic
 from tileweave.layout.symbolic import require_positive, require_same
 
-__all__ = ["check_shape", "integer_array", "need_arrays", "need_axis", "need_iters", "need_layouts"]
+__all__ = ["check_shape", "integer_array", "need_arrays", "need_axis", "need_iters", "need_layouts", "need_numbers"]
 
 
 def need_layouts(where: str, *layouts: Layout) -> None:
@@ -16,6 +16,21 @@ def need_layouts(where: str, *layouts: Layout) -> None:
     for layout in layouts:
         if layout.__class__ is not Layout:
             raise LayoutError(where, f"{_short(layout)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
+
+
+def need_numbers(where: str, *layouts: Layout) -> None:
+    """Raise a `LayoutError` unless every argument is a `Layout`, and `Unproved` if one is symbolic."""
+    need_layouts(where, *layouts)
+    for layout in layouts:
+        for it in (*layout.shard, *layout.replica, Iter(1, layout.offset)):
+            if is_symbolic(it):
+                raise Unproved(
+                    where,
+                    "the layout is symbolic",
+                    inputs={"layout": layout},
+                    legal="numbers: substitute(layout, values) replaces symbols by their values",
+                    facts={"condition": "extents, strides and offset are numbers"},
+                )
 
 
 def need_iters(where: str, *iters: Iter) -> None:

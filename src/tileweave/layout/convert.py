@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.layout.checks import need_arrays, need_axis, need_layouts
+from tileweave.layout.checks import need_arrays, need_axis, need_layouts, need_numbers
 from tileweave.layout.combine import group
 from tileweave.layout.layout import DEFAULT_AXIS, IntArray, Layout, Shape, integers, strided
 
@@ -140,7 +140,7 @@ def as_array(
     """
     where = "as_array(buffer, layout, shape)"
     need_arrays(where, buffer)
-    need_layouts(where, layout)
+    need_numbers(where, layout)
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise LayoutError(where, f"the buffer has shape {buffer.shape}", legal="one contiguous dimension")
     low, high = layout.bounds(axis)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.layout.carries import Witness, rows_of
-from tileweave.layout.checks import need_axis, need_layouts
+from tileweave.layout.checks import need_axis, need_layouts, need_numbers
 from tileweave.layout.combine import group
 from tileweave.layout.composition import compose
 from tileweave.layout.coord import ZERO, integer
@@ -29,7 +29,6 @@ from tileweave.layout.layout import (
     coord_of_terms,
     iter_of,
     layout_of,
-    require_numbers,
 )
 from tileweave.layout.parametric import complement_iters, has_symbols
 from tileweave.layout.search import collision
@@ -50,11 +49,11 @@ POINTS = 1 << 14
 def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
     """(stride, extent, weight in the index) of the iters with positive strides, the least value, and its index."""
     need_bare(layout, where)
+    need_numbers(where, layout)
     need_axis(where, axis)
     rows = []
     low, base, weight = layout.offset[axis], 0, 1
     for it in reversed(layout.shard):
-        require_numbers(it)
         if it.extent > 1:
             if it.stride.axes not in ((), (axis,)):
                 raise LayoutError(where, f"{it} leaves the axis {axis}", inputs={"layout": layout})

@@ -15,6 +15,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, prove
+from tileweave.layout.checks import need_numbers
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import normalize, recover
 from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
@@ -353,6 +354,7 @@ def from_core(core: Layout, dims: Any = None) -> GroupBy:
     where = "from_core(core, dims)"
     if not isinstance(core, Layout):
         raise LayoutError(where, f"{core!r} is no core layout", legal="a layout on one axis")
+    need_numbers(where, core)
 
     def refuse(problem: str, condition: str) -> NoLayout:
         return NoLayout(

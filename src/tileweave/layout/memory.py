@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError, Undecided, Unproved
-from tileweave.layout.checks import integer_array
+from tileweave.layout.checks import integer_array, need_numbers
 from tileweave.layout.cute_exact import coalesce_flat
 from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord, Layout
@@ -202,6 +202,8 @@ def size_of(layout: Any, where: str) -> int:
 
 def _require_numbers(layout: Any, where: str) -> None:
     """Raise `Unproved` where extents, strides or the offset are index expressions: accesses are counted on numbers."""
+    if isinstance(layout, Layout):
+        need_numbers(where, layout)
     if is_expr(getattr(layout, "size", None)) or getattr(layout, "is_symbolic", False):
         raise Unproved(
             where,

@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.layout.carries import carries, from_carries
+from tileweave.layout.checks import need_numbers
 from tileweave.layout.composition import compose
 from tileweave.layout.exact import same_map
 from tileweave.layout.layout import Coord, Iter, Layout
+from tileweave.layout.symbolic import same
 
 __all__ = ["LEVELS", "Conversion", "Level", "Means", "Part", "conversion"]
 
@@ -75,6 +77,7 @@ def conversion(
     Raises:
         Incongruent: the sizes differ. LayoutError: an axis without a level, or a value outside its digits.
         Undecided: replicas, or digits that carry, and more than `BOUND` comparisons.
+        Unproved: a layout is symbolic, and what has to be compared is not proved.
 
     Example:
         >>> rows = Layout(((4, {"lane": 1}), (2, {"reg": 1})))
@@ -92,7 +95,7 @@ def conversion(
     for layout in (source, target):
         if not isinstance(layout, Layout):
             raise LayoutError(where, f"{layout!r} is no core layout", legal="layouts on named axes")
-    if source.size != target.size:
+    if not same(source.size, target.size):
         raise Incongruent(
             where, f"sizes {source.size} and {target.size} differ", inputs={"source": source, "target": target}
         )
@@ -182,6 +185,7 @@ def _sum(a: Layout, b: Layout, where: str) -> Layout:
 
 def _listed(source: Layout, target: Layout, digits: Mapping[str, Sequence[Digit]], where: str) -> Conversion:
     """As `_structural`, every place written in its digits one by one."""
+    need_numbers(where, source, target)
     copies = prod(it.extent for layout in (source, target) for it in layout.replica)
     if source.size * copies > BOUND:
         raise Undecided(where, f"{source.size * copies} places would have to be compared", facts={"bound": BOUND})
@@ -233,6 +237,7 @@ def _contained(target: Layout, source: Layout, kept: set[str], where: str) -> bo
 
 def _missing(a: Layout, b: Layout, where: str) -> tuple[int, Coord] | None:
     """The first element of `a` with a place that `b` does not hold, and that place."""
+    need_numbers(where, a, b)
     many = a.size * prod(it.extent for it in a.replica) * prod(it.extent for it in b.replica)
     if many > BOUND:
         raise Undecided(where, f"{many} places would have to be compared", facts={"bound": BOUND})
@@ -266,6 +271,6 @@ def _example(target: Layout, source: Layout, kept: set[str]) -> tuple[int | None
     """An element that has to move, where listing is cheap."""
     try:
         found = _missing(_project(target, kept), _project(source, kept), "conversion(source, target)")
-    except Undecided:
+    except (Undecided, Unproved):
         return None, None
     return found if found is not None else (None, None)

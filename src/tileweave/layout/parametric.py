@@ -216,9 +216,11 @@ def interval_symbolic(
             elif not k:
                 require_quotient(extent, pitch, where)
             elif not same(digit, 0):
-                require(begin % (pitch * it.extent) + extent <= pitch * it.extent, where)
-                require_same(extent % pitch, 0, where)
-                require_same(digit, 0, where)
+                ends = begin % (pitch * it.extent) + extent <= pitch * it.extent
+                if is_expr(ends):
+                    require(ends, where)
+                condition = f"[{begin}, {begin + extent}) ends within the digit of {it}, or begins where it turns"
+                raise Unproved(where, f"{condition}: not proved", facts={"condition": condition})
         pitch = pitch * it.extent
     return found or (), start
 

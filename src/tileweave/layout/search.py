@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import Undecided, Unproved
-from tileweave.layout.checks import need_axis, need_layouts
+from tileweave.layout.checks import need_axis, need_layouts, need_numbers
 from tileweave.layout.coord import ZERO
 from tileweave.layout.exact import BOUND, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.layout import (
@@ -283,7 +283,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
 
     Source: own.
     """
-    need_layouts("holders(layout, coord)", layout)
+    need_numbers("holders(layout, coord)", layout)
     target = Coord.of(coord)
     iters = [*layout.shard, *layout.replica]
     line = _line(iters, layout.offset)
@@ -351,7 +351,7 @@ def image(layout: Layout) -> Any:
         >>> image(Layout(((2, 4), (2, 1)), ((2, 1),)))
         array([0, 1, 2, 4, 5, 6])
     """
-    need_layouts("image(layout)", layout)
+    need_numbers("image(layout)", layout)
     iters = [*layout.shard, *layout.replica]
     line = _line(iters, layout.offset)
     values = _sums([(it.extent, line.encode(it.stride)) for it in iters], "image(layout)", layout)
