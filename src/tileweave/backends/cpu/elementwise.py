@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tileweave.backends.cpu import vectors
+from tileweave.backends.cpu.blocks import paged
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points
@@ -23,7 +24,7 @@ from tileweave.backends.cpu.meanings import CHEAP, HEAVY, MONOIDS, Registers, wi
 from tileweave.backends.cpu.plan import Dim, Op, Stage
 from tileweave.backends.cpu.shape import Pairs, Shape, shape_of
 from tileweave.backends.cpu.target import Target
-from tileweave.backends.cpu.transpose import emit_transpose, paged, transposable
+from tileweave.backends.cpu.transpose import emit_transpose, transposable
 
 __all__ = ["emit_elementwise"]
 
@@ -57,7 +58,7 @@ def emit_elementwise(
     if not shape.free:
         chain = _Chain(target, op, elements, rivals, shape)
         emit_nest(f, shape.dims, pointers, lambda moved: chain.literal(f, moved))
-    elif _maps(stages) and transposable(target, shape.dims, elements):
+    elif _maps(stages) and transposable(target, shape.dims, elements, plain=_plain(stages, elements)):
         only = stages[0]
 
         def meaning(g: Function, value: str, lanes: int) -> str:
@@ -78,6 +79,11 @@ def _maps(stages: tuple[Stage, ...]) -> bool:
     """Whether all there is to do is to write a function of one operand to another."""
     only = stages[0]
     return len(stages) == 1 and only.inputs == (0,) and not only.reads_output and only.kind not in MONOIDS
+
+
+def _plain(stages: tuple[Stage, ...], elements: tuple[Element, ...]) -> bool:
+    """Whether values are written as they were read."""
+    return stages[0].kind == "Copy" and elements[0] == elements[-1]
 
 
 _LONG, _SLICE, _RUN = 8192, 1024, 16

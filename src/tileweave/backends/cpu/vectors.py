@@ -133,14 +133,14 @@ def _shuffle(f: Function, type: str, lanes: int, a: str, b: str, indices: Sequen
     return f.value(f"shufflevector {full} {a}, {full} {b}, <{len(indices)} x i32> {mask}")
 
 
-def transpose(f: Function, type: str, lanes: int, rows: Sequence[str]) -> list[str]:
+def transpose(f: Function, type: str, lanes: int, rows: Sequence[str], q: int = 0) -> list[str]:
     """Short rows stood upright: ``rows[lane]`` has ``q`` elements, the result has ``q`` vectors of ``lanes``.
 
     Rows ``r, r + q, r + 2q, ..`` are joined first, which costs little when they come from memory; what remains is the
     transpose of q x q squares in parallel, log2(q) rounds of shuffles that stay within their part of the vector.
-    ``q`` is a power of two that divides ``lanes``.
+    ``q`` is a power of two that divides ``lanes``; by default what `short_row` says.
     """
-    q = short_row(lanes, type)
+    q = q or short_row(lanes, type)
     current = [_joined(f, type, [rows[r + part * q] for part in range(lanes // q)], q) for r in range(q)]
     distance = 1
     while distance < q:

@@ -1,0 +1,253 @@
+"""How a tensor that moves to another order of axes is cut into blocks, so that both tensors are met in whole lines.
+
+A block takes a run of the input's dense axis, and a *row*, a run of the output that may span several axes. Figures
+were chosen by measurement: a row that begins and ends with a cache line is worth most; then that runs divide their
+axes; then the sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, log2, prod
+
+from tileweave.backends.cpu.plan import Dim
+
+__all__ = ["LEAST_ROW_BYTES", "Blocking", "Digit", "Side", "crowded", "cut_direct", "cut_staged", "paged"]
+
+LEAST_ROW_BYTES = 128
+"""Rows that are shorter are not worth collecting."""
+_LINE = 64
+_RUN_BYTES, _WHOLE_RUN_BYTES = 64, 160
+"""Of the input's dense axis a block takes so much, or all of it where that is not much more."""
+_MOST_RUN_BYTES = 288
+_BLOCK_BYTES = 20 * 1024
+"""What is collected, twice, stays in the first cache."""
+_ALIGNED_ROW_BYTES, _CROWDED_ROW_BYTES, _BROKEN_ROW_BYTES, _MOST_ROW_BYTES = 1280, 640, 288, 2560
+"""Aims for rows of whole lines, in general and where the input is `crowded`, and for others; the limit."""
+_MOST_BLOCK_BYTES = 64 * 1024
+"""What is collected is on the stack, twice."""
+_STREAM_BYTES = 8192
+"""Rows that share lines are continued to this length before others are begun."""
+_DIRECT_RUN_BYTES, _DIRECT_ROW = 2048, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """An axis, and how much of it a block takes.
+
+    Args:
+        dim: the axis, as input and output have it.
+        run: indices that a block takes.
+        held: bytes from one index to the next where a block is collected.
+    """
+
+    dim: Dim
+    run: int = 1
+    held: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks cover the axis; the last begins earlier where the run does not divide the extent."""
+        return ceil(self.dim.extent / self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One loop over blocks: the number of a side's block is the sum of its digits times their weights."""
+
+    side: int
+    extent: int
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A cut tensor.
+
+    Args:
+        sides: all axes.
+        cross: which of them is dense in the input; None: the one that is dense in the output.
+        along: which of them is dense in the output.
+        inside: the others of which a block takes several indices.
+        rows: those of a block that lead from row to row of what is collected.
+        digits: the loops over blocks, outermost first.
+        row_bytes: bytes of a row.
+        buffer_bytes: what a block takes where it is collected; 0: it goes straight to the output.
+    """
+
+    sides: tuple[Side, ...]
+    cross: int | None
+    along: int
+    inside: tuple[int, ...]
+    rows: tuple[int, ...]
+    digits: tuple[Digit, ...]
+    row_bytes: int = 0
+    buffer_bytes: int = 0
+
+
+def cut_direct(dims: tuple[Dim, ...], cross: int, widths: tuple[int, int]) -> Blocking:
+    """Blocks that are written as they are read: for tensors that the caches hold."""
+    along = len(dims) - 1
+    runs = {cross: _DIRECT_RUN_BYTES // widths[0], along: _DIRECT_ROW}
+    sides = tuple(
+        Side(dim, min(runs.get(k, 1), dim.extent), dim.strides[1] if k in runs else 0) for k, dim in enumerate(dims)
+    )
+    digits = tuple(Digit(k, side.blocks) for k, side in enumerate(sides) if side.blocks > 1)
+    return Blocking(sides, cross, along, (), (), digits)
+
+
+def cut_staged(dims: tuple[Dim, ...], cross: int | None, widths: tuple[int, int]) -> Blocking:
+    """Blocks that are collected before their rows are written."""
+    w_in, w_out = widths
+    runs = {} if cross is None else {cross: _cross_run(dims[cross].extent, w_in)}
+    row, aligned = _best_row(dims, cross, runs, w_out)
+    chain = list(row)
+    rows = [] if cross is None or cross in row else [cross]
+    runs |= row
+    if cross is not None:
+        room = _MOST_BLOCK_BYTES // (w_out * prod(runs.values()))
+        lengthened = _more_runs(dims, cross, runs, w_in, room)
+        rows += list(lengthened)
+        runs |= lengthened
+    held, steps = w_out, {}
+    for k in chain:
+        steps[k] = held
+        held *= runs[k]
+    row_bytes = held
+    held = _up(held) + 2 * _LINE
+    for k in rows:
+        held += (dims[k].strides[1] - held) % _LINE  # a row falls within lines here as it does in the output
+        steps[k] = held
+        held *= runs[k]
+    sides = tuple(Side(dim, runs.get(k, 1), steps.get(k, 0)) for k, dim in enumerate(dims))
+    along = len(dims) - 1
+    inside = tuple(k for k in sorted(runs) if k not in (cross, along) and runs[k] > 1)
+    digits = _digits(sides, chain, 0 if aligned else max(1, _STREAM_BYTES // row_bytes))
+    return Blocking(sides, cross, along, inside, tuple(rows), digits, row_bytes, _up(held) + 2 * _LINE)
+
+
+def crowded(dim: Dim) -> bool:
+    """Whether the input's lines along an axis compete for few places of the first cache."""
+    return not dim.strides[0] % 2048
+
+
+def _up(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+def _waste(extent: int, run: int) -> float:
+    """How much is done per element, where the last run begins earlier."""
+    return ceil(extent / run) * run / extent
+
+
+def _cross_run(extent: int, width: int) -> int:
+    """How much of the input's dense axis a block takes."""
+    if extent * width <= _WHOLE_RUN_BYTES:
+        return extent
+    q = max(1, 16 // width)
+
+    def cost(run: int) -> tuple[float, int]:
+        broken = 0.05 if run * width % _LINE else 0.0
+        return _waste(extent, run) * _waste(run, min(q, run)) + broken, abs(run * width - _RUN_BYTES * 3 // 2)
+
+    return min(range(_RUN_BYTES // width, _WHOLE_RUN_BYTES // width + 1), key=cost)
+
+
+def _best_row(
+    dims: tuple[Dim, ...], cross: int | None, runs: dict[int, int], width: int
+) -> tuple[dict[int, int], bool]:
+    """The axes of a row, fastest first, with their runs; and whether all rows are whole lines."""
+    best, found, aligned = inf, {len(dims) - 1: 1}, False
+    for row in _rows(dims, cross, runs, width):
+        size = width * prod(row.values())
+        last = next(reversed(row))
+        extent, run = dims[last].extent, row[last]
+        strides = [dim.strides[1] for k, dim in enumerate(dims) if k not in row]
+        step = size // run
+        whole = not any(s % _LINE for s in (*strides, size, (extent - run) * step))
+        count = prod(runs[k] for k in runs if k not in row)
+        aim = _CROWDED_ROW_BYTES if crowded(dims[-1]) else _ALIGNED_ROW_BYTES
+        aim = min(aim, max(256, _BLOCK_BYTES // count)) if whole else _BROKEN_ROW_BYTES
+        if cross in row:
+            aim = _BLOCK_BYTES // 2
+        far = abs(log2(size / aim))
+        cost = _waste(extent, run) * (1 + 0.05 * far if whole else 1.25 + 0.1 * far)
+        if cost < best:
+            best, found, aligned = cost, row, whole
+    return found, aligned
+
+
+def _rows(dims: tuple[Dim, ...], cross: int | None, runs: dict[int, int], width: int) -> Iterator[dict[int, int]]:
+    """Candidates: some axes that follow one another in the output, all but the last of them whole."""
+    row: dict[int, int] = {}
+    length = width
+    count = 1 if cross is None else runs[cross]
+    limit = min(_MOST_ROW_BYTES, _MOST_BLOCK_BYTES // count)
+    for k in reversed(range(len(dims))):
+        extent = dims[k].extent
+        most = _BLOCK_BYTES if cross is not None and (k == cross or cross in row) else limit
+        if dims[k].strides[1] != length or (length > most // 2 and row):
+            return
+        least = min(extent, runs.get(k, 1))
+        if least * length > _MOST_BLOCK_BYTES:
+            return
+        for run in range(least, max(least, min(extent, most // length)) + 1):
+            if run * length >= LEAST_ROW_BYTES or run == extent:
+                yield {**row, k: run}
+        row[k] = extent
+        length *= extent
+
+
+def _more_runs(dims: tuple[Dim, ...], cross: int, runs: dict[int, int], width: int, room: int) -> dict[int, int]:
+    """Runs of the axes that continue a short run of the input, with so much room for more indices."""
+    found: dict[int, int] = {}
+    size = width * runs[cross]
+    whole = runs[cross] == dims[cross].extent
+    while whole and size < _RUN_BYTES:
+        k = next((j for j, dim in enumerate(dims) if abs(dim.strides[0]) == size), None)
+        if k is None or k in runs or k in found:
+            break
+        extent, best = dims[k].extent, inf
+        for run in range(1, max(1, min(extent, room, _MOST_RUN_BYTES // size)) + 1):
+            cost = _waste(extent, run) + max(0.0, 0.1 * log2(2 * _LINE / (run * size)))
+            if cost <= best:
+                best, found[k] = cost, run
+        whole = found[k] == extent
+        size *= found[k]
+        room //= found[k]
+    return found
+
+
+def _digits(sides: Sequence[Side], chain: list[int], stream: int) -> tuple[Digit, ...]:
+    """Loops in the order of the input's memory; rows that share lines are continued first, for a while."""
+    order = sorted(range(len(sides)), key=lambda k: -abs(sides[k].dim.strides[0]))
+    digits = [Digit(k, sides[k].blocks) for k in order]
+    last = chain[-1]
+    if stream and sides[last].blocks > 1:
+        blocks = sides[last].blocks
+        near = blocks
+        if blocks > stream * 3 // 2:
+            near = min(range(max(1, stream // 2), stream * 3 // 2 + 1), key=lambda n: (_waste(blocks, n), -n))
+        digits = [Digit(last, ceil(blocks / near), near) if d.side == last else d for d in digits]
+        digits.append(Digit(last, near))
+    return tuple(d for d in digits if d.extent > 1)
+
+
+def paged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Outer axes in an order that stays among few pages of the input and of the output at a time.
+
+    The axis that is nearest in the input and the one that is nearest in the output are both cut into short runs, and
+    the runs go innermost: for a while, both tensors are walked within pages that were just used.
+    """
+    if len(dims) < 2 or any(len(dim.strides) != 2 for dim in dims):
+        return dims
+    ends = min(dims, key=lambda d: abs(d.strides[0])), min(dims, key=lambda d: d.strides[1])
+    if ends[0] is ends[1]:
+        return (*(dim for dim in dims if dim is not ends[0]), ends[0])
+    far, near = [dim for dim in dims if dim not in ends], []
+    for dim in ends:
+        run = max((d for d in range(1, 17) if dim.extent % d == 0), key=lambda d: (d <= 8, d))
+        far.append(Dim(dim.extent // run, tuple(run * s for s in dim.strides)))
+        near.append(Dim(run, dim.strides))
+    return tuple(dim for dim in (*far, *near) if dim.extent > 1)
