@@ -361,13 +361,21 @@ class _Emitter:
             table = f.at(row_tables, f.mul(local, where.row_table))
             if c.direct_rows:
                 r = r_source
-                self.ask_rows(f, r_source, row_tables, f.min(f.add(local, 1), f.sub(f.sub("%r1", "%r0"), 1)))
             elif c.shared:
                 r = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
             else:
                 r = f.at("%memory", where.at_row_pack)
                 self.pack(f, "rows", r, r_source, columns.k, table)
-            f.loop("%v0", "%v1", lambda number, _: self.tile(f, columns, (r, table), panel, number, "%v0"))
+            following = f.min(f.add(local, 1), f.sub(f.sub("%r1", "%r0"), 1))
+
+            def column(number: Value, _: list[str]) -> None:
+                if c.direct_rows:
+                    part, parts = f.sub(number, "%v0"), f.sub("%v1", "%v0")
+                    first, last = (f.div(f.mul(p, c.rows.width), parts) for p in (part, f.add(part, 1)))
+                    self.ask_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), first, last)
+                self.tile(f, columns, (r, table), panel, number, "%v0")
+
+            f.loop("%v0", "%v1", column)
 
         f.loop("%r0", "%r1", row)
 
@@ -475,21 +483,20 @@ class _Emitter:
             f"i64 {end}",
         )
 
-    def ask_rows(self, f: Function, source: str, tables: str, local: Value) -> None:
-        """The lines of a row panel that is read where it lies, while the one before is computed."""
+    def ask_rows(self, f: Function, source: str, table: str, first: Value, last: Value) -> None:
+        """The lines of some rows of the panel of this table, read where they lie, while the one before is computed."""
         c = self.cut
         rows, width = c.rows, c.rows.element.width_bytes
         large = rows.total * c.contracted.total * width > self.target.l2_bytes
         if not large or c.contracted.tabled or not c.contracted.dense(0, width):
             return
-        table = f.at(tables, f.mul(local, self.layout.row_table))
 
         def row(index: Value, _: list[str]) -> None:
             line = f.at(source, f.load("i64", f.at(table, f.mul(index, LANE_BYTES)), 8))
             for begin in range(0, c.kc * width, 64):
                 vectors.prefetch(f, f.at(line, begin))
 
-        f.loop(0, rows.width, row)
+        f.loop(first, last, row)
 
     def pack_columns(self, f: Function, columns: _Columns, v0: Value, v1: Value) -> None:
         """Some of a chunk's column panels, in the order in which the operand lies in memory."""

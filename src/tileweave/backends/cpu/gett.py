@@ -463,13 +463,14 @@ def _blocked(
         and (column_panels * columns.width < 700 or rows.total > 1024)
         and rows.panels * columns.panels >= 16
     )
-    many = columns.panels >= 4 * at_once
-    sweeps = batches == 1 and not direct_rows and not contracted.woven and work > 10_000_000 and many
+    many = 4 * at_once
+    sweeps = batches == 1 and not direct_rows and not contracted.woven and work > 10_000_000 and columns.panels >= many
     near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
     if sweeps and not near:
         sweeps = at_once == 1
         in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
         kc = _even(total, in_l1, columns.lanes) if sweeps else kc
+    sweeps = sweeps and columns.panels >= many * threads  # which leaves kc alone: threads change no sum
     if sweeps:
         shared = True
         row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
