@@ -25,7 +25,7 @@ def page():
 def test_the_page_shows_what_it_prints(page):
     text, _, printed = page
     shown = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(shown) == 2
+    assert len(shown) == 3
     assert "".join(shown) == printed
 
 
@@ -33,3 +33,5 @@ def test_the_figures_are_what_the_programs_draw(page, golden):
     _, names, _ = page
     assert "images/teir-gemm.svg" in page[0]
     golden("../../docs/images/teir-gemm.svg", names["gemm"]._repr_svg_())
+    assert "images/teir-fused.svg" in page[0]
+    golden("../../docs/images/teir-fused.svg", names["fused"]._repr_svg_())
