@@ -234,6 +234,33 @@ def test_slices_with_symbolic_begin_and_extent(cases):
 
 
 @MANY
+def test_numeric_extents_with_symbolic_strides_slice_and_compose(cases):
+    rng = Random(9)
+    done = 0
+    strides = [1, 2, N, M, N * M, -N, 2 * N, {"lane": B}, 0]
+    for _ in range(cases):
+        layout = Layout(
+            [(rng.randint(1, 4), rng.choice(strides)) for _ in range(rng.randint(0, 3))], (), rng.choice([0, M])
+        )
+        if rng.random() < 0.5:  # equal steps on both sides of a turn, and runs that go on
+            layout = Layout([(3, N * 4), (4, N)]) if rng.random() < 0.5 else Layout([(3, M), (4, N)])
+        begin = rng.randrange(layout.size)
+        extent = rng.randint(1, layout.size - begin)
+        inner = Layout([(extent, 1)], (), begin)
+        for call in (
+            lambda it, begin=begin, extent=extent: slice_layout(it, (it.size,), (begin,), (extent,)),
+            lambda it, inner=inner: compose(it, inner),
+        ):
+            try:
+                found = call(layout)
+            except Unproved:
+                continue
+            done += 1
+            agree(found, lambda at, call=call, layout=layout: call(substitute(layout, at)), rng)
+    assert done > cases
+
+
+@MANY
 def test_complements_divides_and_products_agree(cases):
     rng = Random(7)
     done = 0

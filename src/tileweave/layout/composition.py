@@ -79,18 +79,21 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     """
     need_layouts(WHERE, a, b)
     need_axis(WHERE, axis)
-    if has_symbols(a) or has_symbols(b) or is_expr(b.offset[axis]):
+    symbolic = has_symbols(a) or has_symbols(b) or is_expr(b.offset[axis])
+    if symbolic and (is_expr(a.size) or has_symbols(b) or is_expr(b.offset[axis])):
         return compose_symbolic(a, b, axis, WHERE)
     rows = _rows(b.shard, axis, b)
     copies = _rows(b.replica, axis, b)
     start = _on_axis(b.offset, axis, b)
     _check_range(a, b, [*copies, *rows], start)
     outer = merge_shard(a.shard)
-    unit = only_axis(outer)
+    unit = "" if symbolic else only_axis(outer)
     digits = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(outer)]
     zero: Any = 0 if unit else ZERO
     joint = copies + rows if copies else rows
     found = _no_carry(digits, joint, start, zero)
+    if found is None and symbolic:  # only a's strides are
+        return compose_symbolic(a, b, axis, WHERE)
     if found is None:
         rows = _rows(merge_shard(b.shard), axis, b)
         found = _by_parts(digits, copies + rows, start, zero)
@@ -99,6 +102,8 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     pieces, origin = found
     split = len(copies)
     shard = _build([p for row in pieces[split:] for p in row], unit)
+    if symbolic:
+        shard = merge_shard(shard)
     offset = a.offset + (coord_of_terms(((unit, origin),)) if unit and origin else origin or ZERO)
     if not split and not a.replica:
         return layout_of(shard, (), offset)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import require
 from tileweave.layout.carries import Witness, levels_of, prefixes, window
 from tileweave.layout.checks import check_shape, need_layouts
@@ -160,8 +160,9 @@ def _interval(
         return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
     unit = only_axis(block)
     rows: list[tuple[int, Any]] = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(block)]
-    if any(s.__class__ is not int for _, s in rows) if unit else any(map(is_symbolic, block)):
-        return interval_symbolic(block, begin, extent, size, where)
+    symbolic = any(s.__class__ is not int for _, s in rows) if unit else any(map(is_symbolic, block))
+    if symbolic:  # coordinates compare as they are written: what agrees is right, what differs is open
+        unit, rows = "", [(it.extent, it.stride) for it in reversed(block)]
     start: Any = 0 if unit else ZERO
     found: Any = None
     rest = begin
@@ -183,6 +184,8 @@ def _interval(
         found = window(levels_of(rows, zero), begin, extent, zero)
         if not isinstance(found, Witness):
             found = iters_on(found, unit)
+        elif symbolic:
+            raise Unproved(where, f"not proved: {found.condition}", facts={"condition": "the steps are equal"})
     return found, coord_of_terms(((unit, start),)) if unit and start else start or ZERO
 
 
