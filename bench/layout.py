@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tileweave import layout as core
+from tileweave.index import symbol, symbols
 from tileweave.layout import Layout, axe, strided
 
 ROUNDS = 15
@@ -38,6 +39,10 @@ def cases() -> dict[str, tuple[Callable[[], Any], int]]:
     index = np.arange(4096 * 4096).reshape(4096, 4096)
     wide = strided((64, 64, 64, 64), (64**3, 64, 64**2, 1))
     odd = Layout(((4096, 1), (64, 4096), (64, 1 << 20)))
+    tiles, size, columns = symbols("tiles size columns", 1)
+    program = symbol("program", 0, tiles)
+    array = Layout(((tiles * size, columns), (columns, 1)))
+    region = ((program * size, (program + 1) * size), (0, columns))
     return {
         "evaluate at an integer": (lambda: a(777), 2000),
         "canonicalize, 6 iters": (lambda: core.normalize(fat), 1000),
@@ -45,6 +50,7 @@ def cases() -> dict[str, tuple[Callable[[], Any], int]]:
         "composition, 4 modes": (lambda: core.compose(a, b), 500),
         "slice, aligned": (lambda: axe.slice(block, (16, 24), ((0, 8), (8, 24))), 500),
         "slice, one carry": (lambda: axe.slice(odd, (4096, 4096), ((5, 9), (32, 96))), 500),
+        "slice, symbolic sizes": (lambda: axe.slice(array, (tiles * size, columns), region), 10),
         "group": (lambda: core.group(block, (16, 24)), 500),
         "tile": (lambda: core.tile(grid, (2, 3), tile, (8, 8)), 300),
         "tile_of": (lambda: core.tile_of(block, (16, 24), tile, (8, 8)), 300),
