@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tileweave.errors import SpaceError
-from tileweave.space import Box, Lattice, even_cuts
+from tileweave.space import Box, Lattice, disjoint, even_cuts
 
 
 def boxes(rank: int) -> st.SearchStrategy[Box]:
@@ -129,3 +129,15 @@ def test_malformed_values_are_refused(make):
     with pytest.raises(SpaceError) as caught:
         make()
     assert isinstance(caught.value, ValueError)
+
+
+@given(st.integers(0, 3).flatmap(lambda rank: st.lists(boxes(rank), max_size=6)))
+def test_disjoint_is_that_no_point_has_two_owners(some):
+    points = [point for box in some for point in box]
+    assert disjoint(some) == (len(set(points)) == len(points))
+
+
+def test_a_grid_of_ten_thousand_boxes_is_disjoint_and_one_more_is_not():
+    grid = [Box((3 * a, 5 * b), (3, 5)) for a in range(100) for b in range(100)]
+    assert disjoint(grid)
+    assert not disjoint([*grid, Box((299, 0), (1, 1))])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from tileweave.graph.nodes import Graph, Node, Operation, Selector, SequencePoin
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import common_map, concat, full, resolve, view_of
 from tileweave.graph.states import stacked
-from tileweave.space import AffineMap, Box
+from tileweave.space import AffineMap, Box, disjoint
 
 __all__ = ["coalesce"]
 
@@ -185,7 +185,7 @@ def _one_block(tensor: Tensor) -> tuple[_Block, str, AffineMap] | None:
     if any(block.kind != first.kind for block in blocks) or any(origin.output != output for origin in origins):
         return None
     index = _union([block.index for block in blocks])
-    if sum(block.index.size for block in blocks) != index.size or not _disjoint([block.index for block in blocks]):
+    if sum(block.index.size for block in blocks) != index.size or not disjoint([block.index for block in blocks]):
         return None
     made = first.signature.output(output)
     start = made.span(index).start
@@ -196,10 +196,6 @@ def _one_block(tensor: Tensor) -> tuple[_Block, str, AffineMap] | None:
         lifted.append((piece.box, AffineMap(AffineMap.identity(len(here)).matrix, here, len(here)).after(piece.map)))
     agreed = common_map(tensor.type.box, lifted)
     return None if agreed is None else (_Block(first.like, index, _merged_inputs(blocks)), output, agreed)
-
-
-def _disjoint(boxes: Sequence[Box]) -> bool:
-    return all(a.intersect(b).empty for n, a in enumerate(boxes) for b in boxes[n + 1 :])
 
 
 def _union(boxes: Sequence[Box]) -> Box:
@@ -256,11 +252,7 @@ def _combined(operation: Operation) -> _Block | None:
     same = all(
         part.index.start[k] == index.start[k] and part.index.shape[k] == index.shape[k] for part in parts for k in kept
     )
-    if (
-        not same
-        or not _disjoint([part.index for part in parts])
-        or sum(part.index.size for part in parts) != index.size
-    ):
+    if not same or not disjoint([part.index for part in parts]) or sum(part.index.size for part in parts) != index.size:
         return None
     late = tuple(name for name, _ in first.signature.inputs if name in finish)
     then = ("relu",) if first.like.operator == "linear_relu" else ()
@@ -333,12 +325,17 @@ def _from_cells(
     if prod(len(row) - 1 for row in cuts) > _MOST_CELLS:
         return None
 
+    owner: dict[tuple[int, ...], tuple[Box, Tensor | None, AffineMap, Any]] = {}
+    for part in reversed(found):  # of parts that overlap, the first
+        axes = zip(cuts, part[0].start, part[0].stop, strict=True)
+        for corner in product(*([at for at in row if a <= at < b] for row, a, b in axes)):
+            owner[corner] = part
+
     def join(cell: Box, dim: int) -> Tensor | None:
         if dim == len(shape):
-            part = next((e for e in found if e[0].contains(cell)), None)
-            if part is None:
+            if cell.start not in owner:
                 return None
-            _, origin, map, fill = part
+            _, origin, map, fill = owner[cell.start]
             if origin is None:
                 return full(cell.shape, fill, dtype)
             shift = AffineMap(AffineMap.identity(cell.rank).matrix, cell.start, cell.rank)

@@ -12,6 +12,9 @@ Source: Tapestry, "Selector Expressions and Tensor Views".
 
 from __future__ import annotations
 
+import itertools
+import weakref
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
@@ -316,6 +319,31 @@ def register_assembly(kind: str, segments: Callable[[Selector], Iterator[Segment
 register_assembly("concat", _concat_segments)
 
 
+def _concat_pieces(selector: Selector, piece: Piece) -> Iterator[Piece]:
+    """As the segments say, without going through those that the piece does not reach."""
+    dim, starts = selector.parameter("dim"), _concat_starts(selector)
+    reach = piece.map.cover(piece.box)
+    low, high = reach.start[dim], reach.start[dim] + reach.shape[dim]
+    for k in range(max(bisect_right(starts, low) - 1, 0), bisect_left(starts, high)):
+        part = selector.inputs[k][1]
+        if part.shape[dim]:
+            yield from _segment_piece(Segment(starts[k], part.shape[dim], part), dim, piece)
+
+
+SELECTORS["concat"] = _concat_pieces
+
+_STARTS: weakref.WeakKeyDictionary[Selector, tuple[int, ...]] = weakref.WeakKeyDictionary()
+
+
+def _concat_starts(selector: Selector) -> tuple[int, ...]:
+    """Where each part of a concat begins; kept with the selector, which may have ten thousand parts."""
+    found = _STARTS.get(selector)
+    if found is None:
+        extents = [part.shape[selector.parameter("dim")] for _, part in selector.inputs]
+        found = _STARTS[selector] = tuple(itertools.accumulate(extents[:-1], initial=0))
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # constructors
 
@@ -382,12 +410,11 @@ def slice_(x: Tensor, box: Box, step: Sequence[int] | None = None) -> Tensor:
     rows = tuple(tuple(s if j == k else 0 for j in range(box.rank)) for k, s in enumerate(steps))
     producer = x.producer
     if isinstance(producer, Selector) and producer.kind == "concat" and all(s == 1 for s in steps) and not box.empty:
-        dim, low = producer.parameter("dim"), 0
-        for _, part in producer.inputs:
-            high = low + part.shape[dim]
-            if low <= box.start[dim] and box.stop[dim] <= high:
-                return slice_(part, box.translate([-low if k == dim else 0 for k in range(box.rank)]))
-            low = high
+        dim, starts = producer.parameter("dim"), _concat_starts(producer)
+        k = bisect_right(starts, box.start[dim]) - 1
+        part = producer.inputs[k][1]
+        if box.stop[dim] <= starts[k] + part.shape[dim]:
+            return slice_(part, box.translate([-starts[k] if j == dim else 0 for j in range(box.rank)]))
     return _view("slice", x, box.shape, AffineMap(rows, box.start, box.rank))
 
 

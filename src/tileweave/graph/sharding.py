@@ -19,7 +19,7 @@ from tileweave.graph.operators import operator_of
 from tileweave.graph.select import Piece, resolve
 from tileweave.graph.shard import input_region
 from tileweave.graph.states import stacked
-from tileweave.space import AffineMap, Box
+from tileweave.space import AffineMap, Box, disjoint
 
 __all__ = ["check_sharding", "is_sharding"]
 
@@ -223,8 +223,7 @@ def _merged(monoid: str, parts: Sequence[_Block]) -> _Block | None:
         part.index.start[k] != index.start[k] or part.index.shape[k] != index.shape[k] for part in parts for k in kept
     ):
         return None
-    disjoint = all(a.index.intersect(b.index).empty for n, a in enumerate(parts) for b in parts[n + 1 :])
-    if not disjoint or sum(part.index.size for part in parts) != index.size:
+    if not disjoint([part.index for part in parts]) or sum(part.index.size for part in parts) != index.size:
         return None
     if any(index.shape[k] != whole.index.shape[k] for k in monoids):
         return _Block(whole, index, "partial")  # one level of a tree

@@ -8,9 +8,8 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from math import prod
 from typing import Any, cast
 
@@ -28,24 +27,38 @@ _MOST_ELEMENTS = 1 << 16
 """Operations that read more elements for so few points are not tried."""
 
 
+Trial = Callable[[Operation], tuple[str, ...]]
+_KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
+_MOST_KNOWN = 4096
+
+
 def made_wrong(operation: Operation) -> tuple[str, ...]:
     """How what the operator makes of one index point differs from the declared outputs."""
-    if operation.signature is None or operation.index.empty:
-        return ()
-    return _made_wrong(_structure(operation, (1,) * operation.index.rank))
+    return _tried(_made_wrong, operation, (1,) * operation.index.rank)
 
 
 def cut_wrong(operation: Operation) -> tuple[str, ...]:
     """How the outputs of a few index points differ from those of the two blocks that each dimension may be cut into."""
-    if operation.signature is None or operation.index.empty:
-        return ()
     few = [min(n, 2 + k % 2) for k, n in enumerate(operation.index.shape)]
     few = [n if prod(few[:k]) <= 64 else 1 for k, n in enumerate(few)]
-    return _cut_wrong(_structure(operation, tuple(few)))
+    return _tried(_cut_wrong, operation, tuple(few))
+
+
+def _tried(trial: Trial, operation: Operation, shape: tuple[int, ...]) -> tuple[str, ...]:
+    if operation.signature is None or operation.index.empty:
+        return ()
+    inputs = tuple((name, x.dtype) for name, x in operation.inputs)
+    outputs = tuple((name, kind.dtype) for name, kind in operation.outputs)
+    key = (trial, operation.operator, shape, inputs, outputs, repr(operation.parameters), operation.signature)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = trial(_structure(operation, shape))
+    return _KNOWN[key]
 
 
 def _structure(operation: Operation, shape: tuple[int, ...]) -> Operation:
-    """The operation on a small index, without what it reads: equal for all operations of one structure."""
+    """The operation on a small index, without what it reads."""
     signature, index = cast("Signature", operation.signature), Box.of(shape)
     inputs = tuple(
         (name, Tensor(Source(Hole(), TensorType(signature.input(name).span(index).shape, x.dtype))))
@@ -70,7 +83,6 @@ def _values(operation: Operation) -> dict[str, Array] | None:
     }
 
 
-@lru_cache(maxsize=4096)
 @np.errstate(all="ignore")
 def _made_wrong(operation: Operation) -> tuple[str, ...]:
     inputs = _values(operation)
@@ -90,7 +102,6 @@ def _made_wrong(operation: Operation) -> tuple[str, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=4096)
 @np.errstate(all="ignore")
 def _cut_wrong(operation: Operation) -> tuple[str, ...]:
     inputs = _values(operation)

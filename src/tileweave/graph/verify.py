@@ -297,12 +297,13 @@ def broken(graph: Graph) -> Iterator[tuple[Node, str, str]]:
     """(node, rule, what is wrong) for every broken rule of the first tier that has one, in topological order."""
     nodes = graph.nodes()
     early = {rule for tier in TIERS for rule in tier}
+    classes = {type(node) for node in nodes}
     for tier in (*TIERS, tuple(rule for rule in RULES if rule not in early)):
+        checks = {cls: [(rule, RULES[rule][1]) for rule in tier if issubclass(cls, RULES[rule][0])] for cls in classes}
         found = False
         for node in nodes:
-            for rule in tier:
-                kinds, check = RULES[rule]
-                for problem in check(node) if isinstance(node, kinds) else ():
+            for rule, check in checks[type(node)]:
+                for problem in check(node):
                     found = True
                     yield node, rule, problem
         if found:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tileweave.errors import SpaceError
 from tileweave.space.box import Box, Lattice, Point, trusted_box
@@ -60,8 +61,7 @@ class AffineMap:
             >>> AffineMap.select((1, None), 2)((5, 7))
             (7, 0)
         """
-        rows = tuple(tuple(int(dim == column) for column in range(inputs)) for dim in dims)
-        return cls(rows, (0,) * len(rows), inputs)
+        return _selection(tuple(dims), inputs)
 
     @property
     def outputs(self) -> int:
@@ -129,6 +129,12 @@ class AffineMap:
             (first, text), *rest = terms
             rows.append(("-" if first < 0 else "") + text + "".join(f" {'-' if c < 0 else '+'} {t}" for c, t in rest))
         return f"({', '.join(names)}) -> ({', '.join(rows)})"
+
+
+@lru_cache(maxsize=1024)
+def _selection(dims: tuple[int | None, ...], inputs: int) -> AffineMap:
+    rows = tuple(tuple(int(dim == column) for column in range(inputs)) for dim in dims)
+    return AffineMap(rows, (0,) * len(rows), inputs)
 
 
 @dataclass(frozen=True, slots=True)

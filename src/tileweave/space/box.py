@@ -13,7 +13,7 @@ from math import prod
 
 from tileweave.errors import SpaceError
 
-__all__ = ["Box", "Lattice", "Point", "even_cuts"]
+__all__ = ["Box", "Lattice", "Point", "disjoint", "even_cuts"]
 
 Point = tuple[int, ...]
 
@@ -205,6 +205,41 @@ class Lattice:
     def __str__(self) -> str:
         axes = zip(self.start, self.shape, self.step, strict=True)
         return "[" + ", ".join(f"{a}:{a + (n - 1) * s + 1 if n else a}:{s}" for a, n, s in axes) + "]"
+
+
+def disjoint(boxes: Sequence[Box]) -> bool:
+    """Whether no point lies in two of these boxes of one rank.
+
+    The boundaries of all boxes cut space into cells; boxes are disjoint iff no cell has two owners. The parts of a grid
+    are one cell each, so their number is what it costs; boxes of many cells are compared in pairs.
+
+    Example:
+        >>> disjoint([Box((0,), (2,)), Box((2,), (3,))]), disjoint([Box((0,), (3,)), Box((2,), (3,))])
+        (True, False)
+    """
+    filled = [box for box in boxes if not box.empty]
+    if not filled:
+        return True
+    stops = [box.stop for box in filled]
+    cuts = [sorted({*(b.start[k] for b in filled), *(s[k] for s in stops)}) for k in range(filled[0].rank)]
+    place = [{at: n for n, at in enumerate(row)} for row in cuts]
+    spans = [
+        [range(own[a], own[b]) for own, a, b in zip(place, box.start, stop, strict=True)]
+        for box, stop in zip(filled, stops, strict=True)
+    ]
+    if sum(prod(map(len, span)) for span in spans) > _MOST_CELLS * len(filled):
+        return all(a.intersect(b).empty for n, a in enumerate(filled) for b in filled[n + 1 :])
+    seen: set[Point] = set()
+    for span in spans:
+        for cell in itertools.product(*span):
+            if cell in seen:
+                return False
+            seen.add(cell)
+    return True
+
+
+_MOST_CELLS = 64
+"""Cells per box up to which cells are counted."""
 
 
 def trusted_box(start: Point, shape: Point) -> Box:
