@@ -13,6 +13,7 @@ A contraction without rows or columns of its own, a dot product, is such a chain
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -20,7 +21,9 @@ from tileweave.backends.cpu.meanings import MONOIDS, NEUTRAL
 from tileweave.backends.cpu.plan import Dim, Loop, Op, Stage, Step
 from tileweave.backends.cpu.shape import free, rivals_of
 from tileweave.teir.dtypes import width_bytes
-from tileweave.teir.program import Program
+from tileweave.teir.primitives import operands_of
+from tileweave.teir.program import Invocation, Program
+from tileweave.teir.walk import invocations, primitives_by_id
 
 __all__ = ["chained"]
 
@@ -60,7 +63,7 @@ def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
         if isinstance(step, Op):
             found.append(_dot(step, program) or step)
             continue
-        step = replace(step, body=_forest(step.body, program))
+        step = replace(step, body=tuple(_without_own(below, program) for below in _forest(step.body, program)))
         found.append(_absorbed(step, program) or step)
     for join in (_begun, _joined):
         kept: list[Step] = []
@@ -190,7 +193,7 @@ def _absorbed(loop: Loop, program: Program) -> Op | None:
         return None
     if any(term.axis == axis.id for term in op.guard):
         return None
-    dim = Dim(axis.extent, tuple(axis.strides[j] for j in op.operands))
+    dim = Dim(axis.extent, tuple(0 if o in op.dropped else axis.strides[j] for o, j in enumerate(op.operands)))
     if axis.extent > 1 and any(stage.fresh and not dim.strides[stage.outputs[0]] for stage in op.stages):
         return None
     merged = replace(
@@ -218,14 +221,44 @@ def _read(op: Op) -> set[int]:
 
 def _without_dead(op: Op, program: Program, readers: dict[int, set[int]]) -> Op:
     """The chain without writing what only it reads, after it has written it."""
-    dropped = set()
+    return _dropping(op, program, lambda tensor: readers.get(tensor, set()) <= {id(op)})
+
+
+def _without_own(step: Step, program: Program) -> Step:
+    """The chain without writing scratch tensors that no other invocation of the program touches.
+
+    It may then become part of an outer loop along which they do not move.
+    """
+    if not isinstance(step, Op) or not step.stages:
+        return step
+    primitives = primitives_by_id(program)
+    touched = Counter(
+        name
+        for visit in invocations(program)
+        if isinstance(visit.node, Invocation)
+        for name in set(operands_of(primitives[visit.node.primitive], program))
+    )
+
+    def own(tensor: int) -> bool:
+        stages = sum(any(step.operands[o] == tensor for o in (*s.inputs, *s.outputs)) for s in step.stages)
+        return stages == touched[program.tensors[tensor].name]
+
+    return _dropping(step, program, own)
+
+
+def _dropping(op: Op, program: Program, unread: Callable[[int], bool]) -> Op:
+    """The chain with more results in scratch memory that are never stored, so that their places do not matter."""
+    dropped = set(op.dropped)
     for k, stage in enumerate(op.stages):
         o = stage.outputs[0]
         tensor = op.operands[o]
         if program.tensors[tensor].role != "scratch" or stage.kind in MONOIDS or stage.reads_output:
             continue
         earlier = any(op.operands[i] == tensor for before in op.stages[: k + 1] for i in before.inputs)
-        alone = op.operands.count(tensor) == 1 and readers.get(tensor, set()) <= {id(op)}
-        if alone and not earlier:
+        first = not any(tensor in (op.operands[i] for i in before.outputs) for before in op.stages[:k])
+        if first and not earlier and op.operands.count(tensor) == 1 and unread(tensor):
             dropped.add(o)
-    return replace(op, dropped=frozenset(dropped)) if dropped else op
+    if dropped == op.dropped:
+        return op
+    dims = tuple(Dim(dim.extent, tuple(0 if o in dropped else s for o, s in enumerate(dim.strides))) for dim in op.dims)
+    return replace(op, dims=dims, dropped=frozenset(dropped))

@@ -324,8 +324,8 @@ def gelu(v: Floats, x: str) -> str:
     """
     form, zero = v.format, v.constant(0.0)
     a = v.at_most(v.absolute(x), form.tail_end)
-    square, rest = _half_square(v, a)
-    parts = _reduced(v, square, rest)
+    high, low, square = _half_square(v, a)
+    parts = _reduced(v, high, low)
     center = v.constant(form.tail_center)
     smooth = v.polynomial(form.tail, v.div(v.sub(a, center), v.add(a, center)))
     tail = _scaled(v, v.multiply_add(parts.expm1, smooth, smooth), parts)
@@ -336,16 +336,17 @@ def gelu(v: Floats, x: str) -> str:
     return v.select(v.compare("olt", a, v.constant(1.0)), near, far)
 
 
-def _half_square(v: Floats, a: str) -> tuple[str, str]:
-    """``-a**2 / 2`` rounded, and what was lost."""
+def _half_square(v: Floats, a: str) -> tuple[str, str, str]:
+    """``-a**2 / 2`` in two parts, the second being small, and rounded."""
     half = v.mul(a, v.constant(-0.5))
     if v.target.has("fma") or v.target.has("neon"):
         square = v.mul(a, half)
-        return square, v.multiply_add(a, half, v.f.value(f"fneg {v.full} {square}"))
+        return square, v.multiply_add(a, half, v.f.value(f"fneg {v.full} {square}")), square
     # without such an instruction, the square of the upper half of a's digits is exact
     high = v.of_bits(v.on_bits("and", v.bits(a), -(1 << (v.format.mantissa // 2 + 1))))
     down = v.constant(-0.5)
-    return v.mul(v.mul(high, high), down), v.mul(v.mul(v.sub(a, high), v.add(a, high)), down)
+    parts = v.mul(v.mul(high, high), down), v.mul(v.mul(v.sub(a, high), v.add(a, high)), down)
+    return *parts, v.add(*parts)
 
 
 # ---- the others -------------------------------------------------------------------------------------------------

@@ -63,13 +63,15 @@ def rivals_of(op: Op, program: Program) -> Pairs:
 def free(op: Op, widths: tuple[int, ...], rivals: Pairs) -> bool:
     """Whether the points of a chain may be visited in any order, and vectors of them at once.
 
-    Each output is written at most once per point, or taken into along the same axes; and what may share its memory is
-    read and written at the same place at every point.
+    Each output that is stored is written at most once per point, or taken into along the same axes; and what may share
+    its memory is read and written at the same place at every point.
     """
     dims = [dim for dim in op.dims if dim.extent > 1]
     still: set[frozenset[int]] = set()
     for stage in op.stages:
         for o in stage.outputs:
+            if o in op.dropped:
+                continue
             moving = [dim for dim in dims if dim.strides[o]]
             if stage.kind in MONOIDS:
                 still.add(frozenset(k for k, dim in enumerate(dims) if not dim.strides[o]))

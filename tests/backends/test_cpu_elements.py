@@ -1,0 +1,531 @@
+"""Compiled elementwise operations, reductions, pairs and chains: the interpreter's values, functions within bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from tests.backends.test_cpu_random import Placed, extents, place, program_axes, schedule
+from tests.teir.test_extensions import operand, random_array, tilings
+
+from tileweave.backends.cpu import compile
+from tileweave.backends.cpu.target import describe, host
+from tileweave.errors import BackendError
+from tileweave.teir import (
+    Axis,
+    First,
+    Invocation,
+    Primitive,
+    Program,
+    TensorSpec,
+    contraction_tiles,
+    emit_elementwise,
+    emit_reduction,
+    interpret,
+    numpy_dtype,
+    operation,
+    primitives,
+    untiled,
+)
+from tileweave.teir.dtypes import DTYPES, is_float, width_bytes
+from tileweave.teir.emit_rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
+from tileweave.teir.extensions import BINARY, IN_PLACE, NEUTRAL, PAIR, REDUCTIONS, UNARY
+from tileweave.teir.text import show
+
+FLOATS = [name for name in DTYPES if is_float(name)]
+FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Gelu")
+
+
+def compiled(name: str, *inputs: np.ndarray, out: np.ndarray, **how) -> np.ndarray:
+    program = emit_elementwise(name, [operand(x) for x in inputs], operand(out))
+    compile(program, **how)(*inputs, out)
+    return out
+
+
+# ── functions and their errors ──
+
+
+def wide_gelu(x: np.ndarray) -> np.ndarray:
+    """In the type of x, with the error of erfc's argument taken into account."""
+    z = -x / np.sqrt(x.dtype.type(2))
+    near = z.astype("f8")
+    tail = np.frompyfunc(math.erfc, 1, 1)(near).astype("f8").astype(x.dtype)
+    tail -= (
+        np.where(np.isfinite(z), z - near, 0)
+        * np.exp(-(near.astype(x.dtype) ** 2))
+        * x.dtype.type(2 / math.sqrt(math.pi))
+    )
+    return x * tail / 2
+
+
+EXACT = {
+    "Exp": np.exp,
+    "Log": np.log,
+    "Sqrt": np.sqrt,
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x))),
+    "Gelu": wide_gelu,
+}
+BOUNDS = {"Exp": 1.1, "Log": 1.0, "Sqrt": 0.5001, "Tanh": 1.5, "Sigmoid": 2.0, "Gelu": 3.5}
+
+
+def ulps(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """The distance in units of the exact result's last place; NaN only where NaN is right."""
+    info = np.finfo(found.dtype)
+    size = np.maximum(np.abs(exact), exact.dtype.type(info.smallest_normal))
+    unit = np.exp2(np.floor(np.log2(size)) - info.nmant)
+    distance = np.abs(found.astype(exact.dtype) - exact) / unit
+    beyond = np.abs(exact) > exact.dtype.type(info.max)
+    distance[beyond & np.isinf(found) & (np.sign(found) == np.sign(exact))] = 0
+    same = (np.isnan(found) & np.isnan(exact)) | (found == exact)
+    distance[same] = 0
+    distance[np.isnan(found) != np.isnan(exact)] = np.inf
+    return distance
+
+
+def arguments(dtype: str, count: int, name: str) -> np.ndarray:
+    """Bit patterns of all kinds, numbers where the function is busy, and the ends of the line."""
+    rng = np.random.default_rng(len(name))
+    integer = {"FP32": "u4", "FP64": "u8"}[dtype]
+    kind = numpy_dtype(dtype)
+    bits = rng.integers(0, np.iinfo(integer).max, count, integer, endpoint=True).view(kind)
+    busy = rng.uniform(-45, 45, count).astype(kind)
+    near = rng.uniform(-1.5, 1.5, count).astype(kind)
+    edge = np.log(float(np.finfo(kind).max))
+    edges = rng.uniform(edge - 1, edge + 0.1, count).astype(kind)
+    low = rng.uniform(-1.05 * edge, -edge, count).astype(kind)
+    tiny, huge = np.finfo(kind).smallest_subnormal, np.finfo(kind).max
+    special = np.array([0, tiny, np.finfo(kind).smallest_normal, 1, 0.5, 0.55, 0.75, huge, math.inf, math.nan], kind)
+    return np.concatenate([bits, busy, near, edges, low, special, -special])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["FP32", "FP64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_keep_within_their_bounds(name, dtype):
+    x = arguments(dtype, 4000 if name == "Gelu" else 20_000, name)
+    if (name, dtype) == ("Gelu", "FP64"):
+        x = x[~((-39 < x) & (x < -37.4))]  # where math.erfc is subnormal itself
+    wide = x.astype("f8" if dtype == "FP32" else np.longdouble)
+    exact = np.where(np.isneginf(wide), 0, EXACT[name](wide)) if name == "Gelu" else EXACT[name](wide)
+    found = compiled(name, x, out=np.empty_like(x))
+    errors = ulps(found, exact)
+    worst = int(errors.argmax())
+    slack = 1.5 if (name, dtype) == ("Gelu", "FP64") else 0.01  # of math.erfc itself
+    assert errors[worst] <= BOUNDS[name] + slack, (x[worst], found[worst], exact[worst])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vectors_and_single_elements_agree(name):
+    x = arguments("FP32", 60, name)
+    whole = compiled(name, x, out=np.empty_like(x))
+    for k in range(0, len(x), 7):
+        np.testing.assert_array_equal(compiled(name, x[k : k + 1].copy(), out=np.empty(1, "f4")), whole[k : k + 1])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.skipif(not host().has("avx2"), reason="a lesser target needs a greater host")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_lesser_processors_compute_as_well(name):
+    plain = describe("x86-64", "+sse2", "x86_64", (32768, 524288, 8388608))
+    x = arguments("FP32", 300, name)
+    found = compiled(name, x, out=np.empty_like(x), target=plain, cache=False)
+    exact = EXACT[name](x.astype("f8"))
+    exact = np.where(np.isneginf(x), 0, exact) if name == "Gelu" else exact
+    assert ulps(found, exact).max() <= BOUNDS[name] + 2  # without a fused multiply-add
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("target", sorted(DTYPES))
+@pytest.mark.parametrize("source", sorted(DTYPES))
+def test_casts_are_the_interpreters(source, target):
+    values = [0, -0.9, 1.5, -2.5, 100.7, 1e30, -1e30, math.inf, -math.inf, math.nan, 127, 128, -129, 2.0**63, 65520.0]
+    if is_float(source):
+        x = np.array(values * 3).astype(numpy_dtype(source))
+    else:
+        x = np.random.default_rng(1).integers(-(2**63), 2**63, 45).astype(numpy_dtype(source))
+    program = emit_elementwise("Cast", [operand(x)], operand(np.empty(45, numpy_dtype(target))))
+    found, expected = np.empty((2, 45), numpy_dtype(target))
+    compile(program)(x, found)
+    interpret(program, {"in0": x, "out": expected})
+    np.testing.assert_array_equal(found.astype("f8"), expected.astype("f8"))
+    assert found.dtype == numpy_dtype(target)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["Max", "Min"])
+def test_extremes_keep_nan(name, dtype):
+    x, y = (np.array(v * 9).astype(numpy_dtype(dtype)) for v in ([math.nan, 1, -math.inf], [1, math.nan, 2]))
+    found = compiled(name, x, y, out=np.empty_like(x)).astype("f8")
+    np.testing.assert_array_equal(found, getattr(np, name.lower() + "imum")(x.astype("f8"), y.astype("f8")))
+
+
+# ── single operations, any strides ──
+
+TOLERANCE = {"FP64": 2.0**-52, "FP32": 2.0**-23, "FP16": 2.0**-10, "BF16": 2.0**-7}
+
+
+def one_operation(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dtype, tolerance = str(rng.choice(sorted(DTYPES))), 0.0
+    shape = [int(rng.choice([1, 2, 3, 5, 8, 16, 17, 33, 40, 70])) for _ in range(rng.integers(0, 4))]
+    shape = shape if np.prod(shape, dtype=int) <= 20_000 else shape[:1]
+    letters = "abcd"[: len(shape)]
+    tiling = tilings(rng) if rng.random() < 0.5 else contraction_tiles if rng.random() < 0.2 else untiled
+    if seed % 2 and letters:
+        monoid = str(rng.choice(list(REDUCTIONS)))
+        kept = [c for c in letters if rng.random() < 0.5][: len(shape) - 1]
+        rng.shuffle(kept)
+        x = random_array(rng, tuple(shape), dtype)
+        if monoid in ("sum", "prod") and is_float(dtype):  # small integers, and ones where products would grow
+            x[...] = np.sign(x.astype("f8")) if monoid == "prod" else np.round(x.astype("f8"))
+        out = random_array(rng, tuple(shape[letters.index(c)] for c in kept), dtype)
+        out[...] = np.round(out.astype("f8"))
+        accumulate = bool(rng.random() < 0.4)
+        equation = f"{letters}->{''.join(kept)}"
+        program = emit_reduction(monoid, operand(x), operand(out), equation, accumulate=accumulate, tiling=tiling)
+        inputs = [x]
+    else:
+        name = str(rng.choice([*UNARY, *BINARY, *IN_PLACE]))
+        if name in (*FUNCTIONS, "Div") and not is_float(dtype):
+            dtype = "FP32"
+        target = str(rng.choice(sorted(DTYPES))) if name == "Cast" else dtype
+        inputs, terms = [], []
+        for _ in range(operation(name).inputs):
+            used = [c for c in letters if rng.random() < 0.8]
+            rng.shuffle(used)
+            inputs.append(random_array(rng, tuple(shape[letters.index(c)] for c in used), dtype))
+            terms.append("".join(used))
+        out = random_array(rng, tuple(shape), target)
+        equation = ",".join(terms) + "->" + letters
+        program = emit_elementwise(name, [operand(x) for x in inputs], operand(out), equation, tiling=tiling)
+        tolerance = (16 if name == "Gelu" else 4) * TOLERANCE[dtype] if name in FUNCTIONS else 0
+    arrays = {**{f"in{k}": x for k, x in enumerate(inputs)}, "out": out}
+    memory = out
+    while memory.base is not None:
+        memory = memory.base
+    before = memory.copy()
+    with np.errstate(all="ignore"):
+        interpret(program, arrays)
+        expected = memory.copy()
+        memory[...] = before
+        compile(program, cache=False, threads=1 + seed % 2, merge=seed % 7 > 0).run(arrays)
+    wide = "f8" if is_float(str(program.tensors[-1].dtype)) else "i8"
+    np.testing.assert_allclose(memory.astype(wide), expected.astype(wide), rtol=tolerance, err_msg=show(program))
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_single_operations_equal_the_interpreter(block):
+    for seed in range(25):
+        one_operation(1000 * block + seed)
+    assert block >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_single_operations_equal_the_interpreter(block):
+    for seed in range(500):
+        one_operation(100_000 + 1000 * block + seed)
+    assert block >= 0
+
+
+# ── chains ──
+
+
+def chain(random: Random) -> tuple[Program, dict[str, np.ndarray]]:
+    """Several operations in one nest, on tensors that move along some of the axes; integers, so that sums are exact."""
+    axes = {name: min(extent, 33) for name, extent in extents(random, random.randint(0, 4)).items()}
+    names = list(axes)
+    dtype = random.choice(["FP32", "FP32", "INT32", "FP64", "FP16", "BF16", "INT8", "INT64"])
+    wide = {"FP16": "FP32", "BF16": "FP32"}.get(dtype, dtype)
+    tensors: list[TensorSpec] = []
+    placed: list[Placed] = []
+    moves: list[list[str]] = []
+
+    def add(name: str, dtype: str, role: str, moving: list[str], like: int | None = None) -> None:
+        one = place(random, axes, moving, width_bytes(dtype)) if like is None else placed[like]
+        if role == "scratch":
+            one = Placed({a: abs(s) for a, s in one.strides.items()}, 0, one.size)
+        tensors.append(TensorSpec(name, dtype, role, one.size if role == "scratch" else 0))  # type: ignore[arg-type]
+        placed.append(one)
+        moves.append(moving)
+
+    some = [name for name in names if random.random() < 0.6]
+    add("full", dtype, "inout", names)
+    add("in0", dtype, "in", names)
+    add("in1", dtype, "in", some)
+    add("row", wide, "inout", some)
+    add("tmp", dtype, random.choice(["scratch", "inout"]), names)
+    twin = random.random() < 0.3
+    add("twin", dtype, "in", names, 0 if twin else None)
+    loops = [name for name in names if random.random() < 0.4]
+    random.shuffle(loops)
+    consumed = [name for name in names if name not in loops]
+    calls, leaves = [], []
+    whole, rows = ["full", "tmp"], ["row"]
+    readable = ["full", "in0", "in1", "twin", "tmp"]
+
+    def invoke(kind: str, operands: tuple[str, ...], contracted: list[str] = (), **metadata: float) -> None:
+        moving = moves[[t.name for t in tensors].index(operands[-1])]
+        free = [name for name in consumed if name in moving]
+        if random.random() < 0.2:
+            random.shuffle(free)
+        cut = random.randint(0, len(free))
+        roles = [("M", tuple(free[:cut])), ("N", tuple(free[cut:]))]
+        if "K" in operation(kind).roles:
+            roles.append(("K", tuple(contracted)))
+        id = f"p{len(calls)}"
+        calls.append(Primitive(id, kind, tuple(roles), operands, tuple(metadata.items())))
+        guard = (First(random.choice(loops)),) if loops and leaves and random.random() < 0.1 else ()
+        leaves.append(Invocation(f"i{len(leaves)}", id, guard))
+
+    invoke("Fill", ("tmp",), value=2)
+    for _ in range(random.randint(2, 6)):
+        choice = random.random()
+        if choice < 0.35:
+            invoke(
+                random.choice(["Add", "Sub", "Max", "Min", "Mul"]),
+                (random.choice(readable), random.choice(readable), random.choice(whole)),
+            )
+        elif choice < 0.5:
+            invoke("Bias", (random.choice(readable), random.choice(whole)))
+        elif choice < 0.6:
+            invoke(random.choice(["Copy", "ReLU", "Cast"]), (random.choice(readable), random.choice(whole)))
+        elif choice < 0.7:
+            invoke(random.choice([NEUTRAL["max"], "Zero", "One"]), (random.choice(whole + rows),))
+        else:
+            monoid = random.choice(["sum", "max", "min"])
+            still = [name for name in consumed if name not in moves[3]]
+            if random.random() < 0.5:
+                invoke(NEUTRAL[monoid], ("row",))
+            if monoid == "sum" and random.random() < 0.3:
+                invoke("Contraction", (random.choice(readable), random.choice(readable), "row"), still)
+            else:
+                invoke(REDUCTIONS[monoid], (random.choice(readable), "row"), still)
+    written = {primitive.operands[-1] for primitive in calls}
+    apart = {name for name in loops if all(name in m for t, m in zip(tensors, moves, strict=True) if t.name in written)}
+    roots, nodes = schedule(random, loops, apart, leaves)
+    program = Program(tuple(tensors), program_axes(axes, placed, Random(1), []), roots, nodes, tuple(calls))
+    rng = np.random.default_rng(random.randrange(2**32))
+    arrays = {}
+    for spec, one in zip(tensors, placed, strict=True):
+        if spec.role != "scratch":
+            width = width_bytes(spec.dtype)
+            values = rng.integers(-2, 3, one.size // width + 1).astype(numpy_dtype(spec.dtype))
+            arrays[spec.name] = values[one.base // width :]
+    if twin:
+        arrays["twin"] = arrays["full"]
+    return program, arrays
+
+
+def one_chain(seed: int) -> None:
+    random = Random(seed)
+    program, arrays = chain(random)
+    program = replace(program, name=f"seed {seed}")
+    threads, merge = random.choice((1, 2)), random.random() < 0.85
+    kernel = compile(program, threads=threads, merge=merge, cache=False)
+    memories = {name: array.base for name, array in arrays.items()}
+    before = {name: memory.copy() for name, memory in memories.items()}
+    try:
+        with np.errstate(all="ignore"):
+            kernel.run(arrays)
+    except BackendError as refused:
+        assert "share memory" in str(refused)
+        return
+    found = {name: memory.copy() for name, memory in memories.items()}
+    for name, memory in memories.items():
+        memory[...] = before[name]
+    interpret(program, arrays)
+    for name, memory in memories.items():
+        message = f"{name}\n{show(program)}\n{kernel.explain()}"
+        np.testing.assert_array_equal(found[name].astype("f8"), memory.astype("f8"), err_msg=message)
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_random_chains_equal_the_interpreter(block):
+    for seed in range(25):
+        one_chain(1000 * block + seed)
+    assert block >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_chains_equal_the_interpreter(block):
+    for seed in range(500):
+        one_chain(100_000 + 1000 * block + seed)
+    assert block >= 0
+
+
+# ── row programs ──
+
+
+def definitions(x: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> dict[str, np.ndarray]:
+    """The row programs once more, in FP64 over the last axis."""
+    x, scale, shift = x.astype("f8"), scale.astype("f8"), shift.astype("f8")
+    e = np.exp(x - x.max(-1, keepdims=True))
+    left = x - x.mean(-1, keepdims=True)
+    return {
+        "softmax": e / e.sum(-1, keepdims=True),
+        "log_softmax": x - x.max(-1, keepdims=True) - np.log(e.sum(-1, keepdims=True)),
+        "layer_norm": left / np.sqrt(np.square(left).mean(-1, keepdims=True) + 1e-5) * scale + shift,
+        "rms_norm": x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * scale,
+        "chain": np.maximum(x * scale + shift, 0),
+    }
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("seed", range(6))
+def test_row_programs_are_their_definitions(dtype, seed):
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(rng.choice([1, 3, 7, 17, 40])) for _ in range(rng.integers(0, 3))) + (
+        int(rng.choice([1, 5, 16, 67, 300])),
+    )
+    x = random_array(rng, shape, dtype)
+    scale, shift = (random_array(rng, shape[-1:], dtype) for _ in range(2))
+    out = np.empty_like(x) if seed % 2 else random_array(rng, shape, dtype)
+    rest = "abc"[: len(shape)]
+    programs = {
+        "softmax": (emit_softmax(operand(x), operand(out)), (x, out)),
+        "log_softmax": (emit_softmax(operand(x), operand(out), log=True), (x, out)),
+        "layer_norm": (
+            emit_layer_norm(operand(x), operand(out), operand(scale), operand(shift)),
+            (x, scale, shift, out),
+        ),
+        "rms_norm": (emit_rms_norm(operand(x), operand(out), operand(scale)), (x, scale, out)),
+        "chain": (
+            emit_chain(
+                [("Mul", (0, 1)), ("Add", (-1, 2)), ("ReLU", (-2,))],
+                [operand(x), operand(scale), operand(shift)],
+                operand(out),
+                f"{rest},{rest[-1]},{rest[-1]}->{rest}",
+            ),
+            (x, scale, shift, out),
+        ),
+    }
+    rtol = {"FP64": 1e-12, "FP32": 2e-5, "FP16": 3e-3, "BF16": 3e-2}[dtype]
+    for name, expected in definitions(x, scale, shift).items():
+        program, arrays = programs[name]
+        for threads in (1, 2):
+            compile(program, threads=threads)(*arrays)
+            np.testing.assert_allclose(out.astype("f8"), expected, rtol=rtol, atol=rtol, err_msg=name)
+            out[...] = 0
+
+
+def test_row_programs_run_in_registers():
+    x = operand(np.zeros((512, 1000), "f4"))
+    assert compile(emit_softmax(x, x)).explain().splitlines() == [
+        "a  (parallel)",
+        "    ReduceMax(in0, top)  1000",
+        "    Sub; Exp; ReduceSum(in0, top, out, total)  1000",
+        "    One; Div(inverse, total)  scalar",
+        "    Scale(inverse, out)  1000",
+    ]
+    chained = emit_chain([("Add", (0, 0)), ("Tanh", (-1,)), ("Mul", (-1, -2))], [x], x)
+    assert compile(chained).explain() == "Add; Tanh; Mul(in0, step0, step1, out)  64 x 8 x 1000"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_are_computed_in_place(threads):
+    x = np.random.default_rng(2).standard_normal((33, 129), np.float32)
+    expected = definitions(x, np.ones(129), np.zeros(129))
+    norm = emit_layer_norm(operand(x), operand(x))
+    for name, program in (("softmax", emit_softmax(operand(x), operand(x))), ("layer_norm", norm)):
+        held = x.copy()
+        compile(program, threads=threads)(held, held)
+        np.testing.assert_allclose(held, expected[name], rtol=2e-5, atol=2e-5)
+
+
+def test_large_sums_do_not_depend_on_threads():
+    x = np.random.default_rng(3).standard_normal((700, 3001)).astype("f4")
+    for equation, size in (("ab->a", 700), ("ab->b", 3001), ("ab->", 0)):
+        program = emit_reduction("sum", operand(x), operand(np.empty(size or (), "f4")), equation)
+        results = [np.empty(size or (), "f4") for _ in range(3)]
+        for threads, out in zip((1, 2, 3), results, strict=True):
+            compile(program, threads=threads)(x, out)
+        axis = {"ab->a": 1, "ab->b": 0, "ab->": None}[equation]
+        np.testing.assert_allclose(results[0], x.sum(axis, dtype="f8"), rtol=1e-4, atol=1e-3)
+        assert all(np.array_equal(out, results[0]) for out in results)
+
+
+# ── running pairs ──
+
+
+def pairs(x: np.ndarray, parts: int, dtype: str = "f4") -> np.ndarray:
+    """Rows taken into pairs in so many parts, by compiled code."""
+    out = np.full((len(x), 2), 7, dtype)
+    for k, part in enumerate(np.array_split(x, parts, axis=1)):
+        compile(emit_max_sum_exp(operand(part), operand(out), "ab->a", accumulate=k > 0))(part, out)
+    return out
+
+
+def test_pairs_are_maximum_and_sum_of_exponentials_however_rows_are_cut():
+    x = (10 * np.random.default_rng(5).standard_normal((9, 203))).astype("f4")
+    wide = x.astype("f8")
+    top = wide.max(1)
+    expected = np.stack([top, np.exp(wide - top[:, None]).sum(1)], 1)
+    for parts in (1, 2, 7, 203):
+        np.testing.assert_allclose(pairs(x, parts), expected, rtol=1e-5)
+    np.testing.assert_allclose(pairs(x, 3, "f8"), expected, rtol=1e-12)
+
+
+def test_pairs_of_infinities_and_nan():
+    inf = math.inf
+    x = np.array([[-inf] * 40, [inf] + [1] * 39, [1, -inf] * 20, [math.nan] + [0] * 39, [-inf] * 39 + [3]], "f4")
+    for parts in (1, 3):
+        found = pairs(x, parts)
+        np.testing.assert_array_equal(found, [[-inf, 40], [inf, 1], [1, 20], [math.nan] * 2, [3, 1]])
+    with np.errstate(divide="ignore"):
+        np.testing.assert_array_equal((found[:, 0] + np.log(found[:, 1]))[[0, 1, 4]], [-inf, inf, 3])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pairs_equal_the_interpreter(seed):
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(rng.choice([1, 2, 5, 17, 40])) for _ in range(3))
+    x = random_array(rng, shape, str(rng.choice(FLOATS)))
+    kept = "".join(c for c in "abc" if rng.random() < 0.5)[:2]
+    kind = "f8" if x.dtype == np.float64 else "f4"
+    out = np.ascontiguousarray(rng.uniform(0.5, 2, (2, *(shape["abc".index(c)] for c in kept))), kind)
+    out = np.moveaxis(out, 0, -1) if seed % 2 else np.ascontiguousarray(np.moveaxis(out, 0, -1))
+    program = emit_max_sum_exp(operand(x), operand(out), f"abc->{kept}", accumulate=seed % 3 > 0)
+    expected = out.copy(order="K")
+    interpret(program, {"in0": x, "out": expected})
+    compile(program, threads=2, cache=False)(x, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+def test_neutral_pairs_are_neutral():
+    x = np.array([[1.5, -2]], "f4")
+    spec = operation(PAIR[1])
+    start = operation(PAIR[0]).step((), np.zeros((1, 2), "f4"))
+    np.testing.assert_array_equal(spec.step((x[0, :1],), start), [[1.5, 1]])
+
+
+# ── what is refused ──
+
+
+def test_reductions_are_not_in_place():
+    axes = (Axis("k", 5, (0, 0), (0, 0)),)
+    tensors = (TensorSpec("in0", "FP32", "in"), TensorSpec("out", "FP32", "inout"))
+    reduce = Primitive("r", "ReduceSum", (("M", ()), ("N", ()), ("K", ("k",))), ("in0", "out"))
+    kernel = compile(Program(tensors, axes, ("i",), (Invocation("i", "r"),), (reduce,)))
+    x = np.ones(1, "f4")
+    with pytest.raises(BackendError, match="share memory and one of them is written"):
+        kernel(x, x)
+
+
+def test_an_operation_without_code_is_named(monkeypatch):
+    monkeypatch.setitem(primitives._REGISTRY, "Sine", replace(operation("Exp"), name="Sine"))
+    program = Program(
+        (TensorSpec("in0", "FP32", "in"), TensorSpec("out", "FP32", "out")),
+        (Axis("n", 2, (4, 4), (0, 0)),),
+        ("i",),
+        (Invocation("i", "p"),),
+        (Primitive("p", "Sine", (("M", ()), ("N", ("n",))), ("in0", "out")),),
+    )
+    with pytest.raises(BackendError, match="no code for the operation 'Sine'"):
+        compile(program)
