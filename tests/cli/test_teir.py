@@ -39,7 +39,7 @@ def test_check_says_what_it_proved(folder, capsys):
     assert main(["teir", "check", "matmul.json"]) == 0
     assert capsys.readouterr().out == (
         "matmul.json: ij_jk_to_ik (tileweave profile): 3 tensors, 3 axes, 2 nodes, 2 primitives: "
-        "well formed, no races, nothing read before it is written\n"
+        "well formed, no races, no step taken twice, nothing read before it is written\n"
     )
     assert main(["teir", "check", "matmul.json", "in0=a.npy"]) == 0
     assert "inside its arrays" in capsys.readouterr().out
@@ -97,6 +97,15 @@ def test_check_says_what_it_did_not_decide(folder, capsys):
     out, err = capsys.readouterr()
     assert "note: initialisation is not decided: the program takes" in err
     assert "nothing read" not in out
+
+
+def test_check_warns_of_branches_that_overlap(folder, capsys):
+    program = split(from_json(Path("matmul.json").read_text()), "contraction", 2, "j")
+    early = tuple(replace(a, offsets=(0, 0, 0)) if str(a.id).endswith("_rest") else a for a in program.axes)
+    Path("twice.json").write_text(to_json(replace(program, axes=early)))
+    assert main(["teir", "check", "twice.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "note: [branches.overlap] contraction.2: at" in err and "no step taken twice" not in out
 
 
 # ── show ──

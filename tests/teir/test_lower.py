@@ -7,7 +7,17 @@ from itertools import product
 import pytest
 
 from tileweave.errors import VerifyError
-from tileweave.teir import Axis, Primitive, Program, TensorSpec, eligibility, explain
+from tileweave.teir import (
+    Axis,
+    Primitive,
+    Program,
+    TensorSpec,
+    as_tileweave,
+    eligibility,
+    examples,
+    explain,
+    pack,
+)
 from tileweave.teir.lower import Brgemm, CopyKernel, Gemm, General, ReluKernel, ScalarKernel, ZeroKernel
 
 Strides = tuple[int, ...]
@@ -37,6 +47,17 @@ def test_the_lowering_example():
             "  C = out: column-major, unit stride on m, leading dimension 8 on n",
         ]
     )
+
+
+def test_packed_operands_are_named_with_their_copies():
+    program = as_tileweave(examples.contraction_gemm(dict.fromkeys("pqrstu", 4)))
+    packed = pack(pack(program, "gemm", "in1"), "gemm", "out", at="t")
+    assert explain("gemm_squ", packed).lines[-3:] == (
+        "in1_packed is packed: pack_in1 brings in1",
+        "out_packed is packed: pack_out brings out",
+        "out_packed is scratch: unpack_out brings it to out",
+    )
+    assert "packed" not in str(explain("gemm_squ", program))
 
 
 @pytest.mark.parametrize(("a", "b", "c"), list(product(("column-major", "row-major"), repeat=3)))

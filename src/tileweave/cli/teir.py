@@ -37,6 +37,7 @@ from tileweave.teir import (
     interpret,
     numpy_dtype,
     out_of_bounds,
+    overlap,
     problems,
     races,
     to_json,
@@ -239,6 +240,14 @@ def _analyses(program: Program, proved: list[str], notes: list[str]) -> list[Pro
             found.append(Problem("parallel.races", conflict.first[0], f"parallel iterations race on {conflict}", legal))
     except Undecided as error:
         notes.append(f"races are not decided: {error.problem}")
+    try:
+        twice = overlap(program)
+        if twice is None:
+            proved.append("no step taken twice")
+        else:
+            notes.append(str(twice))
+    except Undecided as error:
+        notes.append(f"overlapping branches are not decided: {error.problem}")
     try:
         problem = uninitialised(program, limit=CHECKED_STEPS)
         if problem is None:

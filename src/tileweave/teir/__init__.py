@@ -1,6 +1,7 @@
 """TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
 
 from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
+from tileweave.teir.branches import overlap
 from tileweave.teir.compose import sequence
 from tileweave.teir.coverage import uninitialised, unwritten
 from tileweave.teir.document import from_json, schema, to_json
@@ -97,6 +98,7 @@ __all__ = [
     "operation",
     "operations",
     "out_of_bounds",
+    "overlap",
     "pack",
     "parallelize",
     "problems",

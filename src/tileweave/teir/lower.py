@@ -182,6 +182,20 @@ def _named(id: Id, program: Program) -> Primitive:
     )
 
 
+def _packing(program: Program, names: tuple[str, ...]) -> list[str]:
+    """Which operands lie in scratch memory, and the Copies that fill it or empty it."""
+    scratch = {spec.name for spec in program.tensors if spec.role == "scratch"}
+    copies = [(p.id, *operands_of(p, program)) for p in program.primitives if p.operation == "Copy"]
+    lines = [
+        f"{into} is packed: {id} brings {source}" for id, source, into in copies if into in names and into in scratch
+    ]
+    return lines + [
+        f"{source} is scratch: {id} brings it to {into}"
+        for id, source, into in copies
+        if source in names[-1:] and source in scratch and into not in scratch
+    ]
+
+
 class _Misfit(Exception):
     """Why an operand is not the matrix that a kernel needs."""
 
@@ -195,6 +209,7 @@ class _Lowering:
         self.dtype = {spec.name: spec.dtype for spec in program.tensors}
         self.roles = {role: [axes[id] for id in ids] for role, ids in primitive.axes}
         self.lines: list[str] = []
+        self.packing = _packing(program, self.names) if primitive.operation != "Copy" else []
 
     def explain(self) -> Explanation:
         counts = ", ".join(f"|{role}| = {len(axes)}" for role, axes in self.roles.items())
@@ -204,6 +219,7 @@ class _Lowering:
         except _Misfit as misfit:
             self.lines.append(f"no kernel of the document: {misfit}")
             kernel = General((str(misfit),))
+        self.lines += self.packing
         return Explanation(self.primitive.id, kernel, tuple(self.lines))
 
     def kernel(self) -> Kernel:
