@@ -189,3 +189,27 @@ def test_junk_in_any_argument_is_answered_or_named(name):
             assert error.where and error.problem
         except Exception as error:
             pytest.fail(f"{name}, argument {k} = {junk!r}: {type(error).__name__}: {error}")
+
+
+def with_numpy(value):
+    """The same argument with NumPy's integers in the place of Python's."""
+    if type(value) is int:
+        return np.int64(value)
+    if type(value) in (tuple, list):
+        return type(value)(with_numpy(v) for v in value)
+    if type(value) is dict:
+        return {key: with_numpy(v) for key, v in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_integers_of_numpy_answer_as_those_of_python_or_are_named(name):
+    function, arguments = CALLS[name]
+    want = function(*arguments)
+    try:
+        found = function(*map(with_numpy, arguments))
+    except TileweaveError as error:
+        assert "integer" in str(error) or "limit" in str(error), name
+    else:
+        assert type(found) is type(want) or isinstance(found, np.integer)
+        assert repr(found) == repr(want) or np.array_equal(found, want)

@@ -236,6 +236,7 @@ class PartialTiles:
             if divides(t, n) and not isinstance(x, Expr):
                 continue
             inside = x < n
+            inside = bool(inside) if isinstance(inside, np.bool) else inside
             if isinstance(inside, Expr) and always(inside):
                 continue
             out = inside if out is True else out & inside if isinstance(out, Expr | np.ndarray) else out and inside

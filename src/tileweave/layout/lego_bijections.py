@@ -230,7 +230,7 @@ def reversal(dims: Any, axes: Sequence[int] | None = None) -> GenP:
     where = "reversal(dims, axes)"
     shape = make_dims(dims, where)
     named = tuple(range(len(shape))) if axes is None else tuple(axes) if isinstance(axes, tuple | list) else (axes,)
-    turned = {a for a in named if type(a) is int}
+    turned = {int(a) for a in named if type(a) is int or isinstance(a, np.integer)}
     if len(turned) < len(named):
         raise LayoutError(where, f"axes {named} are not distinct integers", legal=f"0..{len(shape) - 1}")
     if not turned <= set(range(len(shape))):

@@ -63,7 +63,8 @@ class RegP:
         where = "RegP(dims, sigma)"
         object.__setattr__(self, "dims", make_dims(self.dims, where))
         sigma = self.sigma
-        object.__setattr__(self, "sigma", tuple(sigma) if isinstance(sigma, tuple | list) else (sigma,))
+        order: tuple[Any, ...] = tuple(sigma) if isinstance(sigma, tuple | list) else (sigma,)
+        object.__setattr__(self, "sigma", tuple(int(k) if isinstance(k, np.integer) else k for k in order))
         rank = len(self.dims)
         if any(type(k) is not int for k in self.sigma) or sorted(self.sigma) != list(range(1, rank + 1)):
             raise LayoutError(
