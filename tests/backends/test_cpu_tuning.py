@@ -59,6 +59,14 @@ def test_the_winner_is_the_fastest_of_what_was_timed_or_the_backend_s_own(folder
         check(cpu.compile(tuned.program, threads=trial.choice.threads, settings=trial.choice.settings))
 
 
+def test_compile_tunes_where_it_is_asked_to(folder):
+    program = product(12, 20, 16)
+    kernel = cpu.compile(program, threads=2, tune=True)
+    assert len(files(folder)) == 1
+    found = tune(program, threads=2)
+    assert found.remembered and found.kernel is kernel
+
+
 def test_every_choice_is_explained():
     text = tune(product(), threads=2, seconds=1).explain()
     lines = text.splitlines()

@@ -385,6 +385,7 @@ def compile(
     target: Target | None = None,
     cache: bool = True,
     settings: Settings = DEFAULT,
+    tune: bool = False,
 ) -> Kernel:
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
@@ -394,7 +395,9 @@ def compile(
         merge: whether loops and operations are merged before code is made (see `tileweave.backends.cpu.plan`).
         target: the processor; None: this one. A lesser one of the same kind makes code that runs here, slower.
         cache: whether compiled objects are kept in memory and on disk.
-        settings: wishes for how contractions are cut; `tune` finds good ones.
+        settings: wishes for how contractions are cut.
+        tune: whether good settings are found by timing, and remembered, as `tileweave.backends.cpu.tune` does; they
+            stand in for ``settings``.
 
     Raises:
         VerifyError: the program is not well formed.
@@ -412,6 +415,10 @@ def compile(
 
     Source: own; what a program means is TEIR, sections 10.2 to 10.6.
     """
+    if tune:
+        from tileweave.backends.cpu.tuning import tune as tuned  # which compiles what it times
+
+        return tuned(program, threads=threads, target=target, cache=cache).kernel
     target = target or host()
     threads = available_threads() if threads is None else max(1, int(threads))
     key = (program, threads, merge, target, settings)
