@@ -5,7 +5,7 @@ import pytest
 from arrays import same
 
 from tileweave import graph as tw
-from tileweave.errors import GraphError, VerifyError
+from tileweave.errors import DtypeError, GraphError, VerifyError
 from tileweave.graph.operators import OPERATORS
 from tileweave.space import AffineMap, Projection
 
@@ -35,6 +35,27 @@ def test_a_median_filter(register):
     for count in (2, 5, 18):
         sharded = tw.expand(graph, {y.producer: tw.partition(y.producer, (count,))})
         same(tw.verify(sharded).sinks[0].tensor, median(x))
+
+
+def test_an_operator_is_of_the_module_of_its_function(register):
+    """A runtime with workers in other processes tells by the module which operators it must send along."""
+    register("median9", median)
+    assert OPERATORS["median9"].block.__module__ == median.__module__
+
+
+def test_sampling_finds_a_halo_that_is_one_too_narrow_for_every_type(register):
+    for dtype in ("float32", "int64", "bfloat16"):
+        wide = register(f"wide_{dtype}", lambda x: np.concatenate([x[:-1] + x[1:], x[-1:]]))
+        with pytest.raises(GraphError, match=r"in blocks and .* whole"):
+            wide({"x": (tw.cast(np.arange(40.0), dtype), ONE)}, ONE, (40,), dtype)
+
+
+def test_what_a_function_raises_is_told_in_the_house_form(register):
+    broken = register("broken_block", lambda x: x.no_such_attribute)
+    with pytest.raises(VerifyError, match="AttributeError"):
+        broken({"x": (np.zeros(20), ONE)}, ONE, (20,), "float64")
+    with pytest.raises(DtypeError, match="element type"):
+        register("typed", median)({"x": (np.zeros(20), WINDOW)}, ONE, (18,), "no type")
 
 
 def test_a_reduction_with_parameters_and_two_inputs(register):
