@@ -127,6 +127,7 @@ class _Coalescer:
             return replace(node, points=tuple(points))
         # sinks first: they tell which operations were joined
         yield from _each([item for item in node.before if isinstance(item, Sink)])
+        yield from self._join([item for item in node.before if isinstance(item, Operation)])
         yield from _each([item for item in node.before if isinstance(item, Operation) and item not in self.joined])
         held: list[Node] = []
         for item in node.before:
@@ -142,16 +143,39 @@ class _Coalescer:
             (producer,) = yield from _each([tensor.producer])
             return replace(tensor, producer=producer)
         block, output, map = found
+        whole = yield from self._whole(block, parts)
+        origins = [cast("Tensor", piece.origin) for piece in resolve(tensor, tensor.type.box)]
+        self.joined.update({cast("Operation", origin.producer): whole for origin in origins})
+        return view_of(Tensor(whole, output), tensor.shape, map)
+
+    def _whole(self, block: _Block, parts: Sequence[tuple[str, Tensor]]) -> Generator[Node, Node, Operation]:
+        """The operation on a block, with inputs that are put together."""
         made = yield from _each([x for _, x in parts])
         after = yield from _each(block.like.after)
         outputs = tuple(
             (name, TensorType(block.signature.output(name).span(block.index).shape, kind.dtype))
             for name, kind in block.like.outputs
         )
-        whole = replace(block.like, index=block.index, inputs=_named(parts, made), outputs=outputs, after=tuple(after))
-        origins = [cast("Tensor", piece.origin) for piece in resolve(tensor, tensor.type.box)]
-        self.joined.update({cast("Operation", origin.producer): whole for origin in origins})
-        return view_of(Tensor(whole, output), tensor.shape, map)
+        return replace(block.like, index=block.index, inputs=_named(parts, made), outputs=outputs, after=tuple(after))
+
+    def _join(self, operations: Sequence[Operation]) -> Generator[Node, Node, None]:
+        """Joins shards that no value joins: a sequence point alone holds them."""
+        groups: dict[object, list[tuple[Operation, _Block]]] = {}
+        for operation in operations:
+            block = _block(Tensor(operation, operation.outputs[0][0])) if operation.outputs else None
+            if operation not in self.joined and block is not None and not block.waits:
+                groups.setdefault(block.kind, []).append((operation, block))
+        for members in groups.values():
+            blocks = [block for _, block in members]
+            index = _union([block.index for block in blocks])
+            alone = len(members) == 1 and members[0][0] is blocks[0].like
+            if alone or sum(block.index.size for block in blocks) != index.size:
+                continue
+            block = _Block(blocks[0].like, index, _merged_inputs(blocks))
+            parts = _assembled(block) if disjoint([b.index for b in blocks]) else None
+            if parts is not None:
+                whole = yield from self._whole(block, parts)
+                self.joined.update({operation: whole for operation, _ in members})
 
 
 def _each(nodes: Sequence[Node]) -> Generator[Node, Node, list[Any]]:
