@@ -195,3 +195,23 @@ def test_linear_and_relu_are_one_program(dtype):
     assert lower.describe(operation, "partial") == "teir: zero, contraction"
     got = lower.execute(operation, "block", operation.index, {"x": x, "w": w, "b": b})["out"]
     np.testing.assert_allclose(got, np.maximum(x @ w + b, 0), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_chains_are_one_program(dtype):
+    x, y = _large(dtype)
+    row, column = array((512,), dtype), array((x.shape[0], 1), dtype)
+    tensor = g.relu(g.add(g.multiply(g.subtract(x, row), y), column)) * x
+    if dtype == "float32":
+        tensor = g.exp(g.minimum(tensor, 3.0)) / (g.absolute(y) + 1)
+    done = rewrite(g.Graph.of(tensor), OPTIMIZATIONS).graph
+    fused = done.operations[-1]
+    assert fused.operator == "fused"
+    inputs = {name: g.evaluate([t])[0] for name, t in fused.inputs}
+    want = g.evaluate([tensor])[0]
+    got = lower.execute(fused, "block", fused.index, inputs, threads=2)["out"]
+    if dtype == "int64":
+        assert lower.describe(fused, "block") == "teir: sub, mul, add, relu, mul"
+        np.testing.assert_array_equal(got, want)
+    else:
+        np.testing.assert_allclose(got, want, rtol=1e-5)

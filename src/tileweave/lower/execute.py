@@ -16,7 +16,7 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.operators import Operator, operator_of
 from tileweave.graph.states import combine_states
-from tileweave.lower.programs import ELEMENTS, TEIR_DTYPES, operand, program, steps
+from tileweave.lower.programs import ELEMENTS, TEIR_DTYPES, in_order, operand, program, steps
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -125,8 +125,7 @@ _LOCK = threading.Lock()
 
 def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int | None) -> None:
     arrays = {name: _regular(array) for name, array in inputs.items()}
-    first, late = list(arrays.values())[:2], list(arrays.values())[2:]
-    _kernel(operation, arrays, out, threads)(*first, out, *late)
+    _kernel(operation, arrays, out, threads)(*in_order(operation, arrays, out))
 
 
 def compiled(operation: Operation, arrays: Sequence[Array], out: Array, threads: int | None) -> Kernel | None:
@@ -139,10 +138,9 @@ def compiled(operation: Operation, arrays: Sequence[Array], out: Array, threads:
 
 
 def _kernel(operation: Operation, arrays: Mapping[str, Array], out: Array, threads: int | None) -> Kernel:
-    equation = dict(operation.parameters).get("equation", "")
     key = (
         operation.operator,
-        equation,
+        operation.parameters,
         threads,
         out.dtype,
         out.strides,

@@ -20,11 +20,11 @@ from tileweave.teir import (
     dtype_name,
     emit_contraction,
     emit_copy,
-    emit_elementwise,
     emit_relu,
 )
+from tileweave.teir.emit_rows import emit_chain
 
-__all__ = ["ELEMENTS", "TEIR_DTYPES", "operand", "program", "steps"]
+__all__ = ["ELEMENTS", "TEIR_DTYPES", "in_order", "operand", "program", "steps"]
 
 Array = np.ndarray[Any, Any]
 
@@ -33,8 +33,9 @@ ELEMENTS = 1 << 18
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
+Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTIONS = ("einsum", "matmul", "linear", "linear_relu")
-_ANY = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "maximum": "Max", "minimum": "Min"}
+_ANY = {"relu": "ReLU", "add": "Add", "subtract": "Sub", "multiply": "Mul", "maximum": "Max", "minimum": "Min"}
 _FLOATING = {
     "divide": "Div",
     "exp": "Exp",
@@ -62,8 +63,8 @@ def steps(operation: Operation, stage: str) -> str:
         return f"{'copy bias' if biased else 'zero'}, contraction{relu}"
     if name == "relu":
         return "relu" if dtype in TEIR_DTYPES else ""
-    primitive = _elementwise(operation)
-    return primitive.lower() if operation.index.size >= ELEMENTS else ""
+    chain = _chain(operation) if operation.index.size >= ELEMENTS else ()
+    return ", ".join(primitive.lower() for primitive, _, _ in chain)
 
 
 def _is_permutation(operation: Operation) -> bool:
@@ -71,16 +72,24 @@ def _is_permutation(operation: Operation) -> bool:
     return "," not in left and sorted(left) == sorted(out)
 
 
-def _elementwise(operation: Operation) -> str:
-    """The one primitive that is an elementwise operation, or nothing."""
-    types = {kind.dtype for _, kind in operation.outputs} | {tensor.dtype for _, tensor in operation.inputs}
-    if len(types) > 1 or not types <= TEIR_DTYPES:
-        return ""
-    return _ANY.get(operation.operator) or (_FLOATING.get(operation.operator, "") if types <= _FLOATS else "")
+def _chain(operation: Operation) -> Chain:
+    """The primitives that an elementwise operation is, with the arguments of each; empty where some has none."""
+    dtype = operation.output_types["out"].dtype
+    types = {dtype, *(tensor.dtype for _, tensor in operation.inputs)}
+    if types != {dtype} or dtype not in TEIR_DTYPES:
+        return ()
+    if operation.operator == "fused":
+        done: Sequence[tuple[str, tuple[int, ...], str]] = operation.parameter("program")
+    else:
+        done = [(operation.operator, tuple(range(len(operation.inputs))), dtype.name)]
+    known = _ANY | _FLOATING if dtype in _FLOATS else _ANY
+    if any(name not in known or kind != dtype.name for name, _, kind in done):
+        return ()
+    return tuple((known[name], arguments, dtype_name(dtype)) for name, arguments, _ in done)
 
 
 def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
-    """The program of one shard; its tensors are one or two inputs, the output, then the bias if there is one.
+    """The program of one shard, on the tensors that `in_order` lists.
 
     Args:
         operation: whose `steps` are not empty.
@@ -93,7 +102,7 @@ def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Pr
         return emit_relu(values[0], made)
     if operation.operator not in _CONTRACTIONS:
         spread = [operand(np.broadcast_to(array, out.shape)) for array in arrays.values()]
-        return emit_elementwise(_elementwise(operation), spread, made)
+        return emit_chain(_chain(operation), spread, made, name=operation.operator)
     equation = operation.parameter("equation")
     if len(values) == 1:
         return emit_copy(values[0], made, equation)
@@ -102,6 +111,12 @@ def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Pr
     bias = operand(np.broadcast_to(arrays["b"], out.shape))
     relu = operation.operator == "linear_relu"
     return emit_contraction(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
+
+
+def in_order(operation: Operation, arrays: Mapping[str, Array], out: Array) -> list[Array]:
+    """The arrays of a shard in the order of its program's tensors: the inputs, the output, then the bias if any."""
+    late = [array for name, array in arrays.items() if name == "b" and operation.operator in _CONTRACTIONS]
+    return [*list(arrays.values())[: len(arrays) - len(late)], out, *late]
 
 
 def operand(array: Array) -> Operand:
