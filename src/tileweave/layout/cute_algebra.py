@@ -35,6 +35,7 @@ __all__ = [
     "Tiler",
     "coalesce",
     "complement",
+    "compose",
     "composition",
     "cosize",
     "filter_layout",
@@ -172,14 +173,14 @@ def composition(a: Any, b: Any) -> Any:
     Source: CuTe; the decision is own (`cute_exact`).
     """
     if isinstance(a, CuteLayout) and isinstance(b, CuteLayout):
-        return _compose(a, b, "composition(a, b)")
+        return compose(a, b, "composition(a, b)")
     if isinstance(a, CuteLayout | ComposedLayout) and isinstance(b, tuple | list):
         return _by_mode(a, tuple(b))
     if isinstance(a, Swizzle | ComposedLayout) or isinstance(b, Swizzle | ComposedLayout):
         return _compose_swizzled(a, b)
     if isinstance(b, tuple | list):
         return _by_mode(as_layout(a, "composition(a, b)"), tuple(b))
-    return _compose(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
+    return compose(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
 
 
 def _compose_swizzled(a: Any, b: Any) -> Any:
@@ -227,7 +228,8 @@ def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
     return concat(head + modes[len(tiler) :], keep=True)
 
 
-def _compose(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
+def compose(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
+    """`composition` of two layouts on behalf of the public function `where`."""
     if isinstance(b.zero, Coord):
         return _compose_coordinates(a, b, where)
     modes = _modes_or_hint(a, b, where)

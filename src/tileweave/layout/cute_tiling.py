@@ -17,7 +17,7 @@ from tileweave.layout.cute_algebra import (
     Tiler,
     coalesce,
     complement,
-    composition,
+    compose,
     cosize,
     filter_layout,
     from_modes,
@@ -129,7 +129,8 @@ def logical_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     if isinstance(tiler, Underscore):
         return layout
     tile = as_layout(tiler, where)
-    return _compose_all(layout, [tile, _rest(tile, layout.size, layout, where)])
+    rest = _rest(tile, layout.size, layout, where)
+    return compose(layout, concat([tile, rest], keep=True), where)
 
 
 def _rest(tile: CuteLayout, total: int, layout: CuteLayout, where: str) -> CuteLayout:
@@ -146,12 +147,6 @@ def _rest(tile: CuteLayout, total: int, layout: CuteLayout, where: str) -> CuteL
         inputs={"layout": layout, "tiler": tile},
         legal=f"a size that {period} divides, or cover_divide, which pads to {-(-total // period) * period}",
     )
-
-
-def _compose_all(layout: CuteLayout, parts: list[CuteLayout]) -> CuteLayout:
-    """``layout o (parts)``, one mode for each part, proved jointly."""
-    out: CuteLayout = composition(layout, concat(parts, keep=True))
-    return out
 
 
 @through_swizzles
@@ -275,7 +270,7 @@ def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[Cu
         period = tile.size * complement(tile).size
         total = simple((mode.size + period - 1) // period * period)
         parts = [tile, complement(tile, total)]
-        padded = _compose_all(mode, parts)
+        padded = compose(mode, concat(parts, keep=True), where)
     strides = [tuple(d * E(axis) for _n, d in part.flat) for part in parts]
     index = [new_layout(p.shape, zip_shape(p.shape, iter(s))) for p, s in zip(parts, strides, strict=True)]
     if len(index) == 1:
@@ -324,7 +319,7 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     period = moving.size * least.size
     copies = simple((cosize(tile) + least.size - 1) // least.size)
     spots = complement(moving, period * copies)
-    return concat([block, composition(spots, tile)], keep=True)
+    return concat([block, compose(spots, tile, where)], keep=True)
 
 
 def zipped_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
