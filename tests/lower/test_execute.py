@@ -215,3 +215,27 @@ def test_chains_are_one_program(dtype):
         np.testing.assert_array_equal(got, want)
     else:
         np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("axes", [0, 1, (0, 2), (0, 1, 2)])
+def test_large_reductions_are_compiled(dtype, axes):
+    x = array((40, 64, 33), dtype)
+    for tensor in (g.sum(x, axes), g.max(x, axes), g.min(x, axes), g.product(x / 9, axes)):
+        operation = tensor.producer
+        known = operation.operator in ("max", "min") or axes != (0, 1, 2)
+        assert lower.describe(operation, "block").startswith("teir: reduce" if known else "numpy")
+        inputs = {name: g.evaluate([t])[0] for name, t in operation.inputs}
+        got = lower.execute(operation, "block", operation.index, inputs, threads=2)["out"]
+        want, size = g.evaluate([tensor])[0], g.evaluate([g.sum(g.absolute(x), axes)])[0]
+        bound = 100 * np.finfo(dtype).eps * (size if operation.operator == "sum" else np.abs(want))
+        assert got.shape == want.shape and np.all(np.abs(got - want) <= bound)
+        shard = Box((3, 0, 1), (5, 64, 7))
+        inside = {"x": x[3:8, :, 1:8] / (9 if operation.operator == "product" else 1)}
+        part = lower.execute(operation, "partial", shard, inside)["out"]
+        assert np.allclose(
+            part,
+            getattr(np, {"product": "prod"}.get(operation.operator, operation.operator))(inside["x"], axes),
+            rtol=1e-4,
+            atol=1e-3,
+        )

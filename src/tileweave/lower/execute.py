@@ -55,9 +55,8 @@ def execute(
         return _combined(operation, operator, inputs)
     shard = _on_block(operation, index, stage == "partial")
     kind = shard.outputs[0][1]
-    if describe(operation, stage).startswith("teir"):
-        if kind.box.empty or any(array.size == 0 for array in inputs.values()):
-            return {"out": _without_points(kind, inputs)}
+    some = not kind.box.empty and all(array.size for array in inputs.values())
+    if some and describe(operation, stage).startswith("teir"):
         out = np.empty(kind.shape, kind.dtype)
         _native(operation, inputs, out, threads)
         return {"out": out}
@@ -100,12 +99,6 @@ def _combined(operation: Operation, operator: Operator, inputs: Mapping[str, Arr
     late = {name: inputs[name] for name in operator.finish}
     with np.errstate(all="ignore"):
         return {name: np.asarray(operator.finished(operation, array, late)) for name, array in total.items()}
-
-
-def _without_points(kind: TensorType, inputs: Mapping[str, Array]) -> Array:
-    """A contraction over no point: zero, plus the bias where there is one."""
-    out = np.zeros(kind.shape, kind.dtype)
-    return np.asarray(out + inputs["b"]) if "b" in inputs else out
 
 
 # ---------------------------------------------------------------------------------------------------------------------

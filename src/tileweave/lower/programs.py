@@ -7,6 +7,7 @@ operator's NumPy definition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from tileweave.teir import (
     dtype_name,
     emit_contraction,
     emit_copy,
+    emit_reduction,
     emit_relu,
 )
 from tileweave.teir.emit_rows import emit_chain
@@ -28,11 +30,14 @@ __all__ = ["ELEMENTS", "TEIR_DTYPES", "in_order", "operand", "program", "steps"]
 
 Array = np.ndarray[Any, Any]
 
-ELEMENTS = 1 << 18
-"""Operations on fewer elements than this that only move or map them run in NumPy: compiling would not pay."""
+ELEMENTS = 1 << 16
+"""Operations on fewer elements than this that move, map or reduce them run in NumPy: compiling would not pay."""
+LONGEST_SUM = 1 << 16
+"""Sums and products of more elements than this are NumPy's, whose order keeps the rounding smaller."""
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
+_REDUCTIONS = {"sum": "sum", "product": "prod", "max": "max", "min": "min"}
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTIONS = ("einsum", "matmul", "linear", "linear_relu")
 _ANY = {"relu": "ReLU", "add": "Add", "subtract": "Sub", "multiply": "Mul", "maximum": "Max", "minimum": "Min"}
@@ -63,13 +68,23 @@ def steps(operation: Operation, stage: str) -> str:
         return f"{'copy bias' if biased else 'zero'}, contraction{relu}"
     if name == "relu":
         return "relu" if dtype in TEIR_DTYPES else ""
-    chain = _chain(operation) if operation.index.size >= ELEMENTS else ()
-    return ", ".join(primitive.lower() for primitive, _, _ in chain)
+    if operation.index.size < ELEMENTS:
+        return ""
+    if name in _REDUCTIONS:
+        return f"reduce {_REDUCTIONS[name]}" if _reduces(operation) else ""
+    return ", ".join(primitive.lower() for primitive, _, _ in _chain(operation))
 
 
 def _is_permutation(operation: Operation) -> bool:
     left, out = operation.parameter("equation").split("->")
     return "," not in left and sorted(left) == sorted(out)
+
+
+def _reduces(operation: Operation) -> bool:
+    x, out = operation.input("x"), operation.output_types["out"]
+    length = prod(x.shape[k] for k in operation.parameter("axes"))
+    short = length <= LONGEST_SUM or operation.operator in ("max", "min")
+    return x.dtype == out.dtype and out.dtype in _FLOATS and short
 
 
 def _chain(operation: Operation) -> Chain:
@@ -100,6 +115,10 @@ def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Pr
     made = operand(out)
     if operation.operator == "relu":
         return emit_relu(values[0], made)
+    if operation.operator in _REDUCTIONS:
+        letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
+        kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
+        return emit_reduction(_REDUCTIONS[operation.operator], values[0], made, f"{letters}->{kept}")
     if operation.operator not in _CONTRACTIONS:
         spread = [operand(np.broadcast_to(array, out.shape)) for array in arrays.values()]
         return emit_chain(_chain(operation), spread, made, name=operation.operator)
