@@ -29,6 +29,8 @@ def matching(name, dtype, rng):
         "one-view": [tw.concat([x[:cut], x[cut:]], 0), x[1:][:, ::-1].T, tw.concat([x, w[:, :1].T], 0)[::2][:2],
                      tw.pad(x, 2)[2:4, 2:4], tw.pad(x, 3)[:2], tw.repeat(x, 3)[m : m + cut], tw.flip(tw.flip(x)),
                      tw.interleave([x, x * 2], 1)[:, ::2]],
+        "where-known": [tw.where(tw.full((), True), x, -x), tw.where(tw.full((m, 1), False), 5, x),
+                        tw.where(tw.broadcast_to(tw.full((1,), True), (lead, m, k)), x, x * 2)],
         "double-negative": [tw.negative(tw.negative(x))],
         "times-one": [x * 1, 1 * x, x * tw.ones((), dtype)] + ([x / 1] if dtype != "int64" else []),
         "idempotent": [tw.relu(tw.relu(x)), tw.absolute(tw.absolute(x))],

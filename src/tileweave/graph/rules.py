@@ -17,7 +17,7 @@ from tileweave.graph.dense import DENSE
 from tileweave.graph.fused import fused as fused_operation
 from tileweave.graph.nodes import Operation, Selector, Tensor
 from tileweave.graph.rewrite import Context, Rule
-from tileweave.graph.select import common_map, full, resolve, select, squeeze, unsqueeze, view_of
+from tileweave.graph.select import broadcast_to, common_map, full, resolve, select, squeeze, unsqueeze, view_of
 
 __all__ = ["DENSE", "EXPANSIONS", "OPTIMIZATIONS", "RULES"]
 
@@ -89,6 +89,23 @@ def _idempotent(tensor: Tensor, context: Context) -> Tensor | None:
     return outer.input("x") if outer and _made_by(outer.input("x"), outer.operator) else None
 
 
+def _where_known(tensor: Tensor, context: Context) -> Tensor | None:
+    where = _made_by(tensor, "where")
+    known = _constant(_through_views(where.input("x0"))) if where else None
+    chosen = where.input("x1" if known else "x2") if where and known is not None else None
+    if chosen is None or chosen.dtype != tensor.dtype:
+        return None
+    return chosen if chosen.shape == tensor.shape else broadcast_to(chosen, tensor.shape)
+
+
+def _through_views(tensor: Tensor) -> Tensor:
+    """What a tensor is a view of."""
+    while isinstance(tensor.producer, Selector) and "matrix" in dict(tensor.producer.parameters):
+        tensor = tensor.producer.inputs[0][1]
+    return tensor
+
+
+WHERE_KNOWN = Rule("where-known", "where(c, x, y) is x or y where c is one constant", _where_known)
 DOUBLE_NEGATIVE = Rule("double-negative", "-(-x) is x, to the bit", _double_negative)
 TIMES_ONE = Rule("times-one", "x * 1 and x / 1 are x, to the bit", _times_one)
 IDEMPOTENT = Rule("idempotent", "relu(relu(x)) is relu(x), and |(|x|)| is |x|", _idempotent)
@@ -287,7 +304,7 @@ SUM_AS_SELECTS = Rule("sum-as-selects", "a sum is the addition of its elements",
 
 FUSIONS = (MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
 """Several operations become one; nothing else changes."""
-OPTIMIZATIONS = (ONE_VIEW, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, SUM_OF_PRODUCTS, *FUSIONS)
+OPTIMIZATIONS = (ONE_VIEW, WHERE_KNOWN, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, SUM_OF_PRODUCTS, *FUSIONS)
 """Rules that make a graph cheaper; together they reach a fixed point."""
 
 EXPANSIONS = (LINEAR, RELU_AS_WHERE, UNFUSED, LINEAR_RELU_APART, SUM_AS_SELECTS)

@@ -131,6 +131,11 @@ class Machines:
     def __len__(self) -> int:
         return len(self.machines)
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The numbers of the machines as shards fill them: the largest memory first, as given among equals."""
+        return tuple(sorted(range(len(self.machines)), key=lambda k: -self.machines[k].memory_bytes))
+
     def __str__(self) -> str:
         first = self.machines[0]
         same = all(replace(m, name=first.name) == first for m in self.machines)

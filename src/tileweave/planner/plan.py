@@ -86,6 +86,7 @@ class Step:
 def placement(count: int, machines: int) -> Layout:
     """Shard number -> machine and wave: consecutive shards of a machine follow each other as waves.
 
+    Machines are numbered in the order in which they are filled (`Machines.order`).
     A count that the machines divide gives every machine as many; a smaller count uses the first machines; any other
     count leaves the last machines with fewer.
 

@@ -81,12 +81,17 @@ def candidates(operation: Operation, count: int) -> list[Grid]:
     return [whole]
 
 
+_CHOOSING = frozenset(("max", "min", "argmax", "argmin"))
+"""Monoids that choose among values and so never round."""
+
+
 def _uncut(operation: Operation) -> set[int]:
     """Dimensions that are never cut: reductions whose partial results are rounded to a narrow type, or not alike."""
     signature = operation.signature
     if signature is None:
         return set()
     narrow = any(kind.dtype.kind not in "biu" and kind.dtype.itemsize < 4 for _, kind in operation.outputs)
+    narrow = narrow and not _CHOOSING.issuperset(signature.monoids.values())
     unlike = len({projection for _, projection in signature.outputs}) > 1
     return set(signature.monoids) if narrow or unlike else set()
 
@@ -288,7 +293,8 @@ class _Estimator:
         flops = signature.cost("flops", block) if signature else 0.0
         busy = []
         runs = machine_runs(count, len(machines))
-        for one, (first, last), (size, messages) in zip(machines.machines, runs, arrived, strict=True):
+        filled = [machines.machines[k] for k in machines.order]
+        for one, (first, last), (size, messages) in zip(filled, runs, arrived, strict=True):
             compute = max(flops / one.flops_per_second, touched / one.bytes_per_second) / EFFICIENCY
             each = machines.task_seconds + compute + fetched / machines.storage_bytes_per_second
             transfer = size / machines.link_bytes_per_second + messages * machines.link_seconds

@@ -143,6 +143,7 @@ class _Enumerator:
         for number, step in enumerate(plan.steps):
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = number
+        self.machines = plan.machines.order
         self.order: list[tuple[int, int]] = []
         self.number: dict[tuple[int, int], int] = {}
         self.reads: dict[tuple[int, int], list[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]]
@@ -319,7 +320,7 @@ class _Enumerator:
             for name, tensor, region, pieces in self._reads(key)
         )
         needs = tuple(sorted({self.number[who] for who in self._needs(key)}))
-        machine = placement(step.cuts.count, len(self.plan.machines))(shard)["machine"]
+        machine = self.machines[placement(step.cuts.count, len(self.machines))(shard)["machine"]]
         pinned = step.node.placement if isinstance(step.node, Sink) else None
         outs = (box,) * len(step.tensors)
         if isinstance(step.node, Operation) and step.stage in ("block", "partial"):

@@ -1,0 +1,80 @@
+"""Where things run: pinned sources and sinks, machines of unlike sizes, sources too large for any machine."""
+
+import pytest
+
+from tileweave import graph as g
+from tileweave.errors import PlanError
+from tileweave.planner import Machine, Machines, machines, make_plan, tasks
+from tileweave.planner.plan import Plan
+from tileweave.planner.search import candidates, steps_of
+from tileweave.planner.simulate import costed
+
+
+def describe(operation, stage):
+    return ""
+
+
+def by_rows(graph, count, parts):
+    """The plan that cuts the first dimension of every operation into so many parts."""
+    grids = {o: (parts, *(1 for _ in o.index.shape[1:])) for o in graph.operations}
+    steps = steps_of(graph, grids, count, describe, lambda sink: None)
+    return costed(Plan(graph, machines(count, memory="1GiB"), steps))[0]
+
+
+def source(shape, placement=None, name="x"):
+    return g.Tensor(g.Source(g.Hole(), g.TensorType(shape, "float64"), name, placement))
+
+
+def test_a_source_in_memory_of_a_machine_moves_to_the_others_and_costs_no_storage():
+    here, there = (by_rows(g.Graph.of(g.exp(source((40, 10), place))), 4, 4) for place in (None, 2))
+    assert (here.bytes_moved, here.bytes_read) == (0, 40 * 10 * 8)
+    assert (there.bytes_moved, there.bytes_read) == (30 * 10 * 8, 0)
+    assert {task.machine for task in tasks(there) if there.steps[task.step].stage == "block"} == {0, 1, 2, 3}
+
+
+def test_a_pinned_sink_is_stored_where_it_belongs():
+    sink = g.Sink(g.exp(source((40, 10))), g.MemoryTarget(), 3)
+    plan = by_rows(g.Graph.of(sink), 4, 4)
+    stores = [task for task in tasks(plan) if plan.steps[task.step].stage == "store"]
+    assert len(stores) == 4 and {task.machine for task in stores} == {3}
+    assert sum(step.costs.bytes_moved for step in plan.steps if step.stage == "store") == 30 * 10 * 8
+
+
+@pytest.mark.parametrize("what", ["source", "sink"])
+def test_a_machine_that_does_not_exist_is_refused(what):
+    y = g.exp(source((4, 4), 7 if what == "source" else None))
+    graph = g.Graph.of(g.Sink(y, g.MemoryTarget(), 7 if what == "sink" else None))
+    with pytest.raises(PlanError, match="placed on machine 7"):
+        make_plan(graph, machines(2, memory="1GiB"), describe)
+
+
+def test_what_is_not_cut_runs_where_there_is_most_room():
+    unlike = Machines((Machine("small", 1000), Machine("large", 1 << 30), Machine("middle", 1 << 20)))
+    assert unlike.order == (1, 2, 0)
+    graph = g.Graph.of(g.sum(g.exp(source((100, 20)))))
+    plan = make_plan(graph, unlike, describe)
+    assert plan.peak_bytes[1] > 1000 and plan.peak_bytes[0] <= 1000
+    even = Machines(tuple(Machine(f"m{k}", 1 << 20) for k in range(3)))
+    assert even.order == (0, 1, 2)
+
+
+def test_a_source_larger_than_every_machine_streams():
+    """Sources and sinks are cut by their own identity signature: 3 TB through four machines of 2 GiB."""
+    big = source((400_000, 1_000_000))
+    graph = g.Graph.of(g.max(big, 1))
+    plan = make_plan(graph, machines(4, memory="2GiB"), describe)
+    assert plan.bytes_read == 400_000 * 1_000_000 * 8
+    assert max(plan.peak_bytes) <= 2 << 30
+    reads = [r.box for t in tasks(plan) if plan.steps[t.step].stage != "store" for r in t.reads if r.name == "x"]
+    assert sum(box.size for box in reads) == 400_000 * 1_000_000
+
+
+def test_narrow_choices_are_cut_and_narrow_sums_are_not():
+    x = g.Tensor(g.Source(g.Hole(), g.TensorType((4096,), "float16")))
+    assert any(grid[0] > 1 for grid in candidates(g.max(x, 0).producer, 4))
+    (narrow,) = [o for o in g.Graph.of(g.argmax(x, 0)).operations if o.operator == "argmax"]
+    assert any(grid[0] > 1 for grid in candidates(narrow, 4))
+    wide = g.sum(source((4096,)), 0).producer
+    out = (("out", g.TensorType((), "float16")),)
+    total = g.Operation("sum", wide.index, (("x", x),), out, wide.parameters, wide.signature)
+    assert candidates(total, 4) == [(1,)] and (4,) in candidates(wide, 4)
