@@ -240,7 +240,7 @@ def random_graph(
     pool = []
     for _ in range(int(rng.integers(1, 4))):
         shape = random_shape(rng)
-        pool.append(source(rng, (0, *shape[1:]) if shape and rng.random() < empty else shape, dtype))
+        pool.append(source(rng, (0, *shape[1:]) if empty and shape and rng.random() < empty else shape, dtype))
     made: list[Value] = []
     while len(made) < steps:
         v = made[-1] if made and rng.random() < 0.6 else pool[rng.integers(len(pool))]

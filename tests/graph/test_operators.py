@@ -256,7 +256,11 @@ def test_notation_on_tensors_is_numpys():
     same((x >= 0).astype("int32"), (a >= 0).astype("int32"))
     same(x.sum(0) + x.max(0) - x.min(0) * x.mean(0), a.sum(0) + a.max(0) - a.min(0) * a.mean(0), rtol=1e-12)
     same(x.transpose(1, 0)[1:, ::-1], a.transpose(1, 0)[1:, ::-1])
-    assert len(x) == 3 and np.asarray(x, "float32").dtype == np.float32
+    assert len(x) == 3 and np.asarray(x, "float32").dtype == np.float32 and +x is x
+    same(x.prod(1) - x.var(1) / x.std(1, keepdims=True).T[0], a.prod(1) - a.var(1) / a.std(1), rtol=1e-12)
+    same(x.argmax(0) + x.argmin(0, keepdims=True)[0], a.argmax(0) + a.argmin(0))
+    with pytest.raises(ValueError, match="no array to share"):
+        np.asarray(x, copy=False)
     with pytest.raises(TypeError, match="truth value"):
         bool(x)
     with pytest.raises(TypeError, match="not iterated"):

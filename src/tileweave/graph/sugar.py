@@ -81,6 +81,9 @@ class TensorSugar:
     def __neg__(self) -> Tensor:
         return _call("negative", self)
 
+    def __pos__(self) -> Tensor:
+        return cast("Tensor", self)
+
     def __abs__(self) -> Tensor:
         return _call("absolute", self)
 
@@ -136,6 +139,26 @@ class TensorSugar:
         """The mean over some or all dimensions."""
         return _call("mean", self, axis, keepdims=keepdims)
 
+    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The product over some or all dimensions."""
+        return _call("product", self, axis, keepdims=keepdims)
+
+    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The mean square distance from the mean over some or all dimensions."""
+        return _call("variance", self, axis, keepdims=keepdims)
+
+    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+        """The square root of the variance over some or all dimensions."""
+        return _call("standard_deviation", self, axis, keepdims=keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """The first place of the greatest value along one dimension."""
+        return _call("argmax", self, axis, keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """The first place of the least value along one dimension."""
+        return _call("argmin", self, axis, keepdims=keepdims)
+
     def astype(self, dtype: Any) -> Tensor:
         """The same values in another element type, converted as NumPy converts them."""
         return _call("cast", self, dtype)
@@ -143,5 +166,7 @@ class TensorSugar:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         from tileweave.graph.evaluate import evaluate
 
+        if copy is False:
+            raise ValueError("a tensor has no array to share; np.asarray(tensor) evaluates it into a new one")
         array = evaluate([cast("Tensor", self)])[0]
         return array if dtype is None else array.astype(dtype)
