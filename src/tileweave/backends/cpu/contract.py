@@ -6,7 +6,7 @@ tensor it writes. All others are cut (`gett`), packed (`sides`) and computed in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.elements import Element, convert
@@ -14,13 +14,13 @@ from tileweave.backends.cpu.gett import Cut, cut
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
-from tileweave.backends.cpu.plan import Op
+from tileweave.backends.cpu.plan import Dim, Op
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.sides import LANE_BYTES, ask_steps, emit_ask, emit_lane_table, emit_pack, emit_segment_table
 from tileweave.backends.cpu.stage import Stage, emit_runs, stage_of
 from tileweave.backends.cpu.target import Target
 
-__all__ = ["Workspace", "emit_contraction"]
+__all__ = ["Workspace", "emit_contraction", "may_start", "without_start"]
 
 PARAMETERS = [
     ("ptr", "env"),
@@ -30,6 +30,7 @@ PARAMETERS = [
     ("ptr", "p2"),
     ("i1", "init"),
     ("i1", "relu"),
+    ("ptr", "start"),
 ]
 _PARALLEL_FLOPS = 500_000
 """Contractions of less work than this run on one thread."""
@@ -58,8 +59,9 @@ def emit_contraction(
     *,
     threads: int,
     settings: Settings = DEFAULT,
+    start: bool = False,
 ) -> str:
-    """Add the function ``name(env, thread, in0, in1, out, init, relu)``; how it works, in a line.
+    """Add the function ``name(env, thread, in0, in1, out, init, relu, start)``; how it works, in a line.
 
     Args:
         module: where it is added.
@@ -70,14 +72,40 @@ def emit_contraction(
         memory: grows by what the operation needs.
         threads: how many it may use; 1 inside a parallel region.
         settings: wishes for how it is cut.
+        start: whether sums that are stored begin with a row, which the columns alone walk as they walk the output.
     """
     if op.operands[2] in op.operands[:2]:
         _emit_scalar(module, target, name, op, elements)
         return "one element at a time, for it reads what it writes"
     decided = cut(op, elements, target, threads, settings)
-    emitter = _Emitter(module, target, name, op, decided, memory, threads)
+    emitter = _Emitter(module, target, name, op, decided, memory, threads, start)
     emitter.emit()
     return decided.explain() + (f", {emitter.stage.explain()}" if emitter.stage else "")
+
+
+def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings) -> bool:
+    """Whether the sums of a contraction may begin with its fourth operand: a row that its columns alone walk.
+
+    The row then lies, vector by vector, as far from its base as the output's vectors from theirs.
+    """
+    plain = without_start(op)
+    if op.operands[2] in op.operands[:2] or elements[3] != elements[2]:
+        return False
+    c = cut(plain, elements[:3], target, threads, settings)
+    columns, v = c.columns, 0 if c.swapped else 1
+    if c.outer or not columns.output_dense or columns.segments > 1 or columns.lanes == 1:
+        return False
+    return all(
+        dim.strides[3] == (dim.strides[2] if dim.strides[v] and not dim.strides[1 - v] else 0) and dim.strides[3] >= 0
+        for dim in op.dims
+        if dim.extent > 1
+    )
+
+
+def without_start(op: Op) -> Op:
+    """The contraction alone."""
+    dims = tuple(Dim(dim.extent, dim.strides[:3]) for dim in op.dims)
+    return replace(op, operands=op.operands[:3], offsets=op.offsets[:3], dims=dims)
 
 
 def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
@@ -163,7 +191,7 @@ def _layout(c: Cut, stage: Stage | None) -> _Layout:
 
 
 # words of the frame that tasks read
-_ENV, _ROWS, _COLUMNS, _OUT, _INIT, _RELU, _BLOCK, _CHUNK, _FRAME_WORDS = range(9)
+_ENV, _ROWS, _COLUMNS, _OUT, _INIT, _RELU, _BLOCK, _CHUNK, _START, _FRAME_WORDS = range(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +211,14 @@ class _Emitter:
     """Writes the functions of one contraction."""
 
     def __init__(
-        self, module: Module, target: Target, name: str, op: Op, c: Cut, memory: Workspace, threads: int
+        self, module: Module, target: Target, name: str, op: Op, c: Cut, memory: Workspace, threads: int, start: bool
     ) -> None:
         self.module = module
         self.target = target
         self.name = name
         self.op = op
         self.cut = c
+        self.start = start
         self.stage = stage_of(c, target) if op.init == () else None
         self.layout = _layout(c, self.stage)
         self.parallel = threads > 1 and c.flops >= _PARALLEL_FLOPS
@@ -250,6 +279,7 @@ class _Emitter:
             tile = Tile(
                 rows, groups, c.direct_rows, c.direct_columns, init, clips, free, streams, asks, staged, c.nested
             )
+            tile = replace(tile, starts=self.start)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
@@ -327,7 +357,7 @@ class _Emitter:
             f"{self.name}.block",
             [("ptr", "memory"), ("ptr", "shared"), ("ptr", "r"), ("ptr", "v"), ("ptr", "out")]
             + [("i64", "r0"), ("i64", "r1"), ("i64", "v0"), ("i64", "v1"), ("i64", "block")]
-            + [("i1", "init"), ("i1", "relu"), ("i1", "fresh")],
+            + [("i1", "init"), ("i1", "relu"), ("i1", "fresh"), ("ptr", "start")],
         )
         row_tables = "%shared" if c.shared else f.at("%memory", where.at_rows)
         column_tables = f.at("%memory", where.at_columns)
@@ -462,6 +492,7 @@ class _Emitter:
             f"ptr {f.at(table, where.column_segments)}",
             f"i1 {columns.init}",
             f"i1 {columns.relu}",
+            "ptr %start",
         ]
         self.call_tile(f, panel, number, arguments)
 
@@ -592,6 +623,7 @@ class _Emitter:
                 f"i1 {init}",
                 f"i1 {clip}",
                 f"i1 {fresh}",
+                f"ptr {f.load('ptr', f.at('%frame', 8 * _START), 8)}",
             )
 
         if c.shared:
@@ -649,6 +681,7 @@ class _Emitter:
         pointers = [f.at(p, offset) for p, offset in zip(order, c.offsets, strict=True)]
         frame = f.slot("i64", _FRAME_WORDS)
         f.store("ptr", "%env", frame, 8)
+        f.store("ptr", "%start", f.at(frame, 8 * _START), 8)
         for word, flag in ((_INIT, "%init"), (_RELU, "%relu")):
             f.store("i64", f.value(f"zext i1 {flag} to i64"), f.at(frame, 8 * word), 8)
         emit_nest(f, c.outer, pointers, lambda moved: self.phases(f, frame, moved))

@@ -37,6 +37,7 @@ class Tile:
         streams: whether stores bypass the caches where the output is aligned and only stored.
         staged: whether ``out`` is the tile's place in a stage, whole vectors in rows of a panel's width.
         nested: whether all products are in one block and both operands are read where they lie.
+        starts: whether sums may begin with a row instead of zero, every vector being one run of the output.
     """
 
     rows: int
@@ -50,6 +51,7 @@ class Tile:
     asks: bool
     staged: bool = False
     nested: bool = False
+    starts: bool = False
 
 
 Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
@@ -89,6 +91,7 @@ PARAMETERS = [
     ("ptr", "segments"),
     ("i1", "init"),
     ("i1", "relu"),
+    ("ptr", "start"),
 ]
 
 
@@ -165,8 +168,21 @@ class _Tile:
                     following.append(self.product(a, b[group], old))
             return following
 
-        start = [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
+        start = self.start() if tile.starts else [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
         return [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
+
+    def start(self) -> list[str]:
+        """The sums before the first product: where storing is asked for, the row at ``start``, else zero."""
+        f, kind = self.f, f"<{self.lanes} x i1>"
+        whole = self.columns.total % self.columns.width == 0 and self.columns.width % self.lanes == 0
+        row = []
+        for group in range(self.tile.vectors):
+            inside = vectors.mask_of(self.lanes, self.lanes)
+            inside = inside if whole else mask_from(f, self.word(group, 0, 2), self.lanes)
+            wanted = f.value(f"select i1 %init, {kind} {inside}, {kind} zeroinitializer")
+            place = f.at("%start", self.word(group, 0, 1))
+            row.append(vectors.load(f, self.element, self.lanes, place, wanted))
+        return row * self.tile.rows
 
     def flat(self, step: Step, start: list[str]) -> list[Value]:
         """The products of a block one after the other."""

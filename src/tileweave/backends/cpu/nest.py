@@ -13,15 +13,16 @@ parallel region everything is sequential.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tileweave.backends.cpu.contract import Workspace, emit_contraction
+from tileweave.backends.cpu.contract import PARAMETERS as CONTRACTION_PARAMETERS
+from tileweave.backends.cpu.contract import Workspace, emit_contraction, may_start, without_start
 from tileweave.backends.cpu.elements import Element, element
 from tileweave.backends.cpu.elementwise import emit_elementwise
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import run_tasks
 from tileweave.backends.cpu.meanings import KNOWN
-from tileweave.backends.cpu.plan import Loop, Op, Step
+from tileweave.backends.cpu.plan import Loop, Op, Step, start_of
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.shape import rivals_of
 from tileweave.backends.cpu.target import Target
@@ -133,17 +134,14 @@ class _Emitter:
             self.define(name, op, not at.inside)
         arguments = ["ptr %env", f"i64 {at.thread}", *(f"ptr {at.bases[j]}" for j in op.operands)]
         if op.kind == "Contraction":
-            arguments += [f"i1 {_flag(at, op.init)}", f"i1 {_flag(at, op.relu)}"]
+            start = arguments.pop() if len(op.operands) > 3 else "ptr null"
+            arguments += [f"i1 {_flag(at, op.init)}", f"i1 {_flag(at, op.relu)}", start]
         at.f.call(self.operations[key], *arguments)
 
     def define(self, name: str, op: Op, parallel: bool) -> None:
         elements = self.elements(op)
         if op.kind == "Contraction":
-            threads = self.threads if parallel else 1
-            note = emit_contraction(
-                self.module, self.target, name, op, elements, self.memory, threads=threads, settings=self.settings
-            )
-            self.notes.append(f"{name}: {note}")
+            self.contraction(name, op, elements, parallel)
         elif all(stage.kind in KNOWN for stage in op.stages):
             rivals = rivals_of(op, self.program)
             emit_elementwise(self.module, self.target, name, op, elements, rivals, parallel=parallel)
@@ -154,6 +152,41 @@ class _Emitter:
                 legal=", ".join(sorted(KNOWN)),
                 facts={"source": "", "log": ""},
             )
+
+    def contraction(self, name: str, op: Op, elements: tuple[Element, ...], parallel: bool) -> None:
+        """A contraction, with what its output starts from: in its tiles, or by a copy before it."""
+        threads = self.threads if parallel else 1
+        starts = len(op.operands) > 3
+        inside = starts and may_start(op, elements, self.target, threads, self.settings)
+        plain = without_start(op) if starts else op
+        note = emit_contraction(
+            self.module,
+            self.target,
+            f"{name}.sums" if starts else name,
+            plain if inside or not starts else replace(plain, init=None),
+            elements[:3],
+            self.memory,
+            threads=threads,
+            settings=self.settings,
+            start=inside,
+        )
+        self.notes.append(f"{name}: {note}")
+        if not starts:
+            return
+        f = Function(self.module, name, CONTRACTION_PARAMETERS)
+        start, init = f.at("%start", op.offsets[3]), "%init"
+        if not inside:
+            copy = start_of(op)
+            rivals = rivals_of(copy, self.program)
+            two = (elements[3], elements[2])
+            emit_elementwise(self.module, self.target, f"{name}.start", copy, two, rivals, parallel=parallel)
+            f.when(
+                "%init", lambda: _ignored(f.call(f"{name}.start", "ptr %env", "i64 %thread", "ptr %start", "ptr %p2"))
+            )
+            init = "false"
+        pointers = [f"ptr %p{k}" for k in range(3)]
+        f.call(f"{name}.sums", "ptr %env", "i64 %thread", *pointers, f"i1 {init}", "i1 %relu", f"ptr {start}")
+        f.ret()
 
     def region(self, at: _Place, loop: Loop) -> None:
         """A chain of parallel loops as tasks of the pool."""
@@ -250,6 +283,10 @@ def _condition(at: _Place, guard: Guard) -> Value:
             holds = at.f.compare("eq", index, wanted)
         result = at.f.both(result, holds)
     return result
+
+
+def _ignored(_: str) -> None:
+    return None
 
 
 def _flag(at: _Place, guard: Guard | None) -> str:

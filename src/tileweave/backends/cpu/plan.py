@@ -20,7 +20,7 @@ from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Last, Pri
 from tileweave.teir.reach import first_collision
 from tileweave.teir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
 
-__all__ = ["Dim", "Extent", "Loop", "Op", "Stage", "Step", "describe", "injective", "make_plan", "reached"]
+__all__ = ["Dim", "Extent", "Loop", "Op", "Stage", "Step", "describe", "injective", "make_plan", "reached", "start_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Op:
     """One operation on tiles.
+
+    A Contraction may have a fourth operand, which its output starts from where ``init`` holds.
 
     Args:
         kind: as TEIR names it; ``Chain`` where several run one after the other at every point.
@@ -155,7 +157,10 @@ class _Planner:
             return tuple(steps)
         kept: list[Step] = []
         for step in steps:
-            fused = _with_zero(kept[-1], step) or _with_relu(kept[-1], step) if kept else None
+            fused = None
+            if kept:
+                fused = _with_zero(kept[-1], step) or _with_relu(kept[-1], step)
+                fused = fused or _with_start(kept[-1], step, self.program)
             if fused is not None:
                 kept[-1] = fused
             else:
@@ -187,7 +192,7 @@ def injective(dims: tuple[Dim, ...], operand: int, width: int) -> bool:
 
 def _self_reading(op: Op) -> bool:
     """Whether a contraction reads the tensor that it writes, so that the order of its steps is its meaning."""
-    return op.kind == "Contraction" and op.operands[-1] in op.operands[:-1]
+    return op.kind == "Contraction" and op.operands[2] in op.operands[:2]
 
 
 # ---- fusion -----------------------------------------------------------------------------------------------------
@@ -195,12 +200,19 @@ def _self_reading(op: Op) -> bool:
 
 def _region(op: Op) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     """Which elements of its output an operation writes, in a form that can be compared."""
-    moves = sorted((d.strides[-1], d.extent) for d in op.dims if d.extent > 1 and d.strides[-1] != 0)
-    return op.operands[-1], op.offsets[-1], tuple(moves)
+    out = _out(op)
+    moves = sorted((d.strides[out], d.extent) for d in op.dims if d.extent > 1 and d.strides[out] != 0)
+    return op.operands[out], op.offsets[out], tuple(moves)
+
+
+def _out(op: Op) -> int:
+    """The number of the output among the operands."""
+    return 2 if op.kind == "Contraction" else len(op.operands) - 1
 
 
 def _moving(op: Op) -> tuple[Dim, ...]:
-    return tuple(dim for dim in op.dims if dim.extent > 1 and dim.strides[-1] != 0)
+    out = _out(op)
+    return tuple(dim for dim in op.dims if dim.extent > 1 and dim.strides[out] != 0)
 
 
 def _minus(guard: Guard, other: Guard) -> Guard | None:
@@ -212,7 +224,7 @@ def _with_zero(before: Step, step: Step) -> Op | None:
     if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Zero" and step.kind == "Contraction"):
         return None
     condition = _minus(before.guard, step.guard)
-    same = _region(before) == _region(step) and injective(_moving(step), -1, step.width_bytes)
+    same = _region(before) == _region(step) and injective(_moving(step), 2, step.width_bytes)
     if condition is None or not same or step.init is not None or _self_reading(step):
         return None
     return replace(step, init=condition)
@@ -222,11 +234,41 @@ def _with_relu(before: Step, step: Step) -> Op | None:
     if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Contraction" and step.kind == "ReLU"):
         return None
     condition = _minus(step.guard, before.guard)
-    in_place = step.operands[0] == step.operands[1] == before.operands[-1]
-    same = _region(before) == _region(step) and injective(_moving(before), -1, before.width_bytes)
+    in_place = step.operands[0] == step.operands[1] == before.operands[2]
+    same = _region(before) == _region(step) and injective(_moving(before), 2, before.width_bytes)
     if condition is None or not in_place or not same or before.relu is not None or _self_reading(before):
         return None
     return replace(before, relu=condition)
+
+
+def _with_start(before: Step, step: Step, program: Program) -> Op | None:
+    """A contraction whose output starts as a copy of what moves as the output does, or not at all."""
+    if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Copy" and step.kind == "Contraction"):
+        return None
+    condition = _minus(before.guard, step.guard)
+    same = _region(before) == _region(step) and injective(_moving(step), 2, step.width_bytes)
+    if condition is None or not same or step.init is not None or _self_reading(step):
+        return None
+    source, out = before.operands
+    types = program.tensors[source].dtype, program.tensors[out].dtype
+    strides = {dim.strides[1]: dim.strides[0] for dim in before.dims if dim.extent > 1}
+    if types[0] != types[1] or source == out or any(stride not in (0, s) for s, stride in strides.items()):
+        return None
+    if all(strides.values()):  # it may be the very output
+        return None
+    dims = tuple(
+        Dim(dim.extent, (*dim.strides, strides.get(dim.strides[2], 0) if dim.extent > 1 else 0)) for dim in step.dims
+    )
+    operands, offsets = (*step.operands, source), (*step.offsets, before.offsets[0])
+    return replace(step, operands=operands, offsets=offsets, dims=dims, init=condition)
+
+
+def start_of(op: Op) -> Op:
+    """The copy that a contraction's output starts as."""
+    dims = tuple(Dim(d.extent, (d.strides[3], d.strides[2])) for d in op.dims if d.extent > 1 and d.strides[2])
+    stage = Stage("Copy", (0,), (1,))
+    operands, offsets = (op.operands[3], op.operands[2]), (op.offsets[3], op.offsets[2])
+    return Op("Copy", operands, dims, offsets, op.width_bytes, stages=(stage,))
 
 
 # ---- absorption -------------------------------------------------------------------------------------------------
@@ -251,7 +293,9 @@ def _absorbed(loop: Loop) -> Op | None:
         return None
     if op.init is None and op.relu is None:
         return merged
-    still = dim.strides[-1] == 0 or dim.extent == 1
+    still = dim.strides[2] == 0 or dim.extent == 1
+    if len(op.operands) > 3 and dim.strides[3] not in (0, dim.strides[2]):
+        return None
     init, relu = op.init, op.relu
     if still and dim.extent > 1:
         # one more contracted axis: initialised at its first index, finished at its last, or not at all
@@ -261,7 +305,7 @@ def _absorbed(loop: Loop) -> Op | None:
             return None
         init = None if init is None else tuple(t for t in init if t.axis != axis.id)
         relu = None if relu is None else tuple(t for t in relu if t.axis != axis.id)
-    if not injective(_moving(merged), -1, merged.width_bytes):
+    if not injective(_moving(merged), 2, merged.width_bytes):
         return None
     return replace(merged, init=init, relu=relu)
 
