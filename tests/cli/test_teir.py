@@ -99,6 +99,15 @@ def test_check_says_what_it_did_not_decide(folder, capsys):
     assert "nothing read" not in out
 
 
+def test_check_counts_what_is_never_written(folder, capsys):
+    np.save("c.npy", np.zeros((7, 2), "f4"))
+    assert main(["teir", "check", "matmul.json", "out=c.npy"]) == 0
+    assert "note: 2 elements of 'out' are never written, the first at byte 48" in capsys.readouterr().err
+    np.save("c.npy", np.zeros((6, 2), "f4"))
+    assert main(["teir", "check", "matmul.json", "out=c.npy"]) == 0
+    assert "never written" not in capsys.readouterr().err
+
+
 def test_check_warns_of_branches_that_overlap(folder, capsys):
     program = split(from_json(Path("matmul.json").read_text()), "contraction", 2, "j")
     early = tuple(replace(a, offsets=(0, 0, 0)) if str(a.id).endswith("_rest") else a for a in program.axes)

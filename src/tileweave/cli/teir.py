@@ -43,6 +43,7 @@ from tileweave.teir import (
     to_json,
     uninitialised,
     untiled,
+    unwritten,
 )
 from tileweave.teir.analyse import accesses
 from tileweave.teir.dtypes import DTYPES, width_bytes
@@ -73,6 +74,7 @@ def check_file(options: argparse.Namespace) -> int:
         if not found:
             proved += ["inside its arrays"] if given else []
             found = _analyses(program, proved, notes)
+            notes += _gaps(program, given)
     for problem in found:
         _complain(options.file, problem)
     for note in notes:
@@ -257,6 +259,23 @@ def _analyses(program: Program, proved: list[str], notes: list[str]) -> list[Pro
     except Undecided as error:
         notes.append(f"initialisation is not decided: {error.problem}")
     return found
+
+
+def _gaps(program: Program, arrays: Mapping[str, Array]) -> list[str]:
+    """What a program does not write of the outputs for which arrays are given."""
+    notes = []
+    for spec in program.tensors:
+        if spec.role != "out" or spec.name not in arrays:
+            continue
+        width = width_bytes(spec.dtype)
+        try:
+            missing = unwritten(program, spec.name, range(0, arrays[spec.name].size * width, width), CHECKED_STEPS)
+        except Undecided as error:
+            notes.append(f"gaps in {spec.name!r} are not decided: {error.problem}")
+            continue
+        if missing:
+            notes.append(f"{len(missing)} elements of {spec.name!r} are never written, the first at byte {missing[0]}")
+    return notes
 
 
 def _array_problems(program: Program, arrays: Mapping[str, Array]) -> list[Problem]:
