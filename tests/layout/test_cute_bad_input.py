@@ -101,3 +101,46 @@ def test_an_integer_stands_for_its_contiguous_layout_everywhere():
     assert cute.logical_divide(8, np.int64(4)) == CuteLayout((4, 2), (1, 4))
     assert cute.logical_product(4, 2) == CuteLayout((4, 2), (1, 4))
     assert cute.nullspace(4) == CuteLayout(1, 0)
+
+
+DEEP = 4
+for _level in range(5000):
+    DEEP = (DEEP,)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: CuteLayout(DEEP, DEEP),
+        lambda: CuteLayout((4, 4), DEEP),
+        lambda: CuteLayout((4, 4), (1, 4))(DEEP),
+        lambda: cute.make_layout(DEEP),
+        lambda: cute.depth(DEEP),
+        lambda: cute.congruent(DEEP, DEEP),
+        lambda: cute.weakly_congruent(4, DEEP),
+        lambda: cute.compatible(4, DEEP),
+        lambda: cute.crd2idx(DEEP, (4, 4)),
+        lambda: cute.idx2crd(DEEP, (4, 4)),
+        lambda: cute.composition(CuteLayout((4, 4), (1, 4)), DEEP),
+        lambda: cute.zipped_divide(CuteLayout((4, 4), (1, 4)), DEEP),
+        lambda: cute.coalesce(CuteLayout((4, 4), (1, 4)), DEEP),
+        lambda: cute.slice_(CuteLayout((4, 4), (1, 4)), DEEP),
+        lambda: cute.dice(CuteLayout((4, 4), (1, 4)), DEEP),
+        lambda: cute.make_ordered_layout((4, 4), DEEP),
+        lambda: cute.parse("(" * 5000 + "4" + ")" * 5000),
+        lambda: cute.parse("9" * 5000 + ":1"),
+        lambda: Swizzle(3, 10**12, 3),
+        lambda: Swizzle(10**9, 0, 10**9),
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_refused_at_once(call):
+    with pytest.raises(LayoutError):
+        call()
+
+
+def test_as_deep_as_is_allowed():
+    tree = 4
+    for _level in range(64):
+        tree = (tree,)
+    layout = cute.make_layout(tree)
+    assert cute.depth(layout) == 64 and layout(3) == 3 and cute.parse(str(layout)) == layout

@@ -51,6 +51,7 @@ from tileweave.layout.cute_tuples import (
     E,
     Shape,
     _,
+    check_depth,
     compatible,
     congruent,
     crd2crd,
@@ -377,6 +378,7 @@ def dice(layout: CuteLayout, crd: Any) -> CuteLayout:
 
     Source: CuTe, ``dice``.
     """
+    check_depth(crd, "dice(layout, crd)")
     return concat(list(select_modes(crd, layout, False)))
 
 

@@ -24,7 +24,18 @@ from tileweave.layout.cute_exact import (
 )
 from tileweave.layout.cute_solve import left_inverse_modes
 from tileweave.layout.cute_symbolic import complement_symbolic, compose_symbolic, is_zero, require_numbers
-from tileweave.layout.cute_tuples import Pair, Shape, Underscore, make_shape, mode_path, positive, rank, size, zip_shape
+from tileweave.layout.cute_tuples import (
+    Pair,
+    Shape,
+    Underscore,
+    check_depth,
+    make_shape,
+    mode_path,
+    positive,
+    rank,
+    size,
+    zip_shape,
+)
 from tileweave.layout.cute_value import CuteLayout, as_layout, concat, new_layout
 from tileweave.layout.layout import Coord, Iter, Layout
 from tileweave.layout.search import collision
@@ -107,6 +118,7 @@ def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
     """
     if not isinstance(profile, tuple):
         return from_modes(coalesce_flat(layout.flat), layout.zero)
+    check_depth(profile, "coalesce(layout, profile)")
     if len(profile) > rank(layout):
         raise Incongruent(
             "coalesce(layout, profile)",
@@ -214,6 +226,7 @@ def _compose_swizzled(a: Any, b: Any) -> Any:
 
 def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
     """Mode k of `a` composed with entry k; further modes are kept."""
+    check_depth(tiler, "composition(a, b)")
     if isinstance(a, ComposedLayout):
         return replace(a, inner=_by_mode(a.inner, tiler))
     if len(tiler) > rank(a):

@@ -7,11 +7,14 @@ from typing import Any
 
 from tileweave.errors import LayoutError
 from tileweave.layout.cute_tiling import make_ordered_layout
-from tileweave.layout.cute_tuples import E, make_shape
+from tileweave.layout.cute_tuples import DEEPEST, E, make_shape
 from tileweave.layout.cute_value import CuteLayout
 from tileweave.layout.layout import Coord
 
 __all__ = ["parse"]
+
+LONGEST = 1000
+"""The most digits of a number."""
 
 _TOKEN = re.compile(r"(\d+(?:@\w+)+|\d+|[(),:+-])|\s+|_(?=\d)")
 
@@ -65,13 +68,13 @@ class _Reader:
             raise self.refusal()
         self.at += 1
 
-    def tree(self) -> Any:
-        if self.next != "(":
+    def tree(self, depth: int = 0) -> Any:
+        if self.next != "(" or depth > DEEPEST:  # too deep: the bracket is no leaf
             return self.leaf()
         self.take("(")
         items: list[Any] = []
         while self.next != ")":
-            items.append(self.tree())
+            items.append(self.tree(depth + 1))
             if self.next != ")":
                 self.take(",")
         self.take(")")
@@ -90,7 +93,7 @@ class _Reader:
             sign = -sign if self.next == "-" else sign
             self.at += 1
         number, *names = self.next.split("@")
-        if not number.isdecimal():
+        if not number.isdecimal() or len(number) > LONGEST:
             raise self.refusal()
         value = sign * int(number)
         if not names:

@@ -29,6 +29,7 @@ from tileweave.layout.cute_tuples import (
     Pair,
     Shape,
     Underscore,
+    check_depth,
     congruent,
     flat_tuple,
     make_shape,
@@ -73,6 +74,7 @@ def _is_by_mode(tiler: Any) -> bool:
 def _by_mode(layout: CuteLayout, tiler: Any, where: str, operation: Any) -> CuteLayout:
     """`operation` on each leading mode with its entry of the tiler; further modes are kept."""
     entries = tuple(tiler)
+    check_depth(entries, where)
     if len(entries) > rank(layout):
         raise Incongruent(
             where,
@@ -411,6 +413,7 @@ def make_ordered_layout(shape: Any, order: Any) -> CuteLayout:
 
 def _spread(order: Any, shape: Shape, where: str) -> list[Any]:
     """One key for each leaf of the shape."""
+    check_depth(order, where)
     if any(type(key) is not int for key in flat_tuple(order)):
         raise LayoutError(where, f"order {order!r} holds more than integers", legal="an integer for each mode")
     if not weakly_congruent(order, shape):

@@ -19,6 +19,7 @@ from tileweave.layout.layout import Coord
 from tileweave.layout.symbolic import plain, require_positive, same, simple
 
 __all__ = [
+    "DEEPEST",
     "E",
     "IntTuple",
     "Pair",
@@ -27,6 +28,7 @@ __all__ = [
     "StrideLeaf",
     "Underscore",
     "_",
+    "check_depth",
     "check_range",
     "compact_strides",
     "compatible",
@@ -57,6 +59,10 @@ StrideLeaf = int | Coord
 Stride = Union[int, Coord, tuple["Stride", ...]]  # noqa: UP007
 Pair = tuple[int, Any]
 """One flat mode: (extent, stride); the stride is an int or a `Coord`, never a mixture within one layout."""
+
+
+DEEPEST = 64
+"""The deepest nesting of shapes, strides, coordinates and tilers."""
 
 
 class Underscore:
@@ -91,6 +97,20 @@ def E(*path: int) -> Coord:
 
 
 # --- integer tuples
+
+
+def check_depth(tree: Any, where: str) -> None:
+    """Raise a `LayoutError` where tuples nest deeper than `DEEPEST`; no recursion."""
+    level = [tree]
+    for _depth in range(DEEPEST + 1):
+        level = [item for part in level if isinstance(part, tuple | list) for item in part]
+        if not level:
+            return
+    raise _too_deep(where)
+
+
+def _too_deep(where: str) -> LayoutError:
+    return LayoutError(where, f"tuples nest deeper than {DEEPEST}", legal="a flatter nest")
 
 
 def flat_tuple(tree: Any) -> tuple[Any, ...]:
@@ -134,7 +154,7 @@ def _number_text(value: Any) -> str:
     return f"({value})" if isinstance(value, Expr) and value.op != "sym" else str(value)
 
 
-def make_shape(value: Any, where: str = "make_shape(value)") -> Shape:
+def make_shape(value: Any, where: str = "make_shape(value)", depth: int = 0) -> Shape:
     """The shape that `value` spells: a positive integer or a (nested) tuple or list of them.
 
     Raises:
@@ -142,21 +162,25 @@ def make_shape(value: Any, where: str = "make_shape(value)") -> Shape:
         Unproved: an index expression that its ranges do not prove positive.
     """
     if isinstance(value, tuple | list):
-        return tuple([make_shape(v, where) for v in value])
+        if depth == DEEPEST:
+            raise _too_deep(where)
+        return tuple([make_shape(v, where, depth + 1) for v in value])
     found = getattr(value, "shape", None)
     if isinstance(found, tuple | int | Expr) and not isinstance(value, np.ndarray | np.generic):
         return make_shape(found, where)  # of a layout
     return _extent(value, where)
 
 
-def make_stride(value: Any, where: str) -> Stride:
+def make_stride(value: Any, where: str, depth: int = 0) -> Stride:
     """The stride that `value` spells: an integer of any sign, a coordinate, or a (nested) tuple or list of them.
 
     Raises:
         LayoutError: a leaf that is neither.
     """
     if isinstance(value, tuple | list):
-        return tuple(make_stride(v, where) for v in value)
+        if depth == DEEPEST:
+            raise _too_deep(where)
+        return tuple(make_stride(v, where, depth + 1) for v in value)
     value = plain(value)
     if isinstance(value, Coord) or (isinstance(value, Expr) and not value.is_condition):
         return value  # type: ignore[return-value]
@@ -236,6 +260,13 @@ def _tree(value: Any, where: str) -> Any:
     raise LayoutError(where, f"{short_text(value)} is no nested tuple", legal="a layout, or integers in nested tuples")
 
 
+def _nest(value: Any, where: str) -> Any:
+    """The whole tree checked: no deeper than `DEEPEST`."""
+    tree = _tree(value, where)
+    check_depth(tree, where)
+    return tree
+
+
 def rank(value: Any) -> int:
     """The number of top-level modes of a layout or a tuple; 1 for a plain integer."""
     tree = _tree(value, "rank(value)")
@@ -244,8 +275,12 @@ def rank(value: Any) -> int:
 
 def depth(value: Any) -> int:
     """How deep the tuples nest: 0 for an integer, 1 for a flat tuple."""
-    tree = _tree(value, "depth(value)")
-    return 1 + max(map(depth, tree), default=0) if isinstance(tree, tuple) else 0
+
+    def levels(part: Any) -> int:
+        part = _tree(part, "depth(value)")
+        return 1 + max(map(levels, part), default=0) if isinstance(part, tuple) else 0
+
+    return levels(_nest(value, "depth(value)"))
 
 
 def congruent(a: Any, b: Any) -> bool:
@@ -255,10 +290,15 @@ def congruent(a: Any, b: Any) -> bool:
         >>> congruent((2, (3, 4)), (5, (6, 7))), congruent((2, 12), (5, (6, 7)))
         (True, False)
     """
-    a, b = _tree(a, "congruent(a, b)"), _tree(b, "congruent(a, b)")
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(congruent, a, b))
-    return not isinstance(a, tuple) and not isinstance(b, tuple)
+    where = "congruent(a, b)"
+
+    def same_nest(a: Any, b: Any) -> bool:
+        a, b = _tree(a, where), _tree(b, where)
+        if isinstance(a, tuple) and isinstance(b, tuple):
+            return len(a) == len(b) and all(map(same_nest, a, b))
+        return not isinstance(a, tuple) and not isinstance(b, tuple)
+
+    return same_nest(_nest(a, where), _nest(b, where))
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:
@@ -268,10 +308,15 @@ def weakly_congruent(a: Any, b: Any) -> bool:
         >>> weakly_congruent((2, 12), (5, (6, 7))), weakly_congruent((5, (6, 7)), (2, 12))
         (True, False)
     """
-    a, b = _tree(a, "weakly_congruent(a, b)"), _tree(b, "weakly_congruent(a, b)")
-    if not isinstance(a, tuple):
-        return True
-    return isinstance(b, tuple) and len(a) == len(b) and all(map(weakly_congruent, a, b))
+    where = "weakly_congruent(a, b)"
+
+    def coarser(a: Any, b: Any) -> bool:
+        a, b = _tree(a, where), _tree(b, where)
+        if not isinstance(a, tuple):
+            return True
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(coarser, a, b))
+
+    return coarser(_nest(a, where), _nest(b, where))
 
 
 def compatible(a: Any, b: Any) -> bool:
@@ -338,6 +383,7 @@ def inner_product(crd: Any, shape: Any, stride: Any, where: str) -> Any:
     """The inner product of a coordinate with strides, integers spread over nested modes first mode fastest."""
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or len(crd) != len(shape):
+            check_depth(crd, where)
             raise Incongruent(
                 where,
                 f"coordinate {tuple_text(crd)} does not fit",

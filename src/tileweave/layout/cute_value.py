@@ -15,6 +15,7 @@ from tileweave.layout.cute_tuples import (
     Shape,
     Stride,
     _,
+    check_depth,
     check_range,
     congruent,
     flat_tuple,
@@ -159,6 +160,8 @@ class CuteLayout:
     def _at(self, crd: Any) -> Any:
         if isinstance(crd, list):
             crd = tuple(crd)
+        if isinstance(crd, tuple):
+            check_depth(crd, "layout(coordinate)")
         if is_free(crd):
             return concat(list(select_modes(crd, self, True)))
         if isinstance(crd, np.ndarray) and crd.size > _CHUNK:  # piece by piece, within the cache
@@ -262,6 +265,7 @@ def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
 
 def slice_with_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
     """The modes at which the coordinate is free, and the value of the rest with 0 in the free places."""
+    check_depth(crd, "slice_(layout, crd)")
     return concat(list(select_modes(crd, layout, True))), layout(_zeroed(crd))
 
 

@@ -160,7 +160,9 @@ class F2Map:
         value = check_offset(value, "F2Map.solve(value)")
         if not isinstance(value, int):
             raise LayoutError("F2Map.solve(value)", "an array is no pattern", legal="one integer from 0")
-        pivots, _kernel = self._eliminate()
+        return self._solved(value, self._eliminate()[0])
+
+    def _solved(self, value: int, pivots: dict[int, tuple[int, int]]) -> int | None:
         made = 0
         while value:
             top = value.bit_length() - 1
@@ -175,7 +177,7 @@ class F2Map:
         Raises:
             NoLayout: the map is not square, or two patterns (the witness) have the same image.
         """
-        kernel = self.kernel()
+        pivots, kernel = self._eliminate()
         if kernel:
             raise no_layout(
                 "F2Map.inverse()",
@@ -187,7 +189,7 @@ class F2Map:
                 condition="f(x) = f(y) only if x = y",
             )
         if self.bits != self.rows:
-            missing = next(1 << r for r in range(self.rows) if self.solve(1 << r) is None)
+            missing = next(1 << r for r in range(self.rows) if self._solved(1 << r, pivots) is None)
             raise no_layout(
                 "F2Map.inverse()",
                 f"{missing} is no image",
@@ -197,11 +199,7 @@ class F2Map:
                 values=(missing,),
                 condition="every pattern is an image",
             )
-        return F2Map(tuple(self._solved(1 << r) for r in range(self.rows)), self.bits)
-
-    def _solved(self, value: int) -> int:
-        found = self.solve(value)
-        return 0 if found is None else found
+        return F2Map(tuple(self._solved(1 << r, pivots) or 0 for r in range(self.rows)), self.bits)
 
     def matrix(self) -> np.ndarray[Any, Any]:
         """The bit matrix: row r, column j is bit r of the image of basis bit j."""

@@ -80,6 +80,10 @@ class Swizzle:
                 raise LayoutError(where, f"{name} {getattr(self, name)!r} is not an integer", legal="three integers")
         if self.bits < 0 or self.base < 0:
             raise LayoutError(where, f"{self} has a negative bit count", legal="bits and base from 0")
+        if self.bits + self.base + abs(self.shift) > MOST_BITS:
+            raise LayoutError(
+                where, f"{self} reaches beyond {MOST_BITS} bits", legal=f"at most {MOST_BITS} bits in all"
+            )
         if abs(self.shift) < self.bits:
             raise LayoutError(
                 where, f"source and target bits of {self} overlap", legal=f"a shift of at least {self.bits} either way"
