@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
 from tileweave.backends.cpu import compile, forget, host
 from tileweave.backends.cpu.jit import cache_directory, compile_ir
+from tileweave.backends.cpu.threads import pool
 from tileweave.errors import BackendError
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_relu
@@ -18,6 +24,7 @@ from tileweave.teir.program import Program
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pool()  # its code is kept elsewhere
     monkeypatch.setenv("TILEWEAVE_CACHE", str(tmp_path / "cache"))
     forget()
     return tmp_path / "cache"
@@ -91,6 +98,58 @@ def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TILEWEAVE_CACHE", str(blocked))
     assert not right(31)
     assert not right(31)
+
+
+def test_a_folder_in_the_place_of_an_object_is_no_failure(cache: Path) -> None:
+    right()
+    (file,) = objects(cache)
+    file.unlink()
+    file.mkdir()
+    assert not right()
+    assert not right()
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TILEWEAVE_CACHE", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    forget()
+    assert not right(37)
+    assert not right(37)
+
+
+MANY = """
+import sys, numpy as np
+from tileweave.backends.cpu import compile, forget
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_relu
+for turn in range(3):
+    for count in (5, 6):
+        flat = Operand(strided((count,), (1,)), "FP32")
+        forget()
+        values, out = np.linspace(-1, 1, count, dtype=np.float32), np.zeros(count, np.float32)
+        compile(emit_relu(flat, flat))(values, out)
+        if not np.array_equal(out, np.maximum(values, 0)):
+            sys.exit(1)
+"""
+
+
+def test_processes_share_a_cache_that_somebody_spoils(cache: Path) -> None:
+    running = [subprocess.Popen([sys.executable, "-c", MANY]) for _ in range(2)]
+    random = Random(0)
+    while any(process.poll() is None for process in running):
+        for file in objects(cache):
+            with contextlib.suppress(OSError):
+                data = bytearray(file.read_bytes())
+                if data and random.random() < 0.5:
+                    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+                file.write_bytes(data[: random.choice((0, len(data) // 2, len(data), len(data)))])
+        time.sleep(0.02)
+    assert [process.returncode for process in running] == [0, 0]
+    assert objects(cache)
+    assert [file for file in cache.rglob("*") if file.suffix == ".part"] == []
 
 
 def test_nothing_is_written_when_the_cache_is_off(cache: Path) -> None:

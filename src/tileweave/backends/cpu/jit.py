@@ -43,9 +43,18 @@ class Code:
 
 
 def cache_directory() -> Path:
-    """Where objects are kept: ``TILEWEAVE_CACHE``, else ``~/.cache/tileweave``; asked at every compilation."""
+    """Where objects are kept: ``TILEWEAVE_CACHE``, else ``~/.cache/tileweave``; asked at every compilation.
+
+    For a user without a home it is a place that cannot exist, so that nothing is kept.
+    """
     named = os.environ.get("TILEWEAVE_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "tileweave"
+    if named:
+        return Path(named)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path(os.devnull)
+    return home / ".cache" / "tileweave"
 
 
 def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: bool = True) -> Code:
