@@ -152,7 +152,7 @@ def _load(word: str, options: argparse.Namespace) -> _Found:
         program=path, arguments=options.arguments, command=f"graph {options.graph_command} {path}"
     )
     with redirect_stdout(io.StringIO()):  # what the program prints is no part of the answer
-        status = execute(program, Session(machines=_roomy, planned=planned), failed=_status)
+        status = execute(program, Session(machines=_roomy, planned=planned, as_written=True), failed=_status)
     if not graphs and not status:
         print(f"{path}: the program runs nothing", file=sys.stderr)
     labels = tuple(f"{path}#{k}" if len(graphs) > 1 else path for k in range(1, len(graphs) + 1))

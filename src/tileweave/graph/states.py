@@ -208,7 +208,7 @@ def max_and_sum(x: Any, axis: int = -1) -> tuple[Tensor, Tensor]:
 
     Example:
         >>> top, total = max_and_sum(np.array([1.0, 3.0, 3.0]))
-        >>> float(top), round(float(total), 6)
+        >>> np.asarray(top).item(), round(np.asarray(total).item(), 6)
         (3.0, 2.135335)
     """
     operation = state_of("max_and_sum", *_reduced("max_and_sum(x, axis)", x, axis))
@@ -219,7 +219,7 @@ def moments(x: Any, axis: int = -1) -> tuple[Tensor, Tensor, Tensor]:
     """(number of elements, mean, sum of squared distances from the mean) along one dimension, in one pass over x.
 
     Example:
-        >>> [float(part) for part in moments(np.array([1.0, 2.0, 6.0]))]
+        >>> [np.asarray(part).item() for part in moments(np.array([1.0, 2.0, 6.0]))]
         [3.0, 3.0, 14.0]
     """
     operation = state_of("moments", *_reduced("moments(x, axis)", x, axis))

@@ -184,7 +184,7 @@ class Row:
         what: operator or kind.
         shape: of its first output, or of the sink's tensor.
         dtype: the element type's name.
-        bytes: of all outputs together, dense.
+        bytes: of all outputs that are read together, dense.
         flops: by the signature's marginal costs; 0 where there are none.
         reads_bytes: of all inputs together, dense.
     """
@@ -273,19 +273,20 @@ def explain(graph: Graph) -> Explanation:
     """
     names = ids(graph)
     nodes = graph.nodes()
-    first: dict[Node, str] = {}
+    shown: dict[Node, list[Tensor]] = {}
     for node in nodes:
         if isinstance(node, Tensor):
-            first.setdefault(node.producer, names[node])
+            shown.setdefault(node.producer, []).append(node)
     rows = []
     for node in nodes:
         if isinstance(node, Sink):
             kind = node.tensor.type
             rows.append(Row(names[node], "sink", kind.shape, kind.dtype.name, 0, 0.0, kind.size_bytes))
         elif isinstance(node, (Source, Operation)):
-            kinds = list(node.output_types.values())
+            tensors = shown.get(node, [])
+            kinds = [t.type for t in tensors] or list(node.output_types.values())
             made = sum(kind.size_bytes for kind in kinds)
-            name = first.get(node) or names.get(node, "-")
+            name = names[tensors[0]] if tensors else names.get(node, "-")
             shape, dtype = (kinds[0].shape, kinds[0].dtype.name) if kinds else ((), "")
             if isinstance(node, Source):
                 rows.append(Row(name, "source", shape, dtype, made, 0.0, 0))

@@ -146,6 +146,7 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     chosen = make_machines(machines) if machines is not None else None
     settings = current_session()
     used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
+    fuse = fuse and not settings.as_written
     graph = _graph(target)
     known = _PLANS.setdefault(graph, {})
     if (used, fuse) not in known:

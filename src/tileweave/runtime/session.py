@@ -25,6 +25,7 @@ class Session:
         progress: runs show a progress bar.
         planned: called with each plan that would run; when given, nothing runs, and the program is stopped
             with `PlanningDone` at the first run whose result it needs.
+        as_written: graphs are planned as the program writes them, without fusing.
         unwritten: absolute paths of the sinks that planned runs would have written.
     """
 
@@ -35,6 +36,7 @@ class Session:
     overwrite: bool | None = None
     progress: bool | None = None
     planned: Callable[[Plan], None] | None = None
+    as_written: bool = False
     unwritten: set[str] = field(default_factory=set)
 
 
