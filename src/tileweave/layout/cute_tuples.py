@@ -20,6 +20,7 @@ from tileweave.layout.symbolic import plain, require_positive, same, simple
 
 __all__ = [
     "DEEPEST",
+    "GREATEST",
     "E",
     "IntTuple",
     "Pair",
@@ -60,6 +61,9 @@ Stride = Union[int, Coord, tuple["Stride", ...]]  # noqa: UP007
 Pair = tuple[int, Any]
 """One flat mode: (extent, stride); the stride is an int or a `Coord`, never a mixture within one layout."""
 
+
+GREATEST = 1 << 4096
+"""What extents, strides and coordinates stay below; Python prints such numbers."""
 
 DEEPEST = 64
 """The deepest nesting of shapes, strides, coordinates and tilers."""
@@ -186,7 +190,7 @@ def make_stride(value: Any, where: str, depth: int = 0) -> Stride:
         return value  # type: ignore[return-value]
     number = whole_number(value)
     if number is None:
-        raise LayoutError(where, f"stride {value!r} is not an integer", legal="integers of any sign, or E(i)")
+        raise LayoutError(where, f"stride {short_text(value)} is not an integer", legal="integers of any sign, or E(i)")
     return number
 
 
@@ -199,26 +203,29 @@ def _extent(value: Any, where: str) -> int:
     number = whole_number(value)
     if number is None or number < 1:
         raise LayoutError(
-            where, f"extent {value!r} is not a positive integer", legal="integers from 1, or nested tuples"
+            where, f"extent {short_text(value)} is not a positive integer", legal="integers from 1, or nested tuples"
         )
     return number
 
 
 def whole_number(value: Any) -> int | None:
-    """The exact integer that `value` is, or None (bools and floats are none)."""
-    if type(value) is int:
-        return value
-    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        return None
-    try:
-        return int(value.__index__())
-    except TypeError:
-        return None
+    """The exact integer that `value` is, or None: bools and floats are none, nor is what passes `GREATEST`."""
+    if type(value) is not int:
+        if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
+            return None
+        try:
+            value = int(value.__index__())
+        except TypeError:
+            return None
+    return value if -GREATEST < value < GREATEST else None
 
 
 def short_text(value: object) -> str:
     """The beginning of a value's ``repr``, for messages."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python prints neither endless digits nor endless nests
+        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -231,7 +238,7 @@ def positive(value: Any, where: str, name: str) -> int:
     value = plain(value)
     number = whole_number(value)
     if number is None or number < 1:
-        raise LayoutError(where, f"{name} {value!r} is not a positive integer", legal="integers from 1")
+        raise LayoutError(where, f"{name} {short_text(value)} is not a positive integer", legal="integers from 1")
     return number
 
 
@@ -244,7 +251,7 @@ def size(value: Any) -> int:
         return found  # type: ignore[return-value]
     number = whole_number(found)
     if number is None:
-        raise LayoutError("size(value)", f"{value!r} has no size", legal="a layout, or a shape")
+        raise LayoutError("size(value)", f"{short_text(value)} has no size", legal="a layout, or a shape")
     return number
 
 
@@ -359,7 +366,7 @@ def check_range(crd: Any, extent: Any, where: str, shape: Any) -> Any:
             raise _out_of_range(number, extent, where, shape)
         return number
     if not isinstance(crd, np.ndarray) or crd.dtype.kind not in "iu":
-        given = f"an array of {crd.dtype}" if isinstance(crd, np.ndarray) else f"{crd!r}"
+        given = f"an array of {crd.dtype}" if isinstance(crd, np.ndarray) else short_text(crd)
         raise LayoutError(where, f"{given} is no coordinate", legal="integers, integer arrays, index expressions")
     if isinstance(extent, Expr):
         raise Unproved(

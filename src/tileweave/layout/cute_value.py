@@ -11,6 +11,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError
 from tileweave.index import Expr
 from tileweave.layout.cute_tuples import (
+    GREATEST,
     Pair,
     Shape,
     Stride,
@@ -179,7 +180,10 @@ class CuteLayout:
         number = whole_number(mode)
         if number is None or not -len(modes) <= number < len(modes):
             raise LayoutError(
-                "layout[mode]", f"there is no mode {mode!r}", inputs={"layout": self}, legal=f"0..{len(modes) - 1}"
+                "layout[mode]",
+                f"there is no mode {short_text(mode)}",
+                inputs={"layout": self},
+                legal=f"0..{len(modes) - 1}",
             )
         return new_layout(*modes[number])
 
@@ -238,10 +242,10 @@ def mode_number(value: Any, where: str) -> int:
 def _plain(shape: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
     """Whether these are flat tuples of plain integers, sound as they stand: the common case, decided quickly."""
     for n in shape:
-        if type(n) is not int or n < 1:
+        if type(n) is not int or not 0 < n < GREATEST:
             return False
     for d in stride:  # noqa: SIM110 - a loop is twice as quick as all(..)
-        if type(d) is not int:
+        if type(d) is not int or not -GREATEST < d < GREATEST:
             return False
     return True
 
