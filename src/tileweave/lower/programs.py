@@ -19,12 +19,12 @@ from tileweave.teir import (
     Operand,
     Program,
     dtype_name,
+    emit_chain,
     emit_contraction,
     emit_copy,
     emit_reduction,
     emit_relu,
 )
-from tileweave.teir.emit_rows import emit_chain
 
 __all__ = ["ELEMENTS", "TEIR_DTYPES", "in_order", "operand", "program", "steps"]
 
