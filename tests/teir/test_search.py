@@ -146,6 +146,40 @@ def test_programs_of_scalars_are_gathered_first():
     assert candidates(program, SMALL)[-1].seconds <= sum(c.seconds for c in estimate(program, SMALL))
 
 
+def check_seeds(wild, run, seeds: range) -> int:
+    changed = 0
+    for seed in seeds:
+        program = wild(seed, parallel=0.4)
+        if races(program) is not None:
+            continue
+        expected = run(program)
+        for candidate in candidates(program, SMALL, limit=4):
+            assert races(candidate.program) is None
+            changed += candidate.program != program
+            got = run(candidate.program, "random", seed)
+            assert np.array_equal(got, expected), f"seed {seed}\n{program}\n\nbecame\n\n{candidate.program}"
+    return changed
+
+
+def test_candidates_keep_the_value_of_random_programs(wild, run):
+    assert check_seeds(wild, run, range(60)) > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(30_000, 32_000, 500))
+def test_candidates_keep_the_value_of_many_random_programs(wild, run, first):
+    assert check_seeds(wild, run, range(first, first + 500)) > 250
+
+
+def test_guarded_ends_are_hoisted_when_a_program_is_gathered():
+    program = as_tileweave(examples.guarded_reduction({"m": 3, "n": 4, "k": 200}))
+    assert tree(gather(program)) == "zero\ncontraction\nrelu"
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (3, 200)).astype("f4"), rng.integers(-3, 4, (200, 4)).astype("f4")
+    for candidate in candidates(program, SMALL, limit=4):
+        check(candidate.program, {"in0": a, "in1": b, "out": np.zeros((3, 4), "f4")}, np.maximum(a @ b, 0))
+
+
 def test_tile_refuses_what_it_cannot_cut():
     program, _, _ = product_of("ik,kj->ij", {"i": 8, "j": 8, "k": 8})
     with pytest.raises(ScheduleError, match="the factor does not fit axis 'i' of extent 8"):

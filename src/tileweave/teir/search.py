@@ -17,12 +17,12 @@ from math import ceil, prod
 from tileweave.errors import ScheduleError, Undecided
 from tileweave.teir.follow import fuse_epilogue, fuse_prologue
 from tileweave.teir.model import Cost, Machine, Nest, cost, estimate, nests
-from tileweave.teir.move import pack
+from tileweave.teir.move import hoist, pack
 from tileweave.teir.primitives import operands_of, operation
 from tileweave.teir.program import Axis, Id, Invocation, Iteration, Policy, Primitive, Program
 from tileweave.teir.schedule import Dim, Role, Target, tiles_for
 from tileweave.teir.transform import demote, parallelize, promote, split
-from tileweave.teir.walk import show_path, walk
+from tileweave.teir.walk import Visit, show_path, walk
 
 __all__ = ["Candidate", "candidates", "gather", "tile"]
 
@@ -108,6 +108,8 @@ def candidates(program: Program, machine: Machine | None = None, limit: int = 8)
 def gather(program: Program) -> Program:
     """The program with every loop promoted whose axis the primitives below it can consume, innermost first.
 
+    What a loop runs in its first or last iteration only is hoisted out of it before.
+
     Example:
         >>> from tileweave.teir import as_tileweave, examples
         >>> from tileweave.teir.text import tree
@@ -115,19 +117,25 @@ def gather(program: Program) -> Program:
         zero
         contraction
     """
-    changed = True
-    while changed:
-        changed = False
-        for visit in reversed(list(walk(program))):
-            if not isinstance(visit.node, Iteration):
-                continue
-            roles = {child: _role(program, child, visit.node.axis) for child in visit.node.children}
-            if all(role is not None for role in roles.values()):
-                attempt = _tried(lambda: promote(program, visit.node.id, "N", roles=_known(roles)))  # noqa: B023
-                if attempt is not None:
-                    program, changed = attempt, True
-                    break
+    changed: Program | None = program
+    while changed is not None:
+        program = changed
+        attempts = (_promoted(program, visit) for visit in reversed(list(walk(program))))
+        changed = next((attempt for attempt in attempts if attempt is not None), None)
     return program
+
+
+def _promoted(program: Program, visit: Visit) -> Program | None:
+    """The program without a loop, or with a guarded child of one outside; None where neither is possible."""
+    node = visit.node
+    if node.guard and visit.path:
+        return _tried(lambda: hoist(program, node.id))
+    if isinstance(node, Invocation):
+        return None
+    roles = {child: _role(program, child, node.axis) for child in node.children}
+    if any(role is None for role in roles.values()):
+        return None
+    return _tried(lambda: promote(program, node.id, "N", roles=_known(roles)))
 
 
 def _known(roles: Mapping[Id, str | None]) -> dict[Id, str]:
