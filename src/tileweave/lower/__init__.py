@@ -1,8 +1,8 @@
 """From one graph operation on concrete operands to a compiled kernel, cached.
 
-Contractions, and large elementwise operations, chains of them and reductions become TEIR programs and run as native code;
-every other operator runs its NumPy definition behind the same call, and `describe` names which. Empty operands are
-answered here, so layouts and TEIR only see positive extents.
+Contractions, and large elementwise operations, chains of them and reductions become TEIR programs and run as native
+code; every other operator runs its NumPy definition behind the same call, and `describe` names which. Empty operands
+are answered here, so layouts and TEIR only see positive extents.
 """
 
 from tileweave.lower.contract import Contraction, contract
