@@ -97,7 +97,8 @@ def test_compositions_agree_wherever_they_are_proved(count):
     for _k in range(count):
         a = compact(rng)
         b = compact(rng, 2) if rng.random() < 0.5 else CuteLayout(extent(rng), rng.choice([1, 2, 4, M, N]))
-        answered += agree_composed(a, b)
+        if a.is_symbolic or b.is_symbolic:
+            answered += agree_composed(a, b)
     assert answered > count // 4
 
 
