@@ -87,43 +87,72 @@ def test_other_types_equal_numpy(dtype: str) -> None:
         run_einsum(equation, sizes, dtype)
 
 
-@pytest.mark.parametrize(
-    ("equation", "sizes"),
-    [
-        ("adb,cd->cba", {"a": 64, "b": 48, "c": 24, "d": 96}),  # dense in another column axis
-        ("acd,db->cba", {"a": 40, "b": 20, "c": 49, "d": 150}),  # dense in K
-        ("be,dcea->dcba", {"a": 52, "b": 30, "c": 14, "d": 9, "e": 60}),  # dense in the same axis, vectors cross it
-        ("bgfd,caeg->fedcba", {"a": 24, "b": 20, "c": 8, "d": 9, "e": 5, "f": 4, "g": 40}),  # short runs on both sides
-    ],
-)
+# Large enough that columns sweep by rows that stay packed.
+LARGER = [
+    ("adb,cd->cba", {"a": 64, "b": 48, "c": 24, "d": 96}),  # dense in another column axis: stood up
+    ("adb,cd->cba", {"a": 64, "b": 36, "c": 66, "d": 48}),  # the same with many rows: packed
+    ("acd,db->cba", {"a": 40, "b": 20, "c": 49, "d": 150}),  # dense in K
+    ("be,dcea->dcba", {"a": 52, "b": 30, "c": 14, "d": 9, "e": 60}),  # dense in the same axis, vectors cross it
+    ("bgfd,caeg->fedcba", {"a": 24, "b": 20, "c": 8, "d": 9, "e": 5, "f": 4, "g": 40}),  # short runs on both sides
+    ("ik,kj->ij", {"i": 170, "j": 900, "k": 333}),  # several blocks of K
+]
+
+
+@pytest.mark.parametrize(("equation", "sizes"), LARGER)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_columns_that_sweep_by_the_rows_equal_numpy(equation: str, sizes: dict[str, int], threads: int) -> None:
     run_einsum(equation, sizes, "FP32", threads=threads)
 
 
+def run_placed(
+    equation: str, sizes: dict[str, int], dtype: str, shift: int, *, target: Target, threads: int, relu: bool = False
+) -> str:
+    """As `run_einsum`, the output beginning so many elements after a line, nothing beside it touched; the choices."""
+    left, rest = equation.split(",")
+    right, out = rest.split("->")
+    shapes = [tuple(sizes[letter] for letter in letters) for letters in (left, right, out)]
+    a, b = (whole_numbers(shape, dtype, k) for k, shape in enumerate(shapes[:2]))
+    memory = np.full(int(np.prod(shapes[2])) + 32, 77, numpy_dtype(dtype))
+    start = -memory.ctypes.data % 64 // memory.itemsize + shift
+    c = memory[start : start + int(np.prod(shapes[2]))].reshape(shapes[2])
+    program = emit_contraction(equation, (operand(a, dtype), operand(b, dtype)), operand(c, dtype), relu=relu)
+    kernel = compile(program, threads=threads, target=target, cache=False)
+    kernel(a, b, c)
+    expected = np.einsum(equation, a, b)
+    assert np.array_equal(c, np.maximum(expected, 0) if relu else expected), equation
+    assert np.all(memory[:start] == 77) and np.all(memory[start + c.size :] == 77)
+    return kernel.explain()
+
+
+SMALL_CACHES = replace(host(), l2_bytes=1 << 17, l3_bytes=1 << 18)
+"""A processor for which moderate outputs are large."""
+
+
 @pytest.mark.parametrize("a", [24, 12, 8, 4, 3])
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize(("threads", "shift"), [(1, 0), (2, 1)])
 def test_outputs_in_short_runs_are_staged(a: int, threads: int, shift: int) -> None:
     sizes = {"a": a, "b": 16, "c": 96 // a + (a == 24), "d": 25, "e": 5, "f": 4, "g": 40}
-    x = whole_numbers((sizes["b"], 40, 4, 25), "FP32", 1)
-    y = whole_numbers((sizes["c"], a, 5, 40), "FP32", 2)
-    shape = tuple(sizes[letter] for letter in "fedcba")
-    memory = np.full(int(np.prod(shape)) + 32, 77, "float32")  # the output may begin anywhere in a line
-    start = -memory.ctypes.data % 64 // 4 + shift
-    out = memory[start : start + int(np.prod(shape))].reshape(shape)
-    operands = [operand(array, "FP32") for array in (x, y, out)]
-    target = replace(host(), l2_bytes=1 << 16, l3_bytes=1 << 18)
-    kernel = compile(
-        emit_contraction("bgfd,caeg->fedcba", (operands[0], operands[1]), operands[2]),
-        threads=threads,
-        target=target,
-        cache=False,
-    )
-    kernel(x, y, out)
-    assert np.array_equal(out, np.einsum("bgfd,caeg->fedcba", x, y))
-    assert np.all(memory[:start] == 77) and np.all(memory[start + out.size :] == 77)
-    assert "staged" in kernel.explain() or target.vector_bytes != 64
+    how = run_placed("bgfd,caeg->fedcba", sizes, "FP32", shift, target=SMALL_CACHES, threads=threads, relu=a == 8)
+    assert "staged" in how or host().vector_bytes != 64
+
+
+@pytest.mark.parametrize(
+    ("equation", "sizes"),
+    [
+        ("adb,cd->cba", {"a": 48, "b": 48, "c": 24, "d": 96}),
+        ("adb,cd->cba", {"a": 64, "b": 32, "c": 23, "d": 121}),  # two vectors, rows that are no whole tile
+        ("aebd,ce->dcba", {"a": 16, "b": 5, "c": 50, "d": 80, "e": 30}),  # one vector, more column axes
+        ("adeb,dce->cba", {"a": 48, "b": 48, "c": 24, "d": 12, "e": 9}),  # two axes of K
+        ("adb,c->cdba", {"a": 96, "b": 48, "c": 40, "d": 28}),  # no K
+    ],
+)
+@pytest.mark.parametrize(("dtype", "threads", "shift"), [("FP32", 1, 0), ("FP32", 2, 1), ("FP64", 2, 0)])
+def test_panels_along_the_operand_are_stood_up(
+    equation: str, sizes: dict[str, int], dtype: str, threads: int, shift: int
+) -> None:
+    target = replace(SMALL_CACHES, l2_bytes=1 << 20)
+    how = run_placed(equation, sizes, dtype, shift, target=target, threads=threads, relu=shift > 0)
+    assert "stood up" in how or "adb,c->" in equation or host().vector_bytes != 64
 
 
 def lesser(cpu: str, without: tuple[str, ...]) -> Target:
@@ -142,6 +171,9 @@ def test_lesser_processors_compute_the_same(cpu: str, without: tuple[str, ...], 
     for equation, sizes in EQUATIONS[1::3]:
         run_einsum(equation, sizes, "FP32", target=target)
     run_einsum(*EQUATIONS[1], "FP64", target=target)
+    target = replace(target, l2_bytes=1 << 20, l3_bytes=1 << 18)
+    for equation, sizes in LARGER:
+        run_einsum(equation, sizes, "FP32", target=target)
     check_conversions(target)
 
 

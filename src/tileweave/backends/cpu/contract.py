@@ -16,8 +16,16 @@ from tileweave.backends.cpu.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.micro import Tile, emit_tile, multiply_add
 from tileweave.backends.cpu.plan import Dim, Op
 from tileweave.backends.cpu.settings import DEFAULT, Settings
-from tileweave.backends.cpu.sides import LANE_BYTES, ask_steps, emit_ask, emit_lane_table, emit_pack, emit_segment_table
-from tileweave.backends.cpu.stage import Stage, emit_runs, stage_of
+from tileweave.backends.cpu.sides import (
+    LANE_BYTES,
+    SEGMENT_BYTES,
+    ask_steps,
+    emit_ask,
+    emit_lane_table,
+    emit_pack,
+    emit_segment_table,
+)
+from tileweave.backends.cpu.stage import Stage, emit_runs, emit_stood, stage_of, stood_streams
 from tileweave.backends.cpu.target import Target
 
 __all__ = ["Workspace", "emit_contraction", "may_start", "without_start"]
@@ -153,11 +161,16 @@ class _Layout:
     shared_bytes: int
 
 
+def _column_lanes(c: Cut, stage: Stage | None) -> bool:
+    """Whether anything asks where a single lane of a column panel lies."""
+    return not c.stood and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
+
+
 def _layout(c: Cut, stage: Stage | None) -> _Layout:
     width = c.columns.sums.width_bytes
     row_segments = c.rows.lane_table_bytes + 8
     row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
-    column_segments = c.columns.lane_table_bytes + 8
+    column_segments = c.columns.lane_table_bytes + 8 if _column_lanes(c, stage) else 0
     dense = c.columns.operand_dense or c.columns.output_dense
     column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
     row_panel = _rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
@@ -168,7 +181,8 @@ def _layout(c: Cut, stage: Stage | None) -> _Layout:
     at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
     packed_panels = c.columns.pack_panels if c.swept else c.column_panels
     at_stage = at_column_pack + _rounded(0 if c.direct_columns else column_panel * packed_panels)
-    staged_bytes = stage.row_panels * c.rows.width * c.columns.width * width if stage else 0
+    staged_panels = c.stood * c.rows.panels or (stage.row_panels if stage else 0)
+    staged_bytes = staged_panels * c.rows.width * c.columns.width * width
     end = at_stage + _rounded(staged_bytes) + 64
     shared_pack = _rounded(row_table * c.row_panels) if c.shared else 0
     shared_bytes = shared_pack + row_panel * c.row_panels + 64 if c.shared else 0
@@ -238,7 +252,8 @@ class _Emitter:
     def helpers(self) -> None:
         c, module, name = self.cut, self.module, self.name
         emit_lane_table(module, f"{name}.rows.lanes", c.rows)
-        emit_lane_table(module, f"{name}.columns.lanes", c.columns)
+        if _column_lanes(c, self.stage):
+            emit_lane_table(module, f"{name}.columns.lanes", c.columns)
         if c.rows.operand_dense:
             emit_segment_table(module, f"{name}.rows.segments", c.rows)
         if c.columns.operand_dense or c.columns.output_dense:
@@ -249,7 +264,7 @@ class _Emitter:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
         if not c.direct_columns:
             emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
-        if c.swept and self.far() and ask_steps(c.columns, c.contracted, 1, 1):
+        if c.swept and not c.stood and self.far() and ask_steps(c.columns, c.contracted, 1, 1):
             emit_ask(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
 
     def tile_names(self) -> dict[tuple[bool, bool], str]:
@@ -274,17 +289,22 @@ class _Emitter:
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
             init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
-            staged = self.stage is not None
+            staged = self.stage is not None or c.stood > 0
             streams, asks = self.streams() and not staged, self.asks() and not staged
             tile = Tile(
                 rows, groups, c.direct_rows, c.direct_columns, init, clips, free, streams, asks, staged, c.nested
             )
-            tile = replace(tile, starts=self.start)
+            tile = replace(tile, starts=self.start, ahead=c.stood > 0 and self.far())
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
                 name = f"{self.name}.runs{'.streamed' if streaming else ''}"
                 emit_runs(self.module, name, c, self.stage, self.layout.row_table, streaming=streaming)
+        if c.stood:
+            tables = self.layout.row_table, self.layout.column_table
+            emit_stood(self.module, f"{self.name}.stood", c, *tables, streaming=False)
+            if stood_streams(c, self.target):
+                emit_stood(self.module, f"{self.name}.stood.streamed", c, *tables, streaming=True)
 
     def asks(self) -> bool:
         """Whether the output is large and is not streamed."""
@@ -372,12 +392,14 @@ class _Emitter:
         packed = f.at("%memory", where.at_column_pack)
 
         columns = _Columns(v_source, packed, column_tables, k, init, relu_now)
-        if c.swept:
+        if c.stood:
+            self.stand(f, columns, row_tables)
+        elif c.swept:
             self.sweep(f, columns, row_tables)
         else:
             self.pack_columns(f, columns, "%v0", "%v1")
             self.stay(f, columns, r_source, row_tables)
-        if self.streams() or self.stage is not None:
+        if self.streams() or self.stage is not None or (c.stood and stood_streams(c, self.target)):
             self.module.declare("llvm.x86.sse.sfence", "void {}()")
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
@@ -457,15 +479,51 @@ class _Emitter:
 
         f.loop("%v0", "%v1", unit, step=at_once)
 
-    def bring(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
-        """A full stage to the output, past the caches where its lines begin where lines begin."""
-        arguments = [f"ptr {stage}", "ptr %out", f"ptr {row_table}", f"ptr {column_table}", f"i64 {count}"]
+    def stand(self, f: Function, columns: _Columns, row_tables: str) -> None:
+        """All row panels are packed; column panels are read where they lie, and those of a stage stood up together."""
+        c, where = self.cut, self.layout
+        stage = f.at("%memory", where.at_stage)
+        tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
+        group_bytes = SEGMENT_BYTES * c.columns.segments
+
+        def unit(begin: Value, _: list[str]) -> None:
+            f.loop(begin, f.add(begin, c.stood), lambda number, _: panel(number, f.sub(number, begin)))
+            table = f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table))
+            self.call_aligned(f, "stood", [f"ptr {stage}", "ptr %out", f"ptr {row_tables}", f"ptr {table}"])
+
+        def panel(number: Value, local: Value) -> None:
+            following = f.sub(f.min(f.add(number, 1), f.sub("%v1", 1)), "%v0")
+            table = f.at(columns.tables, f.add(f.mul(following, where.column_table), where.column_segments + 8))
+
+            def row(index: Value, _: list[str]) -> None:
+                packed = f.at(f.at("%shared", where.shared_pack), f.mul(index, where.row_panel))
+                into = f.at(stage, f.mul(f.add(f.mul(local, c.rows.panels), index), tile_bytes))
+                line = f.load("i64", f.at(table, f.mul(f.rem(index, c.columns.groups), group_bytes)), 8)
+                ahead = f.at(columns.source, line)
+                rows = packed, f.at(row_tables, f.mul(index, where.row_table))
+                self.tile(f, columns, rows, index, number, number, into, ahead)
+
+            f.loop(0, c.rows.panels, row)
+
+        f.loop("%v0", "%v1", unit, step=c.stood)
+
+    def call_aligned(self, f: Function, name: str, arguments: list[str]) -> None:
+        """The function that bypasses the caches where there is one and the output begins where a line begins."""
+        streamed = f"{self.name}.{name}.streamed"
+        if not self.module.has(streamed):
+            f.call(f"{self.name}.{name}", *arguments)
+            return
         low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.target.vector_bytes - 1}")
         f.when(
             f.compare("eq", low, 0),
-            lambda: _discard(f.call(f"{self.name}.runs.streamed", *arguments)),
-            lambda: _discard(f.call(f"{self.name}.runs", *arguments)),
+            lambda: _discard(f.call(streamed, *arguments)),
+            lambda: _discard(f.call(f"{self.name}.{name}", *arguments)),
         )
+
+    def bring(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
+        """A full stage to the output, past the caches where its lines begin where lines begin."""
+        arguments = [f"ptr {stage}", "ptr %out", f"ptr {row_table}", f"ptr {column_table}", f"i64 {count}"]
+        self.call_aligned(f, "runs", arguments)
 
     def tile(
         self,
@@ -476,6 +534,7 @@ class _Emitter:
         number: Value,
         first: Value,
         into: str = "%out",
+        ahead: str = "null",
     ) -> None:
         """One tile: a row panel with its table, and a column panel, given which one was packed first."""
         c, where = self.cut, self.layout
@@ -493,6 +552,7 @@ class _Emitter:
             f"i1 {columns.init}",
             f"i1 {columns.relu}",
             "ptr %start",
+            f"ptr {ahead}",
         ]
         self.call_tile(f, panel, number, arguments)
 
@@ -568,7 +628,8 @@ class _Emitter:
 
         def column(panel: Value, _: list[str]) -> None:
             table = f.at(column_tables, f.mul(f.sub(panel, "%v0"), where.column_table))
-            f.call(f"{self.name}.columns.lanes", f"ptr {table}", f"i64 {panel}")
+            if self.module.has(f"{self.name}.columns.lanes"):
+                f.call(f"{self.name}.columns.lanes", f"ptr {table}", f"i64 {panel}")
             if self.module.has(f"{self.name}.columns.segments"):
                 f.call(f"{self.name}.columns.segments", f"ptr {f.at(table, where.column_segments)}", f"i64 {panel}")
 

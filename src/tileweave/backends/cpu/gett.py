@@ -41,6 +41,8 @@ class Cut:
         direct_columns: the vector operand is read where it lies.
         shared: row panels are packed once for all threads, in a phase of their own.
         sweeps: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
+        stood: column panels that are staged together, vectors running along the operand's memory and not the output's;
+            0 where they run along the output's.
     """
 
     outer: tuple[Dim, ...]
@@ -57,11 +59,17 @@ class Cut:
     direct_columns: bool
     shared: bool
     sweeps: bool
+    stood: int = 0
+
+    @property
+    def at_once(self) -> int:
+        """Column panels that are packed, or staged, together."""
+        return self.stood or self.columns.pack_panels
 
     @property
     def swept(self) -> bool:
         """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
-        return self.sweeps and self.shared and not self.direct_columns
+        return self.sweeps and self.shared and (not self.direct_columns or self.stood > 0)
 
     @property
     def nested(self) -> bool:
@@ -110,6 +118,7 @@ class Cut:
             f"tile {rows.width} x {columns.width}, blocks of {self.kc} products, "
             f"{self.row_panels * rows.width} rows, {self.column_panels * columns.width} columns; {', '.join(how)}"
             f"{', rows packed once' if self.shared else ''}{', columns sweep by' if self.swept else ''}"
+            f"{f', {self.stood} panels stood up in a stage' if self.stood else ''}"
         )
 
 
@@ -145,9 +154,15 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     lanes = _lanes(target, out, n_columns)
     contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
     contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
-    column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
-    most_k = woven_k or most_k
-    choices = _whole_runs(column_dims, lanes, choices)
+    stored = op.init == () and not batch and column_element == out
+    stood = _stood(target, column_dims, lanes, out, n_rows, contracted) if stored else None
+    choices: tuple[int, ...]
+    if stood:
+        column_dims, choices, most_k = stood[0], (stood[1],), contracted.total
+    else:
+        column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
+        most_k = woven_k or most_k
+        choices = _whole_runs(column_dims, lanes, choices)
     mr, nv = settings.tile(_tile(target, n_rows, n_columns, lanes, choices), choices, target.registers)
     mr = min(mr, n_rows)
     row_lanes = 1
@@ -156,7 +171,20 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
     columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
     c = _blocked(target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k)
-    return wished(c, settings)
+    if not stood:
+        return wished(c, settings)
+    unit = stood[2]
+    return replace(
+        c,
+        kc=contracted.total,
+        row_panels=rows.panels,
+        column_panels=-(-_balanced(columns.panels, 4 * unit, threads) // unit) * unit,
+        direct_rows=False,
+        direct_columns=True,
+        shared=True,
+        sweeps=True,
+        stood=unit,
+    )
 
 
 def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tuple[int, int, int]]:
@@ -318,6 +346,37 @@ def _whole_runs(dims: tuple[Dim, ...], lanes: int, choices: tuple[int, ...]) -> 
     if len(dims) < 2 or dims[0].extent % lanes == 0:
         return choices
     return tuple(v for v in choices if v * lanes % dims[0].extent == 0) or choices
+
+
+def _stood(
+    target: Target, dims: tuple[Dim, ...], lanes: int, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Dim, ...], int, int] | None:
+    """Columns in panels that run along the operand's dense axis, which is not the output's.
+
+    With few rows the operand is larger than the output, so its memory comes first: it is read where it lies, once,
+    and the sums of some panels, which are neighbours in the output, are stood up in a stage.
+
+    Returns:
+        The axes, vectors per panel and panels per stage; None where the operand is better packed.
+    """
+    width = out.width_bytes
+    total = prod(dim.extent for dim in dims)
+    if len(dims) < 2 or dims[0].strides[1] != width or dims[0].strides[0] == width or dims[0].extent % lanes:
+        return None
+    dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
+    if dense is None or dims[dense].extent % lanes or lanes * width != target.vector_bytes or lanes < 4:
+        return None
+    if rows > 64 or not 0 < contracted.total <= _BLOCK_BYTES // width or rows * total * contracted.total < 5_000_000:
+        return None
+    vectors = next(v for v in (3, 2, 1) if dims[dense].extent % (v * lanes) == 0)
+    room = target.l2_bytes // 3 // ((rows + 8) * vectors * lanes * width)
+    units = [x for x in _divisors(dims[0].extent) if x % lanes == 0 and x <= room]
+    if not units:
+        return None
+    run, runs = _halves(dims[dense], vectors * lanes)
+    unit, more = _halves(dims[0], units[-1])
+    rest = sorted((dim for k, dim in enumerate(dims) if k not in (0, dense)), key=lambda dim: abs(dim.strides[0]))
+    return (run, unit, *(dim for dim in (runs, more, *rest) if dim.extent > 1)), vectors, units[-1]
 
 
 _PAGE = 4096

@@ -37,6 +37,7 @@ class Tile:
         streams: whether stores bypass the caches where the output is aligned and only stored.
         staged: whether ``out`` is the tile's place in a stage, whole vectors in rows of a panel's width.
         nested: whether all products are in one block and both operands are read where they lie.
+        ahead: whether a line of the next vectors is asked for with every product.
         starts: whether sums may begin with a row instead of zero, every vector being one run of the output.
     """
 
@@ -51,6 +52,7 @@ class Tile:
     asks: bool
     staged: bool = False
     nested: bool = False
+    ahead: bool = False
     starts: bool = False
 
 
@@ -92,6 +94,7 @@ PARAMETERS = [
     ("i1", "init"),
     ("i1", "relu"),
     ("ptr", "start"),
+    ("ptr", "ahead"),
 ]
 
 
@@ -138,7 +141,7 @@ class _Tile:
         row_bases = self.row_bases() if tile.direct_rows else []
         column_bases, masks = self.column_bases() if tile.direct_vectors else ([], [])
 
-        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE
+        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE and not tile.ahead
 
         def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
             b = []
@@ -193,6 +196,8 @@ class _Tile:
         def one(k: Value, carried: list[str]) -> list[Value]:
             rows = self.contracted.offset(f, 0, "%ktable", k) if tile.direct_rows else 0
             columns = self.contracted.offset(f, 1, "%ktable", k) if tile.direct_vectors else 0
+            if tile.ahead:
+                vectors.prefetch(f, f.at("%ahead", columns), level=2)
             return step(k, (rows, columns), carried)
 
         return f.loop(0, count, one, carry=[(self.type, value) for value in start], nonempty=True)

@@ -16,10 +16,10 @@ from math import gcd, lcm
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.gett import Cut
 from tileweave.backends.cpu.ir import Function, Module, Value
-from tileweave.backends.cpu.sides import LANE_BYTES
+from tileweave.backends.cpu.sides import LANE_BYTES, SEGMENT_BYTES
 from tileweave.backends.cpu.target import Target
 
-__all__ = ["Stage", "emit_runs", "stage_of"]
+__all__ = ["Stage", "emit_runs", "emit_stood", "stage_of", "stood_streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def stage_of(c: Cut, target: Target) -> Stage | None:
     """The stage of a contraction whose large output is only stored, or None where none is needed."""
     columns, rows, width = c.columns, c.rows, c.columns.sums.width_bytes
     lanes = columns.lanes
-    if not c.swept or c.k_blocks > 1 or columns.pack_panels > 1 or lanes * width != target.vector_bytes:
+    if not c.swept or c.stood or c.k_blocks > 1 or columns.pack_panels > 1 or lanes * width != target.vector_bytes:
         return None
     dense = bool(columns.dims) and columns.dims[0].strides[1] == width
     if not dense or not rows.dims or c.output_bytes < target.l3_bytes or not target.has("sse2"):
@@ -64,6 +64,52 @@ def stage_of(c: Cut, target: Target) -> Stage | None:
     least = lcm(rows.width, period) // rows.width
     room = target.l1_bytes // 4 // (columns.width * rows.width * width)
     return Stage(min(c.rows.panels, max(1, room // least) * least), run, period)
+
+
+def stood_streams(c: Cut, target: Target) -> bool:
+    """Whether stood lines may bypass the caches: the output is large, and its lines begin where lines begin."""
+    steps = [dim.strides[1] for dim in (*c.rows.dims, c.columns.dims[0], *c.columns.dims[2:])]
+    steps += [dim.strides[2] for dim in c.outer]
+    large = c.output_bytes >= target.l3_bytes and target.has("sse2")
+    return large and all(step % target.vector_bytes == 0 for step in steps)
+
+
+def emit_stood(
+    module: Module, name: str, c: Cut, row_table_bytes: int, column_table_bytes: int, *, streaming: bool
+) -> None:
+    """Add ``name(stage, out, rows, columns)``, which writes all rows of `Cut.stood` column panels.
+
+    The stage holds a tile per column panel and row panel, row panels faster. ``rows`` and ``columns`` are the tables of
+    the row panels, and the segments of these column panels.
+    """
+    f = Function(module, name, [("ptr", "stage"), ("ptr", "out"), ("ptr", "rows"), ("ptr", "columns")])
+    element, lanes, width = c.columns.sums, c.columns.lanes, c.columns.sums.width_bytes
+    tile_bytes = c.rows.width * c.columns.width * width
+    panel_bytes = c.rows.panels * tile_bytes
+    step = c.columns.dims[0].strides[1]
+    q = vectors.short_row(lanes, element.memory)
+
+    def row(number: Value, _: list[str]) -> None:
+        panel, local = f.div(number, c.rows.width), f.rem(number, c.rows.width)
+        table = f.at("%rows", f.add(f.mul(panel, row_table_bytes), f.mul(local, LANE_BYTES)))
+        line = f.at("%out", f.load("i64", f.at(table, 8), 8))
+        source = f.at("%stage", f.add(f.mul(panel, tile_bytes), f.mul(local, c.columns.width * width)))
+        f.loop(0, c.stood, lambda first, _: block(first, line, source), step=lanes)
+
+    def block(first: Value, line: str, source: str) -> None:
+        table = f.at("%columns", f.mul(first, column_table_bytes))
+        start = f.at(source, f.mul(first, panel_bytes))
+        for begin in range(0, c.columns.width, lanes):
+            into = f.at(line, f.load("i64", f.at(table, 16 + begin // lanes * SEGMENT_BYTES), 8))
+            for part in range(begin, begin + lanes, q):
+                places = [f.at(start, lane * panel_bytes + part * width) for lane in range(lanes)]
+                short = [vectors.load(f, element, q, place) for place in places]
+                for t, value in enumerate(vectors.transpose(f, element.memory, lanes, short)):
+                    place = f.at(into, (part - begin + t) * step)
+                    vectors.store(f, element, lanes, value, place, streaming=streaming)
+
+    f.loop(0, c.rows.total, row)
+    f.ret()
 
 
 def emit_runs(module: Module, name: str, c: Cut, stage: Stage, table_bytes: int, *, streaming: bool) -> None:
