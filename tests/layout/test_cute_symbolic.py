@@ -167,7 +167,7 @@ def test_what_is_not_proved_is_named_with_values_at_which_it_fails():
     "operation",
     [cute.right_inverse, cute.left_inverse, cute.make_layout_like, cute.f2_from_layout, cute.xor_strides,
      lambda a: vector_width(a, 4), bank_conflicts, coalescing, lambda a: offsets_of(a, np.arange(2)),
-     lambda a: cute.upcast(a, 2), lambda a: cute.downcast(a, 2), lambda a: cute.max_common_vector(a, a)],
+     lambda a: cute.upcast(a, 2), lambda a: cute.max_common_vector(a, a)],
 )  # fmt: skip
 def test_what_needs_numbers_says_so(operation):
     with pytest.raises(Unproved) as caught:
@@ -186,6 +186,18 @@ def test_cover_divide_keeps_a_predicate_that_vanishes_where_the_tiles_fit():
     fits = cute.cover_divide(make_layout((K, N)), (8, 4))
     assert fits.always_valid and not cover.always_valid
     assert fits.valid((symbol("a", 0, 8), symbol("t", 0, K // 8)), (0, 0)) is True
+
+
+def test_recast_counts_units_of_declared_runs():
+    bytes_ = make_layout((K, M))
+    words = cute.recast_layout(bytes_, 32, 8)
+    assert str(words) == "((K // 4),M):(1,(K // 4))"
+    assert cute.recast_layout(words, 8, 32) == bytes_
+    for point in VALUES:
+        assert table(at(words, point)) == table(cute.upcast(at(bytes_, point), 4))
+        assert table(at(cute.downcast(bytes_, 2), point)) == table(cute.downcast(at(bytes_, point), 2))
+    with pytest.raises(Unproved, match=r"K % 16 == 0"):
+        cute.upcast(bytes_, 16)
 
 
 def test_tiles_fill_symbolic_shapes():
@@ -207,6 +219,16 @@ def test_symbolic_coordinates_and_strides_keep_their_meaning():
     assert str(cute.crd2idx((rows, columns), (4, N))) == "i + j * 4"
     assert cute.compatible(M * N, (M, N)) and not cute.compatible(M * N, (M, K))
     assert pickle.loads(pickle.dumps(pitch)) == pitch
+
+
+def test_coordinate_strides_read_the_modes_of_symbolic_layouts():
+    layout = CuteLayout((M, K), (K, 1))
+    swapped = composition(layout, CuteLayout((K, M), (E(1), E(0))))
+    assert str(swapped) == "(K,M):(1,K)"
+    tile = composition(layout, CuteLayout((8, M), (E(1), E(0))))
+    assert str(tile) == "(8,M):(1,K)"
+    with pytest.raises(Unproved, match="fails at"):
+        composition(layout, CuteLayout((16, M), (E(1), E(0))))
 
 
 def test_swizzles_take_symbolic_offsets_and_layouts():

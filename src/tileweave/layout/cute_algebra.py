@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
+from tileweave.index import require
 from tileweave.layout.cute_exact import (
     check_domain,
     coalesce_flat,
@@ -303,6 +304,7 @@ def _refine(shape: Shape, modes: list[list[Pair]]) -> CuteLayout:
 def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
     """``a(b(c))`` where `b` gives coordinates of `a`: as linear indices, the steps of the modes added up."""
     step: dict[str, int] = {}
+    symbolic = a.is_symbolic or b.is_symbolic
     for axis in sorted({axis for _n, d in b.flat for axis in d.axes}):
         path = mode_path(axis)
         if path is None:
@@ -311,8 +313,15 @@ def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout
         for k in path:
             step[axis] *= prod(m.size for m in list(mode)[:k])
             mode = mode[k]
-        check_domain([(mode.size, 1)], [(n, d[axis]) for n, d in b.flat], where, {"a": a, "b": b})
-    inner = [(n, sum(step[axis] * value for axis, value in d.terms)) for n, d in b.flat]
+        along = [(n, d[axis]) for n, d in b.flat]
+        if symbolic:
+            low, high = least_and_greatest(0, 0, [d * (n - 1) for n, d in along])
+            require((low >= 0) & (high < mode.size), where)
+        else:
+            check_domain([(mode.size, 1)], along, where, {"a": a, "b": b})
+    inner = [(n, simple(sum(step[axis] * value for axis, value in d.terms))) for n, d in b.flat]
+    if symbolic:
+        return _refine(b.shape, compose_symbolic(a.flat, inner, where, a.zero))
     return _refine(b.shape, compose_flat(coalesce_flat(a.flat), inner, where, {"a": a, "b": b}, a.zero))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
+from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Unproved
 from tileweave.layout.cute_algebra import (
     Tiler,
     coalesce,
@@ -23,7 +23,7 @@ from tileweave.layout.cute_algebra import (
     from_modes,
 )
 from tileweave.layout.cute_exact import coalesce_flat, no_layout
-from tileweave.layout.cute_symbolic import complement_symbolic, require_numbers
+from tileweave.layout.cute_symbolic import complement_symbolic
 from tileweave.layout.cute_tuples import (
     E,
     Pair,
@@ -540,12 +540,13 @@ def upcast(layout: Any, factor: int) -> Any:
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, True, where)
     layout = as_layout(layout, where)
-    require_numbers(where, layout)
+    if isinstance(layout.zero, Coord):
+        raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
+    if layout.is_symbolic:
+        return _upcast_symbolic(layout, factor, where)
     outer: list[Pair] = []
     inner: list[Pair] = []
     for n, d in layout.flat:
-        if isinstance(d, Coord):
-            raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
         part = min(n, factor // gcd(factor, d)) if d else 1
         if n % part or (n > part and part * d % factor):
             raise NotDivisible(
@@ -572,6 +573,26 @@ def upcast(layout: Any, factor: int) -> Any:
     )
 
 
+def _upcast_symbolic(layout: CuteLayout, factor: int, where: str) -> CuteLayout:
+    """One leaf of stride 1 walks the units; the strides of the others are proved whole units."""
+    runs = [k for k, (n, d) in enumerate(layout.flat) if d == 1]
+    if factor > 1 and len(runs) != 1:
+        raise Unproved(
+            where,
+            f"{len(runs)} leaves have stride 1",
+            inputs={"layout": layout},
+            legal="one leaf n:1, or integers",
+            facts={"condition": "one leaf has stride 1"},
+        )
+    modes = [
+        (require_quotient(n, factor, where), 1) if k in runs else (n, require_quotient(d, factor, where))
+        for k, (n, d) in enumerate(layout.flat)
+    ]
+    return new_layout(
+        zip_shape(layout.shape, iter(n for n, _d in modes)), zip_shape(layout.shape, iter(d for _n, d in modes))
+    )
+
+
 def downcast(layout: Any, factor: int) -> Any:
     """The layout in units of 1/factor: each element becomes `factor` contiguous ones, within the leaf of stride one.
 
@@ -589,10 +610,9 @@ def downcast(layout: Any, factor: int) -> Any:
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, False, where)
     layout = as_layout(layout, where)
-    require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
-    leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and n > 1), None)
+    leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and (is_expr(n) or n > 1)), None)
     if leaf is None:
         leaf = next((k for k, (n, d) in enumerate(layout.flat) if n == 1), None)
     if leaf is None and factor > 1:
@@ -605,7 +625,7 @@ def downcast(layout: Any, factor: int) -> Any:
             values=(layout.zero,),
             condition="one leaf walks the parts of an element and then its neighbours",
         )
-    modes = [(n * factor, 1) if k == leaf else (n, d * factor) for k, (n, d) in enumerate(layout.flat)]
+    modes = [(simple(n * factor), 1) if k == leaf else (n, simple(d * factor)) for k, (n, d) in enumerate(layout.flat)]
     if factor == 1:
         return layout
     return new_layout(
