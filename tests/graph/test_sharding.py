@@ -142,3 +142,25 @@ def test_different_constants_are_told_apart():
     check_sharding(whole, whole)
     assert wrong(other, whole).rule == "shard"
     assert Box.of((21, 2)) == whole.operations[0].index
+
+
+def test_operations_of_which_one_is_a_block_of_another_are_told_apart():
+    """The same numbers twice, in two lengths: a shard of either is a block of both."""
+    x = tw.as_tensor(np.arange(12.0))
+    for long, short in ((tw.arange(9) * 2, tw.arange(7) + 2), (tw.tanh(x) * 2, tw.tanh(x[:7]) + 2)):
+        for graph in (tw.Graph.of(long, short), tw.Graph.of(short, long)):
+            check_sharding(graph, graph)
+            cuts = {o: tw.partition(o, [3]) for o in graph.operations}
+            check_sharding(tw.expand(graph, cuts), graph)
+            swapped = tw.expand(tw.Graph.of(*reversed([s.tensor for s in graph.sinks])), cuts)
+            assert not is_sharding(swapped, graph)
+
+
+def test_a_deep_chain_is_checked_in_time_that_grows_with_its_length():
+    y = tw.as_tensor(np.ones(4))
+    for k in range(1500):
+        y = y + float(k % 7)
+    graph = tw.Graph.of(y)
+    check_sharding(tw.expand(graph, {o: tw.partition(o, (2,)) for o in graph.operations}), graph)
+    with pytest.raises(VerifyError):
+        check_sharding(tw.Graph.of(tw.concat([y[:2], y[:2]])), graph)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tileweave.errors import VerifyError
-from tileweave.graph.nodes import FileTarget, Graph, Operation, Sink, Tensor
+from tileweave.graph.nodes import FileTarget, Graph, Node, Operation, Sink, Tensor, children
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import Piece, resolve
 from tileweave.graph.shard import input_region
@@ -83,13 +83,20 @@ def _problem(rule: str, node: object, problem: str, **inputs: object) -> VerifyE
 
 
 def _problems(sharded: Graph, whole: Graph) -> Iterator[VerifyError]:
-    table: dict[tuple[object, ...], list[Operation]] = {}
-    for operation in whole.operations:
-        table.setdefault(_kind(operation), []).append(operation)
     blocks: dict[Operation, _Block] = {}
+    table = _Candidates({}, {})
+    for operation in _larger_first(whole):
+        # of operations of which one is a block of another, the other stands for both
+        found, _ = _recognised(operation, table.of(operation, blocks), blocks)
+        if found is None or found.stage != "done":
+            found = _Block(operation, operation.index, "done")
+            table.add(operation, blocks)
+        blocks[operation] = found
     unknown: dict[Operation, str] = {}
     for operation in sharded.operations:
-        found, why = _recognised(operation, table.get(_kind(operation), []), blocks)
+        if operation in blocks:
+            continue
+        found, why = _recognised(operation, table.of(operation, blocks), blocks)
         if found is None:
             found = _combination(operation, blocks) or _finishing(operation, blocks)
         if found is not None:
@@ -107,6 +114,15 @@ def _problems(sharded: Graph, whole: Graph) -> Iterator[VerifyError]:
         yield _problem("shard", operation, unknown[operation])
 
 
+def _larger_first(graph: Graph) -> list[Operation]:
+    """The operations in an order that has dependencies first and, as far as that allows, the larger ones."""
+    depth: dict[Node, int] = {}
+    for node in graph.nodes():
+        below = max((depth[child] for child in children(node)), default=0)
+        depth[node] = below + isinstance(node, Operation)
+    return sorted(graph.operations, key=lambda operation: (depth[operation], -operation.index.size))
+
+
 def _sink_list(graph: Graph) -> str:
     shown = [repr(sink) for sink in graph.sinks[:4]]
     return ", ".join([*shown, *(["..."] if len(graph.sinks) > 4 else [])]) or "no sink"
@@ -119,6 +135,35 @@ def _kind(operation: Operation) -> tuple[object, ...]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # recognising blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The operations of the whole graph by kind, and by kind and what they read."""
+
+    kinds: dict[tuple[object, ...], list[Operation]]
+    readers: dict[tuple[object, ...], list[Operation]]
+
+    def add(self, operation: Operation, blocks: dict[Operation, _Block]) -> None:
+        kind = _kind(operation)
+        self.kinds.setdefault(kind, []).append(operation)
+        for part in dict.fromkeys(_parts(operation, blocks)):
+            self.readers.setdefault((*kind, part), []).append(operation)
+
+    def of(self, operation: Operation, blocks: dict[Operation, _Block]) -> Sequence[Operation]:
+        """Those of which an operation may be a block; where none reads what it reads, the last of its kind."""
+        kind = _kind(operation)
+        for part in _parts(operation, blocks):  # the first one tells
+            return self.readers.get((*kind, part)) or self.kinds.get(kind, [])[-1:]
+        return self.kinds.get(kind, [])
+
+
+def _parts(operation: Operation, blocks: dict[Operation, _Block]) -> Iterator[object]:
+    """What the inputs are made of, in the whole graph: tensors and constants; None where that is not known."""
+    for _, x in operation.inputs:
+        for piece in resolve(x, x.type.box):
+            lifted = _lifted(piece, blocks)
+            yield None if lifted is None else lifted[0] if lifted[0] is not None else repr(lifted[2])
 
 
 def _recognised(
@@ -160,10 +205,11 @@ def _same(x: Tensor, whole: Tensor, at: Sequence[int], blocks: dict[Operation, _
             return False
         origin, map, fill = mine
         for other in resolve(whole, piece.box.translate(at)):
-            if other.origin is not origin or (origin is None and not _equal(other.fill, fill)):
+            theirs = _lifted(other, blocks)
+            if theirs is None or theirs[0] is not origin or (origin is None and not _equal(theirs[2], fill)):
                 return False
             back = AffineMap(AffineMap.identity(len(at)).matrix, tuple(-a for a in at), len(at))
-            if origin is not None and not _agree(other.map, map.after(back), other.box):
+            if origin is not None and not _agree(theirs[1], map.after(back), other.box):
                 return False
     return True
 
