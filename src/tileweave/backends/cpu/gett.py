@@ -154,7 +154,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     lanes = _lanes(target, out, n_columns)
     contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
     contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
-    stored = op.init == () and not batch and column_element == out
+    stored = op.init == () and not batch and column_element == out and not settings.pack_columns
     stood = _stood(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
     if stood:

@@ -300,19 +300,18 @@ def _changes(cuts: Sequence[_Called], target: Target) -> list[list[Settings]]:
     tiles = [(8, 3), (14, 2), (28, 1), (6, 4)] if target.registers >= 32 else [(4, 3), (6, 2), (14, 1), (3, 4)]
     room = target.registers
     shapes = [(r, v) for r, v in tiles if (v - 1) * lanes < c.columns.total and r * v + v + 1 <= room]
+    swept = Settings(pack_rows=True, share_rows=True, sweep=True, row_block=c.rows.total)
     return [
-        [Settings(rows=r, vectors=v) for r, v in shapes],
-        [Settings(products=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
-        [Settings(column_block=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
-        [Settings(row_block=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
         [
             Settings(pack_rows=c.direct_rows),
             Settings(pack_columns=c.direct_columns),
             Settings(share_rows=not c.shared),
-            Settings(pack_rows=True, share_rows=True, sweep=True, row_block=c.rows.total)
-            if not c.swept
-            else Settings(sweep=False),
+            Settings(sweep=False) if c.swept else swept,
         ],
+        [Settings(rows=r, vectors=v) for r, v in shapes],
+        [Settings(products=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
+        [Settings(column_block=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
+        [Settings(row_block=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
     ]
 
 
