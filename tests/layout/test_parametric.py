@@ -36,8 +36,8 @@ from tileweave.layout import (
 )
 from tileweave.layout.lego import TileBy
 
-MANY = pytest.mark.parametrize("cases", [30, pytest.param(2000, marks=pytest.mark.slow)])
-POINTS = 5  # values of the symbols tried for each symbolic case: 10,000 cases in the slow suite
+MANY = pytest.mark.parametrize("cases", [20, pytest.param(1000, marks=pytest.mark.slow)])
+POINTS = 10  # values of the symbols tried for each symbolic case: 10,000 cases in the slow suite
 
 N, M, B = symbols("n m b", 1)
 EVEN = symbol("even", 2, multiple_of=2)
