@@ -9,19 +9,20 @@ from tileweave.backends import cpu
 from tileweave.backends.cpu import Settings
 from tileweave.errors import BackendError
 from tileweave.layout import strided
-from tileweave.teir import Operand, emit_contraction
+from tileweave.teir import Operand, dtype_name, emit_contraction, numpy_dtype
 
 
 def row_major(array):
-    return Operand(strided(array.shape, [s // array.itemsize for s in array.strides]), "FP32")
+    return Operand(strided(array.shape, [s // array.itemsize for s in array.strides]), dtype_name(array.dtype))
 
 
-def product(equation, *shapes):
+def product(equation, *shapes, dtype="FP32"):
     """A program on whole numbers, its arrays, and what NumPy makes of them."""
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-3, 4, shape).astype("f4") for shape in shapes)
-    expected = np.einsum(equation, a, b)
-    out = np.empty_like(expected, order="C")
+    a, b = (rng.integers(-2, 3, shape).astype("f4") for shape in shapes)
+    kind = numpy_dtype(dtype)
+    expected = np.einsum(equation, a, b).astype(kind)
+    a, b, out = a.astype(kind), b.astype(kind), np.empty_like(expected, order="C")
     return emit_contraction(equation, (row_major(a), row_major(b)), row_major(out)), (a, b, out), expected
 
 
@@ -32,6 +33,15 @@ CASES = [
     ("bik,bkj->bij", (3, 20, 30), (3, 30, 40)),
     ("ik,k->i", (65, 33), (33,)),
     ("adb,cd->cba", (32, 48, 16), (24, 48)),
+]
+
+
+LARGE = [
+    ("ik,kj->ij", (200, 300), (300, 700)),
+    ("ki,jk->ij", (300, 200), (700, 300)),
+    ("adb,cd->cba", (32, 160, 48), (40, 160)),
+    ("aebd,ce->dcba", (24, 48, 20, 16), (24, 48)),
+    ("aged,cbfg->fedcba", (8, 16, 8, 8), (8, 8, 8, 16)),
 ]
 
 
@@ -49,8 +59,8 @@ def any_settings(rng: random.Random) -> Settings:
     )
 
 
-def check(case, settings, threads):
-    program, (a, b, out), expected = product(*case)
+def check(case, settings, threads, dtype="FP32"):
+    program, (a, b, out), expected = product(*case, dtype=dtype)
     out[:] = np.nan
     kernel = cpu.compile(program, threads=threads, settings=settings, cache=False)
     kernel(a, b, out)
@@ -69,7 +79,8 @@ def test_no_wish_changes_the_value(case):
 def test_many_wishes_change_no_value(seed):
     rng = random.Random(seed)
     for _ in range(100):
-        check(rng.choice(CASES), any_settings(rng), rng.choice([1, 2, 3]))
+        case, dtype = rng.choice(CASES + LARGE), rng.choice(["FP32", "FP32", "FP64", "BF16"])
+        check(case, any_settings(rng), rng.choice([1, 2, 3]), dtype)
 
 
 def test_what_can_be_had_is_had():
