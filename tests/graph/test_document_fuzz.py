@@ -51,9 +51,11 @@ def of_every_kind() -> list[tw.Graph]:
         tw.rewrite(tw.Graph.of(tw.relu(x + 1) * x), tw.OPTIMIZATIONS).graph.sinks[0].tensor,
         tw.Tensor(ordered),
     ]
-    sharded = tw.matmul(x, tw.transpose(x))
-    cut = tw.expand(tw.Graph.of(sharded), {sharded.producer: tw.partition(sharded.producer, (2, 1, 3))})
-    return [cut, *map(tw.Graph.of, results)]
+    product, place, spread = tw.matmul(x, tw.transpose(x)), tw.argmax(x, 0), tw.moments(f, 1)
+    whole = tw.Graph.of(product, place, *spread)
+    parts = {product.producer: (2, 1, 3), place.producer: (2, 3), spread[0].producer: (1, 2)}
+    cut = tw.expand(whole, {operation: tw.partition(operation, counts) for operation, counts in parts.items()})
+    return [cut, whole, tw.Graph.of(*tw.max_and_sum(f, 0)), *map(tw.Graph.of, results)]
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:

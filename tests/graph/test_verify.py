@@ -48,7 +48,10 @@ F8 = np.dtype("float64")
 MATMUL = tw.matmul(np.ones((2, 3)), np.ones((3, 3))).producer
 NOISE = tw.uniform((5, 3), 1).producer
 TURNED = Projection(AffineMap(((-1, 0), (0, 1)), (4, 0)), (1, 1))
+SHEARED = Projection(AffineMap(((1, 0), (1, 1)), (0, 0)), (1, 1))
+DIAGONAL = Projection(AffineMap(((1, 0), (1, 0)), (0, 0)), (1, 1))
 HALVES = tw.Selector("test_halves", (("x", X),), tw.TensorType((3, 4), F8), (("dim", 0),))
+STRIDED = tw.conv(np.ones((1, 1, 9)), np.ones((1, 1, 3)), stride=2).producer
 CONV = tw.conv(np.ones((1, 4, 9, 9)), np.ones((6, 2, 3, 3)), groups=2).producer
 POOL = tw.max_pool(np.ones((1, 2, 9, 9)), 3).producer
 FUSED = tw.rewrite(tw.Graph.of(tw.relu(X + 1)), tw.OPTIMIZATIONS).graph.sinks[0].tensor.producer
@@ -120,15 +123,7 @@ BAD = {
     "operation.cuts-agree": [
         observe(replace(tw.sum(tw.as_tensor(np.ones((4, 4))), 0).producer, parameters=(("axes", (1,)),))),
         observe(replace(MATMUL, parameters=(("equation", "ik,jk->ij"),))),
-        observe(
-            replace(
-                NOISE,
-                parameters=parameters(NOISE, shape=(5, 9)),
-                index=Box.of((5, 3)),
-                outputs=(("out", tw.TensorType((5, 3), F8)),),
-                signature=replace(NOISE.signature, outputs=(("out", TURNED),)),
-            )
-        ),
+        observe(replace(STRIDED, parameters=parameters(STRIDED, stride=(1,)))),
     ],
     "operation.regions-fit": [
         observe(replace(ADD, inputs=(("x0", X[:2]), ("x1", X)))),
@@ -143,6 +138,9 @@ BAD = {
                 outputs=(("out", tw.TensorType((4, 4), F8)),),
             )
         ),
+        observe(with_output(NOISE, outputs=(("out", TURNED),))),
+        observe(with_output(tw.uniform((1, 3), 1).producer, outputs=(("out", SHEARED),))),
+        observe(with_output(tw.uniform((3, 3), 1).producer, outputs=(("out", DIAGONAL),))),
         observe(  # the box has holes
             replace(
                 with_output(ADD, outputs=(("out", Projection(AffineMap(((2, 0), (0, 1)), (0, 0)), (1, 1))),)),

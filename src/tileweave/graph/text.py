@@ -71,7 +71,8 @@ def text(graph: Graph) -> str:
         s0 = sink(t2)     memory
         observe s0
     """
-    return "\n".join([*columns(list(_rows(graph, ids(graph)))), *_order(graph, ids(graph))])
+    names = ids(graph)
+    return "\n".join([*columns(list(_rows(graph, names))), *_order(graph, names)])
 
 
 def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:

@@ -110,9 +110,15 @@ def _cut_wrong(operation: Operation) -> tuple[str, ...]:
     name = operation.operator
     try:
         whole = OPERATORS[name].block(operation, inputs)
+        for out, kind in operation.outputs:
+            if whole[out].shape != kind.shape:
+                made = f"{out} of shape {whole[out].shape} on the index {operation.index}"
+                return (f"{name} makes {made}, not {kind.shape}: parameters and signature differ",)
         for dim, extent in enumerate(operation.index.shape):
-            together = _put_together(operation, inputs, dim) if extent > 1 else whole
-            wrong = [out for out, kind in operation.outputs if not _same(together[out], whole[out], kind.shape)]
+            if extent == 1:
+                continue
+            together = _put_together(operation, inputs, dim)
+            wrong = [out for out, _ in operation.outputs if not _same(together[out], whole[out])]
             if wrong:
                 along = cast("Signature", operation.signature).dims[dim]
                 return (
@@ -156,8 +162,8 @@ def _place(region: Box, whole: Box) -> tuple[slice, ...]:
     return tuple(slice(a - base, a - base + n) for a, n, base in axes)
 
 
-def _same(a: Array, b: Array, shape: tuple[int, ...]) -> bool:
-    if not a.shape == b.shape == shape or a.dtype != b.dtype:
+def _same(a: Array, b: Array) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.dtype.kind in "biu":
         return bool((a == b).all())

@@ -89,10 +89,17 @@ def _regions_fit(node: Operation) -> Iterator[str]:
 
 
 def _outputs_covered(node: Operation) -> Iterator[str]:
-    """Every output element is made, and by one index point unless the rest of the index is a reduction."""
+    """Every output element is made, by one index point unless the rest of the index is a reduction, in boxes."""
     if node.signature is None or node.index.empty:
         return
     for name, projection in node.signature.outputs:
+        used = [k for row in projection.map.matrix for k, c in enumerate(row) if c]
+        if len(set(used)) != len(used) or any(sum(c != 0 for c in row) > 1 for row in projection.map.matrix):
+            yield f"output {name} joins or repeats dimensions, so that its blocks are no boxes: {projection}"
+            continue
+        if any(c < 0 for row in projection.map.matrix for c in row):
+            yield f"output {name} runs backwards: {projection}; flip its input instead"
+            continue
         reduced = [k for k in node.signature.monoids if not any(row[k] for row in projection.map.matrix)]
         for k in node.signature.monoids:
             if k not in reduced and node.index.shape[k] > 1:
