@@ -190,6 +190,24 @@ def test_schedules_that_the_model_likes_take_part_and_are_found_again():
     assert again.remembered and again.program == tuned.program and again.explain().count("program") > 0
 
 
+def test_a_further_program_that_has_no_code_is_left_out(monkeypatch):
+    from tileweave.backends.cpu import tuning
+
+    program, compile = product(), tuning.compile
+
+    def only_the_given(other, **options):
+        if other != program:
+            raise BackendError("compile(program)", "no code")
+        return compile(other, **options)
+
+    monkeypatch.setattr(tuning, "compile", only_the_given)
+    assert {trial.choice.program for trial in tune(program, threads=1, seconds=1).trials} == {0}
+    with pytest.raises(BackendError, match="no code"):
+        tune(product(k=K + 1), threads=1, schedules=0)
+    with pytest.raises(BackendError, match="-1 is negative"):
+        tune(program, schedules=-1)
+
+
 def test_given_arrays_are_timed_on_and_stay_as_they_are():
     rng = np.random.default_rng(0)
     arrays = {"in0": rng.random((M, K), "f4"), "in1": rng.random((K, N), "f4"), "out": np.full((M, N), 7, "f4")}

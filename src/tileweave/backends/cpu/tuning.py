@@ -168,6 +168,8 @@ def tune(
     """
     target = target or host()
     most = available_threads() if threads is None else max(1, int(threads))
+    if schedules < 0:
+        raise BackendError("tune(program, schedules=..)", f"{schedules} is negative", legal="0, 1, ..")
     for other in programs:
         if [s for s in other.tensors if s.role != "scratch"] != [s for s in program.tensors if s.role != "scratch"]:
             legal = "programs of the same operands, as transforms make them"
@@ -245,9 +247,13 @@ class _Search:
         if made in self.known or (self.trials and time.perf_counter() > self.end):
             return None
         self.known.add(made)
-        kernel = compile(
-            self.programs[choice.program], threads=choice.threads, settings=choice.settings, target=self.target
-        )
+        program = self.programs[choice.program]
+        try:
+            kernel = compile(program, threads=choice.threads, settings=choice.settings, target=self.target)
+        except BackendError:
+            if not choice.program:
+                raise
+            return None  # a further program needs not compile
         operands = [self.arrays[spec.name] for spec in kernel.program.tensors if spec.role != "scratch"]
         call = kernel.prepare(*operands)
         trial = Trial(choice, sum(one.cycles for one in cuts), _least(call))
