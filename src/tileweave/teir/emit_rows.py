@@ -26,6 +26,7 @@ from tileweave.teir.terms import (
     extents_of,
     letter_strides,
     parse,
+    refined,
     shown,
 )
 
@@ -42,13 +43,13 @@ class _Rows:
     Args:
         name: of the program.
         terms: the operands with their letters, the output last.
-        row: the letters of a row.
+        row: the letters of a row; none: the output's fastest letter.
         changes: whether the output holds a value on entry.
     """
 
     name: str
     terms: Sequence[Term]
-    row: str
+    row: str | None
     changes: bool = False
     tensors: list[TensorSpec] = field(default_factory=list)
     dims: list[Dim] = field(default_factory=list)
@@ -60,11 +61,22 @@ class _Rows:
     body: list[Id] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        extents = extents_of(f"emit {self.name}", self.terms)
+        where, given = f"emit {self.name}", {letter for letters, _ in self.terms for letter in letters}
+        self.terms = refined(where, self.terms)
+        extents = extents_of(where, self.terms)
         strides = [letter_strides(letters, operand) for letters, operand in self.terms]
+        row = set()
+        for letters, _ in self.terms:
+            origin = ""
+            for letter in letters:
+                origin = letter if letter in given else origin  # parts of a letter follow it
+                row |= {letter} if origin in (self.row or "") else set()
+        if self.row is None:
+            moving = [letter for letter in self.terms[-1][0] if extents[letter] > 1]
+            row = {min(moving, key=lambda letter: abs(strides[-1][letter]))} if moving else row
 
         def role(letter: str) -> Role:
-            return "K" if letter in self.row else "M"
+            return "K" if letter in row else "M"
 
         dims = fuse_dims(dims_of(extents, strides, role))
         self.dims = sorted(dims, key=lambda dim: (dim.role == "K", -abs(dim.strides[-1])))
@@ -439,9 +451,7 @@ def emit_chain(
         raise GraphError(where, "a letter of an input is not in the output", inputs=shown(terms))
     if not steps:
         raise GraphError(where, "there are no steps", legal="one or more")
-    strides = letter_strides(output, out)
-    moving = [letter for letter, extent in zip(output, out.shape, strict=True) if extent > 1]
-    p = _Rows(name, terms, min(moving, key=lambda letter: abs(strides[letter]), default=""))
+    p = _Rows(name, terms, None)
     types, names, results = [operand.dtype for operand in operands], [f"in{k}" for k in range(len(operands))], []
     for k, (kind, arguments, dtype) in enumerate(_typed(where, steps, types)):
         last = k == len(steps) - 1
