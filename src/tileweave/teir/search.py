@@ -85,13 +85,14 @@ def candidates(program: Program, machine: Machine | None = None, limit: int = 8)
     machine = machine or Machine()
     given = Candidate(program, (), estimate(program, machine))
     whole = gather(program)
-    main = _main(whole)
-    if main is None:
+    most = max(nests(whole), key=lambda nest: (nest.reduces, nest.calls * nest.steps), default=None)
+    if most is None:
         return (given,)
+    main = next(visit.node.id for visit in walk(whole) if show_path(visit) == most.path)
     found = [given]
     if whole != program:
         found.append(Candidate(whole, ("loops gathered",), estimate(whole, machine)))
-    for plan in _plans(whole, main, machine, limit):
+    for plan in _plans(whole, main, most, machine, limit):
         made = _made(whole, main, plan)
         if made is not None and all(made != other.program for other in found):
             found.append(Candidate(made, plan.words(), estimate(made, machine)))
@@ -168,15 +169,6 @@ def _moves(program: Program, node: Id, axis: Axis) -> tuple[int, ...]:
     return tuple(axis.strides[program.position(name)] for name in operands_of(_primitive(program, node), program))
 
 
-def _main(program: Program) -> Id | None:
-    """The invocation with the most scalar steps."""
-    found = nests(program)
-    if not found:
-        return None
-    path = max(found, key=lambda nest: (nest.reduces, nest.calls * nest.steps)).path
-    return next(visit.node.id for visit in walk(program) if show_path(visit) == path)
-
-
 # ── plans on paper ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -194,9 +186,8 @@ class _Plan:
         return (*([f"tiles {', '.join(cut)}"] if cut else []), looped)
 
 
-def _plans(program: Program, main: Id, machine: Machine, limit: int) -> list[_Plan]:
-    """The best cuts on paper, the best first."""
-    nest = next(n for n in nests(program) if n.path.split("/")[-1] == str(main))
+def _plans(program: Program, main: Id, nest: Nest, machine: Machine, limit: int) -> list[_Plan]:
+    """The best cuts of the main invocation on paper, the best first."""
     if any(ids for role, ids in _primitive(program, main).axes if role not in SIZES):
         return []  # an axis of another role, such as the halves of a pair, is nothing to cut
     groups = _groups(program, main)
