@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tileweave.errors import NotDivisible
+from tileweave.errors import NoLayout, NotDivisible
 from tileweave.layout import cute
 from tileweave.layout.cute import CuteLayout, composition, parse
 
@@ -155,6 +155,15 @@ def test_composition_with_coordinate_strides_reads_the_modes():
     assert str(composition(parse("(4,4):(4,1)"), parse("(4,4):(1@1,1@0)"))) == "(4,4):(1,4)"
     found = composition(parse("(4,(2,3)):(6,(3,1))"), parse("(2,4):(1@1@1,1@0)"))
     assert str(found) == "(2,4):(1,6)"
+
+
+def test_products_of_padded_blocks_leave_the_padding():
+    padded = parse("(6,4):(1,8)")
+    assert str(cute.blocked_product(padded, parse("(1,3)"))) == "(6,12):(1,8)"  # 3 blocks of 4 columns
+    assert str(cute.logical_product(parse("(2,2):(1,7)"), parse("6"))) == "((2,2),(3,2)):((1,7),(2,14))"
+    with pytest.raises(NoLayout, match="would overlap") as caught:
+        cute.logical_product(parse("(2,2):(2,3)"), 2)
+    assert caught.value.where == "logical_product(layout, tiler)"
 
 
 PRODUCTS = [

@@ -18,7 +18,6 @@ from tileweave.layout.cute_algebra import (
     coalesce,
     complement,
     compose,
-    cosize,
     filter_layout,
     from_modes,
 )
@@ -291,15 +290,16 @@ def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[Cu
 def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """Copies of a layout, arranged by another: mode 1 places copy j of mode 0 at the ``tiler(j)``-th free spot.
 
-    The free spots are the values of the complement of `layout`, in ascending order and without bound. Modes of stride
-    zero take up no room: a broadcast block has the complement of the rest.
+    The free spots are the values of the complement of `layout`, in ascending order and without bound. A gap that holds
+    no whole number of runs (a padded block) takes as many as fit, so that no two copies overlap. Modes of stride
+    zero take up no room.
 
     Args:
         layout: the block.
         tiler: a layout B of block numbers, an int n for n:1, or a tuple (mode by mode).
 
     Raises:
-        NoLayout: the block has no complement, or the spots taken by B form no layout.
+        NoLayout: the modes of the block interlock or run backwards, or the spots taken by B form no layout.
 
     Example:
         >>> print(logical_product(CuteLayout((2, 2), (4, 1)), CuteLayout(6, 1)))
@@ -314,14 +314,37 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     if isinstance(tiler, Underscore):
         return block
     tile = as_layout(tiler, where)
-    if isinstance(tile.zero, Coord):
-        raise LayoutError(where, "the tiler has coordinate strides", inputs={"layout": block, "tiler": tile})
-    moving = filter_layout(block)
-    least = complement(moving)
-    period = moving.size * least.size
-    copies = simple((cosize(tile) + least.size - 1) // least.size)
-    spots = complement(moving, period * copies)
-    return concat([block, compose(spots, tile, where)], keep=True)
+    if isinstance(tile.zero, Coord) or isinstance(block.zero, Coord):
+        inputs = {"layout": block, "tiler": tile}
+        raise LayoutError(where, "the strides are coordinates", inputs=inputs, legal="integer strides")
+    if all(n == 1 or d == 0 for n, d in tile.flat):  # one copy, in its place
+        return concat([block, new_layout(tile.shape, zip_shape(tile.shape, iter([0] * len(tile.flat))))], keep=True)
+    return concat([block, compose(_spots(filter_layout(block), where), tile, where)], keep=True)
+
+
+def _spots(block: CuteLayout, where: str) -> CuteLayout:
+    """Where copies of a block without zero strides start, ascending; the last mode steps from period to period."""
+    if block.is_symbolic:
+        gaps = complement_symbolic(block, None, where)
+        period = simple(prod((block.size, *(n for n, _d in gaps))))
+        return from_modes([*gaps, (1, period)])
+    free: list[Pair] = []
+    run = 1
+    for n, d in sorted(coalesce_flat(block.flat), key=lambda mode: mode[1]):
+        if d < run:
+            raise no_layout(
+                where,
+                f"stride {d} enters a run of {run}, so that copies side by side would overlap",
+                inputs={"layout": block},
+                legal=f"positive strides, each at least the extent times stride before it; here {run}",
+                points=(n,),
+                values=(d,),
+                condition=f"{d} >= {run}",
+            )
+        if d // run > 1:
+            free.append((d // run, run))
+        run = n * d
+    return from_modes([*free, (1, run)])
 
 
 def zipped_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
