@@ -337,6 +337,8 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["emit", "ij->i", "2x3", "--op", "sum", "--relu"], "are for contractions"),
         (["emit", "i,i->i", "4", "4", "--dtype", "BF16", "--profile", "document"], "tensors: they are named"),
         (["emit", "i,i->i", "4", "4", "-o", "matmul.json"], "exists already"),
+        (["emit", "i,i->i", "4", "4", "-o", "folder.npy", "--overwrite"], "folder.npy: the file cannot be written"),
+        (["show", "matmul.json", "--draw", "no/x.svg"], "no/x.svg: the file cannot be written: No such file"),
     ],
 )
 def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):

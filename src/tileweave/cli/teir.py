@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import statistics
 import sys
 import time
@@ -102,7 +104,7 @@ def show_file(options: argparse.Namespace) -> int:
     for problem in problems(program):
         _complain(options.file, problem)
     if options.draw:
-        Path(options.draw).write_text(program._repr_svg_(), encoding="utf-8")
+        _write(options.draw, program._repr_svg_())
         print(f"drawn: {options.draw}", file=sys.stderr)
     return 0
 
@@ -168,7 +170,7 @@ def tune_file(options: argparse.Namespace) -> int:
     print(tuned.explain())
     if options.output is not None:
         _new_file(options.output, bool(options.overwrite))
-        Path(options.output).write_text(to_json(tuned.program), encoding="utf-8")
+        _write(options.output, to_json(tuned.program))
         print(f"wrote {options.output}  {tuned.program.name}: the program that won")
     return 0
 
@@ -183,7 +185,7 @@ def emit_file(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     _new_file(options.output, bool(options.overwrite))
-    Path(options.output).write_text(text, encoding="utf-8")
+    _write(options.output, text)
     print(f"wrote {options.output}  {program.name}: {len(program.nodes)} nodes, {len(program.primitives)} primitives")
     return 0
 
@@ -394,15 +396,19 @@ def _new_file(path: str, overwrite: bool) -> None:
         raise StorageError(path, "the file exists already", legal="another name, or --overwrite")
 
 
-def _write(path: str, array: Array) -> None:
-    """The file appears whole, or not at all."""
-    temporary = Path(f"{path}.part")
+def _write(path: str, content: Array | str) -> None:
+    """The file appears whole, or not at all; an array as .npy, a text as it is."""
+    temporary = Path(f"{path}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:
-            np.save(file, array)
+            if isinstance(content, str):
+                file.write(content.encode())
+            else:
+                np.save(file, content)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise StorageError(path, f"the file cannot be written: {error.strerror}") from None
 
 
