@@ -23,10 +23,12 @@ _RUN_BYTES, _WHOLE_RUN_BYTES = 64, 160
 _MOST_RUN_BYTES = 288
 _BLOCK_BYTES = 20 * 1024
 """What is collected, twice, stays in the first cache."""
-_ALIGNED_ROW_BYTES, _CROWDED_ROW_BYTES, _BROKEN_ROW_BYTES, _MOST_ROW_BYTES = 1280, 640, 288, 2560
+_ALIGNED_ROW_BYTES, _CROWDED_ROW_BYTES, _BROKEN_ROW_BYTES, _MOST_ROW_BYTES = 1280, 640, 1024, 2560
 """Aims for rows of whole lines, in general and where the input is `crowded`, and for others; the limit."""
 _MOST_BLOCK_BYTES = 64 * 1024
 """What is collected is on the stack, twice."""
+_FAR_BYTES, _MOST_PLACES = 1024, 72
+"""What is so far apart is in different places; a block that reads in more of them waits for pages to be found."""
 _STREAM_BYTES = 8192
 """Rows that share lines are continued to this length before others are begun."""
 _DIRECT_RUN_BYTES, _DIRECT_ROW = 2048, 512
@@ -132,6 +134,11 @@ def crowded(dim: Dim) -> bool:
     return not dim.strides[0] % 2048
 
 
+def _places(dim: Dim, run: int) -> int:
+    """In how many far places of the input a run is."""
+    return max(1, min(run, ceil(run * abs(dim.strides[0]) / _FAR_BYTES)))
+
+
 def _up(size: int) -> int:
     return -(-size // _LINE) * _LINE
 
@@ -169,10 +176,12 @@ def _best_row(
         count = prod(runs[k] for k in runs if k not in row)
         aim = _CROWDED_ROW_BYTES if crowded(dims[-1]) else _ALIGNED_ROW_BYTES
         aim = min(aim, max(256, _BLOCK_BYTES // count)) if whole else _BROKEN_ROW_BYTES
-        if cross in row:
+        if cross is None or cross in row:
             aim = _BLOCK_BYTES // 2
         far = abs(log2(size / aim))
-        cost = _waste(extent, run) * (1 + 0.05 * far if whole else 1.25 + 0.1 * far)
+        places = log2(max(1.0, prod(_places(dims[k], r) for k, r in row.items()) / _MOST_PLACES))
+        broken = not whole and cross is not None and cross not in row
+        cost = _waste(extent, run) * (1.25 + 0.1 * far + 0.25 * places if broken else 1 + 0.05 * far + 0.1 * places)
         if cost < best:
             best, found, aligned = cost, row, whole
     return found, aligned
@@ -186,7 +195,7 @@ def _rows(dims: tuple[Dim, ...], cross: int | None, runs: dict[int, int], width:
     limit = min(_MOST_ROW_BYTES, _MOST_BLOCK_BYTES // count)
     for k in reversed(range(len(dims))):
         extent = dims[k].extent
-        most = _BLOCK_BYTES if cross is not None and (k == cross or cross in row) else limit
+        most = _BLOCK_BYTES if cross in (None, k) or cross in row else limit
         if dims[k].strides[1] != length or (length > most // 2 and row):
             return
         least = min(extent, runs.get(k, 1))
@@ -220,18 +229,29 @@ def _more_runs(dims: tuple[Dim, ...], cross: int, runs: dict[int, int], width: i
 
 
 def _digits(sides: Sequence[Side], chain: list[int], stream: int) -> tuple[Digit, ...]:
-    """Loops in the order of the input's memory; rows that share lines are continued first, for a while."""
+    """Loops in the order of the input's memory; rows that share lines are continued first, for so many rows."""
     order = sorted(range(len(sides)), key=lambda k: -abs(sides[k].dim.strides[0]))
     digits = [Digit(k, sides[k].blocks) for k in order]
-    last = chain[-1]
-    if stream and sides[last].blocks > 1:
-        blocks = sides[last].blocks
-        near = blocks
+    near: list[Digit] = []
+    k: int | None = chain[-1]
+    while stream > 1 and k is not None:
+        blocks = sides[k].blocks
         if blocks > stream * 3 // 2:
-            near = min(range(max(1, stream // 2), stream * 3 // 2 + 1), key=lambda n: (_waste(blocks, n), -n))
-        digits = [Digit(last, ceil(blocks / near), near) if d.side == last else d for d in digits]
-        digits.append(Digit(last, near))
-    return tuple(d for d in digits if d.extent > 1)
+            part = _part(blocks, stream)
+            near.insert(0, Digit(k, part))
+            digits = [Digit(k, ceil(blocks / part), part) if digit.side == k else digit for digit in digits]
+            break
+        near.insert(0, Digit(k, blocks))
+        digits = [digit for digit in digits if digit.side != k]
+        stream //= blocks
+        end = sides[k].dim.strides[1] * sides[k].dim.extent
+        k = next((j for j, side in enumerate(sides) if side.dim.strides[1] == end and side.run == 1), None)
+    return tuple(digit for digit in (*digits, *near) if digit.extent > 1)
+
+
+def _part(extent: int, aim: int) -> int:
+    """A part of an extent, near an aim, with the least waste."""
+    return min(range(max(1, aim // 2), aim * 3 // 2 + 1), key=lambda run: (_waste(extent, run), -run))
 
 
 def paged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:

@@ -272,7 +272,7 @@ class _Mover:
         width = max(e.width_bytes for e in self.elements)
         along = cut.sides[cut.along]
         if cut.cross is None:
-            return self.target.lanes(width), 1
+            return min(8 * self.target.lanes(width), along.run), 1
         # short vectors: the shares of the block before come in finer turns
         most, x, y = min(self.target.lanes(width), 32 // width), cut.sides[cut.cross].run, along.run
         short, long = max(1, 16 // width), max(1, 32 // width)
@@ -309,7 +309,7 @@ class _Mover:
             places = [f.at("%source", f.mul(y, along.dim.strides[0])), f.at("%target", f.mul(y, along.held))]
             ahead = f.at("%ahead", f.mul(y, along.dim.strides[0]))
             if cut.cross is None:
-                self.vector(f, places, ahead, live)
+                self.vectors(f, places, ahead, live)
             else:
                 self.tiles(f, places, ahead, cut.sides[cut.cross], along)
             if staged:
@@ -321,14 +321,15 @@ class _Mover:
         f.loop(0, ceil(along.run / lanes), strip)
         f.ret()
 
-    def vector(self, f: Function, places: list[str], ahead: str, live: int) -> None:
-        """One vector of an axis in which both tensors are dense."""
-        lanes, _ = self.square()
+    def vectors(self, f: Function, places: list[str], ahead: str, live: int) -> None:
+        """Some elements of an axis in which both tensors are dense."""
         source, out = self.elements
-        mask = None if live == lanes else vectors.mask_of(live, lanes)
-        value = vectors.load(f, source, lanes, places[0], mask)
-        vectors.prefetch(f, ahead, level=2)
-        vectors.store(f, out, lanes, self.meaning(f, value, lanes), places[1], mask)
+        lanes = min(self.target.lanes(max(source.width_bytes, out.width_bytes)), 1 << live.bit_length() - 1)
+        for begin in [*range(0, live - lanes, lanes), live - lanes]:
+            value = vectors.load(f, source, lanes, f.at(places[0], begin * source.width_bytes))
+            vectors.prefetch(f, f.at(ahead, begin * source.width_bytes), level=2)
+            place = f.at(places[1], begin * out.width_bytes)
+            vectors.store(f, out, lanes, self.meaning(f, value, lanes), place)
 
     def tiles(self, f: Function, places: list[str], ahead: str, cross: Side, along: Side) -> None:
         """Some lanes of the output's dense axis times the run of the input's, in squares."""
