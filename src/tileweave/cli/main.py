@@ -167,7 +167,7 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     tune.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="arrays to time on (default: random numbers)")
     tune.add_argument("--threads", type=_positive, help="the most threads (default: the cores)")
     tune.add_argument("--seconds", type=_positive, default=10, help="begin no new trial after so long (default: 10)")
-    tune.add_argument("--schedules", type=_positive, default=2, help="schedules of the model to try (default: 2)")
+    tune.add_argument("--schedules", type=_natural, default=2, help="schedules of the model to try (default: 2)")
     tune.add_argument("--again", action="store_true", help="time again, even where a winner is remembered")
     tune.add_argument("-o", "--output", metavar="FILE.json", help="where to write the program that won")
     tune.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
@@ -244,6 +244,10 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
+
+
+def _natural(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
