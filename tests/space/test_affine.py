@@ -45,6 +45,27 @@ def test_composition_applies_the_inner_map_first(data):
     assert outer.after(inner)(point) == outer(inner(point))
 
 
+@given(st.data())
+def test_permutation_and_partial_application_are_those_of_points(data):
+    map = data.draw(maps())
+    point = data.draw(st.tuples(*[st.integers(-5, 5)] * map.inputs))
+    columns, rows = (data.draw(st.permutations(range(n))) for n in (map.inputs, map.outputs))
+    value = map(point)
+    assert map.permute(columns, rows)(tuple(point[k] for k in columns)) == tuple(value[r] for r in rows)
+    fixed = data.draw(st.sets(st.sampled_from(range(map.inputs)))) if map.inputs else set()
+    rest = tuple(p for k, p in enumerate(point) if k not in fixed)
+    assert map.partial({k: point[k] for k in fixed})(rest) == value
+    assert AffineMap.shift(point)(point) == tuple(2 * p for p in point)
+
+
+def test_orders_and_inputs_that_do_not_exist_are_refused():
+    map = AffineMap(((1, 2),), (5,))
+    for wrong in (lambda: map.permute((0, 0)), lambda: map.permute((0,)), lambda: map.permute(outputs=(1,)),
+                  lambda: map.partial({2: 1}), lambda: map.partial({-1: 1})):  # fmt: skip
+        with pytest.raises(SpaceError, match="legal"):
+            wrong()
+
+
 @given(projections_on_boxes())
 @settings(max_examples=400)
 def test_image_and_cover_are_exact(case):

@@ -217,7 +217,7 @@ def _one_block(tensor: Tensor) -> tuple[_Block, str, AffineMap] | None:
     for piece in pieces:
         block = cast("_Block", origins[cast("Tensor", piece.origin)])
         here = tuple(a - b for a, b in zip(made.span(block.index).start, start, strict=True))
-        lifted.append((piece.box, AffineMap(AffineMap.identity(len(here)).matrix, here, len(here)).after(piece.map)))
+        lifted.append((piece.box, AffineMap.shift(here).after(piece.map)))
     agreed = common_map(tensor.type.box, lifted)
     return None if agreed is None else (_Block(first.like, index, _merged_inputs(blocks)), output, agreed)
 
@@ -327,7 +327,7 @@ def _from_fragments(fragments: Sequence[Fragment], region: Box) -> Tensor | None
     entries: dict[tuple[Box, Tensor | None, AffineMap, str], Any] = {}
     for box, x in fragments:
         shift = tuple(a - b for a, b in zip(box.start, region.start, strict=True))
-        back = AffineMap(AffineMap.identity(len(shift)).matrix, tuple(-a for a in shift), len(shift))
+        back = AffineMap.shift([-a for a in shift])
         for piece in resolve(x, x.type.box):
             entries[piece.box.translate(shift), piece.origin, piece.map.after(back), repr(piece.fill)] = piece.fill
     found = [(box, origin, map, fill) for (box, origin, map, _), fill in entries.items()]
@@ -362,7 +362,7 @@ def _from_cells(
             _, origin, map, fill = owner[cell.start]
             if origin is None:
                 return full(cell.shape, fill, dtype)
-            shift = AffineMap(AffineMap.identity(cell.rank).matrix, cell.start, cell.rank)
+            shift = AffineMap.shift(cell.start)
             return view_of(origin, cell.shape, map.after(shift))
         parts = [join(cell.with_range(dim, a, b), dim + 1) for a, b in pairwise(cuts[dim])]
         return None if any(p is None for p in parts) else concat(cast("list[Tensor]", parts), dim)

@@ -114,7 +114,7 @@ class Piece:
             starts = tuple(a + s * i for a, s, i in zip(lattice.start, lattice.step, point, strict=True))
             shape = tuple(1 if w > 1 else n for w, n in zip(wide, lattice.shape, strict=True))
             back = tuple(i - a for i, a in zip(point, starts, strict=True))
-            inner = AffineMap(AffineMap.identity(len(back)).matrix, back, len(back))
+            inner = AffineMap.shift(back)
             yield Piece(Box(starts, shape), self.origin, self.map.after(inner), self.fill)
 
 

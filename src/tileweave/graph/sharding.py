@@ -208,7 +208,7 @@ def _same(x: Tensor, whole: Tensor, at: Sequence[int], blocks: dict[Operation, _
             theirs = _lifted(other, blocks)
             if theirs is None or theirs[0] is not origin or (origin is None and not _equal(theirs[2], fill)):
                 return False
-            back = AffineMap(AffineMap.identity(len(at)).matrix, tuple(-a for a in at), len(at))
+            back = AffineMap.shift([-a for a in at])
             if origin is not None and not _agree(theirs[1], map.after(back), other.box):
                 return False
     return True
@@ -234,7 +234,7 @@ def _lifted(piece: Piece, blocks: dict[Operation, _Block]) -> tuple[Tensor | Non
     if block is None or block.stage != "done":
         return None
     start = block.start(piece.origin.output)
-    shift = AffineMap(AffineMap.identity(len(start)).matrix, start, len(start))
+    shift = AffineMap.shift(start)
     return Tensor(block.of, piece.origin.output), shift.after(piece.map), None
 
 

@@ -77,13 +77,16 @@ def _types(operation: Operation, index: Box) -> tuple[tuple[str, TensorType], ..
 def _values(operation: Operation) -> dict[str, Array] | None:
     if any(x.size > _MOST_ELEMENTS for _, x in operation.inputs):
         return None
-    return {
-        name: np.random.default_rng(k).integers(1, 4, x.shape).astype(x.dtype)
-        for k, (name, x) in enumerate(operation.inputs)
-    }
+    return {name: _sample(k, x.shape, x.dtype) for k, (name, x) in enumerate(operation.inputs)}
 
 
-@np.errstate(all="ignore")
+def _sample(seed: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Values that differ where they can, so that a region which is read in another order shows."""
+    numbers = np.arange(prod(shape)) % (2 if dtype.kind == "b" else 9)
+    mixed = np.random.default_rng(seed).permutation(numbers).reshape(shape)
+    return (mixed if dtype.kind == "b" else mixed + 1).astype(dtype)
+
+
 def _made_wrong(operation: Operation) -> tuple[str, ...]:
     inputs = _values(operation)
     if inputs is None:

@@ -8,7 +8,7 @@ exact bounding box of the image, computed row by row from the signs of the row (
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -63,10 +63,60 @@ class AffineMap:
         """
         return _selection(tuple(dims), inputs)
 
+    @classmethod
+    def shift(cls, by: Sequence[int]) -> AffineMap:
+        """The map ``p -> p + by``."""
+        return cls(cls.identity(len(by)).matrix, tuple(by), len(by))
+
     @property
     def outputs(self) -> int:
         """The number of output dimensions."""
         return len(self.matrix)
+
+    def permute(self, inputs: Sequence[int] | None = None, outputs: Sequence[int] | None = None) -> AffineMap:
+        """The same map with its dimensions in another order: new input k is old input ``inputs[k]``, as for outputs.
+
+        Raises:
+            SpaceError: an order is not a permutation.
+
+        Example:
+            >>> print(AffineMap(((1, 2),), (5,)).permute(inputs=(1, 0)))
+            (i0, i1) -> (2*i0 + i1 + 5)
+        """
+        columns = tuple(range(self.inputs)) if inputs is None else tuple(inputs)
+        rows = tuple(range(self.outputs)) if outputs is None else tuple(outputs)
+        for name, order, count in (("inputs", columns, self.inputs), ("outputs", rows, self.outputs)):
+            if sorted(order) != list(range(count)):
+                raise SpaceError(
+                    "AffineMap.permute(inputs, outputs)",
+                    f"{name} {order} is not a permutation",
+                    inputs={"map": self},
+                    legal=f"each of 0..{count - 1} once" if count else "()",
+                )
+        matrix = tuple(tuple(self.matrix[r][c] for c in columns) for r in rows)
+        return AffineMap(matrix, tuple(self.offset[r] for r in rows), self.inputs)
+
+    def partial(self, fixed: Mapping[int, int]) -> AffineMap:
+        """The map of the other inputs, in order, where some inputs have fixed values.
+
+        Raises:
+            SpaceError: an input does not exist.
+
+        Example:
+            >>> print(AffineMap(((1, 2),), (5,)).partial({1: 10}))
+            (i0) -> (i0 + 25)
+        """
+        if any(not 0 <= k < self.inputs for k in fixed):
+            raise SpaceError(
+                "AffineMap.partial(fixed)",
+                f"inputs {sorted(fixed)} do not all exist",
+                inputs={"map": self},
+                legal=f"0..{self.inputs - 1}" if self.inputs else "{}",
+            )
+        free = [k for k in range(self.inputs) if k not in fixed]
+        matrix = tuple(tuple(row[k] for k in free) for row in self.matrix)
+        at = self(tuple(fixed.get(k, 0) for k in range(self.inputs)))
+        return AffineMap(matrix, at, len(free))
 
     def __call__(self, point: Sequence[int]) -> Point:
         """The image of a point."""
