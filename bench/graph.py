@@ -75,7 +75,9 @@ def main() -> None:
     measure("differentiate it", lambda: g.grad(g.sum(y * y), x))
     measure("fuse it", lambda: rewrite(graph, g.OPTIMIZATIONS))
     halves = {o: g.partition(o, (2, 1)) for o in graph.operations}
-    measure("expand it to two shards each", lambda: g.expand(graph, halves))
+    sharded = measure("expand it to two shards each", lambda: g.expand(graph, halves))
+    measure("check the sharding", lambda: g.is_sharding(sharded, graph))
+    measure("coalesce the shards", lambda: g.coalesce(sharded))
     for length, count in ((100, 1), (100, 4), (1000, 1)):
         short = g.Graph.of(chain(g.as_tensor(np.ones((64, 64))), length))
         measure(

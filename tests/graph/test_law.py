@@ -36,6 +36,7 @@ def one_value(seed: int, dtype: str, steps: int = 6) -> tuple[tw.Graph, ...]:
         rewritten,
         rewrite(sharded, OPTIMIZATIONS, passes=3).graph,
     )
+    tw.check_sharding(graphs[0], graph)
     for changed in graphs:
         tw.verify(changed)
         got = tw.evaluate([sink.tensor for sink in changed.sinks])
