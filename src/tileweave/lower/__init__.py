@@ -5,7 +5,7 @@ code; every other operator runs its NumPy definition behind the same call, and `
 are answered here, so layouts and TEIR only see positive extents.
 """
 
-from tileweave.lower.contract import Contraction, contract
+from tileweave.lower.eager import Contraction, contract
 from tileweave.lower.execute import copy, describe, execute
 
 __all__ = ["Contraction", "contract", "copy", "describe", "execute"]
