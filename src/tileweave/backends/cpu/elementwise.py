@@ -75,6 +75,13 @@ def emit_elementwise(
     f.ret()
 
 
+def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """An axis over runs, and a run of it; nothing and all of it where runs do not divide it."""
+    if dim.extent % run or dim.extent == run:
+        return (), (dim,)
+    return (Dim(dim.extent // run, tuple(run * s for s in dim.strides)),), (Dim(run, dim.strides),)
+
+
 def _maps(stages: tuple[Stage, ...]) -> bool:
     """Whether all there is to do is to write a function of one operand to another."""
     only = stages[0]
@@ -113,17 +120,21 @@ class _Chain:
         self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
         if not shape.free:
             return
-        self.along, self.sums = shape.along, shape.sums
-        self.across = bool(self.reductions) and not shape.sums_along
+        self.along, self.sums, outer = shape.along, shape.sums, shape.outer
+        crossed = None if self.reductions else self.crossed(outer)
+        if crossed is not None:
+            runs, self.sums = _halved(crossed, _RUN)
+            outer = tuple(dim for one in outer for dim in (runs if one is crossed else (one,)))
+        self.across = crossed is not None or (bool(self.reductions) and not shape.sums_along)
         self.lanes = self.most_lanes()
         self.unroll = self.vectors_at_once()
-        outer, near = shape.outer, list[Dim]()
+        near = list[Dim]()
         size = self.along.extent * prod(dim.extent for dim in self.sums)
         while len(outer) > 1 and size < _ENOUGH:
             near.insert(0, outer[-1])
             size, outer = size * outer[-1].extent, outer[:-1]
         self.near = tuple(near)
-        self.outer = outer if self.near or self.reductions else paged(outer)
+        self.outer = outer if self.near or self.across or self.reductions else paged(outer)
         self.piece = 0
         step = self.lanes * self.unroll
         longest = -(-(_SLICE if self.across else _LONG) // step) * step
@@ -131,6 +142,15 @@ class _Chain:
             self.piece = longest
             pieces = -(-self.along.extent // longest)
             self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
+
+    def crossed(self, outer: tuple[Dim, ...]) -> Dim | None:
+        """An axis in which an operand is dense that is not so along the vectors: its lines are met again at once."""
+        for o, one in enumerate(self.elements):
+            if abs(self.along.strides[o]) > one.width_bytes:
+                found = [dim for dim in outer if abs(dim.strides[o]) == one.width_bytes]
+                if found:
+                    return found[0]
+        return None
 
     def most_lanes(self) -> int:
         """Elements per vector: as the widest type asks for that is computed with, and no more than there are."""
@@ -156,7 +176,7 @@ class _Chain:
 
     def row(self, f: Function, pointers: list[str], piece: Value) -> None:
         """All of the axes that are left: the vectors' own and those that are summed."""
-        if self.across:
+        if self.across:  # an axis of a few points per vector goes innermost
             self.sum_across(f, pointers, piece)
         elif self.reductions:
             self.sum_along(f, pointers)
