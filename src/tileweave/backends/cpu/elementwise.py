@@ -96,6 +96,8 @@ def _plain(stages: tuple[Stage, ...], elements: tuple[Element, ...]) -> bool:
 _LONG, _SLICE, _RUN = 8192, 1024, 16
 """Elements of the vectors' axis that one piece takes, without and with a reduction along other axes; elements of such
 an axis that are taken at a time."""
+_GATHERED = 16
+"""Most elements of a vector that are gathered or scattered one by one."""
 _ENOUGH = 256
 """Elements that make the start of a piece worth its while."""
 
@@ -156,6 +158,9 @@ class _Chain:
         """Elements per vector: as the widest type asks for that is computed with, and no more than there are."""
         plain = all(stage.kind in CHEAP for stage in self.stages)
         lanes = self.target.lanes(max((e if plain else wide_of(e)).width_bytes for e in self.elements))
+        pairs = zip(self.along.strides, self.elements, strict=True)
+        if any(stride not in (0, one.width_bytes) for stride, one in pairs):
+            lanes = min(lanes, _GATHERED)
         while lanes > 1 and lanes // 2 >= self.along.extent:
             lanes //= 2
         return lanes
