@@ -62,11 +62,6 @@ class Cut:
     stood: int = 0
 
     @property
-    def at_once(self) -> int:
-        """Column panels that are packed, or staged, together."""
-        return self.stood or self.columns.pack_panels
-
-    @property
     def swept(self) -> bool:
         """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
         return self.sweeps and self.shared and (not self.direct_columns or self.stood > 0)
