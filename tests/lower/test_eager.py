@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,6 +109,14 @@ def test_made_ready() -> None:
     path.prepare(a, b, b.T, out=(wide := np.empty((2, 3))))()
     assert np.allclose(wide, a @ b @ b.T)
     assert path.explain().count("einsum") == 2
+
+
+def test_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWEAVE_CACHE", str(tmp_path))
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+    for _ in range(2):
+        assert np.array_equal(contract("ij,jk->ik", a, b, tune=True), a @ b)
+    assert Contraction("ij,jk->ik", a, b, tune=True).tuned
 
 
 def test_refusals() -> None:

@@ -31,7 +31,9 @@ _FAST: dict[Any, Call] = {}
 KEEP_CONTRACTIONS = 1024
 
 
-def contract(equation: str, *operands: Any, out: Array | None = None, threads: int | None = None) -> Array:
+def contract(
+    equation: str, *operands: Any, out: Array | None = None, threads: int | None = None, tune: bool = False
+) -> Array:
     """The einsum of arrays, as `numpy.einsum`, by compiled kernels.
 
     Args:
@@ -40,6 +42,8 @@ def contract(equation: str, *operands: Any, out: Array | None = None, threads: i
         out: where the result is written, of its shape and type, any strides, no memory shared with the operands;
             None: a new array.
         threads: that the kernels may use; None: all processors.
+        tune: the first call times several ways to compute it, for up to 10 seconds, and remembers the fastest for this
+            machine.
 
     Returns:
         ``out``, or a new array in row-major order. Sums are formed in FP32 at least and narrowed once; their order
@@ -52,7 +56,7 @@ def contract(equation: str, *operands: Any, out: Array | None = None, threads: i
         >>> contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2))).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
     """
-    if out is None and len(operands) == 2:
+    if out is None and len(operands) == 2 and not tune:
         a, b = operands
         if type(a) is np.ndarray and type(b) is np.ndarray:
             fast = _FAST.get((equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides))
@@ -61,8 +65,8 @@ def contract(equation: str, *operands: Any, out: Array | None = None, threads: i
     arrays = [np.asarray(operand) for operand in operands]
     key = (equation, threads, *(part for a in arrays for part in _about(a)))
     made = _KEPT.get(key)
-    if made is None:
-        made = _KEPT[key] = Contraction(equation, *arrays, threads=threads)
+    if made is None or (tune and not made.tuned):
+        made = _KEPT[key] = Contraction(equation, *arrays, threads=threads, tune=tune)
         if made.fast is not None:
             _FAST[key] = made.fast
         while len(_KEPT) > KEEP_CONTRACTIONS:
@@ -77,6 +81,7 @@ class Contraction:
         equation: as `contract`.
         operands: samples; only their types, shapes and strides matter.
         threads: as `contract`.
+        tune: as `contract`.
 
     Example:
         >>> a = np.arange(6.0).reshape(2, 3)
@@ -85,9 +90,10 @@ class Contraction:
         [[5.0, 14.0], [14.0, 50.0]]
     """
 
-    def __init__(self, equation: str, *operands: Array, threads: int | None = None) -> None:
+    def __init__(self, equation: str, *operands: Array, threads: int | None = None, tune: bool = False) -> None:
         self.equation = equation
         self.threads = threads
+        self.tuned = tune
         self._about = [_about(array) for array in operands]
         holes = [Source(Hole(), TensorType(a.shape, a.dtype), f"operand {k}") for k, a in enumerate(operands)]
         self._holes = [Tensor(hole) for hole in holes]
@@ -125,7 +131,7 @@ class Contraction:
         The arrays are checked now, once, and kept alive. Calls of the result must not overlap in time.
         """
         self(*arrays, out=out)
-        kernel = None if self.kernel is None else compiled(self._operations[0], arrays, out, self.threads)
+        kernel = None if self.kernel is None else compiled(self._operations[0], arrays, out, self.threads, self.tuned)
         return partial(self, *arrays, out=out) if kernel is None else kernel.prepare(*arrays, out)
 
     def explain(self) -> str:
@@ -143,10 +149,10 @@ class Contraction:
         direct = tensors == self._holes and not isinstance(self._result.producer, Selector)
         if not direct or any(a.size == 0 for a in operands):
             return None
-        return compiled(self._operations[0], operands, np.empty(self.shape, self.dtype), self.threads)
+        return compiled(self._operations[0], operands, np.empty(self.shape, self.dtype), self.threads, self.tuned)
 
     def _into(self, out: Array, arrays: tuple[Array, ...]) -> None:
-        kernel = compiled(self._operations[0], arrays, out, self.threads)
+        kernel = compiled(self._operations[0], arrays, out, self.threads, self.tuned)
         if kernel is None:
             out[...] = self._stepwise(arrays)
         else:

@@ -121,41 +121,46 @@ def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threa
     _kernel(operation, arrays, out, threads)(*in_order(operation, arrays, out))
 
 
-def compiled(operation: Operation, arrays: Sequence[Array], out: Array, threads: int | None) -> Kernel | None:
+def compiled(
+    operation: Operation, arrays: Sequence[Array], out: Array, threads: int | None, tune: bool = False
+) -> Kernel | None:
     """The kernel of a whole operation for operands and an output of these strides; None where NumPy computes it."""
     regular = all(_regular(array) is array for array in (*arrays, out))
     if not regular or not describe(operation, "block").startswith("teir"):
         return None
     names = [name for name, _ in operation.inputs]
-    return _kernel(operation, dict(zip(names, arrays, strict=True)), out, threads)
+    return _kernel(operation, dict(zip(names, arrays, strict=True)), out, threads, tune)
 
 
-def _kernel(operation: Operation, arrays: Mapping[str, Array], out: Array, threads: int | None) -> Kernel:
+def _kernel(
+    operation: Operation, arrays: Mapping[str, Array], out: Array, threads: int | None, tune: bool = False
+) -> Kernel:
     key = (
         operation.operator,
         operation.parameters,
         threads,
+        tune,
         out.dtype,
         out.strides,
         *((name, array.dtype, array.shape, array.strides) for name, array in arrays.items()),
     )
-    return _KERNELS.get(key) or _kept(key, program(operation, arrays, out), threads)
+    return _KERNELS.get(key) or _kept(key, program(operation, arrays, out), threads, tune)
 
 
-def _kept(key: Any, program: Program, threads: int | None) -> Kernel:
+def _kept(key: Any, program: Program, threads: int | None, tune: bool = False) -> Kernel:
     """The program's kernel, kept for the next call with the same key."""
-    kernel = _compiled(program, threads)
+    kernel = _compiled(program, threads, tune)
     _KERNELS[key] = kernel
     while len(_KERNELS) > KEEP_KERNELS:
         _KERNELS.popitem(last=False)
     return kernel
 
 
-def _compiled(program: Program, threads: int | None) -> Kernel:
+def _compiled(program: Program, threads: int | None, tune: bool) -> Kernel:
     """A callable of the program's tensors in order."""
     with _LOCK:
         try:
-            return compile(program, threads=threads)
+            return compile(program, threads=threads, tune=tune)
         except BackendError:
             raise
         except Exception as error:
