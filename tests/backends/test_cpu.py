@@ -59,6 +59,7 @@ EQUATIONS = [
     ("fbea,ecfd->dcba", {"a": 12, "b": 13, "c": 10, "d": 9, "e": 6, "f": 7}),
     ("aged,cbfg->fedcba", {"a": 6, "b": 5, "c": 4, "d": 7, "e": 5, "f": 4, "g": 8}),
     ("bgfd,caeg->fedcba", {"a": 24, "b": 5, "c": 4, "d": 3, "e": 5, "f": 4, "g": 8}),
+    ("bae,ced->dcba", {"a": 8, "b": 17, "c": 8, "d": 32, "e": 8}),
     ("trus,pqtu->pqrs", {"p": 4, "q": 5, "r": 3, "s": 19, "t": 2, "u": 11}),
 ]
 

@@ -273,7 +273,7 @@ def mask_from(f: Function, word: str, lanes: int) -> str:
 def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
     """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes, tablebytes, groups)``.
 
-    It packs one panel of one block, or, for a `Side.grouped` side, ``groups`` times `Side.pack_panels` panels, which
+    It packs one panel of one block, or, for `Side.grouped` columns, ``groups`` times `Side.pack_panels` panels, which
     lie ``panelbytes`` apart and whose groups' tables lie ``tablebytes`` apart.
 
     Args:
@@ -291,7 +291,7 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
         + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes"), ("i64", "tablebytes"), ("i64", "groups")],
     )
     packer = _Packer(f, target, side, contracted, operand)
-    if side.grouped:
+    if side.grouped and operand == 1:  # row panels are packed one by one
         packer.grouped()
     elif side.operand_dense:
         packer.dense()
