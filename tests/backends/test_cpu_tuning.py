@@ -67,6 +67,35 @@ def test_compile_tunes_where_it_is_asked_to(folder):
     assert found.remembered and found.kernel is kernel
 
 
+def test_arrays_to_time_on_may_have_gaps_and_run_backwards():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (12, 16)).astype("f4"), rng.integers(-3, 4, (16, 20)).astype("f4")
+    whole = np.full((24, 60), 7, "f4")
+    for out in (whole[::2, ::3], whole[11::-1, 20:40], whole[:12, 40:20:-1]):
+        kept = whole.copy()
+        layout = strided(out.shape, [s // 4 for s in out.strides])
+        program = emit_contraction("ik,kj->ij", (operand(12, 16), operand(16, 20)), Operand(layout, "FP32"))
+        tuned = tune(program, threads=1, arrays={"in0": a, "in1": b, "out": out}, seconds=0.1, schedules=0)
+        np.testing.assert_array_equal(whole, kept)  # what the program writes was copied
+        tuned.kernel(a, b, out)
+        np.testing.assert_array_equal(out, a @ b)
+
+
+def test_tuning_without_a_cache_leaves_nothing_on_disk(folder):
+    program = product(12, 20, 16)
+    cpu.compile(program, threads=1)(np.zeros((12, 16), "f4"), np.zeros((16, 20), "f4"), np.zeros((12, 20), "f4"))
+    kept = sorted(folder.rglob("*.o"))  # the program's own object, and perhaps that of the threads
+    tune(program, threads=1, seconds=0.1, schedules=0, cache=False)
+    kernel = cpu.compile(program, threads=1, tune=True, cache=False)
+    assert not kernel.from_cache
+    assert sorted(folder.rglob("*.o")) == kept and files(folder) == []
+
+
+def test_tuning_needs_operations_that_may_be_merged():
+    with pytest.raises(BackendError, match="merge=False"):
+        cpu.compile(product(12, 20, 16), merge=False, tune=True)
+
+
 def test_every_choice_is_explained():
     text = tune(product(), threads=2, seconds=1).explain()
     lines = text.splitlines()

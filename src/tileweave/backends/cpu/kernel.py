@@ -401,7 +401,8 @@ def compile(
 
     Raises:
         VerifyError: the program is not well formed.
-        BackendError: there is no code for an operation, or LLVM fails; source and log are kept.
+        BackendError: there is no code for an operation, or LLVM fails; source and log are kept. Or tuning is asked for
+            together with ``merge=False``.
 
     Example:
         >>> from tileweave.teir.program import Axis, Invocation, Primitive, TensorSpec
@@ -418,7 +419,11 @@ def compile(
     if tune:
         from tileweave.backends.cpu.tuning import tune as tuned  # which compiles what it times
 
-        return tuned(program, threads=threads, target=target, cache=cache).kernel
+        if not merge:
+            problem = "tuning chooses how operations are merged and cut, and merge=False leaves nothing to choose"
+            raise BackendError("compile(program, merge=False, tune=True)", problem, legal="one of the two")
+        found = tuned(program, threads=threads, target=target, cache=cache)
+        program, threads, settings = found.program, found.choice.threads, found.choice.settings
     target = target or host()
     threads = available_threads() if threads is None else max(1, int(threads))
     key = (program, threads, merge, target, settings)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.elements import element
 from tileweave.backends.cpu.gett import Cut, cut
 from tileweave.backends.cpu.jit import cache_directory
-from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.kernel import Kernel, address_of, compile
 from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target import Target, host
@@ -154,7 +154,7 @@ def tune(
         schedules: how many of the programs that `tileweave.teir.candidates` finds take part as well.
         target: the processor; None: this one.
         seconds: after which no further choice is tried.
-        cache: whether a winner is read from the cache file and kept there.
+        cache: whether a winner is read from the cache file and kept there, and what is compiled for trials is kept.
         again: time even where a winner is remembered.
 
     Returns:
@@ -187,7 +187,7 @@ def tune(
         choice, trials, notes = remembered
         return Tuned(every, notes, choice, trials, True, target)
     notes = (*("as it was given" for _ in offered), *("; ".join(candidate.how) for candidate in made))
-    search = _Search(every, most, target, _arrays(program, arrays), seconds)
+    search = _Search(every, most, target, _arrays(program, arrays), seconds, cache)
     choice = search.run()
     if cache:
         _write(file, _document(file, choice, search.trials, notes))
@@ -209,12 +209,19 @@ class _Search:
     """What was tried, and how long there is time."""
 
     def __init__(
-        self, programs: tuple[Program, ...], threads: int, target: Target, arrays: dict[str, Array], seconds: float
+        self,
+        programs: tuple[Program, ...],
+        threads: int,
+        target: Target,
+        arrays: dict[str, Array],
+        seconds: float,
+        cache: bool,
     ) -> None:
         self.programs = programs
         self.threads = threads
         self.target = target
         self.arrays = arrays
+        self.cache = cache
         self.start = time.perf_counter()
         self.end = self.start + seconds
         self.trials: list[Trial] = []
@@ -249,7 +256,9 @@ class _Search:
         self.known.add(made)
         program = self.programs[choice.program]
         try:
-            kernel = compile(program, threads=choice.threads, settings=choice.settings, target=self.target)
+            kernel = compile(
+                program, threads=choice.threads, settings=choice.settings, target=self.target, cache=self.cache
+            )
         except BackendError:
             if not choice.program:
                 raise
@@ -398,7 +407,7 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
         if missing:
             wants = ", ".join(spec.name for spec in specs)
             raise BackendError("tune(program, arrays=..)", f"no array is given for {missing[0]!r}", legal=wants)
-        return {s.name: given[s.name] if s.role == "in" else given[s.name].copy(order="K") for s in specs}
+        return {s.name: given[s.name] if s.role == "in" else _copied(given[s.name]) for s in specs}
     extents = reached(program)
     rng = np.random.default_rng(0)
     arrays = {}
@@ -414,6 +423,17 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
             numbers = rng.standard_normal(count, np.float32).astype(dtype)
         arrays[spec.name] = numbers[before:]
     return arrays
+
+
+def _copied(array: Array) -> Array:
+    """A copy with the strides of the array, whatever their signs and gaps: a program knows its operands by them."""
+    if not isinstance(array, np.ndarray) or array.size == 0:
+        return array
+    low, high = np.lib.array_utils.byte_bounds(array)
+    memory = np.zeros(high - low, np.uint8)
+    copy: Array = np.ndarray(array.shape, array.dtype, memory, address_of(array) - low, array.strides)
+    copy[...] = array
+    return copy
 
 
 # ---- the cache file -------------------------------------------------------------------------------------------------
