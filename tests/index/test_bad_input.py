@@ -52,7 +52,7 @@ def test_junk_is_refused_or_answered(name):
 
 
 @pytest.mark.parametrize("name", ["given", "limit", "using"])
-@pytest.mark.parametrize("junk", JUNK, ids=repr)
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: type(junk).__name__)
 def test_junk_by_name_is_refused_or_answered(name, junk):
     if name == "given":
         call(index.simplify, (I * 3 // N,), {"given": junk})
