@@ -9,6 +9,7 @@ import pytest
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave import lower
 from tileweave.errors import GraphError, PlanError, TileweaveError
 from tileweave.planner import machines
 from tileweave.runtime.session import Session, session
@@ -166,3 +167,18 @@ def test_one_sink_feeds_the_next_in_order(tmp_path):
     after = g.Operation(late.operator, late.index, late.inputs, late.outputs, late.parameters, late.signature, (done,))
     np.testing.assert_array_equal(tw.run(g.Tensor(after)), np.ones(4))
     np.testing.assert_array_equal(np.load(tmp_path / "first.npy"), np.exp(np.ones(4)))
+
+
+def operators(tensor, **options):
+    return [operation.operator for operation in tw.plan(tensor, **options).graph.operations]
+
+
+def test_a_large_chain_takes_in_only_what_is_compiled():
+    x = tw.source(np.linspace(-3, 3, lower.ELEMENTS, dtype="f4"))
+    mixed = g.absolute(g.tanh(x) + g.exp(-x) * 2)
+    assert operators(mixed) == ["negative", "fused", "absolute"]
+    assert operators(mixed, fuse=False) == ["tanh", "negative", "exp", "multiply", "add", "absolute"]
+    assert lower.describe(tw.plan(mixed).graph.operations[1], "block") == "teir: exp, mul, tanh, add"
+    np.testing.assert_allclose(tw.run(mixed, machines=3), np.asarray(mixed), rtol=1e-5)
+    few = tw.source(np.linspace(-3, 3, 100, dtype="f4"))  # nothing of it is compiled, and one task is less work
+    assert operators(g.absolute(g.tanh(few) + g.exp(-few) * 2)) == ["fused"]

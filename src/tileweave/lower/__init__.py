@@ -7,5 +7,6 @@ are answered here, so layouts and TEIR only see positive extents.
 
 from tileweave.lower.eager import Contraction, contract
 from tileweave.lower.execute import copy, describe, execute
+from tileweave.lower.programs import ELEMENTS
 
-__all__ = ["Contraction", "contract", "copy", "describe", "execute"]
+__all__ = ["ELEMENTS", "Contraction", "contract", "copy", "describe", "execute"]

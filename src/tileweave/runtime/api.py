@@ -25,6 +25,7 @@ from tileweave.graph import (
     Graph,
     Hole,
     MemoryTarget,
+    Operation,
     Sink,
     Source,
     Tensor,
@@ -32,7 +33,7 @@ from tileweave.graph import (
     as_tensor,
     relu,
 )
-from tileweave.graph.rewrite import rewrite
+from tileweave.graph.rewrite import Rule, rewrite
 from tileweave.graph.rules import FUSIONS
 from tileweave.planner import Machines, Plan, Step, make_plan
 from tileweave.planner import machines as make_machines
@@ -137,7 +138,8 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
         target: a tensor, a sink, or several.
         machines: from `machines`, a count, or a TOML file; this host as one machine by default.
         fuse: whether operations that can be one are planned as one: a chain of elementwise operations, a product with
-            its bias and relu (`tileweave.graph.rules.FUSIONS`). The value stays, up to the rounding of a sum.
+            its bias and relu (`tileweave.graph.rules.FUSIONS`). The value stays, up to the rounding of a sum. A large
+            chain takes in only what there is compiled code for, so that no step falls back to NumPy for another's sake.
 
     Raises:
         PlanError: nothing that was found fits the memory; carries the least that does.
@@ -150,12 +152,23 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     graph = _graph(target)
     known = _PLANS.setdefault(graph, {})
     if (used, fuse) not in known:
-        fused = rewrite(graph, FUSIONS).graph if fuse else graph
+        fused = rewrite(graph, FUSIONS, choose=_compiled_whole).graph if fuse else graph
         made = make_plan(fused, used, lower.describe, io.atom)
         other = fused if fused is not graph else None
         known[used, fuse] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
     other, figures = known[used, fuse]
     return Plan(other or graph, used, *figures)
+
+
+def _compiled_whole(found: Sequence[tuple[Rule, int, Tensor]]) -> int:
+    """The first replacement after which no less runs compiled than before; -1: none."""
+    for number, (_, _, tensor) in enumerate(found):
+        made = tensor.producer
+        if not isinstance(made, Operation) or made.operator != "fused" or made.index.size < lower.ELEMENTS:
+            return number
+        if lower.describe(made, "block").startswith("teir"):
+            return number
+    return -1
 
 
 _Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
