@@ -117,6 +117,9 @@ def test_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         assert np.array_equal(contract("ij,jk->ik", a, b, tune=True), a @ b)
     assert Contraction("ij,jk->ik", a, b, tune=True).tuned
+    found = len(list(tmp_path.glob("tuned/*/*")))
+    assert np.array_equal(contract("ij,jk,kl->il", a, b, b.T, tune=True), a @ b @ b.T)
+    assert len(list(tmp_path.glob("tuned/*/*"))) > found  # each kernel of a path is tuned
 
 
 def test_refusals() -> None:
@@ -125,6 +128,8 @@ def test_refusals() -> None:
         contract("ij,jk->ik", a, a)
     with pytest.raises(GraphError, match="the equation does not fit"):
         contract("ij,jk->ik", a)
+    with pytest.raises(GraphError, match="out is no array"):
+        contract("ij,jk->ik", a, b, out=[[0.0] * 4] * 2)
     with pytest.raises(GraphError, match="out does not fit"):
         contract("ij,jk->ik", a, b, out=np.empty((2, 5)))
     with pytest.raises(GraphError, match="out does not fit"):

@@ -42,8 +42,8 @@ def contract(
         out: where the result is written, of its shape and type, any strides, no memory shared with the operands;
             None: a new array.
         threads: that the kernels may use; None: all processors.
-        tune: the first call times several ways to compute it, for up to 10 seconds, and remembers the fastest for this
-            machine.
+        tune: the first call times several ways to compute it, for up to 10 seconds per pair of operands, and remembers
+            the fastest for this machine.
 
     Returns:
         ``out``, or a new array in row-major order. Sums are formed in FP32 at least and narrowed once; their order
@@ -112,6 +112,8 @@ class Contraction:
         if [_about(array) for array in arrays] != self._about:
             found = {f"operand {k}": array for k, array in enumerate(arrays)}
             raise self._error("it was made for other operands", found)
+        if out is not None and not isinstance(out, np.ndarray):
+            raise self._error("out is no array", {}, f"{self.dtype.name}{list(self.shape)}")
         if out is not None and (out.shape != self.shape or out.dtype != self.dtype):
             raise self._error("out does not fit", {"out": out}, f"{self.dtype.name}{list(self.shape)}")
         if out is None and self.fast is not None and all(type(array) is np.ndarray for array in arrays):
@@ -162,7 +164,7 @@ class Contraction:
         values = dict(zip(self._holes, arrays, strict=True))
         for operation in self._operations:
             inputs = {name: gather(tensor, values) for name, tensor in operation.inputs}
-            made = execute(operation, "block", operation.index, inputs, threads=self.threads)
+            made = execute(operation, "block", operation.index, inputs, threads=self.threads, tune=self.tuned)
             values[Tensor(operation)] = made["out"]
         return gather(self._result, values)
 

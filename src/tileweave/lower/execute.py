@@ -34,7 +34,13 @@ def describe(operation: Operation, stage: str) -> str:
 
 
 def execute(
-    operation: Operation, stage: str, index: Box, inputs: Mapping[str, Array], *, threads: int | None = 1
+    operation: Operation,
+    stage: str,
+    index: Box,
+    inputs: Mapping[str, Array],
+    *,
+    threads: int | None = 1,
+    tune: bool = False,
 ) -> dict[str, Array]:
     """The outputs of one shard.
 
@@ -46,6 +52,7 @@ def execute(
             results are ``partial0.out, partial1.out, ..`` (a name per output) beside the inputs that the operator
             applies last.
         threads: that the kernel may use; None: all processors.
+        tune: whether the kernel is found by timing, as `tileweave.backends.cpu.compile` does it.
 
     Returns:
         New arrays by output name.
@@ -58,7 +65,7 @@ def execute(
     some = not kind.box.empty and all(array.size for array in inputs.values())
     if some and describe(operation, stage).startswith("teir"):
         out = np.empty(kind.shape, kind.dtype)
-        _native(operation, inputs, out, threads)
+        _native(operation, inputs, out, threads, tune)
         return {"out": out}
     with np.errstate(all="ignore"):
         return operator.block(shard, inputs)
@@ -114,11 +121,13 @@ def _regular(array: Array) -> Array:
 _KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
 KEEP_KERNELS = 1024
 _LOCK = threading.Lock()
+_TUNING = threading.Lock()
+"""Held while choices are timed, so that they do not disturb each other; other compilations need not wait for them."""
 
 
-def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int | None) -> None:
+def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int | None, tune: bool) -> None:
     arrays = {name: _regular(array) for name, array in inputs.items()}
-    _kernel(operation, arrays, out, threads)(*in_order(operation, arrays, out))
+    _kernel(operation, arrays, out, threads, tune)(*in_order(operation, arrays, out))
 
 
 def compiled(
@@ -158,7 +167,7 @@ def _kept(key: Any, program: Program, threads: int | None, tune: bool = False) -
 
 def _compiled(program: Program, threads: int | None, tune: bool) -> Kernel:
     """A callable of the program's tensors in order."""
-    with _LOCK:
+    with _TUNING if tune else _LOCK:
         try:
             return compile(program, threads=threads, tune=tune)
         except BackendError:
