@@ -44,7 +44,15 @@ def halves(selector):
 if "test_halves" not in SEGMENTS:
     register_assembly("test_halves", halves)
 
+
+def stored(parts, shape):
+    """Sinks of one file: (tensor, box) pairs."""
+    target = tw.FileTarget("out.npy", "npy")
+    return tw.Graph.of(*(tw.Sink(x, target, None, tw.SinkPart(box, shape)) for x, box in parts))
+
+
 F8 = np.dtype("float64")
+CUT = stored([(X[:2], Box((0, 0), (2, 4))), (X[2:], Box((2, 0), (1, 4)))], (3, 4))
 MATMUL = tw.matmul(np.ones((2, 3)), np.ones((3, 3))).producer
 NOISE = tw.uniform((5, 3), 1).producer
 TURNED = Projection(AffineMap(((-1, 0), (0, 1)), (4, 0)), (1, 1))
@@ -206,6 +214,19 @@ BAD = {
         observe(replace(VIEW, inputs=(("x", tw.Sink(X, tw.MemoryTarget())),))),
     ],
     "point.holds-work": [tw.Graph((tw.SequencePoint((X,)),))],
+    "point.parts-cover": [
+        stored([(X[:2], Box((0, 0), (3, 4)))], (3, 4)),
+        stored([(X[:2], Box((0, 0), (2, 4))), (X[1:], Box((1, 0), (2, 4)))], (3, 4)),  # an overlap
+        stored([(X[:1], Box((0, 0), (1, 4))), (X[2:], Box((2, 0), (1, 4)))], (3, 4)),  # a gap
+        stored([(X[:2], Box((0, 0), (2, 4))), (X[2:].astype("float32"), Box((2, 0), (1, 4)))], (3, 4)),
+        stored([(X[:2], Box((0, 0), (2, 4))), (X[2:], Box((2, 0), (1, 4)))], (4, 4)),  # another shape
+        stored(
+            [(X[:, :2], Box((0, 0), (3, 2))), (X[:1, 2:], Box((0, 2), (1, 2))), (X[1:, 2:], Box((1, 2), (2, 2)))],
+            (3, 4),
+        ),
+        tw.Graph(tuple(tw.SequencePoint((sink,)) for sink in CUT.sinks)),  # each part in a point of its own
+        tw.Graph.of(CUT.sinks[0], replace(CUT.sinks[1], placement=1)),
+    ],
     "graph.targets-differ": [
         tw.Graph.of(tw.Sink(X, tw.FileTarget("out.npy", "npy")), tw.Sink(X * 2, tw.FileTarget("out.npy", "npy")))
     ],

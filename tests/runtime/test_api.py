@@ -10,7 +10,7 @@ import pytest
 import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.errors import GraphError, PlanError, TileweaveError
+from tileweave.errors import GraphError, PlanError, StorageError, TileweaveError
 from tileweave.planner import machines
 from tileweave.runtime.session import Session, session
 
@@ -182,3 +182,26 @@ def test_a_large_chain_takes_in_only_what_is_compiled():
     np.testing.assert_allclose(tw.run(mixed, machines=3), np.asarray(mixed), rtol=1e-5)
     few = tw.source(np.linspace(-3, 3, 100, dtype="f4"))  # nothing of it is compiled, and one task is less work
     assert operators(g.absolute(g.tanh(few) + g.exp(-few) * 2)) == ["fused"]
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+def test_sinks_that_are_cut_write_one_result(tmp_path, machines):
+    """Files and arrays, in order, as the whole graph gives them; or nothing at all."""
+    x = tw.source(np.arange(24.0).reshape(6, 4))
+    files = [tw.sink(x + 1, tmp_path / "a.npy"), tw.sink(tw.sum(x, 0), tmp_path / "b.npz", key="total")]
+    whole = g.Graph.of(tw.exp(x), files[0], x * 2, files[1], tw.exp(x))
+    cuts = {node: g.partition(node, (2,) * len(node.tensor.shape)) for node in whole.sinks}
+    cuts |= {node: g.partition(node, (3,) + (1,) * (node.index.rank - 1)) for node in whole.operations}
+    sharded = g.expand(whole, cuts)
+    assert len(sharded.sinks) == 4 * 4 + 2
+    plan = tw.plan(sharded, machines)
+    assert len(plan.graph.sinks) == 5 and tw.plan(sharded, machines).graph is plan.graph
+    one, first, two, second, again = tw.run(plan)
+    np.testing.assert_allclose(one, np.exp(np.asarray(x)))
+    np.testing.assert_array_equal(two, np.asarray(x) * 2)
+    np.testing.assert_array_equal(one, again)
+    assert (first, second) == (str(tmp_path / "a.npy"), str(tmp_path / "b.npz"))
+    np.testing.assert_array_equal(np.load(first), np.asarray(x) + 1)
+    np.testing.assert_array_equal(np.load(second)["total"], np.asarray(x).sum(0))
+    with pytest.raises(StorageError, match="it exists"):
+        tw.run(sharded)

@@ -32,6 +32,7 @@ from tileweave.graph.nodes import (
     SequencePoint,
     Signature,
     Sink,
+    SinkPart,
     Source,
     Tensor,
     TensorType,
@@ -95,6 +96,7 @@ from tileweave.graph.select import (
 )
 from tileweave.graph.shard import Partition, expand, partition
 from tileweave.graph.sharding import check_sharding, is_sharding
+from tileweave.graph.sinks import join_sinks
 from tileweave.graph.states import max_and_sum, moments
 from tileweave.graph.text import Explanation, explain
 from tileweave.graph.verify import problems, verify
@@ -121,6 +123,7 @@ __all__ = [
     "SequencePoint",
     "Signature",
     "Sink",
+    "SinkPart",
     "Source",
     "Tensor",
     "TensorType",
@@ -161,6 +164,7 @@ __all__ = [
     "greater_equal",
     "interleave",
     "is_sharding",
+    "join_sinks",
     "layer_norm",
     "less",
     "less_equal",

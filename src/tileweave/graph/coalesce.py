@@ -18,6 +18,7 @@ from typing import Any, cast
 from tileweave.graph.nodes import Graph, Node, Operation, Selector, SequencePoint, Signature, Sink, Tensor, TensorType
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import common_map, concat, full, resolve, view_of
+from tileweave.graph.sinks import join_sinks
 from tileweave.graph.states import stacked
 from tileweave.space import AffineMap, Box, disjoint
 
@@ -58,10 +59,13 @@ class _Block:
 
 
 def coalesce(graph: Graph) -> Graph:
-    """The graph with shards joined to the operations that they are blocks of; its value is the same.
+    """The graph with shards joined to the operations and sinks that they are blocks of; its value is the same.
 
     Args:
         graph: any graph; what is no block of anything stays.
+
+    Raises:
+        GraphError: sinks that are cut do not write each element of their result once.
 
     Example:
         >>> import numpy as np
@@ -71,7 +75,7 @@ def coalesce(graph: Graph) -> Graph:
         >>> coalesce(expand(whole, {operation: partition(operation, [3])})) is whole
         True
     """
-    return cast("Graph", _run(_Coalescer(), graph))
+    return cast("Graph", _run(_Coalescer(), join_sinks(graph)))
 
 
 Request = Generator[Node, Node, Node]

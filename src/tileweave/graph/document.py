@@ -31,6 +31,7 @@ from tileweave.graph.nodes import (
     SequencePoint,
     Signature,
     Sink,
+    SinkPart,
     Source,
     Tensor,
     TensorType,
@@ -142,7 +143,7 @@ def _node_data(node: Node, names: dict[Node, str], keys: dict[Node, str]) -> dic
             }
         case Sink():
             sink = {"kind": "sink", "tensor": names[node.tensor], "target": _target_data(node)}
-            return sink | {"placement": node.placement}
+            return sink | {"placement": node.placement} | _part_data(node.part)
         case SequencePoint():
             return {"kind": "point", "before": [names[item] for item in node.before]}
         case _:
@@ -181,6 +182,10 @@ def _target_data(node: Sink) -> dict[str, Any]:
         data = {"kind": "file", "path": target.path, "format": target.format, "key": target.key}
         return data | {"overwrite": target.overwrite}
     return {"kind": "memory"}
+
+
+def _part_data(part: SinkPart | None) -> dict[str, Any]:
+    return {} if part is None else {"part": {"start": part.box.start, "shape": part.box.shape, "of": part.shape}}
 
 
 def _projection_data(projection: Projection) -> dict[str, Any]:
@@ -270,17 +275,17 @@ class _Place:
     def __init__(self, value: Any, path: str) -> None:
         self.value, self.path = value, path
 
-    def object(self, *fields: str) -> dict[str, _Place]:
-        """The fields of an object, which are exactly these."""
+    def object(self, *fields: str, optional: tuple[str, ...] = ()) -> dict[str, _Place]:
+        """The fields of an object, which are exactly these; optional ones may be missing."""
         if not isinstance(self.value, dict):
             _refuse(self.path, f"{_short(self.value)} is not an object")
         for name in fields:
             if name not in self.value:
                 _refuse(self.path, f"the field {name!r} is missing", ", ".join(fields))
         for name in self.value:
-            if name not in fields:
-                _refuse(f"{self.path}.{name}", "the field is unknown", ", ".join(fields))
-        return {name: _Place(self.value[name], f"{self.path}.{name}") for name in fields}
+            if name not in fields + optional:
+                _refuse(f"{self.path}.{name}", "the field is unknown", ", ".join(fields + optional))
+        return {name: _Place(value, f"{self.path}.{name}") for name, value in self.value.items()}
 
     def items(self) -> list[_Place]:
         """The items of a list."""
@@ -336,7 +341,7 @@ def _node(place: _Place, made: dict[str, Node]) -> tuple[str, Node]:
     if kind not in _READERS:
         _refuse(f"{place.path}.kind", f"{kind!r} is unknown", ", ".join(_READERS))
     fields, reader = _READERS[kind]
-    got = place.object("id", "kind", *fields)
+    got = place.object("id", "kind", *fields, optional=_OPTIONAL.get(kind, ()))
     try:
         return got["id"].text(), reader(got, made)
     except VerifyError:
@@ -408,7 +413,7 @@ def _read_source(got: dict[str, _Place], made: dict[str, Node]) -> Node:
         file = data.object("kind", "path", "format", "key")
         held = FileData(file["path"].text(), file["format"].text(), file["key"].text())
     elif what == "none":
-        keyed = data.object("kind", "key") if "key" in data.value else data.object("kind")
+        keyed = data.object("kind", optional=("key",))
         held = Hole(keyed["key"].text() if "key" in keyed else "")
     else:
         _refuse(data.path, f"{_short(data.value)} is no data of a source", "array, file, none")
@@ -480,7 +485,13 @@ def _read_sink(got: dict[str, _Place], made: dict[str, Node]) -> Node:
         where = MemoryTarget()
     else:
         _refuse(target.path, f"{_short(target.value)} is no target of a sink", "file, memory")
-    return Sink(_reference(got["tensor"], made, Tensor), where, _optional(got["placement"]))
+    part = _part(got["part"]) if "part" in got else None
+    return Sink(_reference(got["tensor"], made, Tensor), where, _optional(got["placement"]), part)
+
+
+def _part(place: _Place) -> SinkPart:
+    got = place.object("start", "shape", "of")
+    return SinkPart(Box(got["start"].integers(), got["shape"].integers()), got["of"].integers())
 
 
 def _read_point(got: dict[str, _Place], made: dict[str, Node]) -> Node:
@@ -501,6 +512,9 @@ _READERS: dict[str, tuple[tuple[str, ...], _Reader]] = {
     "point": (("before",), _read_point),
 }
 """Kind of a node -> its fields beside id and kind, and what reads them."""
+
+_OPTIONAL = {"sink": ("part",)}
+"""Kind of a node -> the fields that it may have beyond these."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -556,7 +570,9 @@ def schema() -> dict[str, Any]:
         "sink": {"tensor": text, "target": {"oneOf": target}, "placement": placement},
         "point": {"before": _list(text)},
     }
-    nodes = [_object(id=text, kind={"const": kind}, **own) for kind, own in fields.items()]
+    part = _object(start=integers, shape=extents, of=extents)
+    forms = [*fields.items(), ("sink", fields["sink"] | {"part": part})]
+    nodes = [_object(id=text, kind={"const": kind}, **own) for kind, own in forms]
     special = _object(float={"enum": ["nan", "inf", "-inf"]})
     plain = [{"type": ["null", "boolean", "number", "string"]}, {"$ref": "#/$defs/special"}, _list(value)]
     return {

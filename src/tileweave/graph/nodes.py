@@ -6,7 +6,7 @@
     Operation     = operator name, index box, named inputs, named outputs, parameters, signature?, after*
     Selector      = kind, named inputs, one output type, parameters              (moves values, never computes)
     Source        = data (an array, a file, nothing yet), type, name, placement?
-    Sink          = a tensor, a target (memory, a file), placement?
+    Sink          = a tensor, a target (memory, a file), placement?, part?       (the region that it writes)
     Signature     = projection per input and output, reduction monoids, marginal costs
     SequencePoint = operations and sinks that happen before it
     Graph         = the sequence points that are observed
@@ -46,6 +46,7 @@ __all__ = [
     "SequencePoint",
     "Signature",
     "Sink",
+    "SinkPart",
     "Source",
     "Tensor",
     "TensorType",
@@ -332,17 +333,48 @@ class FileTarget:
     overwrite: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SinkPart:
+    """The region of a result that one of several sinks writes.
+
+    Args:
+        box: the region, not empty.
+        shape: of the whole result.
+
+    Raises:
+        GraphError: the region is empty or not inside the result.
+    """
+
+    box: Box
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if self.box.rank != len(self.shape) or self.box.empty or not Box.of(self.shape).contains(self.box):
+            raise GraphError(
+                "SinkPart(box, shape)", f"{self.box} is no region of {self.shape}", legal="a box inside, not empty"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.box} of [{', '.join(map(str, self.shape))}]"
+
+
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Sink(Node):
-    """Where a tensor goes. `placement` pins it to a machine by number."""
+    """Where a tensor goes. `placement` pins it to a machine by number.
+
+    A sink with a `part` is a shard: it writes one region of a result. The shards of one result stand next to each
+    other in one sequence point, have the same target, placement and element type, and are the blocks of a grid.
+    """
 
     tensor: Tensor
     target: MemoryTarget | FileTarget
     placement: int | None = None
+    part: SinkPart | None = None
 
     def __repr__(self) -> str:
         where = self.target.path if isinstance(self.target, FileTarget) else "memory"
-        return f"<Sink {self.tensor.type} -> {where}>"
+        return f"<Sink {self.tensor.type} -> {where}{f' {self.part}' if self.part is not None else ''}>"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)

@@ -26,6 +26,8 @@ from tileweave.graph.nodes import (
     Operation,
     SequencePoint,
     Signature,
+    Sink,
+    SinkPart,
     Source,
     Tensor,
     TensorType,
@@ -41,6 +43,7 @@ __all__ = [
     "Partition",
     "expand",
     "index_of_output",
+    "join_blocks",
     "moved",
     "output_partition",
     "partition",
@@ -119,36 +122,48 @@ class Partition:
         return "x".join(map(str, self.grid)) or "1"
 
 
-def partition(operation: Operation, parts: Sequence[int]) -> Partition:
+def partition(operation: Operation | Sink, parts: Sequence[int]) -> Partition:
     """The even partition of an operation's index into so many parts per dimension.
+
+    The index of a sink is the box of its tensor: its signature is the identity projection.
 
     Raises:
         GraphError: an operation without a signature is cut, or a dimension has fewer points than parts.
     """
-    index = operation.index
-    names = operation.signature.dims if operation.signature else tuple(f"d{k}" for k in range(index.rank))
+    index, label = _index(operation), _label(operation)
+    names: Sequence[str] = [f"d{k}" for k in range(index.rank)]
+    if isinstance(operation, Operation) and operation.signature is not None:
+        names = operation.signature.dims
     if len(parts) != index.rank:
         raise GraphError(
-            f"partition({operation.operator}, parts)",
+            f"partition({label}, parts)",
             f"{len(parts)} counts do not fit an index of rank {index.rank}",
             inputs={"index": index},
             legal=f"one count for each of {', '.join(names)}",
         )
-    if operation.signature is None and prod(parts) > 1:
+    if isinstance(operation, Operation) and operation.signature is None and prod(parts) > 1:
         raise GraphError(
-            f"partition({operation.operator}, parts)",
+            f"partition({label}, parts)",
             "the operation has no signature, so it cannot be cut",
             legal="1 part",
         )
     for name, extent, count in zip(names, index.shape, parts, strict=True):
         if count < 1 or count > max(extent, 1):
             raise GraphError(
-                f"partition({operation.operator}, parts)",
+                f"partition({label}, parts)",
                 f"{count} parts do not fit extent {extent} of dimension {name}",
                 inputs={"index": index, "parts": tuple(parts)},
                 legal=f"1..{max(extent, 1)}",
             )
     return Partition(tuple(even_cuts(n, p, a) for n, p, a in zip(index.shape, parts, index.start, strict=True)))
+
+
+def _index(node: Operation | Sink) -> Box:
+    return node.index if isinstance(node, Operation) else node.tensor.type.box
+
+
+def _label(node: Operation | Sink) -> str:
+    return node.operator if isinstance(node, Operation) else "sink"
 
 
 def _driver(signature: Signature, output: str, row: int) -> int | None:
@@ -226,16 +241,22 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
     return replace(operation, index=index, inputs=inputs, outputs=outputs)
 
 
-def expand(graph: Graph, partitions: Mapping[Operation, Partition], *, arity: int | None = None) -> Graph:
+def expand(
+    graph: Graph,
+    partitions: Mapping[Operation, Partition] | Mapping[Operation | Sink, Partition],
+    *,
+    arity: int | None = None,
+) -> Graph:
     """The explicit graph of a sharding: shards of the operations, slices of their inputs, concats of their outputs.
 
     Slices that fall inside one part of a concat read that part, so chains that are cut alike are never joined in
     between. Partial results are stacked along a new dimension and reduced by their monoid. A sequence point that
-    held an operation holds all of its shards, and every shard keeps what happens before it.
+    held an operation holds all of its shards, and every shard keeps what happens before it. A sink that is cut becomes
+    sinks of its regions; cut like the operation that it stores, it needs no concat.
 
     Args:
         graph: any graph.
-        partitions: cuts for some of its operations; the others stay whole.
+        partitions: cuts for some of its operations and sinks; the others stay whole.
         arity: how many partial results are combined at a time, in a tree; all at once when left out.
 
     Raises:
@@ -247,20 +268,22 @@ def expand(graph: Graph, partitions: Mapping[Operation, Partition], *, arity: in
         raise GraphError("expand(graph, partitions, arity)", f"arity {arity}", legal="2 or more, or None")
     new: dict[Node, Node] = {}
     joined: dict[tuple[Operation, str], Tensor] = {}
-    shards: dict[Operation, tuple[Operation, ...]] = {}
+    shards: dict[Node, tuple[Any, ...]] = {}
     for node in topological([graph]):
         if isinstance(node, Tensor) and (node.producer, node.output) in joined:
             new[node] = joined[cast("Operation", node.producer), node.output]
             continue
         if isinstance(node, SequencePoint):
-            held = [shards.get(cast("Operation", item), (cast("Any", new[item]),)) for item in node.before]
+            held = [shards.get(item, (new[item],)) for item in node.before]
             new[node] = SequencePoint(tuple(itertools.chain.from_iterable(held)))
             continue
         new[node] = moved(node, new)
-        cuts = partitions.get(node) if isinstance(node, Operation) else None
-        if isinstance(node, Operation) and cuts is not None:
+        cuts = cast("Mapping[Node, Partition]", partitions).get(node)
+        if isinstance(node, (Operation, Sink)) and cuts is not None:
             _check_cuts(node, cuts)
-            if cuts.count > 1:
+            if isinstance(node, Sink):
+                shards[node] = _sinks(cast("Sink", new[node]), cuts)
+            elif cuts.count > 1:
                 made: dict[Operation, None] = {}
                 for name, _ in node.outputs:
                     joined[node, name] = _joined(cast("Operation", new[node]), name, cuts, made, arity)
@@ -268,16 +291,17 @@ def expand(graph: Graph, partitions: Mapping[Operation, Partition], *, arity: in
     return cast("Graph", new[graph])
 
 
-def _check_cuts(operation: Operation, cuts: Partition) -> None:
+def _check_cuts(operation: Operation | Sink, cuts: Partition) -> None:
+    index = _index(operation)
     ascending = all(list(row) == sorted(row) for row in cuts.cuts)
-    if len(cuts.cuts) != operation.index.rank or cuts.box != operation.index or not ascending:
+    if len(cuts.cuts) != index.rank or cuts.box != index or not ascending:
         raise GraphError(
-            f"expand({operation.operator})",
+            f"expand({_label(operation)})",
             "the cuts do not fit the index",
-            inputs={"cuts": cuts.cuts, "index": operation.index},
+            inputs={"cuts": cuts.cuts, "index": index},
             legal="ascending boundaries per dimension, first and last those of the index",
         )
-    if operation.signature is None and cuts.count > 1:
+    if isinstance(operation, Operation) and operation.signature is None and cuts.count > 1:
         raise GraphError(f"expand({operation.operator})", "the operation has no signature, so it cannot be cut")
 
 
@@ -298,17 +322,37 @@ def _joined(
     operation: Operation, output: str, cuts: Partition, made: dict[Operation, None], arity: int | None
 ) -> Tensor:
     """The output of a sharded operation: partial results combined, blocks concatenated; `made` collects the shards."""
-    out = output_partition(operation, output, cuts)
+
+    def block(box: Box) -> Tensor:
+        tensor = _output_block(operation, output, cuts, index_of_output(operation, output, box), arity)
+        made[cast("Operation", tensor.producer)] = None
+        return tensor
+
+    return join_blocks(output_partition(operation, output, cuts), block)
+
+
+def join_blocks(cuts: Partition, block: Callable[[Box], Tensor]) -> Tensor:
+    """The tensor whose blocks are given, as a concat along each dimension that is cut."""
 
     def join(place: tuple[int, ...]) -> Tensor:
         dim = len(place)
-        if dim == len(out.grid):
-            block = _output_block(operation, output, cuts, index_of_output(operation, output, out.at(place)), arity)
-            made[cast("Operation", block.producer)] = None
-            return block
-        return concat([join((*place, k)) for k in range(out.grid[dim])], dim)
+        if dim == len(cuts.grid):
+            return block(cuts.at(place))
+        return concat([join((*place, k)) for k in range(cuts.grid[dim])], dim)
 
     return join(())
+
+
+def _sinks(sink: Sink, cuts: Partition) -> tuple[Sink, ...]:
+    """The shards of a sink, which may be a shard itself; blocks without elements need none."""
+    boxes = [box for box in cuts if not box.empty]
+    if len(boxes) < 2:
+        return (sink,)
+    whole = sink.part or SinkPart(sink.tensor.type.box, sink.tensor.shape)
+    return tuple(
+        replace(sink, tensor=slice_(sink.tensor, box), part=SinkPart(box.translate(whole.box.start), whole.shape))
+        for box in boxes
+    )
 
 
 def _output_block(operation: Operation, output: str, cuts: Partition, index: Box, arity: int | None) -> Tensor:

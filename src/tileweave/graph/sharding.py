@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 from tileweave.errors import VerifyError
-from tileweave.graph.nodes import FileTarget, Graph, Node, Operation, Sink, Tensor, children
+from tileweave.graph.nodes import FileTarget, Graph, Node, Operation, SequencePoint, Sink, Tensor, children
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import Piece, resolve
 from tileweave.graph.shard import input_region
+from tileweave.graph.sinks import join_sinks, parts_wrong, results
 from tileweave.graph.states import stacked
 from tileweave.space import AffineMap, Box, disjoint
 
@@ -56,8 +58,9 @@ def is_sharding(sharded: Graph, whole: Graph) -> bool:
 def check_sharding(sharded: Graph, whole: Graph) -> None:
     """Raises the first shard of a graph that does not belong to a correct sharding of another; returns when none does.
 
-    Both graphs must have the same sources, and the same sinks in order. Operations that are not cut may be as they
-    are; partial results must be stacked and reduced by the monoid of the signature, as `expand` writes it.
+    Both graphs must have the same sources, and the same results in order, each in one sink or in several. Operations
+    that are not cut may be as they are; partial results must be stacked and reduced by the monoid of the signature, as
+    `expand` writes it.
 
     Raises:
         VerifyError: names the shard, and what is wrong with it.
@@ -83,6 +86,12 @@ def _problem(rule: str, node: object, problem: str, **inputs: object) -> VerifyE
 
 
 def _problems(sharded: Graph, whole: Graph) -> Iterator[VerifyError]:
+    points = [node for node in (*sharded.nodes(), *whole.nodes()) if isinstance(node, SequencePoint)]
+    for group in chain.from_iterable(map(results, points)):
+        for why in parts_wrong(group):
+            yield _problem("sinks", group[0], why)
+            return
+    sharded, whole = join_sinks(sharded), join_sinks(whole)
     blocks: dict[Operation, _Block] = {}
     table = _Candidates({}, {})
     for operation in _larger_first(whole):

@@ -80,7 +80,8 @@ def _box(node: Node, key: str, names: dict[Node, str]) -> BoxNode:
             return BoxNode(key, lines, "cds", OPERATION)
         case Sink():
             target = f"to {node.target.path}" if isinstance(node.target, FileTarget) else "to memory"
-            return BoxNode(key, ("Sink", target), "cds", OPERATION)
+            part = (str(node.part.box),) if node.part is not None else ()
+            return BoxNode(key, ("Sink", target, *part), "cds", OPERATION)
         case _:
             return BoxNode(key, ("Sequence", "Point"), "octagon", POINT)
 

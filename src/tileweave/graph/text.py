@@ -102,7 +102,8 @@ def _rows(graph: Graph, names: dict[Node, str]) -> Iterator[tuple[str, ...]]:
             yield f"{left} = {_call(node, names)}", kinds, *_notes(node, names)
         elif isinstance(node, Sink):
             place = f" on machine {node.placement}" if node.placement is not None else ""
-            yield f"{names[node]} = sink({names[node.tensor]})", f"{_target(node)}{place}"
+            part = [f"part {node.part}"] if node.part is not None else []
+            yield f"{names[node]} = sink({names[node.tensor]})", f"{_target(node)}{place}", *part
 
 
 def _types(node: Source | Selector | Operation) -> list[tuple[str, object]]:

@@ -28,6 +28,7 @@ from tileweave.graph.nodes import (
 from tileweave.graph.operators import OPERATORS
 from tileweave.graph.parameters import is_integer
 from tileweave.graph.select import SEGMENTS, SELECTORS
+from tileweave.graph.sinks import parts_wrong, results
 from tileweave.graph.states import STATES, is_monoid
 from tileweave.graph.trial import cut_wrong, made_wrong
 from tileweave.space import AffineMap, Box
@@ -255,8 +256,14 @@ def _points_hold_work(node: Any) -> Iterator[str]:
             yield f"{item!r} stands in a sequence point"
 
 
+def _parts_cover(node: SequencePoint) -> Iterator[str]:
+    for group in results(node):
+        yield from parts_wrong(group)
+
+
 def _graph_observes(node: Graph) -> Iterator[str]:
-    sinks = [(sink.target.path, sink.target.key) for sink in node.sinks if isinstance(sink.target, FileTarget)]
+    targets = [group[0].target for point in node.points for group in results(point)]
+    sinks = [(target.path, target.key) for target in targets if isinstance(target, FileTarget)]
     for path, key in sorted({target for target in sinks if sinks.count(target) > 1}):
         yield f"two sinks write {path}{f' member {key}' if key else ''}"
 
@@ -283,6 +290,7 @@ RULES: dict[str, tuple[type[Node] | tuple[type[Node], ...], Rule]] = {
     "operation.cuts-agree": (Operation, _cuts_agree),
     "signature.costs-are-amounts": (Signature, _costs_are_amounts),
     "point.holds-work": (SequencePoint, _points_hold_work),
+    "point.parts-cover": (SequencePoint, _parts_cover),
     "graph.targets-differ": (Graph, _graph_observes),
 }
 """Rule id -> (node class, rule). A rule yields what is wrong with a node."""
@@ -295,7 +303,7 @@ TIERS: tuple[tuple[str, ...], ...] = (
     ("selector.parameters-fit", "operation.parameters-fit"),
     ("operation.signature-agrees", "operation.reductions-declared"),
     ("operation.regions-fit", "operation.outputs-covered", "selector.inside", "source.array-matches"),
-    ("operation.block-agrees",),
+    ("operation.block-agrees", "point.parts-cover"),
 )
 """Rules that later ones rely on: where a tier is broken, only its rules are reported. All other rules come last."""
 

@@ -18,7 +18,7 @@ from math import prod
 from typing import cast
 
 from tileweave.errors import PlanError
-from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Source, Tensor, resolve, verify
+from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Source, Tensor, join_sinks, resolve, verify
 from tileweave.graph.operators import operator_of
 from tileweave.graph.shard import input_region, output_partition
 from tileweave.planner.cost import Blocks, Traffic, machine_runs
@@ -535,12 +535,12 @@ def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms
     """The verified graph's plan.
 
     Args:
-        graph: what to compute.
+        graph: what to compute. Sinks that are cut are planned as one per result: the plan cuts them itself.
         machines: where.
         describe: (operation, stage) -> what will compute a shard, for people.
         atoms: sink -> the extents of the region that must have one writer, or None.
     """
-    verify(graph)
+    graph = join_sinks(verify(graph))
     for operation in graph.operations:
         if not operation.outputs:
             raise PlanError(

@@ -154,7 +154,7 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     if (used, fuse) not in known:
         fused = rewrite(graph, FUSIONS, choose=_compiled_whole).graph if fuse else graph
         made = make_plan(fused, used, lower.describe, io.atom)
-        other = fused if fused is not graph else None
+        other = made.graph if made.graph is not graph else None
         known[used, fuse] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
     other, figures = known[used, fuse]
     return Plan(other or graph, used, *figures)
@@ -172,7 +172,7 @@ def _compiled_whole(found: Sequence[tuple[Rule, int, Tensor]]) -> int:
 
 
 _Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
-_Made = tuple[Graph | None, _Figures]  # the fused graph, where it is another
+_Made = tuple[Graph | None, _Figures]  # the graph that is planned, where it is another
 _PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool], _Made]] = weakref.WeakKeyDictionary()
 """What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
