@@ -1,5 +1,8 @@
 """Every rule alone, the driver, sequence points, traces."""
 
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from arrays import values
@@ -7,6 +10,7 @@ from random_graphs import close, random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
+from tileweave.graph.nodes import children
 from tileweave.graph.rewrite import Context, Rule, choices, expand_tensor, replay, rewrite, rewrite_stages
 from tileweave.graph.rules import EXPANSIONS, OPTIMIZATIONS, RULES
 
@@ -202,6 +206,26 @@ def test_no_rewrite_crosses_a_sequence_point():
     )
     late = rewrite(tw.Graph.of(tw.Tensor(after) * 1 * 1), OPTIMIZATIONS)
     assert any(o.after for o in late.graph.operations) and late.graph.operations[-1].operator == "negative"
+
+
+def test_a_sequence_point_leaves_rewriting_linear(monkeypatch):
+    looked = []
+    for function in (rewrite, children):
+        module = sys.modules[function.__module__]
+        monkeypatch.setattr(module, "children", lambda node: looked.append(node) or children(node))
+
+    def steps(length):
+        first = tw.as_tensor(X) + 1
+        z = tw.Tensor(replace((first * 2).producer, after=(tw.SequencePoint((first.producer,)),)))
+        for _ in range(length):
+            z = tw.negative(tw.negative(z)) * 3
+        looked.clear()
+        done = rewrite(tw.Graph.of(z), OPTIMIZATIONS, passes=1)
+        assert any(o.after for o in done.graph.operations)
+        return len(looked)
+
+    few, many = steps(100), steps(500)
+    assert many < 6 * few  # five times the length
 
 
 def test_a_rule_that_changes_the_type_is_refused():

@@ -10,11 +10,13 @@ Source: Tapestry, "Graph Rewrite Rules".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal, cast
 
 from tileweave.errors import GraphError
-from tileweave.graph.nodes import Graph, Node, Operation, SequencePoint, Tensor, children, topological
+from tileweave.graph.nodes import Graph, Node, Operation, SequencePoint, Tensor, children
 from tileweave.graph.shard import moved
 
 __all__ = ["Context", "Rewritten", "Rule", "Step", "choices", "expand_tensor", "replay", "rewrite", "rewrite_stages"]
@@ -27,10 +29,14 @@ class Context:
     Args:
         uses: tensor -> how many nodes read it.
         pinned: operations that sequence points hold, or that come after one.
+        below: node -> the pinned operations that it stands on, a bit each; filled as it is asked for.
+        bits: numbers that no pinned operation has in `below`.
     """
 
     uses: Mapping[Tensor, int]
-    pinned: frozenset[Operation] = frozenset()
+    pinned: AbstractSet[Operation] = frozenset()
+    below: dict[Node, int] = field(default_factory=dict, repr=False, compare=False)
+    bits: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
     @classmethod
     def of(cls, graph: Graph) -> Context:
@@ -41,6 +47,26 @@ class Context:
     def alone(self, tensor: Tensor) -> bool:
         """Whether at most one node reads a tensor and its producer may be rewritten."""
         return self.uses.get(tensor, 1) <= 1 and tensor.producer not in self.pinned
+
+    def keeps(self, tensor: Tensor, replacement: Tensor) -> bool:
+        """Whether every pinned operation that a tensor stands on is still under its replacement."""
+        return not self.pinned or not self._held(tensor) & ~self._held(replacement)
+
+    def _held(self, tensor: Tensor) -> int:
+        below = self.below
+        stack: list[tuple[Node, Iterator[Node]]] = [(tensor, children(tensor))] if tensor not in below else []
+        while stack:
+            node, rest = stack[-1]
+            child = next((c for c in rest if c not in below), None)
+            if child is not None:
+                stack.append((child, children(child)))
+                continue
+            stack.pop()
+            held = 1 << next(self.bits) if node in self.pinned else 0
+            for child in children(node):
+                held |= below[child]
+            below[node] = held
+        return below[tensor]
 
 
 def _uses(nodes: Sequence[Node]) -> dict[Tensor, int]:
@@ -132,17 +158,9 @@ def choices(tensor: Tensor, rules: Sequence[Rule], context: Context | None = Non
                     inputs={"tensor": tensor},
                     legal="a tensor of the same shape and element type",
                 )
-            if option is not tensor and _keeps(tensor, option, context):
+            if option is not tensor and context.keeps(tensor, option):
                 found.append((rule, k, option))
     return found
-
-
-def _keeps(tensor: Tensor, option: Tensor, context: Context) -> bool:
-    """Whether every pinned operation that the tensor stands on is still under its replacement."""
-    if not context.pinned:
-        return True
-    left = {node for node in topological([tensor]) if node in context.pinned}
-    return left <= {node for node in topological([option]) if node in context.pinned}
 
 
 def expand_tensor(tensor: Tensor, rules: Sequence[Rule], *, depth: int = 16) -> Tensor:
@@ -250,6 +268,7 @@ def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Step]
     uses: dict[Tensor, int] = {}
     kept: set[Operation] = set()
     steps = []
+    context = Context(uses, kept)
     for position, node in enumerate(nodes):
         new[node] = moved(node, new)
         if isinstance(node, Operation) and node in pinned:
@@ -257,7 +276,6 @@ def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Step]
         if not isinstance(node, Tensor):
             continue
         tensor = cast("Tensor", new[node])
-        context = Context(uses, frozenset(kept))
         for rule, choice, replacement in decide(position, tensor, context):
             steps.append(Step(number, position, rule.name, choice, repr(tensor), repr(replacement)))
             tensor = replacement
