@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -157,4 +159,27 @@ def test_after_a_fork() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if np.array_equal(contract("ij,jk->ik", a, a, threads=2), wanted) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_of_a_process_that_compiles_can_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWEAVE_CACHE", str(tmp_path))
+    begun = threading.Event()
+
+    def many() -> None:
+        for n in range(40, 52):
+            contract("ij,kj->ik", np.ones((n, 9)), np.ones((n, 9)))
+            begun.set()
+
+    thread = threading.Thread(target=many)
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # a child that waits for a lock of its parent's thread ends here
+        square = contract("ij,kj->ik", np.ones((39, 7)), np.ones((39, 7)))
+        os._exit(0 if (square == 7).all() else 1)
+    thread.join()
     assert os.waitpid(child, 0)[1] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -188,3 +189,12 @@ def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     if kernel is None:
         kernel = _kept(key, emit_copy(operand(source), operand(out)), threads)
     kernel(source, out)
+
+
+def _after_fork() -> None:
+    global _LOCK, _TUNING
+    _LOCK, _TUNING = threading.Lock(), threading.Lock()  # threads that are gone may hold the old ones
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -171,3 +171,7 @@ def _write(file: Path, data: bytes) -> None:
             raise
     except OSError:
         return
+
+
+if hasattr(os, "register_at_fork"):  # a child that begins inside a compilation could never compile
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)

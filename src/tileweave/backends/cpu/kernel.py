@@ -450,6 +450,8 @@ _LIVE: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()  # a thread that is gone may hold the old one
     for kernel in list(_LIVE):
         kernel._idle.clear()  # they name the pool of the parent
 

@@ -363,7 +363,9 @@ arena = Arena()
 
 
 def _after_fork() -> None:
+    global _POOL_LOCK
     _POOL.clear()
+    _POOL_LOCK = threading.Lock()  # a thread that is gone may hold the old one
 
 
 if hasattr(os, "register_at_fork"):
