@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import platform
 import statistics
 import sys
@@ -117,9 +118,12 @@ def emit(row: dict[str, object]) -> None:
 
 
 def about(threads: int) -> dict[str, object]:
-    """What every row says of the machine."""
+    """What every row says of the machine; ``load`` is what else wanted its processors, of so many."""
     torch = torch_or_none()
     return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processors": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
         "cpu": host().cpu,
         "machine": platform.machine(),
         "threads": threads,

@@ -317,3 +317,9 @@ def test_dtype_errors_are_type_errors():
     with pytest.raises(TypeError) as caught:
         tw.relu(np.ones(3, bool))
     assert isinstance(caught.value, DtypeError)
+
+
+def test_where_refuses_one_answer_for_all_elements():
+    x = np.array([0, 1])
+    with pytest.raises(GraphError, match="one answer for all elements"):
+        tw.where(x is None, 1, 2)

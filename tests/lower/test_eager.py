@@ -183,3 +183,9 @@ def test_a_child_of_a_process_that_compiles_can_compile(tmp_path: Path, monkeypa
         os._exit(0 if (square == 7).all() else 1)
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])
+def test_threads_are_counted(threads: object) -> None:
+    with pytest.raises(GraphError, match="is no number of threads"):
+        contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2)), threads=threads)

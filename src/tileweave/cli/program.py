@@ -14,6 +14,8 @@ from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import PlanningDone, Session, session
 
+_DATA = (".json", ".npy", ".npz", ".svg", ".toml", ".zarr")
+
 __all__ = ["chosen_machines", "execute", "plan_program", "run_program"]
 
 
@@ -102,6 +104,13 @@ def execute(
     if not path.is_file():
         what = f"{str(path)!r} is a folder" if path.is_dir() else f"there is no file {str(path)!r}"
         raise StorageError(f"tileweave {options.command}", what, legal="a Python program")
+    if path.suffix in _DATA:
+        how = (
+            "tileweave graph show or tileweave teir show read a document"
+            if path.suffix == ".json"
+            else "a Python program"
+        )
+        raise StorageError(f"tileweave {options.command}", f"{str(path)!r} is data, not a program", legal=how)
     words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     argv, sys.argv = sys.argv, [str(path), *words]
     sys.path.insert(0, str(path.parent.resolve()))

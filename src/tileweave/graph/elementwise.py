@@ -305,7 +305,16 @@ register(Operator("cast", _cast_block))
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
-    """Elementwise ``x if condition else y`` with broadcasting."""
+    """Elementwise ``x if condition else y`` with broadcasting.
+
+    Tensors are values, so ``a == b`` asks whether they are the same one; `equal` compares their elements.
+
+    Raises:
+        GraphError: the condition is a Python bool.
+    """
+    if isinstance(condition, bool):
+        problem = f"the condition is {condition}, one answer for all elements"
+        raise GraphError("where(condition, x, y)", problem, legal="a tensor of bool, such as equal(x, y), less(x, y)")
     condition = cast(as_tensor(condition, "where(condition, x, y)"), bool)
     (x, y), dtype = operands("where(condition, x, y)", [x, y], np.maximum)
     return elementwise("where", [condition, x, y], dtype)

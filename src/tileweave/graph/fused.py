@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,10 @@ def fused(inputs: Sequence[Tensor], program: Sequence[tuple[str, tuple[int, ...]
 
 def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     given = list(inputs.values())
-    done: list[Array] = []
-    for name, args, dtype in operation.parameter("program"):
+    program = operation.parameter("program")
+    last_use = {a: k for k, (_, args, _) in enumerate(program) for a in args if a < 0}
+    done: list[Any] = []
+    for k, (name, args, dtype) in enumerate(program):
         # the operator's own definition, on an operation that has just its parameters
         step = replace(
             operation,
@@ -72,6 +75,10 @@ def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         blocks = [given[a] if a >= 0 else done[-1 - a] for a in args]
         names = [f"x{k}" for k in range(len(blocks))] if len(blocks) > 1 else ["x"]
         done.append(OPERATORS[name].block(step, dict(zip(names, blocks, strict=True)))["out"])
+        del blocks
+        for a in args:
+            if last_use.get(a) == k:
+                done[-1 - a] = None
     return {"out": np.asarray(np.broadcast_to(done[-1], operation.output_types["out"].shape))}
 
 

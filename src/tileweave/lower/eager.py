@@ -91,6 +91,9 @@ class Contraction:
     """
 
     def __init__(self, equation: str, *operands: Array, threads: int | None = None, tune: bool = False) -> None:
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            where = f"contract({equation!r}, ..)"
+            raise GraphError(where, f"threads={threads!r} is no number of threads", legal="a positive integer, or None")
         self.equation = equation
         self.threads = threads
         self.tuned = tune
