@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 __all__ = [
     "Candidates",
@@ -75,6 +76,7 @@ def in_turn(threads: Sequence[int]) -> int | None:
         return None
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads[0] :])
+    threadpool_limits(threads[0])  # threads that a library began earlier are bound to nothing
     torch = optional("torch")
     if torch is not None:
         torch.set_num_threads(threads[0])
