@@ -23,14 +23,12 @@ def check(first: int, count: int) -> None:
 @pytest.mark.parametrize("block", range(8))
 def test_random_programs_equal_the_interpreter(block: int) -> None:
     check(1000 * block, 15)
-    assert block >= 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(50))
 def test_many_random_programs_equal_the_interpreter(block: int) -> None:
     check(100_000 + 1000 * block, 400)
-    assert block >= 0
 
 
 def test_random_programs_for_small_caches() -> None:
