@@ -25,6 +25,10 @@ def test_random_programs_equal_the_interpreter(block: int) -> None:
     check(1000 * block, 15)
 
 
+def test_a_reduction_reads_before_a_later_stage_writes() -> None:
+    check(115_296, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(50))
 def test_many_random_programs_equal_the_interpreter(block: int) -> None:

@@ -132,6 +132,10 @@ def _region(op: Op, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]
 
 def _joined(before: Op, step: Op, program: Program) -> Op | None:
     """Both in one chain."""
+    read = {before.operands[k] for stage in before.stages for k in stage.inputs}
+    written = {step.operands[k] for stage in step.stages for k in stage.outputs}
+    if read & written and any(stage.kind.startswith("Reduce") for stage in (*before.stages, *step.stages)):
+        return None  # a reduction may meet its elements after they are overwritten
     first, second = _dims(before), _matching(_dims(step), [dim.extent for dim in _dims(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
         return None
