@@ -25,7 +25,7 @@ def test_random_programs_equal_the_interpreter(block: int) -> None:
     check(1000 * block, 15)
 
 
-def test_a_reduction_reads_before_a_later_stage_writes() -> None:
+def test_two_reductions_of_one_loop() -> None:
     check(115_296, 1)
 
 

@@ -132,10 +132,8 @@ def _region(op: Op, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]
 
 def _joined(before: Op, step: Op, program: Program) -> Op | None:
     """Both in one chain."""
-    read = {before.operands[k] for stage in before.stages for k in stage.inputs}
-    written = {step.operands[k] for stage in step.stages for k in stage.outputs}
-    if read & written and any(stage.kind.startswith("Reduce") for stage in (*before.stages, *step.stages)):
-        return None  # a reduction may meet its elements after they are overwritten
+    if all(any(stage.kind.startswith("Reduce") for stage in op.stages) for op in (before, step)):
+        return None  # one reduction per chain
     first, second = _dims(before), _matching(_dims(step), [dim.extent for dim in _dims(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
         return None
