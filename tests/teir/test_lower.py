@@ -94,6 +94,14 @@ def test_batch_reduce_strides_are_free():
         (contraction(m=(8, (8, 0, 4)), n=(4, (0, 64, 32)), k=(16, (64, 4, 0))), "in0 needs one axis with stride 4"),
         (contraction(m=(8, (4, 0, 4)), n=(4, (0, 64, 32)), k=(16, (30, 4, 0))), "is no multiple of 4"),
         (contraction(m=(8, (4, 0, 4)), n=(4, (0, 64, 32)), k=(16, (-32, 4, 0))), "positive leading dimension"),
+        (
+            contraction(m=(8, (4, 0, 4)), n=(4, (0, 64, 28)), k=(16, (32, 4, 0))),
+            "the leading dimension of out, 7 on n, is less than the 8 of m, which has unit stride",
+        ),
+        (
+            contraction(m=(8, (4, 0, 4)), n=(4, (0, 64, 32)), k=(16, (4, 4, 0))),  # overlapping windows of in0
+            "the leading dimension of in0, 1 on m, is less than the 16 of k, which has unit stride",
+        ),
         (contraction(m=(8, (4, 4, 4)), n=(4, (0, 64, 32)), k=(16, (32, 4, 0))), "axis m moves in1"),
         (
             contraction(("b", "k"), m=(8, (4, 0, 4)), n=(4, (0, 64, 32)), k=(16, (32, 4, 0)), b=(2, (2, 4, 0))),
@@ -106,6 +114,26 @@ def test_what_fits_no_kernel_says_why(program, reason):
     assert isinstance(kernel, General)
     assert reason in kernel.reasons[0]
     assert f"no kernel of the document: {kernel.reasons[0]}" in str(explain("p", program))
+
+
+def test_an_output_matrix_is_what_blas_calls_one():
+    """Enumerated: eligible exactly where BLAS, given order and leading dimension, reaches the same elements, apart."""
+    for m, n, row, column in product((1, 2, 3), (1, 2, 3), range(5), range(5)):
+        program = contraction(m=(m, (16, 0, 4 * row)), n=(n, (0, 4, 4 * column)), k=(4, (4, 16, 0)))
+        addresses = [[row * i + column * j for j in range(n)] for i in range(m)]
+        matrices = [
+            (order, ld)
+            for order, rows in (("column-major", m), ("row-major", n))
+            for ld in range(rows, 16)
+            if [[i + ld * j if order == "column-major" else ld * i + j for j in range(n)] for i in range(m)]
+            == addresses
+        ]
+        kernel = eligibility("p", program)
+        if isinstance(kernel, Gemm):
+            assert (kernel.orders[2], kernel.ldc) in matrices
+            assert len({x for line in addresses for x in line}) == m * n
+        else:
+            assert m == 1 or n == 1 or not matrices  # a stride that nothing walks may still be no leading dimension
 
 
 def test_mixed_types_are_no_gemm():

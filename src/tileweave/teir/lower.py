@@ -270,23 +270,31 @@ class _Lowering:
     def matrix(
         self, label: str, name: str, row: Axis, column: Axis, still: list[Axis] | None = None
     ) -> tuple[MatrixOrder, int]:
-        """The order and leading dimension of an operand over two axes; the axes ``still`` must not move on it."""
+        """The order and leading dimension of an operand over two axes; the axes ``still`` must not move on it.
+
+        As BLAS asks, the leading dimension is at least the extent of the unit axis, so that no two rows or columns
+        share an element.
+        """
         j, width = self.position[name], width_bytes(self.dtype[name])
         for axis in still or []:
             if axis.strides[j] and axis.extent > 1:
                 raise _Misfit(f"axis {axis.id} moves {name}, which a GEMM needs to stand still")
         choices: list[tuple[MatrixOrder, Axis, Axis]] = [("column-major", row, column), ("row-major", column, row)]
+        short = ""
         for order, unit, leading in choices:
             if unit.strides[j] == width and leading.strides[j] > 0:
                 ld = self.elements(name, leading, "leading dimension")
+                if ld < unit.extent:
+                    short = f"the leading dimension of {name}, {ld} on {leading.id}, is less than the {unit.extent} of "
+                    short += f"{unit.id}, which has unit stride"
+                    continue
                 self.lines.append(
                     f"{label} = {name}: {order}, unit stride on {unit.id}, leading dimension {ld} on {leading.id}"
                 )
                 return order, ld
         shown = ", ".join(f"{axis.id} {axis.strides[j]}" for axis in (row, column))
-        raise _Misfit(
-            f"{name} needs one axis with stride {width} bytes and one with a positive leading dimension; it has {shown}"
-        )
+        needs = f"{name} needs one axis with stride {width} bytes and one with a positive leading dimension"
+        raise _Misfit(short or f"{needs}; it has {shown}")
 
     def elements(self, name: str, axis: Axis, what: str) -> int:
         stride, width = axis.strides[self.position[name]], width_bytes(self.dtype[name])
