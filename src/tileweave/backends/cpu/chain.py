@@ -2,7 +2,8 @@
 
 The pass keeps every value, up to the order of a sum. It works on a finished plan, from the leaves up:
 
-- *Begun*: a neutral element before its reduction is not written: the reduction starts there.
+- *Begun*: a neutral element before its reduction is not written: the reduction starts there. Under a guard, this comes
+  true with the loop that the guard names; where that loop stays, the neutral element is written after all.
 - *Joined*: two operations over the same axes run point by point, where what one writes is read by the other at the same
   point only.
 - *Absorbed*: a loop around a single chain becomes one more axis of it.
@@ -18,11 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tileweave.backends.cpu.meanings import MONOIDS, NEUTRAL
-from tileweave.backends.cpu.plan import Dim, Loop, Op, Stage, Step
-from tileweave.backends.cpu.shape import free, rivals_of
+from tileweave.backends.cpu.plan import Dim, Loop, Op, Stage, Step, minus
+from tileweave.backends.cpu.shape import free, may_alias, rivals_of
 from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.primitives import operands_of
-from tileweave.teir.program import Invocation, Program
+from tileweave.teir.program import Axis, First, Guard, Invocation, Program
 from tileweave.teir.walk import invocations, primitives_by_id
 
 __all__ = ["chained"]
@@ -40,7 +41,7 @@ def chained(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
     for op in _operations(joined):
         for tensor in _read(op):
             readers.setdefault(tensor, set()).add(id(op))
-    return _each(joined, lambda op: _without_dead(op, program, readers))
+    return _each(joined, lambda op: _written_out(_without_dead(op, program, readers)))
 
 
 def _operations(steps: tuple[Step, ...]) -> Iterator[Op]:
@@ -51,10 +52,11 @@ def _operations(steps: tuple[Step, ...]) -> Iterator[Op]:
             yield from _operations(step.body)
 
 
-def _each(steps: tuple[Step, ...], change: Callable[[Op], Op]) -> tuple[Step, ...]:
-    return tuple(
-        change(step) if isinstance(step, Op) else replace(step, body=_each(step.body, change)) for step in steps
-    )
+def _each(steps: tuple[Step, ...], change: Callable[[Op], tuple[Op, ...]]) -> tuple[Step, ...]:
+    found: list[Step] = []
+    for step in steps:
+        found += change(step) if isinstance(step, Op) else (replace(step, body=_each(step.body, change)),)
+    return tuple(found)
 
 
 def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
@@ -65,16 +67,20 @@ def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
             continue
         step = replace(step, body=tuple(_without_own(below, program) for below in _forest(step.body, program)))
         found.append(_absorbed(step, program) or step)
-    for join in (_begun, _joined):
-        kept: list[Step] = []
-        for step in found:
-            before = kept[-1] if kept else None
-            both = None
-            if isinstance(before, Op) and isinstance(step, Op) and before.guard == step.guard:
-                both = join(before, step, program) if before.stages and step.stages else None
-            kept[-1 if both else len(kept) :] = [both or step]
-        found = kept
-    return tuple(found)
+    begun: list[Step] = []
+    for step in found:
+        if isinstance(step, Op) and step.stages:
+            begun += _fills(step) or (_begun(begun, step, program),)
+        else:
+            begun.append(step)
+    joined: list[Step] = []
+    for step in begun:
+        before = joined[-1] if joined else None
+        both = None
+        if isinstance(before, Op) and isinstance(step, Op) and before.guard == step.guard:
+            both = _joined(before, step, program) if before.stages and step.stages else None
+        joined[-1 if both else len(joined) :] = [both or step]
+    return tuple(joined)
 
 
 def _widths(op: Op, program: Program) -> tuple[int, ...]:
@@ -92,37 +98,88 @@ def _free(op: Op, program: Program) -> bool:
 
 def _dot(op: Op, program: Program) -> Op | None:
     """A contraction none of whose axes belongs to one input and the output alone, as a reduction."""
-    if op.kind != "Contraction" or op.init or op.relu is not None:
+    if op.kind != "Contraction" or op.relu is not None:
         return None
     if any(dim.strides[2] and bool(dim.strides[0]) != bool(dim.strides[1]) for dim in op.dims if dim.extent > 1):
         return None
-    stage = Stage("Contraction", (0, 1), (2,), fresh=op.init is not None)
+    stage = Stage("Contraction", (0, 1), (2,), fresh=op.init)
     chain = replace(op, kind="Chain", init=None, stages=(stage,))
     return chain if _free(chain, program) else None
+
+
+# ---- what a reduction starts at ---------------------------------------------------------------------------------
+
+
+def _fills(op: Op) -> tuple[Op, ...]:
+    """Operations of one stage each, where all stages write without reading; else none."""
+    if op.dropped or any(stage.inputs or stage.reads_output for stage in op.stages):
+        return ()
+    return tuple(_fill(op, stage.outputs[0], stage.kind, op.guard, stage.number) for stage in op.stages)
+
+
+def _fill(op: Op, o: int, kind: str, guard: Guard, number: float = 0.0) -> Op:
+    """An operation that writes wherever an operand of another one is."""
+    dims = tuple(Dim(dim.extent, (dim.strides[o],)) for dim in op.dims if dim.strides[o])
+    stage = Stage(kind, (), (0,), number)
+    return Op(kind, (op.operands[o],), dims, (op.offsets[o],), op.width_bytes, guard, stages=(stage,))
+
+
+def _begun(before: list[Step], step: Op, program: Program) -> Op:
+    """The operation, with reductions that start at the neutral elements written before it, which are taken away."""
+    if not _free(step, program):
+        return step
+    stages = list(step.stages)
+    for k, stage in enumerate(stages):
+        if stage.kind in MONOIDS and stage.fresh is None:
+            fills = _fills_of(before, step, stage, program)
+            conditions = {minus(fill.guard, step.guard) for fill in fills}
+            if len(conditions) == 1:
+                stages[k] = replace(stage, fresh=conditions.pop())
+            if stages[k].fresh is not None:
+                before[:] = [one for one in before if not any(one is fill for fill in fills)]
+    return replace(step, stages=tuple(stages))
+
+
+def _fills_of(before: list[Step], step: Op, stage: Stage, program: Program) -> list[Op]:
+    """The operations that last wrote what a reduction takes its elements into, if they wrote its neutral element."""
+    neutral = NEUTRAL[MONOIDS[stage.kind]]
+    wanted = [(kind, _region(step, o)) for kind, o in zip(neutral, stage.outputs, strict=True)]
+    outputs = {step.operands[o] for o in stage.outputs}
+    found: list[Op] = []
+    for one in reversed(before):
+        if not isinstance(one, Op):
+            return []
+        fill = (one.stages[0].kind, _region(one, 0)) if _fills(one) else None
+        if fill in wanted:
+            wanted.remove(fill)
+            found.append(one)
+            if not wanted:
+                return found
+        elif any(j == out or may_alias(program, j, out) for j in one.operands for out in outputs):
+            return []
+    return []
+
+
+def _written_out(op: Op) -> tuple[Op, ...]:
+    """The operation, behind the neutral elements of those reductions that start there under a guard."""
+    fills: list[Op] = []
+    for stage in op.stages:
+        if stage.fresh:
+            guard = tuple(dict.fromkeys((*op.guard, *stage.fresh)))
+            neutral = zip(NEUTRAL[MONOIDS[stage.kind]], stage.outputs, strict=True)
+            fills += [_fill(op, o, kind, guard) for kind, o in neutral]
+    stages = tuple(replace(stage, fresh=None) if stage.fresh else stage for stage in op.stages)
+    return (*fills, replace(op, stages=stages)) if fills else (op,)
 
 
 # ---- two neighbours ---------------------------------------------------------------------------------------------
 
 
-def _begun(before: Op, step: Op, program: Program) -> Op | None:
-    """A reduction that starts at the neutral elements that were to be written before it."""
-    fills = [(stage.kind, _region(before, stage.outputs[0])) for stage in before.stages if not stage.inputs]
-    if len(fills) < len(before.stages) or not _free(step, program):
-        return None
-    stages = []
-    for stage in step.stages:
-        if stage.kind in MONOIDS:
-            wanted = [
-                (kind, _region(step, o)) for kind, o in zip(NEUTRAL[MONOIDS[stage.kind]], stage.outputs, strict=True)
-            ]
-            if all(one in fills for one in wanted):
-                fills = [one for one in fills if one not in wanted]
-                stage = replace(stage, fresh=True)
-        stages.append(stage)
-    return None if fills else replace(step, stages=tuple(stages))
+Region = tuple[int, int, tuple[tuple[int, int], ...]]
+"""A tensor, an offset, and the strides and extents of the axes along which it moves."""
 
 
-def _region(op: Op, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+def _region(op: Op, operand: int) -> Region:
     """Which elements an operation meets, in a form that can be compared."""
     moves = sorted(
         (dim.strides[operand], dim.extent) for dim in op.dims if dim.extent > 1 and dim.strides[operand] != 0
@@ -132,8 +189,6 @@ def _region(op: Op, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]
 
 def _joined(before: Op, step: Op, program: Program) -> Op | None:
     """Both in one chain."""
-    if all(any(stage.kind.startswith("Reduce") for stage in op.stages) for op in (before, step)):
-        return None  # one reduction per chain
     first, second = _dims(before), _matching(_dims(step), [dim.extent for dim in _dims(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
         return None
@@ -196,15 +251,28 @@ def _absorbed(loop: Loop, program: Program) -> Op | None:
     if any(term.axis == axis.id for term in op.guard):
         return None
     dim = Dim(axis.extent, tuple(0 if o in op.dropped else axis.strides[j] for o, j in enumerate(op.operands)))
-    if axis.extent > 1 and any(stage.fresh and not dim.strides[stage.outputs[0]] for stage in op.stages):
+    stages = [_around(stage, axis, still=not dim.strides[stage.outputs[0]]) for stage in op.stages]
+    if None in stages:
         return None
     merged = replace(
         op,
+        stages=tuple(stage for stage in stages if stage),
         dims=(dim, *op.dims),
         offsets=tuple(o + axis.offsets[j] for o, j in zip(op.offsets, op.operands, strict=True)),
         guard=tuple(dict.fromkeys((*loop.guard, *op.guard))),
     )
     return merged if _free(merged, program) else None
+
+
+def _around(stage: Stage, axis: Axis, *, still: bool) -> Stage | None:
+    """A stage with one more axis, on which its output stands still or not; None where it would begin midway."""
+    if stage.fresh is None:
+        return stage
+    rest = tuple(term for term in stage.fresh if term.axis != axis.id)
+    met = set(stage.fresh) - set(rest)
+    if axis.extent > 1 and met != ({First(axis.id)} if still else set()):
+        return None
+    return replace(stage, fresh=rest)
 
 
 # ---- results that nothing reads ---------------------------------------------------------------------------------
@@ -216,7 +284,7 @@ def _read(op: Op) -> set[int]:
         return set(op.operands)
     found = {op.operands[o] for stage in op.stages for o in stage.inputs}
     for stage in op.stages:
-        if stage.reads_output or (stage.kind in MONOIDS and not stage.fresh):
+        if stage.reads_output or (stage.kind in MONOIDS and stage.fresh != ()):
             found |= {op.operands[o] for o in stage.outputs}
     return found
 

@@ -12,7 +12,7 @@ time into what the output holds. Either order depends on extents and strides alo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from tileweave.backends.cpu import vectors
@@ -117,6 +117,8 @@ class _Chain:
         self.stages = op.stages
         self.dropped = op.dropped
         self.reductions = [stage for stage in self.stages if stage.kind in MONOIDS]
+        self.results = [o for stage in self.reductions for o in stage.outputs]
+        self.begun = frozenset(o for stage in self.reductions if stage.fresh is not None for o in stage.outputs)
         self.heavy = any(stage.kind in HEAVY for stage in self.stages)
         width = max(e.width_bytes for e in elements)
         self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
@@ -278,18 +280,22 @@ class _Chain:
             lanes //= 2
             halves = [self.half(f, result, lanes, upper) for upper in (False, True)]
             result = self.joined(Registers(f, self.target, lanes), *halves)
-        self.keep(f, pointers, result, 1, None)
+        if not self.begun.issuperset(self.results):
+            held = self.joined(Registers(f, self.target, 1), self.found(f, pointers, 1, None), result)
+            result = [a if o in self.begun else b for o, a, b in zip(self.results, result, held, strict=True)]
+        self.keep(f, pointers, dict(zip(self.results, result, strict=True)), 1, None)
 
     def sum_across(self, f: Function, pointers: list[str], piece: Value) -> None:
         """Reductions along other axes than the vectors' own: a few elements of the last one at a time."""
         registers = Registers(f, self.target, self.lanes)
         neutral = self.neutral(registers)
         size, types = len(neutral), [type for type, _ in neutral]
+        starts = {o: value for o, (_, value) in zip(self.results, neutral, strict=True) if o in self.begun}
         last = self.sums[-1] if self.sums else Dim(1, (0,) * len(pointers))
 
         def begin(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
             for place in places:
-                self.keep(f, place, [value for _, value in neutral], self.lanes, mask, fresh=True)
+                self.keep(f, place, starts, self.lanes, mask)
             return []
 
         def elements(count: Value) -> Body:
@@ -305,7 +311,7 @@ class _Chain:
                 sums = f.loop(0, count, one, carry=list(zip(types * len(places), held, strict=True)), nonempty=True)
                 for u, place in enumerate(places):
                     part = [str(value) for value in sums[u * size : (u + 1) * size]]
-                    self.keep(f, place, part, self.lanes, mask, fresh=True)
+                    self.keep(f, place, dict(zip(self.results, part, strict=True)), self.lanes, mask)
                 return []
 
             return body
@@ -318,7 +324,7 @@ class _Chain:
 
             f.loop(0, last.extent, run, step=_RUN)
 
-        if any(stage.fresh for stage in self.reductions):
+        if starts:
             self.run(f, pointers, piece, begin, [], self.unroll)
         emit_nest(f, self.sums[:-1], pointers, runs)
 
@@ -358,26 +364,15 @@ class _Chain:
     def found(self, f: Function, pointers: list[str], lanes: int, mask: str | None) -> list[str]:
         """What the outputs of the reductions hold, as accumulators."""
         registers, values = Registers(f, self.target, lanes), []
-        for stage in self.reductions:
-            for o in stage.outputs:
-                value = self.load(f, o, pointers[o], lanes, mask)
-                values.append(registers.convert(value, self.elements[o], wide_of(self.elements[o])))
+        for o in self.results:
+            value = self.load(f, o, pointers[o], lanes, mask)
+            values.append(registers.convert(value, self.elements[o], wide_of(self.elements[o])))
         return values
 
-    def keep(
-        self, f: Function, pointers: list[str], values: list[str], lanes: int, mask: str | None, *, fresh: bool = False
-    ) -> None:
-        """Write accumulators; with what the outputs held, unless the reduction is fresh or all of it is in them."""
+    def keep(self, f: Function, pointers: list[str], values: Mapping[int, str], lanes: int, mask: str | None) -> None:
+        """Write accumulators to outputs of reductions."""
         registers = Registers(f, self.target, lanes)
-        if not fresh and not all(stage.fresh for stage in self.reductions):
-            old = self.found(f, pointers, lanes, mask)
-            taken, k = self.joined(registers, old, values), 0
-            for stage in self.reductions:
-                end = k + len(stage.outputs)
-                values = values if stage.fresh else [*values[:k], *taken[k:end], *values[end:]]
-                k = end
-        outputs = [o for stage in self.reductions for o in stage.outputs]
-        for o, value in zip(outputs, values, strict=True):
+        for o, value in values.items():
             narrow = registers.convert(value, wide_of(self.elements[o]), self.elements[o])
             self.store(f, o, narrow, pointers[o], lanes, mask)
 
@@ -385,9 +380,8 @@ class _Chain:
 
     def literal(self, f: Function, pointers: list[str]) -> None:
         """One element, every result brought to memory before the next."""
-        sums = self.point(f, pointers, 1, None, self.found(f, pointers, 1, None) if self.reductions else [])
-        if self.reductions:
-            self.keep(f, pointers, sums, 1, None, fresh=True)
+        sums = self.point(f, pointers, 1, None, self.found(f, pointers, 1, None))
+        self.keep(f, pointers, dict(zip(self.results, sums, strict=True)), 1, None)
 
     def point(self, f: Function, pointers: list[str], lanes: int, mask: str | None, carried: list[str]) -> list[str]:
         """All stages on one element or one vector of them; takes and returns the accumulators."""

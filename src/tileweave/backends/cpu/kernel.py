@@ -20,11 +20,12 @@ from tileweave.backends.cpu.jit import Code, compile_ir
 from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
+from tileweave.backends.cpu.shape import may_alias
 from tileweave.backends.cpu.target import Target, host
 from tileweave.backends.cpu.threads import Block, arena, available_threads, pool
 from tileweave.errors import BackendError
 from tileweave.teir.dtypes import numpy_dtype
-from tileweave.teir.primitives import operands_of, operation
+from tileweave.teir.primitives import operands_of
 from tileweave.teir.program import Program
 from tileweave.teir.verify import verify
 
@@ -216,7 +217,7 @@ class Kernel:
 
     def _check_pair(self, name: str, base: int, name2: str, base2: int) -> None:
         program = self.program
-        if base == base2 and _same_map(program, name, name2) and not _contracts(program, {name, name2}):
+        if base == base2 and may_alias(program, program.position(name), program.position(name2)):
             return
         if not _share_bytes(program, self._extents, (name, base), (name2, base2)):
             return
@@ -299,22 +300,6 @@ def _scratch_offsets(program: Program, extents: Mapping[str, Extent], end: int) 
             offsets[spec.name] = end
             end = _rounded(end + spec.size_bytes)
     return offsets, end
-
-
-def _same_map(program: Program, a: str, b: str) -> bool:
-    j, k = program.position(a), program.position(b)
-    same_type = program.tensors[j].dtype == program.tensors[k].dtype
-    return same_type and all(x.strides[j] == x.strides[k] and x.offsets[j] == x.offsets[k] for x in program.axes)
-
-
-def _contracts(program: Program, names: set[str]) -> bool:
-    """Whether a contraction or a reduction reads one of two tensors and writes the other."""
-    return any(
-        operation(primitive.operation).contracted
-        and operands_of(primitive, program)[-1] in names
-        and names & set(operands_of(primitive, program)[:-1])
-        for primitive in program.primitives
-    )
 
 
 _OVERLAP_WORK: Any = 100_000

@@ -20,7 +20,20 @@ from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Last, Pri
 from tileweave.teir.reach import first_collision
 from tileweave.teir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
 
-__all__ = ["Dim", "Extent", "Loop", "Op", "Stage", "Step", "describe", "injective", "make_plan", "reached", "start_of"]
+__all__ = [
+    "Dim",
+    "Extent",
+    "Loop",
+    "Op",
+    "Stage",
+    "Step",
+    "describe",
+    "injective",
+    "make_plan",
+    "minus",
+    "reached",
+    "start_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,7 @@ class Stage:
         outputs: numbers of those that it writes: two for the halves of a pair, else one.
         number: what a Fill writes.
         reads_output: whether an elementwise operation also reads what it writes.
-        fresh: whether a reduction starts at its neutral element instead of what its output holds.
+        fresh: a reduction starts at its neutral element, not at what its output holds, where this holds; None: never.
     """
 
     kind: str
@@ -49,7 +62,7 @@ class Stage:
     outputs: tuple[int, ...]
     number: float = 0.0
     reads_output: bool = False
-    fresh: bool = False
+    fresh: Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +228,7 @@ def _moving(op: Op) -> tuple[Dim, ...]:
     return tuple(dim for dim in op.dims if dim.extent > 1 and dim.strides[out] != 0)
 
 
-def _minus(guard: Guard, other: Guard) -> Guard | None:
+def minus(guard: Guard, other: Guard) -> Guard | None:
     """The terms of a guard that another lacks; None when the other asks for more."""
     return None if set(other) - set(guard) else tuple(t for t in dict.fromkeys(guard) if t not in other)
 
@@ -223,7 +236,7 @@ def _minus(guard: Guard, other: Guard) -> Guard | None:
 def _with_zero(before: Step, step: Step) -> Op | None:
     if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Zero" and step.kind == "Contraction"):
         return None
-    condition = _minus(before.guard, step.guard)
+    condition = minus(before.guard, step.guard)
     same = _region(before) == _region(step) and injective(_moving(step), 2, step.width_bytes)
     if condition is None or not same or step.init is not None or _self_reading(step):
         return None
@@ -233,7 +246,7 @@ def _with_zero(before: Step, step: Step) -> Op | None:
 def _with_relu(before: Step, step: Step) -> Op | None:
     if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Contraction" and step.kind == "ReLU"):
         return None
-    condition = _minus(step.guard, before.guard)
+    condition = minus(step.guard, before.guard)
     in_place = step.operands[0] == step.operands[1] == before.operands[2]
     same = _region(before) == _region(step) and injective(_moving(before), 2, before.width_bytes)
     if condition is None or not in_place or not same or before.relu is not None or _self_reading(before):
@@ -245,7 +258,7 @@ def _with_start(before: Step, step: Step, program: Program) -> Op | None:
     """A contraction whose output starts as a copy of what moves as the output does, or not at all."""
     if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Copy" and step.kind == "Contraction"):
         return None
-    condition = _minus(before.guard, step.guard)
+    condition = minus(before.guard, step.guard)
     same = _region(before) == _region(step) and injective(_moving(step), 2, step.width_bytes)
     if condition is None or not same or step.init is not None or _self_reading(step):
         return None

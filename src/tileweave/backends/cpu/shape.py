@@ -9,6 +9,7 @@ from tileweave.backends.cpu.loops import fuse
 from tileweave.backends.cpu.meanings import MONOIDS
 from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.target import Target
+from tileweave.teir.primitives import operands_of, operation
 from tileweave.teir.program import Program
 
 __all__ = ["Pairs", "Shape", "free", "may_alias", "rivals_of", "shape_of"]
@@ -41,12 +42,19 @@ class Shape:
 
 
 def may_alias(program: Program, j: int, k: int) -> bool:
-    """Whether two different tensors may lie in the same memory: a caller may give one array for both where they agree
-    in type, strides and offsets; scratch is never shared."""
+    """Whether two different tensors may lie in the same memory.
+
+    A caller may give one array for both where they agree in type, strides and offsets; but not where contractions or
+    reductions write both, or one of these reads one and writes the other. Scratch is never shared.
+    """
     a, b = program.tensors[j], program.tensors[k]
     if a.dtype != b.dtype or "scratch" in (a.role, b.role):
         return False
-    return all(x.strides[j] == x.strides[k] and x.offsets[j] == x.offsets[k] for x in program.axes)
+    if any(x.strides[j] != x.strides[k] or x.offsets[j] != x.offsets[k] for x in program.axes):
+        return False
+    names = {a.name, b.name}
+    sums = [operands_of(p, program) for p in program.primitives if operation(p.operation).contracted]
+    return not names <= {out for *_, out in sums} and not any(out in names and names & set(read) for *read, out in sums)
 
 
 def rivals_of(op: Op, program: Program) -> Pairs:
