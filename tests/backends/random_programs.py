@@ -319,11 +319,55 @@ def elementwise(random: Random) -> Program:
     return Program(tensors, program_axes(axes, placed, random, names), roots, nodes, tuple(primitives))
 
 
+def reductions(random: Random) -> Program:
+    """One to three reductions of the same axes, begun or not, with an Add before or behind them."""
+    axes = extents(random, random.randint(0, 5))
+    names = list(axes)
+    reduced = [name for name in names if random.random() < 0.5]
+    kept = [name for name in names if name not in reduced]
+    dtype = random.choice(DTYPES)
+    wide = WIDE.get(dtype, dtype)
+    results = [f"out{k}" for k in range(random.randint(1, 3))]
+    tensors = [TensorSpec("in0", dtype, "inout"), TensorSpec("in1", dtype, "in")]
+    tensors += [TensorSpec(name, wide, "inout") for name in results]
+    placed = [place(random, axes, kept if spec.name in results else names, width_bytes(spec.dtype)) for spec in tensors]
+    loops = [name for name in names if random.random() < 0.4]
+    random.shuffle(loops)
+    over, free = ([name for name in some if name not in loops] for some in (reduced, kept))
+    primitives, leaves = list[Primitive](), list[Invocation]()
+
+    def invoke(kind: str, operands: tuple[str, ...], guard: Guard = ()) -> None:
+        roles = {"M": free, "N": [] if operands[-1] in results else over}
+        if "K" in operation(kind).roles:
+            roles |= {"K": over}
+        axes = tuple((role, tuple(roles[role])) for role in operation(kind).roles)
+        primitives.append(Primitive(f"p{len(primitives)}", kind, axes, operands))
+        leaves.append(Invocation(f"i{len(leaves)}", primitives[-1].id, guard))
+
+    turns, change = [name for name in loops if name in reduced], random.randint(0, 2 * len(results))
+    for k, out in enumerate(results):
+        if change == k:
+            invoke("Add", ("in0", "in1", "in0"))
+        monoid = random.choice(("Sum", "Max", "Min"))
+        if random.random() < 0.7:
+            neutral = {"Sum": "Zero", "Max": "Lowest", "Min": "Highest"}[monoid]
+            invoke(neutral, (out,), tuple(First(name) for name in turns if random.random() < 0.9))
+        if monoid == "Sum" and random.random() < 0.3:
+            invoke("Contraction", (random.choice(("in0", "in1")), "in1", out))
+        else:
+            invoke(f"Reduce{monoid}", (random.choice(("in0", "in0", "in1")), out))
+        if random.random() < 0.2:
+            invoke("ReLU", (out, out), tuple(Last(name) for name in turns))
+    roots, nodes = schedule(random, loops, {name for name in loops if name in kept}, leaves)
+    return Program(tuple(tensors), program_axes(axes, placed, random, free), roots, nodes, tuple(primitives))
+
+
 def any_program(seed: int) -> Program:
-    """Contractions, elementwise operations and forests in turn."""
+    """Contractions, elementwise operations, reductions and forests in turn."""
     if seed % 3 == 0:
         return forest(seed)
-    return replace((contraction if seed % 3 == 1 else elementwise)(Random(seed)), name=f"seed {seed}")
+    kind = contraction if seed % 3 == 1 else elementwise if seed % 2 else reductions
+    return replace(kind(Random(seed)), name=f"seed {seed}")
 
 
 # ---- memory -----------------------------------------------------------------------------------------------------

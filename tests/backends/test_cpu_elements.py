@@ -263,7 +263,9 @@ def chain(random: Random) -> tuple[Program, dict[str, np.ndarray]]:
     add("full", dtype, "inout", names)
     add("in0", dtype, "in", names)
     add("in1", dtype, "in", some)
-    add("row", wide, "inout", some)
+    rows = [f"row{k}" for k in range(random.choice((1, 2, 3, 3)))]
+    for name in rows:
+        add(name, wide, random.choice(["inout", "inout", "scratch"]), some)
     add("tmp", dtype, random.choice(["scratch", "inout"]), names)
     twin = random.random() < 0.3
     add("twin", dtype, "in", names, 0 if twin else None)
@@ -271,10 +273,12 @@ def chain(random: Random) -> tuple[Program, dict[str, np.ndarray]]:
     random.shuffle(loops)
     consumed = [name for name in names if name not in loops]
     calls, leaves = [], []
-    whole, rows = ["full", "tmp"], ["row"]
+    whole = ["full", "tmp"]
     readable = ["full", "in0", "in1", "twin", "tmp"]
 
-    def invoke(kind: str, operands: tuple[str, ...], contracted: list[str] = (), **metadata: float) -> None:
+    def invoke(
+        kind: str, operands: tuple[str, ...], contracted: list[str] = (), *, always: bool = False, **metadata: float
+    ) -> None:
         moving = moves[[t.name for t in tensors].index(operands[-1])]
         free = [name for name in consumed if name in moving]
         if random.random() < 0.2:
@@ -285,11 +289,14 @@ def chain(random: Random) -> tuple[Program, dict[str, np.ndarray]]:
             roles.append(("K", tuple(contracted)))
         id = f"p{len(calls)}"
         calls.append(Primitive(id, kind, tuple(roles), operands, tuple(metadata.items())))
-        guard = (First(random.choice(loops)),) if loops and leaves and random.random() < 0.1 else ()
+        guard = (First(random.choice(loops)),) if loops and not always and random.random() < 0.1 else ()
         leaves.append(Invocation(f"i{len(leaves)}", id, guard))
 
-    invoke("Fill", ("tmp",), value=2)
-    for _ in range(random.randint(2, 6)):
+    invoke("Fill", ("tmp",), always=True, value=2)
+    begun = [spec.name for spec in tensors if spec.name in rows and spec.role == "scratch"]
+    for name in begun:
+        invoke("Zero", (name,), always=True)
+    for _ in range(random.randint(2, 7)):
         choice = random.random()
         if choice < 0.35:
             invoke(
@@ -303,14 +310,15 @@ def chain(random: Random) -> tuple[Program, dict[str, np.ndarray]]:
         elif choice < 0.7:
             invoke(random.choice([NEUTRAL["max"], "Zero", "One"]), (random.choice(whole + rows),))
         else:
-            monoid = random.choice(["sum", "max", "min"])
-            still = [name for name in consumed if name not in moves[3]]
-            if random.random() < 0.5:
-                invoke(NEUTRAL[monoid], ("row",))
-            if monoid == "sum" and random.random() < 0.3:
-                invoke("Contraction", (random.choice(readable), random.choice(readable), "row"), still)
-            else:
-                invoke(REDUCTIONS[monoid], (random.choice(readable), "row"), still)
+            still = [name for name in consumed if name not in some]
+            for row in random.sample(rows, random.randint(1, len(rows))):
+                monoid = random.choice(["sum", "max", "min"])
+                if random.random() < 0.5:
+                    invoke(NEUTRAL[monoid], (row,))
+                if monoid == "sum" and random.random() < 0.3:
+                    invoke("Contraction", (random.choice(readable), random.choice(readable), row), still)
+                else:
+                    invoke(REDUCTIONS[monoid], (random.choice(readable), row), still)
     written = {primitive.operands[-1] for primitive in calls}
     apart = {name for name in loops if all(name in m for t, m in zip(tensors, moves, strict=True) if t.name in written)}
     roots, nodes = schedule(random, loops, apart, leaves)
