@@ -109,8 +109,12 @@ def test_sources_stay_apart_where_their_arrays_are_left_out(folder, capsys):
 def test_show_draws(folder, capsys):
     assert main(["graph", "show", "program.py", "--draw", "graph.svg"]) == 0
     assert xml.etree.ElementTree.parse("graph.svg").getroot().tag.endswith("svg")
+    for words in (["show", "program.py"], ["rewrite", "program.py"]):
+        assert main(["graph", *words, "--draw", "graph.svg"]) == 2
+        assert "the file exists already" in capsys.readouterr().err
+        assert main(["graph", *words, "--draw", "graph.svg", "--overwrite"]) == 0
     assert main(["graph", "show", "whole.json", "--draw", "nowhere/graph.svg"]) == 2
-    assert "nowhere/graph.svg: the file cannot be written" in capsys.readouterr().err
+    assert "nowhere/graph.svg: there is no directory 'nowhere'" in capsys.readouterr().err
 
 
 def test_a_graph_that_fits_no_machine_is_shown(folder, capsys):

@@ -307,6 +307,9 @@ def test_draw_writes_a_picture(capsys, tmp_path):
         assert main(["layout", text, "--draw", str(target)]) == 0
         assert ElementTree.parse(target).getroot().tag.endswith("svg")
         assert f"drawn: {target}" in capsys.readouterr().err
+    words = ["layout", TILE, "--draw", str(tmp_path / "0.svg")]
+    assert main(words) == 2 and "the file exists already" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 0
     assert main(["layout", TILE, "--draw", str(tmp_path / "warp.svg"), "--colour", "warp", "--shape", "16,8"]) == 0
     assert "on 16 x 8, coloured by warp" in (tmp_path / "warp.svg").read_text()
 
@@ -444,7 +447,8 @@ def test_malformed_expressions_are_refused_with_their_place(capsys, text, proble
         (["4:1", "--symbol", "x=3:1"], "the range is empty"),
         (["4:1", "--symbol", "x=1:2:z"], "this declares no symbol"),
         (["4:1", "--symbol", "x=1:9:0"], "is not known to be positive"),
-        (["4:1", "--draw", "/nonexistent/x.svg"], "cannot be written"),
+        (["4:1", "--draw", "no-such-folder/x.svg"], "there is no directory 'no-such-folder'"),
+        (["4:1", "--draw", "x.txt"], "legal  a path that ends in .svg"),
         (["(4:1)", "--draw", "x.svg", "--colour", "lane"], "does not use the axis lane"),
     ],
 )

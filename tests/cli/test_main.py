@@ -68,8 +68,11 @@ def test_plan_as_json(folder, capsys):
     assert {"bytes_moved", "flops", "seconds", "peak_bytes"} <= set(plans[0]["steps"][0])
 
 
-def test_plan_draws_a_picture(folder):
+def test_plan_draws_a_picture(folder, capsys):
     assert main(["plan", "program.py", "--draw", "plan.svg", "--machines", "2"]) == 0
+    assert main(["plan", "program.py", "--draw", "plan.svg"]) == 2
+    assert "the file exists already" in capsys.readouterr().err
+    assert main(["plan", "program.py", "--draw", "plan.svg", "--overwrite"]) == 0
     assert xml.etree.ElementTree.parse("plan.svg").getroot().tag.endswith("svg")
 
 

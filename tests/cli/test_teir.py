@@ -22,6 +22,7 @@ def folder(tmp_path, monkeypatch):
     np.save("a.npy", rng.integers(-4, 5, (6, 3)).astype("f4"))
     np.save("b.npy", rng.integers(-4, 5, (3, 2)).astype("f4"))
     assert main(["teir", "emit", "ij,jk->ik", "6x3", "3x2", "-o", "matmul.json"]) == 0
+    assert main(["teir", "emit", "ij,jk->ik", "6x3", "3x2", "--profile", "document", "-o", "plain.json"]) == 0
     return tmp_path
 
 
@@ -84,7 +85,7 @@ def test_check_finds_races_and_what_nothing_wrote(folder, capsys):
 
 
 def test_check_with_arrays_names_the_node_that_leaves_them(folder, capsys):
-    assert main(["teir", "check", "matmul.json", "in0=b.npy"]) == 2
+    assert main(["teir", "check", "plain.json", "in0=b.npy"]) == 2
     assert "contraction: it touches bytes 0..71 of 'in0' [address.in-bounds]" in capsys.readouterr().err
     np.save("wide.npy", np.zeros((6, 3)))
     assert main(["teir", "check", "matmul.json", "in0=wide.npy"]) == 2
@@ -101,7 +102,7 @@ def test_check_says_what_it_did_not_decide(folder, capsys):
 
 def test_check_counts_what_is_never_written(folder, capsys):
     np.save("c.npy", np.zeros((7, 2), "f4"))
-    assert main(["teir", "check", "matmul.json", "out=c.npy"]) == 0
+    assert main(["teir", "check", "plain.json", "out=c.npy"]) == 0
     assert "note: 2 elements of 'out' are never written, the first at byte 48" in capsys.readouterr().err
     np.save("c.npy", np.zeros((6, 2), "f4"))
     assert main(["teir", "check", "matmul.json", "out=c.npy"]) == 0
@@ -142,6 +143,7 @@ def test_show_draws(folder, capsys):
     assert main(["teir", "show", "matmul.json", "--draw", "matmul.svg"]) == 0
     assert xml.etree.ElementTree.parse("matmul.svg").getroot().tag.endswith("svg")
     assert "drawn: matmul.svg" in capsys.readouterr().err
+    assert main(["teir", "show", "matmul.json", "--draw", "matmul.svg", "--overwrite"]) == 0
 
 
 # ── run ──
@@ -200,13 +202,47 @@ def test_an_output_has_the_shape_of_its_axes_where_they_are_dense(folder, capsys
     assert np.load("c.npy").shape == ()
     # a branch for the rest, and a gap, say nothing about a shape
     np.save("row.npy", np.ones(7, "f4"))
-    assert main(["teir", "emit", "i->i", "7", "-o", "copy.json"]) == 0
+    assert main(["teir", "emit", "i->i", "7", "--profile", "document", "-o", "copy.json"]) == 0
     program = from_json(Path("copy.json").read_text())
     gaps = tuple(replace(axis, strides=(4, 8)) for axis in program.axes)
     for changed in (split(program, "copy", 3, "i"), replace(program, axes=gaps)):
         Path("copy.json").write_text(to_json(changed))
         assert main(["teir", "run", "copy.json", "in0=row.npy", "-o", "out=c.npy", "--overwrite"]) == 0
         assert np.load("c.npy").ndim == 1
+
+
+def test_elements_are_taken_by_their_indices_whatever_order_a_file_has(folder, capsys):
+    a, b = np.load("a.npy"), np.load("b.npy")
+    np.save("columns.npy", np.asfortranarray(a))
+    np.save("big.npy", b.astype(">f4"))
+    words = ["in0=columns.npy", "in1=big.npy", "-o", "out=c.npy", "--overwrite"]
+    for file in ("matmul.json", "plain.json"):
+        assert main(["teir", "run", file, *words]) == 0
+        np.testing.assert_array_equal(np.load("c.npy"), a @ b)
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_shapes_that_a_program_does_not_state_are_doubted(folder, capsys):
+    np.save("wide.npy", np.load("a.npy").reshape(3, 6))
+    assert main(["teir", "run", "plain.json", "in0=wide.npy", "in1=b.npy", "--interpret"]) == 0
+    said = "plain.json: warning: the program moves over 6x3 of 'in0', whose array is 3x6\n"
+    assert capsys.readouterr().err == said
+    np.save("flat.npy", np.load("a.npy").ravel())
+    for file in ("plain.json", "matmul.json"):
+        assert main(["teir", "run", file, "in0=flat.npy", "in1=b.npy", "--shape", "out=3x2x2", "--interpret"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_program_states_its_shapes_however_its_axes_are_joined_and_cut(folder, capsys):
+    x, w = np.ones((2, 70, 3), "f4"), np.ones((3, 5), "f4")
+    np.save("x.npy", x)
+    np.save("w.npy", w)
+    np.save("y.npy", x.reshape(70, 2, 3))
+    assert main(["teir", "emit", "abc,cd->abd", "2x70x3", "3x5", "--tiled", "-o", "joined.json"]) == 0
+    assert main(["teir", "run", "joined.json", "in0=x.npy", "in1=w.npy", "-o", "out=c.npy"]) == 0
+    np.testing.assert_array_equal(np.load("c.npy"), x @ w)
+    assert main(["teir", "run", "joined.json", "in0=y.npy", "in1=w.npy"]) == 2
+    assert "its array has the shape 70x2x3" in capsys.readouterr().err
 
 
 # ── tune ──
@@ -255,6 +291,9 @@ def test_emit_writes_programs_that_read_back(folder, capsys):
     assert main(["teir", "emit", "abc->cba", "2x3x4", "--relu", "--name", "flip"]) == 0
     program = from_json(capsys.readouterr().out)
     assert (program.name, [p.operation for p in program.primitives]) == ("flip", ["ReLU"])
+    assert [(s.name, s.shape) for s in program.tensors] == [("in0", (2, 3, 4)), ("out", (4, 3, 2))]
+    assert main(["teir", "emit", "ij->j", "2x3"]) == 0
+    assert [p.operation for p in from_json(capsys.readouterr().out).primitives] == ["Zero", "ReduceSum"]
     assert main(["teir", "emit", "i,i->", "5", "5", "--dtype", "INT8", "--out-dtype", "INT32"]) == 0
     assert from_json(capsys.readouterr().out).tensors[-1].dtype == "INT32"
 
@@ -305,11 +344,26 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["check", "matmul.json", "in0=matmul.json"], "is not a .npy"),
         (["check", "matmul.json", "in0=no.npy"], "cannot be read"),
         (["run", "matmul.json", "in0=a.npy"], "no array is given for tensor 'in1'"),
-        (["run", "matmul.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
+        (["run", "plain.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
+        (["run", "matmul.json", "in0=b.npy", "in1=b.npy"], "tensor 'in0': its array has the shape 3x2"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "out=2x6"], "=2x6: the program writes 6x2"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "in0=3x6"], "the run does not make 'in0'"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "2x6"], "--shape 2x6: is not NAME=64x16"),
+        (["run", "matmul.json", "a.npy"], "a.npy: is not NAME=FILE.npy"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "out=c.txt"], "'c.txt' is no name for an array"),
+        (
+            ["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "c.npy"],
+            "-o c.npy: is not NAME=FILE.npy\n  legal  NAME=FILE.npy with NAME one of in0, in1, out",
+        ),
+        (["show", "matmul.json", "--draw", "x.png"], "--draw: 'x.png' is no name for an SVG"),
+        (["show", "matmul.json", "--draw", "kept.svg"], "kept.svg: the file exists already"),
+        (["tune", "matmul.json", "-o", "best.txt"], "'best.txt' is no name for a program as JSON"),
+        (["emit", "i->i", "4", "-o", "x.txt"], "legal  a path that ends in .json"),
         (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "in0=c.npy"], "does not write tensor 'in0'"),
         (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "out=no/c.npy"], "there is no directory 'no'"),
         (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "out=6xx"], "is no shape"),
-        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "out=6"], "it touches bytes 0..47 of 'out'"),
+        (["run", "matmul.json", "in0=a.npy", "in1=b.npy", "--shape", "out=6"], "out=6: the program writes 6x2"),
+        (["run", "plain.json", "in0=a.npy", "in1=b.npy", "--shape", "out=6"], "it touches bytes 0..47 of 'out'"),
         (["run", "negative.json", "in0=a.npy"], "touches bytes -20..3 from the base of 'out'"),
         (["run", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
         (["explain", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
@@ -320,11 +374,23 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
             ["emit", "ij->ji", "2x3", "--op", "frob"],
             "legal  to reduce sum, prod, max, min; element by element Exp, Log",
         ),
-        (["emit", "ij,jk->ik", "2x3", "3x4", "--op", "sum"], "it reduces one operand; the equation has 2 operands"),
+        (["emit", "ij,jk->ik", "2x3", "3x4", "--op", "sum"], "'sum' reduces one operand; the equation has 2"),
+        (["emit", "ij,ij->ij", "2x3", "2x3", "--op", "add"], "no operation 'add'; 'Add' works element by element"),
+        (["emit", "ij->ij", "2x3", "--op", "Max"], "1 operand is given for out = max(in0, in1)"),
+        (["emit", "ij->ij", "2x3", "--op", "max"], "--op max has no letter to reduce over"),
+        (["emit", "ij->j", "2x3", "--relu"], "needs all of its letters in the output"),
+        (["emit", "...ij->...ji", "2x3"], "a letter for every index, and ... names none"),
+        (["emit", "ij,jk", "2x3", "3x4"], "legal  such as 'ij,jk->ik'"),
+        (["emit", "i1->1i", "2x3"], "legal  letters, as in 'ab->ba'"),
+        (["emit", "ij->ji", "9" * 5000 + "x1"], "is no shape"),
+        (["emit", "ij,jk->ik", "4294967296x4294967296", "4294967296x1"], "fit in signed 64-bit integers"),
+        (["emit", "i->i", "4", "--out-dtype", "FP8"], "--out-dtype: 'FP8' is not an element type"),
         (["emit", "ab,bc,cd->az", "2x3", "3x4", "4x5"], "letter 'z' of the output is in no input"),
         (["check", "empty.json"], '{} is not a TEIR program: an object with "format": "tileweave.teir"'),
         (["tune", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
-        (["tune", "matmul.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
+        (["tune", "plain.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
+        (["run", "outer.json", "in0=a.npy", "in1=a.npy"], "there is no memory for"),
+        (["tune", "vast.json"], "MemoryError: this does not fit the memory"),
         (["tune", "matmul.json", "in0=a.npy"], "no array is given for tensor 'in1'"),
         (
             ["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "out=folder.npy", "--overwrite"],
@@ -335,18 +401,22 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["emit", "ij,jk->ik", "2x0", "0x5"], "2x0: is no shape"),
         (["emit", "ij->ji", "2x3", "--dtype", "FP8"], "legal  FP64, FP32"),
         (["emit", "ij->ji", "2x3", "--accumulate"], "needs a contraction"),
-        (["emit", "ij->ji", "2x3", "--op", "Sine"], "it is no operation"),
+        (["emit", "ij->ji", "2x3", "--op", "Sine"], "there is no operation 'Sine'"),
         (["emit", "ij->i", "2x3", "--op", "sum", "--relu"], "are for contractions"),
         (["emit", "i,i->i", "4", "4", "--dtype", "BF16", "--profile", "document"], "tensors: they are named"),
         (["emit", "i,i->i", "4", "4", "-o", "matmul.json"], "exists already"),
-        (["emit", "i,i->i", "4", "4", "-o", "folder.npy", "--overwrite"], "folder.npy: the file cannot be written"),
-        (["show", "matmul.json", "--draw", "no/x.svg"], "no/x.svg: the file cannot be written: No such file"),
+        (["emit", "i,i->i", "4", "4", "-o", "folder.json", "--overwrite"], "folder.json: the file cannot be written"),
+        (["show", "matmul.json", "--draw", "no/x.svg"], "no/x.svg: there is no directory 'no'"),
     ],
 )
 def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):
     Path("text.json").write_text("no json")
     Path("empty.json").write_text("{}")
     Path("folder.npy").mkdir()
+    Path("folder.json").mkdir()
+    Path("kept.svg").touch()
+    assert main(["teir", "emit", "i,j->ij", "100000000", "10000000000", "-o", "outer.json"]) == 0
+    assert main(["teir", "emit", "i,j,k,l->ijkl", *["30000"] * 4, "-o", "vast.json"]) == 0
     Path("list.json").write_text('{"format": "text"}')
     Path("bad.json").write_text(bad_guard())
     copy = examples.branching({"r": 1, "s": 3, "t": 3})
@@ -367,6 +437,11 @@ def test_help_lists_the_commands(capsys):
     assert stop.value.code == 0
     out = capsys.readouterr().out
     assert all(word in out for word in ("check", "show", "run", "explain", "tune", "emit"))
+    for command in ("check", "show", "run", "explain", "tune", "emit"):
+        with pytest.raises(SystemExit):
+            main(["teir", command, "--help"])
+        out = capsys.readouterr().out
+        assert ("FILE" in out and "a program as JSON" in out) or command == "emit"
     with pytest.raises(SystemExit) as stop:
         main(["teir", "compile", "x.json"])
     assert stop.value.code == 2

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tileweave.errors import VerifyError
-from tileweave.teir import Axis, Invocation, Primitive, Program, TensorSpec, examples, from_json, schema, to_json
+from tileweave.teir import (
+    Axis,
+    Invocation,
+    Primitive,
+    Program,
+    TensorSpec,
+    as_document,
+    as_tileweave,
+    examples,
+    from_json,
+    schema,
+    to_json,
+)
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 PROGRAM = examples.guarded_reduction(E)
@@ -60,6 +73,15 @@ def test_round_trip_of_the_examples(name):
     assert to_json(from_json(text)) == text
     assert from_json(text) == getattr(examples, name)(E)
     assert from_json(text.encode()) == getattr(examples, name)(E)
+
+
+def test_shapes_are_written_where_they_are_stated():
+    tensors = (replace(PROGRAM.tensors[0], shape=(3, 5)), PROGRAM.tensors[1], replace(PROGRAM.tensors[2], shape=()))
+    stating = replace(PROGRAM, tensors=tensors)
+    text = to_json(stating)
+    assert '"size_bytes": 0, "shape": [3, 5]}' in text and text.count("shape") == 2
+    assert from_json(text, check=False) == stating
+    assert as_document(replace(as_tileweave(PROGRAM), tensors=tensors)) == PROGRAM
 
 
 def test_round_trip_of_random_programs(wild):
@@ -180,5 +202,6 @@ def test_the_schema_states_every_key_of_the_text():
         return set()
 
     free = {"M", "N", "K", "data_type"}
-    assert keys(json.loads(TEXT)) - free == stated(schema())
+    optional = {"shape"}
+    assert keys(json.loads(TEXT)) - free == stated(schema()) - optional
     assert json.loads(json.dumps(schema())) == schema()

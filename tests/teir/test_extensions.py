@@ -337,7 +337,7 @@ ROW = Operand(strided((4,), (1,)), "FP32")
     [
         (lambda: emit_elementwise("Sine", (A,), A), GraphError, "there is no such elementwise operation"),
         (lambda: emit_elementwise("Copy", (A,), A), GraphError, "there is no such elementwise operation"),
-        (lambda: emit_elementwise("Add", (A,), A), GraphError, r"1 operands are given for out = in0 \+ in1"),
+        (lambda: emit_elementwise("Add", (A,), A), GraphError, r"1 operand is given for out = in0 \+ in1"),
         (lambda: emit_elementwise("Exp", (INT,), INT), DtypeError, "a function of floating point, not of INT32"),
         (lambda: emit_elementwise("Div", (INT, INT), INT), DtypeError, "a function of floating point"),
         (lambda: emit_elementwise("Add", (A, INT), A), DtypeError, "its operands differ in type: FP32, INT32, FP32"),

@@ -72,6 +72,7 @@ INVALID: dict[str, tuple[Program, str]] = {
     "tensor.unique": (replace(GOOD, tensors=(*GOOD.tensors[:2], GOOD.tensors[0])), "its name is used more than once"),
     "tensor.dtype": (tensors(GOOD, "in0", dtype="FP8"), "its element type is 'FP8'"),
     "tensor.role": (tensors(GOOD, "in0", role="scratch"), "its role is scratch and its size 0 bytes"),
+    "tensor.shape": (tensors(GOOD, "in0", shape=(2, 0)), r"its shape is \(2, 0\)"),
     "tensor.by-position": (tensors(DOCUMENT, "in0", name="x"), "they are named x, in1, out"),
     "axis.unique": (replace(GOOD, axes=(*GOOD.axes, GOOD.axes[0])), "its identifier is used more than once"),
     "axis.extent-positive": (axes(GOOD, "p", extent=0), "its extent is 0"),

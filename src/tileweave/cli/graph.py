@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from tileweave.cli.files import check_new, write_whole
 from tileweave.cli.program import execute
 from tileweave.errors import GraphError, StorageError, VerifyError
 from tileweave.graph import (
@@ -56,6 +57,8 @@ MOST_LINES = 12
 
 def show_graph(options: argparse.Namespace) -> int:
     """Print graphs as text, as a table of costs or as JSON; draw the first one."""
+    if options.draw:
+        check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     found = _load(options.file, options)
     if broken := _complaints(found):
         return broken
@@ -86,6 +89,8 @@ def rewrite_graph(options: argparse.Namespace) -> int:
     if options.file is None:
         raise GraphError("tileweave graph rewrite", "no graph is named", legal="PROGRAM.py, FILE.json, or --list")
     rules = _chosen(options.rules)
+    if options.draw:
+        check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     found = _load(options.file, options)
     if broken := _complaints(found):
         return broken
@@ -241,10 +246,7 @@ def _counts(graph: Graph) -> str:
 
 
 def _draw(graph: Graph, path: str) -> None:
-    try:
-        Path(path).write_text(graph._repr_svg_(), encoding="utf-8")
-    except OSError as error:
-        raise StorageError(path, f"the file cannot be written: {error.strerror}", legal="a path for an SVG") from None
+    write_whole(path, graph._repr_svg_())
     print(f"drawn: {path}", file=sys.stderr)
 
 

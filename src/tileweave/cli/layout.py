@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tileweave.cli.files import check_new, write_whole
 from tileweave.cli.layout_expression import evaluate
 from tileweave.cli.layout_operations import FAMILIES, METHODS, OPERATIONS
-from tileweave.errors import LayoutError, StorageError, Undecided, Unproved
+from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.index import Expr, simplify, symbol, to_c, to_python
 from tileweave.layout import Coord, Layout, is_injective
 from tileweave.layout.conflicts import Remedy
@@ -78,6 +78,8 @@ def epilog() -> str:
 
 def evaluate_layout(options: argparse.Namespace) -> int:
     """Evaluate the expression; print the result and what was asked of it."""
+    if options.draw:
+        check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     text = sys.stdin.read() if options.expression == "-" else options.expression
     value = evaluate(text, OPERATIONS, METHODS, _symbols(options.symbol or []))
     shape = _parsed_shape(options.shape)
@@ -458,11 +460,7 @@ def _draw(value: Any, shape: tuple[int, ...] | None, options: argparse.Namespace
     if not isinstance(value, Swizzle):
         _layout(value, "--draw")
     _reshaped(value, shape, "--draw")
-    picture = svg(value, shape=shape, colour=options.colour)
-    try:
-        Path(options.draw).write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(options.draw, f"the file cannot be written: {error.strerror}") from None
+    write_whole(options.draw, svg(value, shape=shape, colour=options.colour))
     print(f"drawn: {options.draw}", file=sys.stderr)
 
 

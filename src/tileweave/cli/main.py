@@ -19,7 +19,7 @@ _EPILOG = """examples:
   tileweave graph show examples/digits.py#1 --explain
   tileweave layout "composition((6,2):(8,2), (4,3):(3,1))" --table
   tileweave teir emit "ij,jk->ik" 64x32 32x16 -o matmul.json
-  tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy --shape out=64x16
+  tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy
 
 Flags win over what a program says; what a program says wins over defaults.
 """
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _program_arguments(plan)
     plan.add_argument("--json", action="store_true", help="print the plans as JSON")
-    plan.add_argument("--draw", metavar="FILE.svg", help="draw the first plan")
+    _draw_arguments(plan, "draw the first plan")
     plan.set_defaults(action=_plan)
 
     einsum = commands.add_parser(
@@ -119,7 +119,7 @@ def _layout_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", action="store_true", help="print coordinate -> value")
     parser.add_argument("--limit", type=_positive, default=64, help="most rows of the table (default: 64)")
     parser.add_argument("--shape", metavar="8,16", help="logical shape of an Axe layout, for --at, --table and --draw")
-    parser.add_argument("--draw", metavar="FILE.svg", help="draw the layout")
+    _draw_arguments(parser, "draw the layout")
     parser.add_argument("--colour", metavar="AXIS", help="the axis that chooses the colours of the picture")
     parser.add_argument("--banks", action="store_true", help="count the conflicts in the banks of shared memory")
     parser.add_argument("--threads", metavar="0:32", help="the indices that threads access: A:B, A:B:STEP or a list")
@@ -138,55 +138,79 @@ def _layout_arguments(parser: argparse.ArgumentParser) -> None:
 def _teir_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="teir_command", metavar="COMMAND", title="commands", required=True)
 
-    check = commands.add_parser("check", help="every rule and analysis; exit status 2 where one fails")
-    check.add_argument("file", metavar="FILE")
-    check.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="arrays that must hold every address")
+    def command(name: str, help: str, *, arrays: str = "", description: str = "") -> argparse.ArgumentParser:
+        text = description or f"{help[0].upper()}{help[1:]}."
+        made = commands.add_parser(name, allow_abbrev=False, help=help, description=text)
+        if name != "emit":
+            made.add_argument("file", metavar="FILE", help="a program as JSON; - is the standard input")
+        if arrays:
+            made.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help=arrays)
+        return made
 
-    show = commands.add_parser("show", help="the schedule tree and the tables")
-    show.add_argument("file", metavar="FILE")
+    command(
+        "check", "every rule and analysis; exit status 2 where one fails", arrays="arrays that must fit the program"
+    )
+
+    show = command("show", "the schedule tree and the tables")
     show.add_argument("--json", action="store_true", help="the canonical JSON instead")
-    show.add_argument("--draw", metavar="FILE.svg", help="draw the tree and the tiles")
+    _draw_arguments(show, "draw the tree and the tiles")
 
-    run = commands.add_parser("run", allow_abbrev=False, help="run on arrays; what is not written to a file is printed")
-    run.add_argument("file", metavar="FILE")
-    run.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="an array per tensor, as its bytes lie")
+    run = command(
+        "run",
+        "run on arrays; what is not written to a file is printed",
+        arrays="an array per tensor that the program reads; of the shape that the program states, if any",
+        description="Run a program on arrays. Elements are taken in row-major order, whatever order a file has.",
+    )
     run.add_argument("-o", "--output", action="append", metavar="NAME=FILE.npy", help="where to write a tensor")
     run.add_argument(
-        "--shape", action="append", metavar="NAME=64x16", help="shape of an output (default: as its axes, or flat)"
+        "--shape", action="append", metavar="NAME=64x16", help="shape of an output (default: the program's, or flat)"
     )
     run.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
-    run.add_argument("--interpret", action="store_true", help="the slow reference instead of compiled code")
-    run.add_argument("--threads", type=_positive, help="threads (default: the cores)")
-    run.add_argument("--tuned", action="store_true", help="as tune found it, which is done first where it was not")
+    how = run.add_mutually_exclusive_group()
+    how.add_argument("--interpret", action="store_true", help="the slow reference instead of compiled code")
+    how.add_argument("--tuned", action="store_true", help="as tune found it, which is done first where it was not")
+    run.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the cores)")
     run.add_argument("--time", action="store_true", help="time repeated calls")
 
-    tune = commands.add_parser(
-        "tune", allow_abbrev=False, help="time ways to compute a program, and remember the best for this machine"
+    tune = command(
+        "tune",
+        "time ways to compute a program, and remember the best for this machine",
+        arrays="arrays to time on (default: random numbers)",
     )
-    tune.add_argument("file", metavar="FILE")
-    tune.add_argument("arrays", nargs="*", metavar="NAME=FILE.npy", help="arrays to time on (default: random numbers)")
-    tune.add_argument("--threads", type=_positive, help="the most threads (default: the cores)")
-    tune.add_argument("--seconds", type=_positive, default=10, help="begin no new trial after so long (default: 10)")
-    tune.add_argument("--schedules", type=_natural, default=2, help="schedules of the model to try (default: 2)")
+    tune.add_argument("--threads", type=_positive, metavar="N", help="the most threads (default: the cores)")
+    tune.add_argument(
+        "--seconds", type=_positive, default=10, metavar="N", help="begin no new trial after so long (default: 10)"
+    )
+    tune.add_argument(
+        "--schedules", type=_natural, default=2, metavar="N", help="schedules of the model to try (default: 2)"
+    )
     tune.add_argument("--again", action="store_true", help="time again, even where a winner is remembered")
     tune.add_argument("-o", "--output", metavar="FILE.json", help="where to write the program that won")
     tune.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
 
-    explain = commands.add_parser("explain", help="which kernel each primitive becomes, and why")
-    explain.add_argument("file", metavar="FILE")
-    explain.add_argument("--threads", type=_positive, help="threads (default: the cores)")
+    explain = command("explain", "which kernel each primitive becomes, and why")
+    explain.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the cores)")
 
-    emit = commands.add_parser("emit", help="the program of an einsum or a permutation, as JSON")
-    emit.add_argument("equation", help='such as "ij,jk->ik" or "abc->cba"')
+    emit = command(
+        "emit",
+        "the program of an einsum, a reduction or an elementwise operation, as JSON",
+        description="Write the program of an einsum; with --op that of a reduction or of an elementwise operation. "
+        "Its operands are dense and row-major.",
+    )
+    emit.add_argument("equation", metavar="EQUATION", help='such as "ij,jk->ik" or "abc->cba"; a letter per index')
     emit.add_argument("shapes", nargs="+", metavar="SHAPE", help="such as 64x32, or scalar; one per operand")
-    emit.add_argument("--dtype", default="FP32", help="element type of the operands (default: FP32)")
-    emit.add_argument("--out-dtype", help="element type of the output (default: the operands')")
-    emit.add_argument("--profile", choices=("document", "tileweave"), default="tileweave")
+    emit.add_argument("--dtype", default="FP32", metavar="TYPE", help="element type of the operands (default: FP32)")
+    emit.add_argument("--out-dtype", metavar="TYPE", help="element type of the output (default: the operands')")
+    emit.add_argument(
+        "--profile", choices=("document", "tileweave"), default="tileweave", help="default: tileweave, which has more"
+    )
     emit.add_argument("--tiled", action="store_true", help="write the blocking for caches into the schedule")
     emit.add_argument("--accumulate", action="store_true", help="add to what the output holds")
     emit.add_argument("--relu", action="store_true", help="apply ReLU at the end")
-    emit.add_argument("--op", help="sum, prod, max, min, or an elementwise operation such as Add or Exp")
-    emit.add_argument("--name", help="name of the program")
+    emit.add_argument(
+        "--op", metavar="OP", help="sum, prod, max, min reduce; Add, Exp, .. work element by element, also Max and Min"
+    )
+    emit.add_argument("--name", help="name of the program (default: from the equation)")
     emit.add_argument("-o", "--output", metavar="FILE.json", help="where to write (default: standard output)")
     emit.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.set_defaults(action=_teir)
@@ -206,7 +230,7 @@ def _graph_commands(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--json", action="store_true", help="one graph as a JSON document")
     how.add_argument("--explain", action="store_true", help="shapes, bytes and flops of every operation")
     show.add_argument("--no-arrays", action="store_true", help="leave the arrays in memory out of the document")
-    show.add_argument("--draw", metavar="FILE.svg", help="draw the first graph")
+    _draw_arguments(show, "draw the first graph")
 
     check = commands.add_parser("check", allow_abbrev=False, help="every rule; exit status 2 where one is broken")
     file(check, "file")
@@ -217,7 +241,7 @@ def _graph_commands(parser: argparse.ArgumentParser) -> None:
     rewrite.add_argument("--list", action="store_true", help="list the rules and their laws")
     rewrite.add_argument("--passes", type=_positive, default=32, metavar="N", help="the most passes (default: 32)")
     rewrite.add_argument("--json", action="store_true", help="the result as JSON; the trace goes to standard error")
-    rewrite.add_argument("--draw", metavar="FILE.svg", help="draw the first result")
+    _draw_arguments(rewrite, "draw the first result")
 
     diff = commands.add_parser(
         "diff",
@@ -235,19 +259,26 @@ def _program_arguments(parser: argparse.ArgumentParser) -> None:
     _machine_arguments(parser)
 
 
+def _draw_arguments(parser: argparse.ArgumentParser, help: str) -> None:
+    parser.add_argument("--draw", metavar="FILE.svg", help=help)
+    parser.add_argument("--overwrite", action="store_true", help="replace a picture that exists")
+
+
 def _machine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--machines", metavar="N|FILE.toml", help="how many machines, or a description of them")
     parser.add_argument("--memory", help="memory per machine, such as 2GiB")
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def _natural(text: str) -> int:
-    return 0 if text == "0" else _positive(text)
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -278,6 +309,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         sys.stderr.close()
         return 0
+    except MemoryError as error:
+        print(f"MemoryError: this does not fit the memory{f': {error}' if str(error) else ''}", file=sys.stderr)
+        return EXIT_REFUSED
     except OSError as error:  # a file of ours: the program's own failures are shown by `cli.program`
         where = f"{error.filename}: " if error.filename else ""
         print(f"StorageError: {where}{error.strerror or error}", file=sys.stderr)

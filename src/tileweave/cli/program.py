@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from tileweave.cli.files import check_new, write_whole
 from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import PlanningDone, Session, session
@@ -67,8 +68,8 @@ def plan_program(options: argparse.Namespace) -> int:
         if plan not in plans:
             plans.append(plan)
 
-    if options.draw and not options.draw.endswith(".svg"):
-        raise StorageError("tileweave plan --draw", f"{options.draw!r} is not an SVG", legal="a path that ends in .svg")
+    if options.draw:
+        check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     settings = Session(machines=chosen_machines(options), planned=planned)
     out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
     try:
@@ -85,7 +86,7 @@ def plan_program(options: argparse.Namespace) -> int:
         if not plans and status == 0:
             print("the program runs nothing")
     if options.draw and plans:
-        Path(options.draw).write_text(plans[0]._repr_svg_())
+        write_whole(options.draw, plans[0]._repr_svg_())
         print(f"drawn: {options.draw}", file=sys.stderr)
     return status
 

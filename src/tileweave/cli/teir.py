@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from math import prod
+from operator import mul
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.errors import BackendError, DtypeError, GraphError, StorageError, Undecided, VerifyError
-from tileweave.layout import strided
+from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.teir_emit import emit_file, parse_shape, shown_shape
+from tileweave.errors import BackendError, GraphError, StorageError, Undecided, VerifyError
 from tileweave.teir import (
     Invocation,
-    Operand,
     Problem,
     Program,
     TensorSpec,
-    as_document,
     byte_bounds,
-    contraction_tiles,
-    elementwise_tiles,
-    emit_contraction,
-    emit_copy,
-    emit_einsum,
-    emit_elementwise,
-    emit_reduction,
-    emit_relu,
     explain,
     from_json,
     interpret,
@@ -44,12 +35,10 @@ from tileweave.teir import (
     races,
     to_json,
     uninitialised,
-    untiled,
     unwritten,
 )
 from tileweave.teir.analyse import accesses
-from tileweave.teir.dtypes import DTYPES, width_bytes
-from tileweave.teir.extensions import BINARY, IN_PLACE, REDUCTIONS, UNARY
+from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.text import tree
 
 __all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file", "tune_file"]
@@ -99,12 +88,14 @@ def check_file(options: argparse.Namespace) -> int:
 
 def show_file(options: argparse.Namespace) -> int:
     """Print a program as text or canonical JSON, well formed or not; draw it."""
+    if options.draw:
+        check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     program = _load(options.file, check=bool(options.draw))
     print(to_json(program) if options.json else f"{program}\n", end="")
     for problem in problems(program):
         _complain(options.file, problem)
     if options.draw:
-        _write(options.draw, program._repr_svg_())
+        write_whole(options.draw, program._repr_svg_())
         print(f"drawn: {options.draw}", file=sys.stderr)
     return 0
 
@@ -113,22 +104,21 @@ def run_file(options: argparse.Namespace) -> int:
     """Run a program on arrays from files; write, or print, what it writes."""
     program = _load(options.file)
     given = {name: _read(path) for name, path in _bindings(options.arrays, program).items()}
-    targets = _bindings(options.output or [], program)
+    targets = _bindings(options.output or [], program, "-o")
     _check_targets(program, targets, bool(options.overwrite))
-    arrays = _operands(program, given, _shapes(options.shape or [], program))
+    arrays = _operands(program, given, _shapes(options.shape or [], program, given))
     found = _array_problems(program, arrays)
     if found:
         raise _refusal(options.file, program, found)
-    conflict = races(program)
-    if conflict is not None:
-        print(f"{_shown_path(options.file)}: warning: parallel iterations race on {conflict}", file=sys.stderr)
+    for warning in _warnings(program, arrays):
+        print(f"{_shown_path(options.file)}: warning: {warning}", file=sys.stderr)
     if options.time:
         print(_timing(program, arrays, options), file=sys.stderr)
     _runner(program, options)(arrays)
     for spec in program.tensors:
         if spec.name in targets:
-            _write(targets[spec.name], arrays[spec.name])
-            print(f"wrote {targets[spec.name]}  {spec.dtype} {'x'.join(map(str, arrays[spec.name].shape))}")
+            write_whole(targets[spec.name], arrays[spec.name])
+            print(f"wrote {targets[spec.name]}  {spec.dtype} {shown_shape(arrays[spec.name].shape)}")
         elif spec.role in ("out", "inout"):
             print(f"{spec.name} = {arrays[spec.name]}")
     return 0
@@ -153,6 +143,8 @@ def explain_file(options: argparse.Namespace) -> int:
 
 def tune_file(options: argparse.Namespace) -> int:
     """Print every way to compute a program that was timed, and which one is remembered for this machine."""
+    if options.output is not None:
+        check_new("-o", options.output, ".json", bool(options.overwrite))
     program = _load(options.file)
     given = {name: _read(path) for name, path in _bindings(options.arrays, program).items()}
     found = _array_problems(program, given)
@@ -169,24 +161,8 @@ def tune_file(options: argparse.Namespace) -> int:
         raise BackendError(where, error.problem, legal=error.legal, facts=error.facts) from None
     print(tuned.explain())
     if options.output is not None:
-        _new_file(options.output, bool(options.overwrite))
-        _write(options.output, to_json(tuned.program))
+        write_whole(options.output, to_json(tuned.program))
         print(f"wrote {options.output}  {tuned.program.name}: the program that won")
-    return 0
-
-
-def emit_file(options: argparse.Namespace) -> int:
-    """Write the program of an einsum, a permutation or a copy as JSON."""
-    program = _emitted(options)
-    if options.profile == "document":
-        program = as_document(program)
-    text = to_json(program)
-    if options.output is None:
-        print(text, end="")
-        return 0
-    _new_file(options.output, bool(options.overwrite))
-    _write(options.output, text)
-    print(f"wrote {options.output}  {program.name}: {len(program.nodes)} nodes, {len(program.primitives)} primitives")
     return 0
 
 
@@ -280,6 +256,18 @@ def _gaps(program: Program, arrays: Mapping[str, Array]) -> list[str]:
     return notes
 
 
+def _warnings(program: Program, arrays: Mapping[str, Array]) -> Iterator[str]:
+    """What a run does that is hardly meant: shapes unlike the axes of a program that states none, and races."""
+    for name, array in arrays.items():
+        likely = _natural_shape(program, name)
+        if likely is not None and not _reshapes(array.shape, likely):
+            shape = shown_shape(array.shape)
+            yield f"the program moves over {shown_shape(likely)} of {name!r}, whose array is {shape}"
+    conflict = races(program)
+    if conflict is not None:
+        yield f"parallel iterations race on {conflict}"
+
+
 def _array_problems(program: Program, arrays: Mapping[str, Array]) -> list[Problem]:
     """Arrays of another element type, and nodes that leave their array."""
     found = []
@@ -288,45 +276,74 @@ def _array_problems(program: Program, arrays: Mapping[str, Array]) -> list[Probl
             message = f"its array holds {arrays[spec.name].dtype}"
             found.append(Problem("interpret.arrays", f"tensor {spec.name!r}", message, f"{numpy_dtype(spec.dtype)}"))
     sizes: dict[str, int | tuple[int, int]] = dict(byte_bounds(program))
+    sizes |= {s.name: prod(s.shape) * width_bytes(s.dtype) for s in program.tensors if s.shape is not None}
     sizes |= {spec.name: spec.size_bytes for spec in program.tensors if spec.role == "scratch"}
     sizes |= {name: array.nbytes for name, array in arrays.items()}
-    return found or list(out_of_bounds(program, sizes))
+    return found or _shape_problems(program, arrays) or list(out_of_bounds(program, sizes))
+
+
+def _shape_problems(program: Program, arrays: Mapping[str, Array]) -> list[Problem]:
+    """Arrays of other shapes than the program states; reshaping one by joining or cutting neighbours is no other."""
+    found = []
+    for spec in program.tensors:
+        if spec.shape is not None and spec.name in arrays and not _reshapes(arrays[spec.name].shape, spec.shape):
+            message = f"its array has the shape {shown_shape(arrays[spec.name].shape)}"
+            found.append(Problem("interpret.arrays", f"tensor {spec.name!r}", message, shown_shape(spec.shape)))
+    return found
+
+
+def _reshapes(shape: Sequence[int], stated: Sequence[int]) -> bool:
+    """Whether neighbours of one shape are joined in the other: the same indices, numbered in fewer steps."""
+    strides = [set(accumulate(reversed(extents), mul)) for extents in (shape, stated)]
+    return prod(shape) == prod(stated) and (
+        strides[0] | {1} <= strides[1] | {1} or strides[1] | {1} <= strides[0] | {1}
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # arrays
 
 
-def _bindings(words: Iterable[str], program: Program) -> dict[str, str]:
-    """``NAME=FILE`` words by tensor name."""
+def _bindings(words: Iterable[str], program: Program, option: str = "", what: str = "FILE.npy") -> dict[str, str]:
+    """``NAME=FILE`` words, or those of an option, by tensor name."""
     names = [spec.name for spec in program.tensors if spec.role != "scratch"]
     bound: dict[str, str] = {}
     for word in words:
         name, equals, path = word.partition("=")
         if not equals or not path or name not in names or name in bound:
-            problem = "is given twice" if name in bound else "names no tensor of the program and its file"
-            raise StorageError(word, problem, legal=f"NAME=FILE.npy with NAME one of {', '.join(names)}")
+            problem = (
+                "is given twice"
+                if name in bound
+                else f"is not {'a tensor of the program' if equals else f'NAME={what}'}"
+            )
+            raise StorageError(
+                f"{option} {word}".strip(), problem, legal=f"NAME={what} with NAME one of {', '.join(names)}"
+            )
         bound[name] = path
     return bound
 
 
-def _shapes(words: Iterable[str], program: Program) -> dict[str, tuple[int, ...]]:
-    return {name: _shape(text) for name, text in _bindings(words, program).items()}
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    if text == "scalar":
-        return ()
-    parts = text.split("x")
-    if not all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts):
-        raise GraphError(text, "is no shape", legal="positive extents such as 64x32, or scalar")
-    return tuple(map(int, parts))
+def _shapes(words: Iterable[str], program: Program, given: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    """The shapes that outputs are asked to have: the program's own, with neighbours joined or cut."""
+    shapes = {name: parse_shape(text) for name, text in _bindings(words, program, "--shape", "64x16").items()}
+    for spec in program.tensors:
+        if spec.name not in shapes:
+            continue
+        where = f"--shape {spec.name}={shown_shape(shapes[spec.name])}"
+        if spec.role != "out" or spec.name in given:
+            raise GraphError(where, f"the run does not make {spec.name!r}", legal="an output without an array")
+        if spec.shape is not None and not _reshapes(shapes[spec.name], spec.shape):
+            legal = f"{shown_shape(spec.shape)}, or this with neighbours joined or cut"
+            raise GraphError(where, f"the program writes {shown_shape(spec.shape)}", legal=legal)
+    return shapes
 
 
 def _read(path: str) -> Array:
+    """The array of a file, in row-major order and this machine's bytes, whatever order the file keeps."""
     try:
         with Path(path).open("rb") as file:
-            array: Array = np.lib.format.read_array(file, allow_pickle=False)
+            found = np.lib.format.read_array(file, allow_pickle=False)
+            array: Array = np.asarray(found, found.dtype.newbyteorder("="), order="C")
     except OSError as error:
         raise StorageError(path, f"the file cannot be read: {error.strerror}", legal="a .npy file") from None
     except ValueError as error:
@@ -343,7 +360,7 @@ def _operands(program: Program, given: Mapping[str, Array], shapes: Mapping[str,
         if spec.name in given:
             arrays[spec.name] = given[spec.name].copy(order="K") if spec.role != "in" else given[spec.name]
         elif spec.role == "out":
-            shape = shapes[spec.name] if spec.name in shapes else _natural_shape(program, spec.name)
+            shape = shapes.get(spec.name, _natural_shape(program, spec.name))
             arrays[spec.name] = _zeros(spec, bounds.get(spec.name, (0, 0)), shape)
         elif spec.role != "scratch":
             problem = f"no array is given for tensor {spec.name!r}, whose role is {spec.role}"
@@ -356,21 +373,29 @@ def _zeros(spec: TensorSpec, bounds: tuple[int, int], shape: tuple[int, ...] | N
         problem = f"the program touches bytes {bounds[0]}..{bounds[1] - 1} from the base of {spec.name!r}"
         raise StorageError(spec.name, problem, legal="offsets that move its first byte to the base, which a file needs")
     least = -(-bounds[1] // width_bytes(spec.dtype))
-    return np.zeros((least,) if shape is None else shape, numpy_dtype(spec.dtype))
+    shape = (least,) if shape is None else shape
+    try:
+        return np.zeros(shape, numpy_dtype(spec.dtype))
+    except (MemoryError, ValueError):
+        problem = f"there is no memory for {shown_shape(shape)} elements of {spec.dtype}"
+        raise StorageError(spec.name, problem, legal="a smaller program") from None
 
 
 def _natural_shape(program: Program, tensor: str) -> tuple[int, ...] | None:
-    """The shape that a program gives an output: extents of the axes along which all of its writes move, where these
-    leave no gap in row-major order; None where tiles, remainders or gaps say nothing about a shape."""
+    """The shape of a tensor: as stated, else the extents of the axes along which all that is read or written of it
+    moves, where these leave no gap in row-major order; None where tiles, remainders or gaps say nothing."""
+    spec = program.tensors[program.position(tensor)]
+    if spec.shape is not None:
+        return spec.shape
     moves = {
         tuple(sorted(((abs(s), high - low + 1) for _, (s, low, high) in a.terms if s and high > low), reverse=True))
         for a in accesses(program)
-        if a.tensor == tensor and a.writes
+        if a.tensor == tensor and (a.writes or spec.role == "in")
     }
     if len(moves) != 1:
         return None
     (dims,) = moves
-    expected = width_bytes(program.tensors[program.position(tensor)].dtype)
+    expected = width_bytes(spec.dtype)
     for stride, extent in reversed(dims):
         if stride != expected:
             return None
@@ -383,33 +408,9 @@ def _check_targets(program: Program, targets: Mapping[str, str], overwrite: bool
     for name, path in targets.items():
         if roles[name] == "in":
             raise StorageError(f"{name}={path}", f"the program does not write tensor {name!r}", legal="an output")
-        _new_file(path, overwrite)
-    if len(set(targets.values())) < len(targets):
+        check_new(f"-o {name}", path, ".npy", overwrite)
+    if len({Path(path).resolve() for path in targets.values()}) < len(targets):
         raise StorageError("-o", "two tensors go to one file", legal="a file per tensor")
-
-
-def _new_file(path: str, overwrite: bool) -> None:
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise StorageError(path, f"there is no directory {str(target.parent)!r}", legal="a directory that exists")
-    if target.exists() and not overwrite:
-        raise StorageError(path, "the file exists already", legal="another name, or --overwrite")
-
-
-def _write(path: str, content: Array | str) -> None:
-    """The file appears whole, or not at all; an array as .npy, a text as it is."""
-    temporary = Path(f"{path}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            if isinstance(content, str):
-                file.write(content.encode())
-            else:
-                np.save(file, content)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise StorageError(path, f"the file cannot be written: {error.strerror}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -462,72 +463,3 @@ def _seconds(value: float) -> str:
         if value * factor >= 1 or unit == "us":
             return f"{value * factor:.3g} {unit}"
     return f"{value} s"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# emitting
-
-
-def _emitted(options: argparse.Namespace) -> Program:
-    out_dtype = options.out_dtype or options.dtype
-    for name in (options.dtype, out_dtype):
-        if name not in DTYPES:
-            raise DtypeError("--dtype", f"{name!r} is not an element type of TEIR", legal=", ".join(DTYPES))
-    left, arrow, right = options.equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    where = f"teir emit {options.equation!r}"
-    if not arrow:
-        legal = f"such as {options.equation + '->' + ''.join(dict.fromkeys(left.replace(',', '')))!r}"
-        raise GraphError(where, "the equation says no output", legal=legal)
-    if len(terms) != len(options.shapes):
-        given = (
-            f"the equation has {_count(len(terms), 'operand')}, and {_count(len(options.shapes), 'shape')} follow it"
-        )
-        raise GraphError(where, given, legal="a shape for each operand, such as 64x32")
-    shapes = [_shape(text) for text in options.shapes]
-    extents: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=True):
-        extents.update(zip(term, shape, strict=False))
-    missing = [letter for letter in right if letter not in extents]
-    if missing:
-        raise GraphError(where, f"letter {missing[0]!r} of the output is in no input", legal="letters of the inputs")
-    operands = [_row_major(shape, options.dtype) for shape in shapes]
-    out = _row_major(tuple(extents[letter] for letter in right), out_dtype)
-    name = options.name or "_".join([*terms, "to", right]).strip("_")
-    if options.op is not None:
-        if options.accumulate or options.relu:
-            raise GraphError(where, "--accumulate and --relu are for contractions", legal="--op alone")
-        return _extension(options, operands, out, name)
-    if len(operands) >= 2:
-        tiling = contraction_tiles if options.tiled else untiled
-        flags = {"accumulate": options.accumulate, "relu": options.relu}
-        emit = emit_contraction if len(operands) == 2 else emit_einsum
-        return emit(options.equation, operands, out, tiling=tiling, name=name, **flags)
-    if options.accumulate:
-        raise GraphError(where, "--accumulate needs a contraction", legal="two operands")
-    emit_one = emit_relu if options.relu else emit_copy
-    tiling = elementwise_tiles if options.tiled else untiled
-    return emit_one(operands[0], out, options.equation, tiling=tiling, name=name)
-
-
-def _extension(options: argparse.Namespace, operands: list[Operand], out: Operand, name: str) -> Program:
-    """The program of an extension: a reduction where the output lacks a letter, elementwise otherwise."""
-    if len(operands) == 1 and options.op in REDUCTIONS:
-        tiling = contraction_tiles if options.tiled else untiled
-        return emit_reduction(options.op, operands[0], out, options.equation, tiling=tiling, name=name)
-    tiling = elementwise_tiles if options.tiled else untiled
-    if options.op not in (*UNARY, *BINARY, *IN_PLACE):
-        legal = f"to reduce {', '.join(REDUCTIONS)}; element by element {', '.join((*UNARY, *BINARY, *IN_PLACE))}"
-        given = _count(len(operands), "operand")
-        why = "reduces one operand" if options.op in REDUCTIONS else "is no operation"
-        raise GraphError(f"--op {options.op}", f"it {why}; the equation has {given}", legal=legal)
-    return emit_elementwise(options.op, operands, out, options.equation, tiling=tiling, name=name)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _row_major(shape: tuple[int, ...], dtype: str) -> Operand:
-    strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
-    return Operand(strided(shape, strides), dtype)

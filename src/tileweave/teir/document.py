@@ -62,9 +62,7 @@ def _program_data(program: Program) -> dict[str, Any]:
         "version": VERSION,
         "name": program.name,
         "profile": program.profile,
-        "tensors": [
-            {"name": t.name, "dtype": t.dtype, "role": t.role, "size_bytes": t.size_bytes} for t in program.tensors
-        ],
+        "tensors": [_tensor_data(t) for t in program.tensors],
         "axes": [
             {"id": a.id, "extent": a.extent, "strides": list(a.strides), "offsets": list(a.offsets)}
             for a in program.axes
@@ -82,6 +80,11 @@ def _program_data(program: Program) -> dict[str, Any]:
             for p in program.primitives
         ],
     }
+
+
+def _tensor_data(spec: TensorSpec) -> dict[str, Any]:
+    fields = {"name": spec.name, "dtype": spec.dtype, "role": spec.role, "size_bytes": spec.size_bytes}
+    return fields if spec.shape is None else {**fields, "shape": list(spec.shape)}
 
 
 def _once(primitive: Primitive, pairs: Sequence[tuple[str, T]]) -> Sequence[tuple[str, T]]:
@@ -164,18 +167,18 @@ class _Place:
         shown = json.dumps(self.value)
         _refuse(self.path, f"{shown if len(shown) < 60 else shown[:57] + '...'} is not {legal}", legal)
 
-    def record(self, *keys: str) -> dict[str, _Place]:
-        """The fields of an object that has exactly these keys."""
+    def record(self, *keys: str, optional: Sequence[str] = ()) -> dict[str, _Place]:
+        """The fields of an object that has exactly these keys, and perhaps the optional ones."""
         if not isinstance(self.value, dict):
             self.refuse(f"an object with the keys {', '.join(keys)}")
         for key in self.value:
-            if key not in keys:
+            if key not in (*keys, *optional):
                 rule = "invocation.no-children" if key == "children" and "primitive" in keys else "json"
                 _refuse(self.path, f"unknown key {json.dumps(key)}", f"the keys {', '.join(keys)}", rule)
         for key in keys:
             if key not in self.value:
                 _refuse(self.path, f"the key {key!r} is missing", f"the keys {', '.join(keys)}")
-        return {key: _Place(f"{self.path}.{key}", self.value[key]) for key in keys}
+        return {key: _Place(f"{self.path}.{key}", value) for key, value in self.value.items()}
 
     def items(self) -> list[tuple[str, _Place]]:
         if not isinstance(self.value, dict):
@@ -235,12 +238,13 @@ def _program(place: _Place) -> Program:
 
 
 def _tensor(place: _Place) -> TensorSpec:
-    fields = place.record("name", "dtype", "role", "size_bytes")
+    fields = place.record("name", "dtype", "role", "size_bytes", optional=("shape",))
     return TensorSpec(
         fields["name"].text(),
         fields["dtype"].choice(*DTYPES),
         fields["role"].choice("in", "out", "inout", "scratch"),
         fields["size_bytes"].integer(),
+        fields["shape"].list(_Place.integer) if "shape" in fields else None,
     )
 
 
@@ -308,7 +312,9 @@ def schema() -> dict[str, Any]:
         dtype={"enum": list(DTYPES)},
         role={"enum": ["in", "out", "inout", "scratch"]},
         size_bytes={"type": "integer"},
+        shape=integers,
     )
+    tensor["required"].remove("shape")
     axis = _object(id=id_schema, extent={"type": "integer"}, strides=integers, offsets=integers)
     primitive = _object(
         id=id_schema,

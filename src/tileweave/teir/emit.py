@@ -110,7 +110,7 @@ def _contraction_terms(
 ) -> tuple[list[str], str, list[Term]]:
     """The letters of the inputs and of the output, and every operand with its letters; or why they do not fit."""
     if len(operands) != 2:
-        raise GraphError(where, f"{len(operands)} operands are given", legal="two operands")
+        raise GraphError(where, f"it takes two operands, not {len(operands)}", legal="two operands")
     if accumulate and init is not None:
         legal = "one initial value: what out holds, or init"
         raise GraphError(where, "both accumulate and init are given", legal=legal)

@@ -146,8 +146,10 @@ def emit_elementwise(
     if operation not in legal:
         raise GraphError(where, "there is no such elementwise operation", legal=", ".join(legal))
     if len(operands) != named(operation).inputs:
-        problem = f"{len(operands)} operands are given for {named(operation).meaning}"
-        raise GraphError(where, problem, legal=f"{named(operation).inputs} operand(s)")
+        wanted = named(operation).inputs
+        given = "1 operand is" if len(operands) == 1 else f"{len(operands)} operands are"
+        problem = f"{given} given for {named(operation).meaning}"
+        raise GraphError(where, problem, legal=f"{wanted} operand{'' if wanted == 1 else 's'}")
     why = named(operation).dtypes((*(operand.dtype for operand in operands), out.dtype))
     if why:
         raise DtypeError(where, why, legal="a Cast before it")

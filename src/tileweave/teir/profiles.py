@@ -37,7 +37,7 @@ def as_tileweave(program: Program) -> Program:
 
 
 def as_document(program: Program) -> Program:
-    """The same program in the document's profile, if that can express it.
+    """The same program in the document's profile, if that can express it. Shapes of tensors are left out.
 
     Args:
         program: well formed, of either profile.
@@ -56,7 +56,8 @@ def as_document(program: Program) -> Program:
     found = [] if program.profile == "document" else [_bound(p) for p in program.primitives]
     dtypes = {spec.name: spec.dtype for spec in program.tensors}
     plain = tuple(_by_position(p, {dtypes[name] for name in operands_of(p, program)}) for p in program.primitives)
-    result = replace(program, profile="document", primitives=plain)
+    tensors = tuple(replace(spec, shape=None) for spec in program.tensors)
+    result = replace(program, profile="document", tensors=tensors, primitives=plain)
     missing = [problem for problem in found if problem is not None] + list(problems(result))
     if missing:
         raise failure("as_document(program)", program, tuple(missing))

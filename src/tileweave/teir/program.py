@@ -4,7 +4,7 @@
 
     Program    = profile, name, tensors: TensorSpec*, axes: Axis*, roots: id*, nodes: Node*, primitives: Primitive*
     Node       = Iteration | Invocation
-    TensorSpec = name, dtype, role: in | out | inout | scratch, size_bytes (scratch only)
+    TensorSpec = name, dtype, role: in | out | inout | scratch, size_bytes (scratch only), shape (optional)
     Axis       = id, extent, strides: bytes per tensor, offsets: bytes per tensor
     Iteration  = id, axis, policy: sequential | parallel, children: id*, guard: (First | Last)*
     Invocation = id, primitive, guard: (First | Last)*
@@ -59,12 +59,15 @@ class TensorSpec:
         dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT8.
         role: how the program may use it; ``inout`` tensors hold a value on entry that the program changes.
         size_bytes: for scratch tensors, the bytes that the runtime allocates; 0 otherwise.
+        shape: the extents of its indices where its elements lie in row-major order from its base, so that files can
+            be judged; None: nothing is said of them. No address depends on it.
     """
 
     name: str
     dtype: str
     role: Literal["in", "out", "inout", "scratch"]
     size_bytes: int = 0
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

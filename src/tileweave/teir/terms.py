@@ -84,8 +84,10 @@ def parse(where: str, equation: str, inputs: int) -> tuple[list[str], str]:
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if not arrow or len(parts) != inputs or not all(letter.isalpha() for letter in "".join([*parts, right])):
-        form = ",".join(["ab", "bc", "cd"][:inputs]) + "->ac"
-        raise GraphError(where, f"{equation!r} is not an equation of {inputs} operand(s)", legal=f"the form {form!r}")
+        count = min(inputs, 25)
+        form = ",".join(ascii_letters[k : k + 2] for k in range(count)) + f"->{ascii_letters[count]}a"
+        problem = f"{equation!r} is not an equation of {'1 operand' if inputs == 1 else f'{inputs} operands'}"
+        raise GraphError(where, problem, legal=f"letters, as in {form!r}")
     if len(set(right)) != len(right):
         raise GraphError(where, f"the output {right!r} repeats a letter", legal="each letter once in the output")
     return parts, right

@@ -109,8 +109,12 @@ def _primitive_row(p: Primitive, named: bool) -> Row:
 
 def tensors_table(program: Program) -> tuple[Row, ...]:
     """The rows of the tensors, heading first; own to this package."""
-    rows = [(t.name, t.dtype, t.role, str(t.size_bytes) if t.size_bytes else "") for t in program.tensors]
-    return (("Tensor", "Type", "Role", "Scratch bytes"), *rows)
+    rows = [("Tensor", "Type", "Role", "Scratch bytes", "Shape")]
+    for t in program.tensors:
+        shape = "" if t.shape is None else "x".join(map(str, t.shape)) or "scalar"
+        rows.append((t.name, t.dtype, t.role, str(t.size_bytes) if t.size_bytes else "", shape))
+    stated = any(t.shape is not None for t in program.tensors)
+    return tuple(row if stated else row[:-1] for row in rows)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -164,7 +164,18 @@ def _tensor_role(program: Program) -> Iterator[tuple[str, str]]:
             yield f"tensor {spec.name!r}", f"its role is {spec.role} and its size {spec.size_bytes!r} bytes"
 
 
-@_rule("tensor.by-position", "tensors are in0, in1, .. and then out, and none is scratch", "document")
+@_rule("tensor.shape", "a shape has positive integers, and scratch tensors have none")
+def _tensor_shape(program: Program) -> Iterator[tuple[str, str]]:
+    for spec in program.tensors:
+        if spec.shape is None:
+            continue
+        if spec.role == "scratch":
+            yield f"tensor {spec.name!r}", f"it is scratch and has the shape {spec.shape!r}"
+        elif not isinstance(spec.shape, tuple) or not all(_integer(n) and n > 0 for n in spec.shape):
+            yield f"tensor {spec.name!r}", f"its shape is {spec.shape!r}"
+
+
+@_rule("tensor.by-position", "tensors are in0, in1, .. and then out; none is scratch or states a shape", "document")
 def _tensor_by_position(program: Program) -> Iterator[tuple[str, str]]:
     names = [spec.name for spec in program.tensors]
     expected = [f"in{k}" for k in range(len(names) - 1)] + ["out"]
@@ -173,6 +184,8 @@ def _tensor_by_position(program: Program) -> Iterator[tuple[str, str]]:
     for spec in program.tensors:
         if spec.role == "scratch":
             yield f"tensor {spec.name!r}", "it is scratch"
+        elif spec.shape is not None:
+            yield f"tensor {spec.name!r}", "it states a shape"
 
 
 # ── axes ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
