@@ -137,24 +137,34 @@ def transpose(f: Function, type: str, lanes: int, rows: Sequence[str], q: int = 
     """Short rows stood upright: ``rows[lane]`` has ``q`` elements, the result has ``q`` vectors of ``lanes``.
 
     Rows ``r, r + q, r + 2q, ..`` are joined first, which costs little when they come from memory; what remains is the
-    transpose of q x q squares in parallel, log2(q) rounds of shuffles that stay within their part of the vector.
-    ``q`` is a power of two that divides ``lanes``; by default what `short_row` says.
+    transpose of q x q squares in parallel. Squares of more than 16 bytes swap their quarters until they are no wider.
+    Then each round interleaves row ``r`` with row ``r + q / 2``, within 16 bytes, which is one instruction everywhere:
+    it turns the digits of an element's number, its row's and its lane's, by one place; after log2(q) rounds rows and
+    lanes have changed places. ``q`` is a power of two that divides ``lanes``; by default what `short_row` says.
     """
     q = q or short_row(lanes, type)
     current = [_joined(f, type, [rows[r + part * q] for part in range(lanes // q)], q) for r in range(q)]
-    distance = 1
-    while distance < q:
-        following = list(current)
+    size = q
+    while size > short_row(lanes, type):
+        size //= 2
+        low = [lane if not lane & size else lanes + lane - size for lane in range(lanes)]
+        high = [lane + size if not lane & size else lanes + lane for lane in range(lanes)]
         for row in range(q):
-            if row & distance:
-                continue
-            a, b = current[row], current[row + distance]
-            low = [lane if not lane & distance else lanes + lane - distance for lane in range(lanes)]
-            high = [lane + distance if not lane & distance else lanes + lane for lane in range(lanes)]
-            following[row] = _shuffle(f, type, lanes, a, b, low)
-            following[row + distance] = _shuffle(f, type, lanes, a, b, high)
-        current = following
-        distance *= 2
+            if not row & size:
+                a, b = current[row], current[row + size]
+                current[row] = _shuffle(f, type, lanes, a, b, low)
+                current[row + size] = _shuffle(f, type, lanes, a, b, high)
+    starts = [lane // size * size + lane % size // 2 + lanes * (lane % 2) for lane in range(lanes)]
+    for begin in range(0, q, size):
+        part = current[begin : begin + size]
+        for _ in range(size.bit_length() - 1):
+            pairs = list(zip(part[: size // 2], part[size // 2 :], strict=True))
+            part = [
+                _shuffle(f, type, lanes, a, b, [start + half for start in starts])
+                for a, b in pairs
+                for half in (0, size // 2)
+            ]
+        current[begin : begin + size] = part
     return current
 
 
