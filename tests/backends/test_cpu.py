@@ -14,6 +14,7 @@ import pytest
 
 from tileweave.backends.cpu import Target, compile, host
 from tileweave.backends.cpu.plan import Loop, make_plan
+from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target import describe
 from tileweave.errors import BackendError, VerifyError
 from tileweave.layout import strided
@@ -106,7 +107,15 @@ def test_columns_that_sweep_by_the_rows_equal_numpy(equation: str, sizes: dict[s
 
 
 def run_placed(
-    equation: str, sizes: dict[str, int], dtype: str, shift: int, *, target: Target, threads: int, relu: bool = False
+    equation: str,
+    sizes: dict[str, int],
+    dtype: str,
+    shift: int,
+    *,
+    target: Target,
+    threads: int,
+    relu: bool = False,
+    settings: Settings = DEFAULT,
 ) -> str:
     """As `run_einsum`, the output beginning so many elements after a line, nothing beside it touched; the choices."""
     left, rest = equation.split(",")
@@ -117,12 +126,20 @@ def run_placed(
     start = -memory.ctypes.data % 64 // memory.itemsize + shift
     c = memory[start : start + int(np.prod(shapes[2]))].reshape(shapes[2])
     program = emit_contraction(equation, (operand(a, dtype), operand(b, dtype)), operand(c, dtype), relu=relu)
-    kernel = compile(program, threads=threads, target=target, cache=False)
+    kernel = compile(program, threads=threads, target=target, cache=False, settings=settings)
     kernel(a, b, c)
     expected = np.einsum(equation, a, b)
     assert np.array_equal(c, np.maximum(expected, 0) if relu else expected), equation
     assert np.all(memory[:start] == 77) and np.all(memory[start + c.size :] == 77)
     return kernel.explain()
+
+
+@pytest.mark.parametrize("columns", [63, 64, 65, 80, 96, 128, 130, 176])
+def test_columns_end_anywhere_and_are_stored_and_added_to(columns: int) -> None:
+    sizes = {"i": 13, "j": columns, "k": 70}
+    for settings in (Settings(products=32, pack_columns=True), Settings(products=32, pack_rows=False), Settings()):
+        for relu in (False, True):
+            run_placed("ik,kj->ij", sizes, "FP32", columns % 2, target=host(), threads=1, relu=relu, settings=settings)
 
 
 SMALL_CACHES = replace(host(), l2_bytes=1 << 17, l3_bytes=1 << 18)

@@ -181,16 +181,22 @@ class Chunk:
     def tiles(self) -> None:
         """The register tiles, and what brings a stage to the output."""
         c = self.cut
-        for (last_row, last_column), name in self.tile_names().items():
+        names = self.tile_names()
+        packed_bytes = c.kc * c.columns.width * c.columns.sums.width_bytes // c.contracted.together
+        for (last_row, last_column), name in names.items():
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
             init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
             staged = self.stage is not None or c.stood > 0
             streams, asks = self.streams() and not staged, self.asks() and not staged
+            alone = last_column or (False, True) not in names  # whether it meets the last columns
+            rest = c.columns.total % (c.columns.lanes if last_column else c.columns.width) if alone else 0
+            whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
             tile = Tile(
-                rows, groups, c.direct_rows, c.direct_columns, init, clips, free, streams, asks, staged, c.nested
+                rows, groups, c.direct_rows, c.direct_columns, init, clips, whole, free, streams, asks, staged, c.nested
             )
-            tile = replace(tile, starts=self.start, ahead=c.stood > 0 and self.far())
+            resident = c.swept and packed_bytes <= self.target.l1_bytes * 3 // 4
+            tile = replace(tile, starts=self.start, ahead=c.stood > 0 and self.far(), resident=resident)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):

@@ -32,6 +32,7 @@ class Tile:
         direct_vectors: whether the vector operand is.
         initialises: whether storing without reading the output may be asked for.
         clips: whether a ReLU may be asked for.
+        whole: whether every vector is known to be one whole run of the output.
         masks_free: whether masked stores cost no more than whole ones.
         asks: whether the output's lines are asked for before the sums are formed.
         streams: whether stores bypass the caches where the output is aligned and only stored.
@@ -39,6 +40,7 @@ class Tile:
         nested: whether all products are in one block and both operands are read where they lie.
         ahead: whether a line of the next vectors is asked for with every product.
         starts: whether sums may begin with a row instead of zero, every vector being one run of the output.
+        resident: whether the packed vector operand is in the first cache.
     """
 
     rows: int
@@ -47,6 +49,7 @@ class Tile:
     direct_vectors: bool
     initialises: bool
     clips: bool
+    whole: bool
     masks_free: bool
     streams: bool
     asks: bool
@@ -54,6 +57,7 @@ class Tile:
     nested: bool = False
     ahead: bool = False
     starts: bool = False
+    resident: bool = False
 
 
 Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
@@ -155,7 +159,7 @@ class _Tile:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
                 places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
                 b = [vectors.load(f, self.element, self.lanes, place) for place in places]
-                for place in places:  # the panel comes from the second cache, and goes by once per tile
+                for place in places if not tile.resident else ():  # else it comes from the second cache
                     vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
             if tile.direct_rows:
                 places = [f.at(f.at(base, offsets[0]), constant) for base, constant in row_bases]
@@ -177,11 +181,10 @@ class _Tile:
     def start(self) -> list[str]:
         """The sums before the first product: where storing is asked for, the row at ``start``, else zero."""
         f, kind = self.f, f"<{self.lanes} x i1>"
-        whole = self.columns.total % self.columns.width == 0 and self.columns.width % self.lanes == 0
         row = []
         for group in range(self.tile.vectors):
             inside = vectors.mask_of(self.lanes, self.lanes)
-            inside = inside if whole else mask_from(f, self.word(group, 0, 2), self.lanes)
+            inside = inside if self.tile.whole else mask_from(f, self.word(group, 0, 2), self.lanes)
             wanted = f.value(f"select i1 %init, {kind} {inside}, {kind} zeroinitializer")
             place = f.at("%start", self.word(group, 0, 1))
             row.append(vectors.load(f, self.element, self.lanes, place, wanted))
@@ -245,8 +248,7 @@ class _Tile:
         """An address and a mask per vector; direct reads need one segment per vector."""
         f = self.f
         bases = [f.at("%v", self.word(group, 0, 0)) for group in range(self.tile.vectors)]
-        whole = self.columns.total % self.columns.width == 0 and self.columns.width % self.lanes == 0
-        if whole or self.lanes == 1:
+        if self.tile.whole or self.lanes == 1:
             return bases, [None] * self.tile.vectors
         return bases, [mask_from(f, self.word(group, 0, 2), self.lanes) for group in range(self.tile.vectors)]
 
@@ -280,6 +282,9 @@ class _Tile:
 
     def bring_cached(self, sums: list[str]) -> None:
         f = self.f
+        if self.tile.whole:
+            self.store_whole(sums)
+            return
         if self.tile.masks_free and self.columns.segments == 1:
             self.store_runs(sums)  # a whole vector is a run like any other
             return
@@ -326,17 +331,22 @@ class _Tile:
         return self.f.value(f"select i1 %init, {kind} zeroinitializer, {kind} {every}")
 
     def store_whole(self, sums: list[str]) -> None:
+        """Whole vectors, each one run; the output is read only where it is added to."""
         f, tile = self.f, self.tile
         offsets = [self.word(group, 0, 1) for group in range(tile.vectors)]
-        row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
-        wanted = self.wanted(None) if tile.initialises and self.lanes > 1 else None
-        for row in range(tile.rows):
-            line = f.at("%out", row_offsets[row])
-            for group in range(tile.vectors):
-                place = f.at(line, offsets[group])
-                old = vectors.load(f, self.element, self.lanes, place, wanted)
-                value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
-                vectors.store(f, self.element, self.lanes, value, place)
+        lines = [f.at("%out", self.row_offset(row, 1)) for row in range(tile.rows)]
+        places = [f.at(line, offset) for line in lines for offset in offsets]
+
+        def stored() -> None:
+            for value, place in zip(sums, places, strict=True):
+                vectors.store(f, self.element, self.lanes, self.clipped(value, self.lanes), place)
+
+        def added() -> None:
+            for value, place in zip(sums, places, strict=True):
+                old = vectors.load(f, self.element, self.lanes, place)
+                vectors.store(f, self.element, self.lanes, self.finished(value, old, self.lanes), place)
+
+        f.when("%init" if tile.initialises else 0, stored, added)
 
     def store_runs(self, sums: list[str]) -> None:
         f, tile, segments = self.f, self.tile, self.columns.segments
