@@ -20,6 +20,8 @@ LEAST_ROW_BYTES = 128
 _LINE = 64
 _RUN_BYTES, _WHOLE_RUN_BYTES = 64, 160
 """Of the input's dense axis a block takes so much, or all of it where that is not much more."""
+_UNITS_BYTES = 1280
+"""Of an axis whose elements are units of several, a block takes up to so much."""
 _MOST_RUN_BYTES = 288
 _BLOCK_BYTES = 20 * 1024
 """What is collected, twice, stays in the first cache."""
@@ -91,7 +93,7 @@ class Blocking:
 def cut_direct(dims: tuple[Dim, ...], cross: int, widths: tuple[int, int]) -> Blocking:
     """Blocks that are written as they are read: for tensors that the caches hold."""
     along = len(dims) - 1
-    runs = {cross: _DIRECT_RUN_BYTES // widths[0], along: _DIRECT_ROW}
+    runs = {cross: max(1, _DIRECT_RUN_BYTES // widths[0]), along: _DIRECT_ROW}
     sides = tuple(
         Side(dim, min(runs.get(k, 1), dim.extent), dim.strides[1] if k in runs else 0) for k, dim in enumerate(dims)
     )
@@ -150,8 +152,10 @@ def _waste(extent: int, run: int) -> float:
 
 def _cross_run(extent: int, width: int) -> int:
     """How much of the input's dense axis a block takes."""
-    if extent * width <= _WHOLE_RUN_BYTES:
+    if extent * width <= (_WHOLE_RUN_BYTES if width <= 8 else _UNITS_BYTES):
         return extent
+    if width > 8:
+        return min(range(1, max(1, _UNITS_BYTES // width) + 1), key=lambda run: (_waste(extent, run), -run))
     q = max(1, 16 // width)
 
     def cost(run: int) -> tuple[float, int]:

@@ -30,6 +30,10 @@ Meaning = Callable[[Function, str, int], str]
 _LINE = 64
 _PIECE_BYTES = 512
 """What is written between two strips of squares, at least."""
+_UNIT_BYTES = 1024
+"""Longer rows of both tensors are not transposed as units."""
+_STRIP_BYTES = 1024
+"""What is collected between two parts of the block before, about."""
 _BYTE = Element("byte", "i8", 1, False)
 _BEFORE = (("ptr", "held"), ("i64", "into"), ("i64", "fresh"), ("i64", "ending"))
 """The block that was collected before: where it is held, where it goes, whether its rows begin and end a stream."""
@@ -38,7 +42,8 @@ _BEFORE = (("ptr", "held"), ("i64", "into"), ("i64", "fresh"), ("i64", "ending")
 def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element, ...], *, plain: bool = False) -> bool:
     """Whether the output is dense in the last axis and the only input in another one.
 
-    A ``plain`` copy, which changes no bits, may be dense in the same axis where it is larger than the caches.
+    A ``plain`` copy, which changes no bits, may be dense in the same axis where it is larger than the caches: rows are
+    long, or neighbours in the input.
     """
     if len(elements) != 2 or not dims or target.lanes(max(e.width_bytes for e in elements)) == 1:
         return False
@@ -48,7 +53,7 @@ def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element,
         return False
     if along.strides[0] == w_in:
         large = w_out * prod(dim.extent for dim in dims) >= target.l3_bytes
-        return plain and large and along.extent * w_out >= LEAST_ROW_BYTES
+        return plain and large and (along.extent * w_out >= LEAST_ROW_BYTES or _unit(dims, (w_in, w_out)) > 1)
     return any(abs(dim.strides[0]) == w_in for dim in dims[:-1])
 
 
@@ -74,11 +79,22 @@ def emit_transpose(
         parallel: whether it may use the pool.
     """
     size_bytes = elements[1].width_bytes * prod(dim.extent for dim in dims)
-    cut = _cut(target, dims, (elements[0].width_bytes, elements[1].width_bytes), size_bytes)
+    widths = elements[0].width_bytes, elements[1].width_bytes
+    unit = _unit(dims, widths)
+    cut = _cut(target, dims[:-1] if unit > 1 else dims, (unit * widths[0], unit * widths[1]), size_bytes)
     streams = size_bytes >= target.l3_bytes and target.has("sse2")
-    _Mover(f, target, elements, cut, meaning, streams).emit(
+    _Mover(f, target, elements, unit, cut, meaning, streams).emit(
         f, pointers, parallel=parallel and size_bytes >= PARALLEL_BYTES
     )
+
+
+def _unit(dims: tuple[Dim, ...], widths: tuple[int, int]) -> int:
+    """How many elements stay together: a short axis that is dense in both tensors, if the next ones differ; or 1."""
+    count = dims[-1].extent
+    if len(dims) < 3 or dims[-1].strides != widths or count * widths[1] > _UNIT_BYTES:
+        return 1
+    beside = any(abs(dim.strides[0]) == count * widths[0] for dim in dims[:-2])
+    return count if beside and dims[-2].strides[1] == count * widths[1] else 1
 
 
 def _cut(target: Target, dims: tuple[Dim, ...], widths: tuple[int, int], size_bytes: int) -> Blocking:
@@ -100,12 +116,20 @@ class _Mover:
     """
 
     def __init__(
-        self, f: Function, target: Target, elements: tuple[Element, ...], cut: Blocking, meaning: Meaning, streams: bool
+        self,
+        f: Function,
+        target: Target,
+        elements: tuple[Element, ...],
+        unit: int,
+        cut: Blocking,
+        meaning: Meaning,
+        streams: bool,
     ) -> None:
         self.target = target
         self.module = f.module
         self.name = f.name
         self.elements = elements
+        self.unit = unit
         self.cut = cut
         self.meaning = meaning
         self.streams = streams
@@ -244,7 +268,7 @@ class _Mover:
     def collect(self, f: Function, places: list[str], before: list[Value]) -> None:
         """All planes of a block."""
         cut = self.cut
-        strips = ceil(cut.sides[cut.along].run / self.square()[0])
+        strips = self.strips()
         total = strips * prod(cut.sides[k].run for k in cut.inside)
         more = [f"{type} {value}" for (type, _), value in zip(_BEFORE, before, strict=False)]
 
@@ -271,6 +295,8 @@ class _Mover:
         cut = self.cut
         width = max(e.width_bytes for e in self.elements)
         along = cut.sides[cut.along]
+        if self.unit > 1:
+            return 1, 1
         if cut.cross is None:
             return min(8 * self.target.lanes(width), along.run), 1
         # short vectors: the shares of the block before come in finer turns
@@ -292,7 +318,7 @@ class _Mover:
     def plane(self) -> None:
         """The function ``(source, into, ahead, number, before.., pieces, total)``: a block of the two dense axes.
 
-        After each strip of one vector's width, a part of the block before is written: strip ``number`` of ``total``.
+        After some strips of one vector's width, a part of the block before is written: strip ``number`` of ``total``.
         """
         cut = self.cut
         staged = bool(cut.buffer_bytes)
@@ -303,33 +329,62 @@ class _Mover:
         along = cut.sides[cut.along]
         lanes, _ = self.square()
         live = min(lanes, along.run)
+        strips = self.strips()
+        breadth = self.unit * self.elements[1].width_bytes * (1 if cut.cross is None else cut.sides[cut.cross].run)
+        together = max(1, min(strips, _STRIP_BYTES // (live * breadth)))
 
         def strip(index: Value, _: list[str]) -> None:
             y = f.min(f.mul(index, lanes), along.run - live)
             places = [f.at("%source", f.mul(y, along.dim.strides[0])), f.at("%target", f.mul(y, along.held))]
             ahead = f.at("%ahead", f.mul(y, along.dim.strides[0]))
             if cut.cross is None:
-                self.vectors(f, places, ahead, live)
+                self.vectors(f, places, live, ahead)
+            elif self.unit > 1:
+                self.units(f, places, ahead, cut.sides[cut.cross])
             else:
                 self.tiles(f, places, ahead, cut.sides[cut.cross], along)
+
+        def turn(begin: Value, _: list[str]) -> None:
+            end = f.min(f.add(begin, together), strips)
+            f.loop(begin, end, strip)
             if staged:
-                number = f.add("%number", index)
-                ends = [f.div(f.mul(n, "%pieces"), "%total") for n in (number, f.add(number, 1))]
+                ends = [f.div(f.mul(f.add("%number", n), "%pieces"), "%total") for n in (begin, end)]
                 before = [f"{type} %{name}" for type, name in _BEFORE]
                 f.call(f"{self.name}.drain", *before, *(f"i64 {end}" for end in ends))
 
-        f.loop(0, ceil(along.run / lanes), strip)
+        f.loop(0, strips, turn, step=together)
         f.ret()
 
-    def vectors(self, f: Function, places: list[str], ahead: str, live: int) -> None:
+    def strips(self) -> int:
+        """How many strips a plane has."""
+        return ceil(self.cut.sides[self.cut.along].run / self.square()[0])
+
+    def vectors(self, f: Function, places: list[str], live: int, ahead: str | None = None) -> None:
         """Some elements of an axis in which both tensors are dense."""
         source, out = self.elements
         lanes = min(self.target.lanes(max(source.width_bytes, out.width_bytes)), 1 << live.bit_length() - 1)
         for begin in [*range(0, live - lanes, lanes), live - lanes]:
             value = vectors.load(f, source, lanes, f.at(places[0], begin * source.width_bytes))
-            vectors.prefetch(f, f.at(ahead, begin * source.width_bytes), level=2)
+            if ahead is not None:
+                vectors.prefetch(f, f.at(ahead, begin * source.width_bytes), level=2)
             place = f.at(places[1], begin * out.width_bytes)
             vectors.store(f, out, lanes, self.meaning(f, value, lanes), place)
+
+    def units(self, f: Function, places: list[str], ahead: str, cross: Side) -> None:
+        """A run of units, each to a row of its own."""
+        size = cross.run * self.unit * self.elements[0].width_bytes
+        lowest = min(0, (cross.run - 1) * cross.dim.strides[0])
+
+        def one(index: Value, _: list[str]) -> None:
+            strides = cross.dim.strides[0], cross.held
+            self.vectors(f, [f.at(p, f.mul(index, s)) for p, s in zip(places, strides, strict=True)], self.unit)
+
+        def ask(offset: Value, _: list[str]) -> None:
+            vectors.prefetch(f, f.at(ahead, f.add(offset, lowest)), level=2)
+
+        if self.cut.buffer_bytes:
+            f.loop(0, size, ask, step=_LINE)
+        f.loop(0, cross.run, one)
 
     def tiles(self, f: Function, places: list[str], ahead: str, cross: Side, along: Side) -> None:
         """Some lanes of the output's dense axis times the run of the input's, in squares."""
