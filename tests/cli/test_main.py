@@ -76,6 +76,19 @@ def test_plan_draws_a_picture(folder, capsys):
     assert xml.etree.ElementTree.parse("plan.svg").getroot().tag.endswith("svg")
 
 
+def test_plan_stops_where_a_program_reads_what_no_plan_writes(folder, capsys):
+    head = "import numpy as np, tileweave as tw\ntw.run(tw.sink(tw.source('x.npy') * 2, 'made.npy'))\n"
+    for rest in ("np.load('made.npy')\n", "open('made.npy', 'rb').read()\n", "tw.run(tw.source('made.npy') + 1)\n"):
+        Path("reads.py").write_text(head + rest)
+        assert main(["plan", "reads.py"]) == 0
+        out, err = capsys.readouterr()
+        assert "graph 1 of 1" in out and "Traceback" not in err
+        assert ("planned up to where the program reads 'made.npy'" in err) == ("tw.run(tw.source" not in rest)
+    Path("reads.py").write_text(head + "open('other.npy')\n")
+    assert main(["plan", "reads.py"]) == 1
+    assert "FileNotFoundError" in capsys.readouterr().err
+
+
 def test_plan_refuses_a_budget_that_nothing_meets(folder, capsys):
     assert main(["plan", "program.py", "--memory", "10"]) == 1
     err = capsys.readouterr().err

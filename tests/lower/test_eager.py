@@ -124,6 +124,17 @@ def test_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(tmp_path.glob("tuned/*/*"))) > found  # each kernel of a path is tuned
 
 
+def test_an_output_of_other_strides_is_tuned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWEAVE_CACHE", str(tmp_path))
+    a, b = np.arange(6.0).reshape(2, 3), np.arange(15.0).reshape(3, 5)
+    out = np.empty((2, 5), order="F")
+    for _ in range(2):
+        assert contract("ij,jk->ik", a, b, out=out, tune=True) is out
+        assert np.array_equal(out, a @ b)
+    assert len([path for path in tmp_path.glob("tuned/*/*") if path.is_file()]) == 1
+    assert np.array_equal(contract("ij,jk->ik", a, b), a @ b)
+
+
 def test_refusals() -> None:
     a, b = np.ones((2, 3)), np.ones((3, 4))
     with pytest.raises(GraphError, match="index 'j' has extent 3 and 2"):
@@ -149,6 +160,13 @@ def test_refusals() -> None:
         Contraction("ij,jk->ik", a, b)(a, b.astype("f4"))
     with pytest.raises(TileweaveError):
         contract("ij,jk->ik", a, "words")
+    for words in ((a, b, "ij,jk->ik"), (None, a, b)):
+        with pytest.raises(GraphError, match="the equation comes first, and is a text"):
+            contract(*words)
+    with pytest.raises(GraphError, match="NumPy reads no array in operand 1"):
+        contract("ij,jk->ik", a, [[1, 2], [3]])
+    with pytest.raises(GraphError, match="NumPy reads no array in operand 0"):
+        contract("ij,jk->ik", [a, b])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="no fork")
@@ -185,7 +203,8 @@ def test_a_child_of_a_process_that_compiles_can_compile(tmp_path: Path, monkeypa
     assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True, [2]])
 def test_threads_are_counted(threads: object) -> None:
+    contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2)), threads=1)
     with pytest.raises(GraphError, match="is no number of threads"):
         contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2)), threads=threads)

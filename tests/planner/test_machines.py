@@ -12,7 +12,7 @@ def test_amounts_of_memory(text, size):
     assert bytes_from(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "2 gigs", "-1GiB", "0", "1..2MB"])
+@pytest.mark.parametrize("text", ["", "GiB", "2 gigs", "-1GiB", "0", "1..2MB", 1.5, float("nan"), True])
 def test_what_is_no_amount_of_memory_is_refused(text):
     with pytest.raises(PlanError, match="amount of memory"):
         bytes_from(text)

@@ -205,3 +205,37 @@ def test_sinks_that_are_cut_write_one_result(tmp_path, machines):
     np.testing.assert_array_equal(np.load(second)["total"], np.asarray(x).sum(0))
     with pytest.raises(StorageError, match="it exists"):
         tw.run(sharded)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: tw.source(shape="ab", dtype="f4"), "source(shape): 'ab' is not a shape"),
+        (lambda x: tw.source(shape=(1.5,), dtype="f4"), "source(shape): (1.5,) is not a shape"),
+        (lambda x: tw.source(shape=1.5, dtype="f4"), "source(shape): 1.5 is not a shape"),
+        (lambda x: tw.source(shape=(-1,), dtype="f4"), "source(shape): (-1,) is not a shape"),
+        (lambda x: tw.source(shape=(2,), dtype="frob"), "source(dtype): 'frob' is not an element type"),
+        (lambda x: tw.source(shape=(2,), dtype="complex64"), "source(dtype): element type complex64"),
+        (lambda x: tw.source([[1, 2], [3]]), "source(data): NumPy reads no array in it"),
+        (lambda x: tw.source(np.ones(2), name=3), "name=3 is not a text"),
+        (lambda x: tw.source(np.ones(2), placement="x"), "placement='x' is no machine"),
+        (lambda x: tw.sink("x.npy", x), "is not a path\n  legal  the tensor, then a path"),
+        (lambda x: tw.sink(x, "x.npz", key=3), "key=3 is not a text"),
+        (lambda x: tw.sink(x, "x.npz", overwrite="yes"), "overwrite='yes' is neither yes nor no"),
+        (lambda x: tw.run(x, threads="2"), "run(plan, threads): '2' threads cannot work"),
+        (lambda x: tw.run(x, threads=1.5), "1.5 threads cannot work"),
+        (lambda x: tw.run(x, threads=True), "True threads cannot work"),
+        (lambda x: tw.run(x, bind=[np.ones(2)]), "is no mapping"),
+        (lambda x: tw.run(x, listeners=print), "are no listeners"),
+        (lambda x: tw.run(x, listeners=[3]), "[3] are no listeners"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(call, said):
+    with pytest.raises(TileweaveError) as caught:
+        call(tw.source(np.ones((2, 3))) + 1)
+    assert said in str(caught.value)
+
+
+def test_the_shape_of_a_hole_may_be_one_number():
+    assert tw.source(shape=3, dtype="f4").shape == (3,)
+    assert tw.source(shape=np.array([2, 3]), dtype=np.int64).shape == (2, 3)

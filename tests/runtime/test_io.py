@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tileweave as tw
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, MemoryTarget, Sink, TensorType, as_tensor
 from tileweave.runtime import io
@@ -379,3 +380,38 @@ def test_without_zarr_the_error_says_what_to_install(tmp_path: Path, monkeypatch
         io.check_targets([(io.target(tmp_path / "a.zarr"), KIND)])
     np.save(tmp_path / "a.npy", np.zeros(1))
     assert io.describe(tmp_path / "a.npy")[1] == FileData(str(tmp_path / "a.npy"), "npy")
+
+
+def test_a_member_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    x, y = np.arange(6.0).reshape(2, 3), np.arange(3)
+    np.savez_compressed(path, x=x, y=y)
+    made = tw.source(x * 2)
+    with pytest.raises(StorageError, match="it exists"):
+        tw.run(tw.sink(made, path, key="x"))
+    tw.run([tw.sink(made, path, key="x", overwrite=True), tw.sink(made + 1, path, key="z", overwrite=True)])
+    with np.load(path) as found:
+        assert sorted(found.files) == ["x", "y", "z"]
+        assert np.array_equal(found["x"], x * 2) and np.array_equal(found["y"], y)
+        assert np.array_equal(found["z"], x * 2 + 1)
+    tw.run(tw.sink(tw.source(path, key="x") + 1, path, key="x", overwrite=True))  # it is read where it is written
+    with np.load(path) as found:
+        assert np.array_equal(found["x"], x * 2 + 1) and len(found.files) == 3
+    tw.run(tw.sink(made, path, overwrite=True))
+    with np.load(path) as found:
+        assert found.files == ["arr_0"]
+    path.write_bytes(b"no archive")
+    with pytest.raises(StorageError, match=r"not a whole \.npz"):
+        tw.run(tw.sink(made, path, key="x", overwrite=True))
+    assert path.read_bytes() == b"no archive"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "zarr"])
+def test_bfloat16_is_refused_before_work(tmp_path: Path, suffix: str) -> None:
+    begun: list[object] = []
+    x = tw.cast(tw.source(np.ones((4, 4), np.float32)), "bfloat16")
+    with pytest.raises(StorageError, match=r"bfloat16(.|\n)*legal   bool, integers, float16, float32 or float64: cast"):
+        tw.run(tw.sink(x, tmp_path / f"a.{suffix}"), listeners=[begun.append])
+    assert not [event for event in begun if type(event).__name__ != "Failed"]
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -24,11 +24,36 @@ def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:
     return cast("Tensor", getattr(graph, name)(*args, **kwargs))
 
 
+def _reduced(name: str, x: TensorSugar, axis: Any, keepdims: bool, numpys: Mapping[str, Any]) -> Tensor:
+    """A reduction, also as `numpy.sum` and its like call it: with arguments of NumPy's own at their defaults."""
+    from tileweave.errors import GraphError
+
+    for option, value in numpys.items():
+        if option not in ("dtype", "out", "ddof") or not (value is None or (option == "ddof" and value == 0)):
+            problem = f"{option}={value!r} is NumPy's own"
+            raise GraphError(f"{name}(tensor, ..)", problem, legal="axis and keepdims, or np.asarray(tensor) first")
+    return _call(name, x, axis, keepdims=keepdims)
+
+
 class TensorSugar:
     """Operators and methods of `Tensor`; comparison with ``==`` stays identity, `equal` compares values."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # an ndarray on the left lets the tensor answer
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Tensor:
+        """NumPy's functions of elements are the operators of their names; an ndarray on the left lets the tensor
+        answer."""
+        from tileweave import graph
+        from tileweave.errors import DtypeError
+
+        name = ufunc.__name__
+        if method == "__call__" and not options and name in graph.__all__ and name not in ("equal", "not_equal"):
+            return _call(name, *inputs)
+        called = name if method == "__call__" else f"{name}.{method}"
+        legal = f"np.{called} of np.asarray(tensor), which evaluates it"
+        if method == "__call__" and name in graph.__all__:
+            legal = f"tileweave.graph.{name}, or {legal}"
+        raise DtypeError(f"np.{called}(tensor)", "NumPy does not compute tensors", legal=legal)
 
     def __add__(self, other: Any) -> Tensor:
         return _call("add", self, other)
@@ -123,41 +148,41 @@ class TensorSugar:
         """Dimensions in the given order; reversed when none is given."""
         return _call("transpose", self, axes or None)
 
-    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The sum over some or all dimensions."""
-        return _call("sum", self, axis, keepdims=keepdims)
+        return _reduced("sum", self, axis, keepdims, numpys)
 
-    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The greatest value over some or all dimensions."""
-        return _call("max", self, axis, keepdims=keepdims)
+        return _reduced("max", self, axis, keepdims, numpys)
 
-    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The least value over some or all dimensions."""
-        return _call("min", self, axis, keepdims=keepdims)
+        return _reduced("min", self, axis, keepdims, numpys)
 
-    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The mean over some or all dimensions."""
-        return _call("mean", self, axis, keepdims=keepdims)
+        return _reduced("mean", self, axis, keepdims, numpys)
 
-    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The product over some or all dimensions."""
-        return _call("product", self, axis, keepdims=keepdims)
+        return _reduced("product", self, axis, keepdims, numpys)
 
-    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The mean square distance from the mean over some or all dimensions."""
-        return _call("variance", self, axis, keepdims=keepdims)
+        return _reduced("variance", self, axis, keepdims, numpys)
 
-    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The square root of the variance over some or all dimensions."""
-        return _call("standard_deviation", self, axis, keepdims=keepdims)
+        return _reduced("standard_deviation", self, axis, keepdims, numpys)
 
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    def argmax(self, axis: int | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The first place of the greatest value along one dimension."""
-        return _call("argmax", self, axis, keepdims=keepdims)
+        return _reduced("argmax", self, axis, keepdims, numpys)
 
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    def argmin(self, axis: int | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
         """The first place of the least value along one dimension."""
-        return _call("argmin", self, axis, keepdims=keepdims)
+        return _reduced("argmin", self, axis, keepdims, numpys)
 
     def astype(self, dtype: Any) -> Tensor:
         """The same values in another element type, converted as NumPy converts them."""

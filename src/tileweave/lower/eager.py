@@ -19,7 +19,7 @@ from tileweave.errors import GraphError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
 from tileweave.graph.evaluate import gather
 from tileweave.graph.nodes import topological
-from tileweave.lower.execute import compiled, execute
+from tileweave.lower.execute import compiled, describe, execute
 
 __all__ = ["Contraction", "contract"]
 
@@ -56,22 +56,44 @@ def contract(
         >>> contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2))).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
     """
-    if out is None and len(operands) == 2 and not tune:
+    counted = threads is None or type(threads) is int
+    if out is None and len(operands) == 2 and not tune and counted and type(equation) is str:
         a, b = operands
         if type(a) is np.ndarray and type(b) is np.ndarray:
             fast = _FAST.get((equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides))
             if fast is not None:
                 return fast(a, b)
-    arrays = [np.asarray(operand) for operand in operands]
-    key = (equation, threads, *(part for a in arrays for part in _about(a)))
+    if not isinstance(equation, str):
+        raise GraphError(
+            "contract(equation, *operands)",
+            "the equation comes first, and is a text",
+            legal="contract('ij,jk->ik', a, b)",
+        )
+    arrays = [_as_array(equation, k, operand) for k, operand in enumerate(operands)]
+    _check_threads(f"contract({equation!r}, ..)", threads)
+    about = tuple(part for array in arrays for part in _about(array))
+    key = (equation, threads, *about, *(_about(out) if isinstance(out, np.ndarray) else ()))
     made = _KEPT.get(key)
     if made is None or (tune and not made.tuned):
-        made = _KEPT[key] = Contraction(equation, *arrays, threads=threads, tune=tune)
+        made = _KEPT[key] = Contraction(equation, *arrays, out=out, threads=threads, tune=tune)
         if made.fast is not None:
             _FAST[key] = made.fast
         while len(_KEPT) > KEEP_CONTRACTIONS:
             _FAST.pop(_KEPT.popitem(last=False)[0], None)
     return made(*arrays, out=out)
+
+
+def _check_threads(where: str, threads: object) -> None:
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise GraphError(where, f"threads={threads!r} is no number of threads", legal="a positive integer, or None")
+
+
+def _as_array(equation: str, number: int, operand: Any) -> Array:
+    try:
+        return np.asarray(operand)
+    except (TypeError, ValueError) as error:
+        problem = f"NumPy reads no array in operand {number}: {error}"
+        raise GraphError(f"contract({equation!r}, ..)", problem, legal="an array, a number, nested lists") from None
 
 
 class Contraction:
@@ -80,6 +102,7 @@ class Contraction:
     Args:
         equation: as `contract`.
         operands: samples; only their types, shapes and strides matter.
+        out: a sample of what results are written to; None: a new array in row-major order. Calls may give another.
         threads: as `contract`.
         tune: as `contract`.
 
@@ -90,10 +113,10 @@ class Contraction:
         [[5.0, 14.0], [14.0, 50.0]]
     """
 
-    def __init__(self, equation: str, *operands: Array, threads: int | None = None, tune: bool = False) -> None:
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            where = f"contract({equation!r}, ..)"
-            raise GraphError(where, f"threads={threads!r} is no number of threads", legal="a positive integer, or None")
+    def __init__(
+        self, equation: str, *operands: Array, out: Array | None = None, threads: int | None = None, tune: bool = False
+    ) -> None:
+        _check_threads(f"contract({equation!r}, ..)", threads)
         self.equation = equation
         self.threads = threads
         self.tuned = tune
@@ -103,8 +126,14 @@ class Contraction:
         self._result = einsum(equation, *self._holes)
         self._operations = [node for node in topological([self._result]) if isinstance(node, Operation)]
         self.shape, self.dtype = self._result.shape, self._result.dtype
-        self.kernel = self._whole(operands)
-        self.fast = None if self.kernel is None else _direct(self.kernel, self.shape, self.dtype)
+        tensors = [tensor for _, tensor in self._operations[0].inputs] if len(self._operations) == 1 else []
+        whole = tensors == self._holes and not isinstance(self._result.producer, Selector)
+        self._whole = whole and all(array.size for array in operands)
+        self._check(out)
+        self.kernel = self._compiled(operands, np.empty(self.shape, self.dtype) if out is None else out)
+        self.fast = None
+        if out is None and self.kernel is not None:
+            self.fast = _direct(self.kernel, self.shape, self.dtype)
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         """The einsum of these arrays.
@@ -115,19 +144,15 @@ class Contraction:
         if [_about(array) for array in arrays] != self._about:
             found = {f"operand {k}": array for k, array in enumerate(arrays)}
             raise self._error("it was made for other operands", found)
-        if out is not None and not isinstance(out, np.ndarray):
-            raise self._error("out is no array", {}, f"{self.dtype.name}{list(self.shape)}")
-        if out is not None and (out.shape != self.shape or out.dtype != self.dtype):
-            raise self._error("out does not fit", {"out": out}, f"{self.dtype.name}{list(self.shape)}")
-        if out is None and self.fast is not None and all(type(array) is np.ndarray for array in arrays):
-            return self.fast(*arrays)
-        if out is not None and self.kernel is not None:
-            self._into(out, arrays)
-            return out
-        value = self._stepwise(arrays)
+        self._check(out)
         if out is None:
-            return value
-        out[...] = value
+            plain = all(type(array) is np.ndarray for array in arrays)
+            return self.fast(*arrays) if plain and self.fast is not None else self._stepwise(arrays)
+        kernel = self._compiled(arrays, out)
+        if kernel is None:
+            out[...] = self._stepwise(arrays)
+        else:
+            kernel(*arrays, out)
         return out
 
     def prepare(self, *arrays: Array, out: Array) -> Callable[[], object]:
@@ -136,32 +161,32 @@ class Contraction:
         The arrays are checked now, once, and kept alive. Calls of the result must not overlap in time.
         """
         self(*arrays, out=out)
-        kernel = None if self.kernel is None else compiled(self._operations[0], arrays, out, self.threads, self.tuned)
+        kernel = self._compiled(arrays, out)
         return partial(self, *arrays, out=out) if kernel is None else kernel.prepare(*arrays, out)
 
     def explain(self) -> str:
         """What computes it, a line per kernel."""
         if self.kernel is not None:
             return self.kernel.explain()
-        return "\n".join(f"{operation.operator} {operation.parameter('equation')}" for operation in self._operations)
+        lines = []
+        for operation in self._operations:
+            equation = dict(operation.parameters).get("equation", "")
+            lines.append(f"{operation.operator} {equation}".rstrip() + f"  {describe(operation, 'block')}")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"Contraction({self.equation!r}, {self.dtype.name}{list(self.shape)})"
 
-    def _whole(self, operands: tuple[Array, ...]) -> Kernel | None:
-        """One kernel for all of it, where it is one operation on the operands themselves."""
-        tensors = [tensor for _, tensor in self._operations[0].inputs] if len(self._operations) == 1 else []
-        direct = tensors == self._holes and not isinstance(self._result.producer, Selector)
-        if not direct or any(a.size == 0 for a in operands):
-            return None
-        return compiled(self._operations[0], operands, np.empty(self.shape, self.dtype), self.threads, self.tuned)
+    def _check(self, out: object) -> None:
+        """Passes None, and an array of the result's shape and type."""
+        legal = f"{self.dtype.name}{list(self.shape)}"
+        if out is not None and not isinstance(out, np.ndarray):
+            raise self._error("out is no array", {}, legal)
+        if out is not None and (out.shape != self.shape or out.dtype != self.dtype):
+            raise self._error("out does not fit", {"out": out}, legal)
 
-    def _into(self, out: Array, arrays: tuple[Array, ...]) -> None:
-        kernel = compiled(self._operations[0], arrays, out, self.threads, self.tuned)
-        if kernel is None:
-            out[...] = self._stepwise(arrays)
-        else:
-            kernel(*arrays, out)
+    def _compiled(self, arrays: tuple[Array, ...], out: Array) -> Kernel | None:
+        return compiled(self._operations[0], arrays, out, self.threads, self.tuned) if self._whole else None
 
     def _stepwise(self, arrays: tuple[Array, ...]) -> Array:
         values = dict(zip(self._holes, arrays, strict=True))

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tileweave.graph import Operation
-from tileweave.layout import Layout, strided
+from tileweave.layout import strided
 from tileweave.teir import (
     Operand,
     Program,
@@ -23,7 +23,6 @@ from tileweave.teir import (
     emit_contraction,
     emit_copy,
     emit_reduction,
-    emit_relu,
 )
 
 __all__ = ["ELEMENTS", "TEIR_DTYPES", "in_order", "operand", "program", "steps"]
@@ -66,8 +65,6 @@ def steps(operation: Operation, stage: str) -> str:
         biased = name.startswith("linear") and stage == "block"
         relu = ", relu" if name == "linear_relu" and stage == "block" else ""
         return f"{'copy bias' if biased else 'zero'}, contraction{relu}"
-    if name == "relu":
-        return "relu" if dtype in TEIR_DTYPES else ""
     if operation.index.size < ELEMENTS:
         return ""
     if name in _REDUCTIONS:
@@ -113,8 +110,6 @@ def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Pr
     """
     values = [operand(array) for array in arrays.values()]
     made = operand(out)
-    if operation.operator == "relu":
-        return emit_relu(values[0], made)
     if operation.operator in _REDUCTIONS:
         letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
         kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
@@ -140,8 +135,5 @@ def in_order(operation: Operation, arrays: Mapping[str, Array], out: Array) -> l
 
 def operand(array: Array) -> Operand:
     """An array's layout (element strides, any sign) and element type, as TEIR's emitters take them."""
-    return Operand(_layout(array.shape, array.strides, array.itemsize), dtype_name(array.dtype))
-
-
-def _layout(shape: Sequence[int], strides_bytes: Sequence[int], itemsize: int) -> Layout:
-    return strided(shape, [s // itemsize for s in strides_bytes])
+    layout = strided(array.shape, [stride // array.itemsize for stride in array.strides])
+    return Operand(layout, dtype_name(array.dtype))

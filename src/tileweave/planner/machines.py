@@ -59,6 +59,8 @@ def bytes_from(text: str | int | float, where: str = "bytes_from(text)") -> int:
     try:
         if isinstance(text, (int, float)) and not isinstance(text, bool):
             size = int(text)
+            if size != text:
+                raise ValueError
         else:
             match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", str(text).lower())
             if match is None:

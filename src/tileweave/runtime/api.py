@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from tileweave import lower
-from tileweave.errors import GraphError, PlanError, StorageError
+from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
     ArrayData,
     FileTarget,
@@ -33,6 +33,7 @@ from tileweave.graph import (
     as_tensor,
     relu,
 )
+from tileweave.graph.dtypes import element_type
 from tileweave.graph.rewrite import Rule, rewrite
 from tileweave.graph.rules import FUSIONS
 from tileweave.planner import Machines, Plan, Step, make_plan
@@ -74,10 +75,11 @@ def source(
         GraphError: a hole without shape and dtype.
         DtypeError: elements that are not numbers.
     """
+    _check_words("source(data)", placement, name=name, key=key)
     if data is None:
         if shape is None or dtype is None:
             raise GraphError("source(data)", "there is no data", legal="data, or the shape and dtype of a hole")
-        return Tensor(Source(Hole(), TensorType(tuple(shape), np.dtype(dtype)), name, placement))
+        return Tensor(Source(Hole(), _hole_type(shape, dtype), name, placement))
     if shape is not None or dtype is not None:
         raise GraphError(
             "source(data)", "shape and dtype belong to a hole", legal="data alone, or shape and dtype alone"
@@ -94,6 +96,26 @@ def source(
     return Tensor(Source(held.data, held.type, name, placement))
 
 
+def _hole_type(shape: Any, dtype: Any) -> TensorType:
+    try:
+        extents = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    except TypeError:
+        extents = (shape,)
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in extents):
+        raise GraphError("source(shape)", f"{shape!r} is not a shape", legal="extents of 0 or more, such as (64, 32)")
+    return TensorType(extents, element_type("source(dtype)", dtype))
+
+
+def _check_words(where: str, placement: object, **words: object) -> None:
+    """Passes names that are texts and a placement that is the number of a machine or None."""
+    for option, word in words.items():
+        if not isinstance(word, str):
+            raise GraphError(where, f"{option}={word!r} is not a text", legal=f"such as {option}='x'")
+    number = isinstance(placement, (int, np.integer)) and not isinstance(placement, bool) and placement >= 0
+    if placement is not None and not number:
+        raise GraphError(where, f"placement={placement!r} is no machine", legal="its number, from 0, or None")
+
+
 def sink(
     tensor: Any, path: str | os.PathLike[str], *, key: str = "", overwrite: bool = False, placement: int | None = None
 ) -> Sink:
@@ -102,15 +124,17 @@ def sink(
     Args:
         tensor: what to write.
         path: path or URL ending in .npy, .npz or .zarr.
-        key: the member of a .npz file.
-        overwrite: replace a file that exists; otherwise the run is refused before it starts.
+        key: the member of a .npz file or zarr group.
+        overwrite: replace what exists; otherwise the run is refused before it starts. With a key, the other members of
+            a .npz stay; every other file is replaced whole.
         placement: number of the machine that writes it.
 
     Raises:
         StorageError: a format that is not known.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise StorageError("sink(tensor, path)", f"{path!r} is not a path", legal="a path or URL, as text")
+        raise StorageError("sink(tensor, path)", f"{path!r} is not a path", legal="the tensor, then a path or URL")
+    _check_words("sink(tensor, path)", placement, key=key)
     return Sink(as_tensor(tensor, "sink(tensor, path)"), io.target(os.fspath(path), key, overwrite), placement)
 
 
@@ -219,6 +243,9 @@ def run(
         settings.unwritten.update(str(Path(path).absolute()) for path in files)
         results: list[Any] = [getattr(item.target, "path", None) for item in made.graph.sinks]
     else:
+        if not isinstance(listeners, Iterable) or not all(map(callable, listeners)):
+            problem = f"{listeners!r} are no listeners"
+            raise RunError("run(plan, listeners)", problem, legal="functions of one event, in a list")
         listening = list(listeners)
         if settings.progress if settings.progress is not None else progress:
             listening.append(_progress_bar())
@@ -258,6 +285,8 @@ def _array(value: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def _bound(graph: Graph, bind: Mapping[Tensor | str, Any]) -> dict[Source, Array]:
+    if not isinstance(bind, Mapping):
+        raise GraphError("run(target, bind)", f"bind={bind!r} is no mapping", legal="bind={source or its name: array}")
     sources = [node for node in graph.nodes() if isinstance(node, Source)]
     out: dict[Source, Array] = {}
     for which, value in bind.items():

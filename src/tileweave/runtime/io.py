@@ -171,6 +171,8 @@ def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False)
     """
     where = f"sink({os.fspath(path)!r})"
     path, format = _split(os.fspath(path), where)
+    if not isinstance(overwrite, bool):
+        raise StorageError(where, f"overwrite={overwrite!r} is neither yes nor no", legal="True or False")
     if format == "npy" and key:
         raise StorageError(where, f"a .npy has no member {key!r}", legal="no key")
     if key and (key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/"))):
@@ -200,7 +202,12 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
         where = f"sink({one.path!r})"
         if not npyfile.supported(kind.dtype):
             problem = f"a .{one.format} does not hold elements of type {kind.dtype.name}"
-            raise StorageError(where, problem, inputs={"tensor": kind}, legal="cast to bool, integers or floats")
+            raise StorageError(
+                where,
+                problem,
+                inputs={"tensor": kind},
+                legal="bool, integers, float16, float32 or float64: cast(tensor, 'float32')",
+            )
         others = seen.setdefault(_where_it_lies(one), [])
         if any(other.key == one.key or one.format == "npy" for other in others):
             legal = "one sink per file" if one.format == "npy" else "a key of its own for every sink of the file"
@@ -234,6 +241,8 @@ def _check_local(one: FileTarget, where: str) -> None:
     if not fits:
         what = "a directory" if path.is_dir() else "a file"
         raise StorageError(where, f"it exists and is {what}, not a .{one.format}", legal="another path")
+    if one.format == "npz" and one.key:
+        npyfile.members_of(one.path, where)  # they will be kept
 
 
 def _check_remote(one: FileTarget, where: str) -> None:

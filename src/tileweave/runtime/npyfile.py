@@ -293,14 +293,19 @@ class NpyFile:
 
 
 class NpzFile:
-    """A .npz of one or more members that appears whole at `publish`, or not at all."""
+    """A .npz of one or more members that appears whole at `publish`, or not at all.
+
+    Members of a file that it replaces stay where they are named otherwise, unless the array has no name itself.
+    """
 
     def __init__(self, path: Path, temporary: Path) -> None:
         self._path, self._temporary = path, temporary
+        self._keep = True
         self._members: dict[str, tuple[Path, _MappedWriter]] = {}
 
     def add(self, key: str, kind: TensorType) -> _MappedWriter:
         """The writer of one more member."""
+        self._keep = bool(key)
         path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
         writer = _MappedWriter(path, kind)
         self._members[key or "arr_0"] = (path, writer)
@@ -310,6 +315,8 @@ class NpzFile:
         """All that may fail: the members are put together in one archive, on disk."""
         with self._temporary.open("xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+                if self._keep and self._path.exists():
+                    self._copy_others(archive)
                 for key, (path, writer) in self._members.items():
                     writer.finish()
                     info = zipfile.ZipInfo(f"{key}.npy")  # a fixed date: equal values make equal files
@@ -318,6 +325,19 @@ class NpzFile:
                     path.unlink()
             file.flush()
             os.fsync(file.fileno())
+
+    def _copy_others(self, archive: zipfile.ZipFile) -> None:
+        """The members of the file that is replaced, but for those that are written anew."""
+        where = f"sink({str(self._path)!r})"
+        with _opened(str(self._path), where) as file, _unzipped(file, where) as old:
+            for name in dict.fromkeys(old.namelist()):
+                if name.removesuffix(".npy") in self._members:
+                    continue
+                info = old.getinfo(name)
+                copied = zipfile.ZipInfo(name, info.date_time)
+                copied.compress_type = info.compress_type
+                with archive.open(copied, "w", force_zip64=True) as out, old.open(info) as part:
+                    shutil.copyfileobj(part, out, 1 << 20)
 
     def publish(self) -> None:
         """The one step by which the file appears."""

@@ -60,8 +60,8 @@ def run_plan(
     """
     if runtime not in ("local", "ray"):
         raise RunError("run(plan, runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
-    if threads is not None and threads < 1:
-        raise RunError("run(plan, threads)", f"{threads} threads cannot work", legal="1 or more")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise RunError("run(plan, threads)", f"{threads!r} threads cannot work", legal="a number, 1 or more")
     start = time.perf_counter()
     prepared = prepare(plan)
     count = threads or len(os.sched_getaffinity(0))
