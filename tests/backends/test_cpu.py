@@ -142,6 +142,21 @@ def test_columns_end_anywhere_and_are_stored_and_added_to(columns: int) -> None:
             run_placed("ik,kj->ij", sizes, "FP32", columns % 2, target=host(), threads=1, relu=relu, settings=settings)
 
 
+@pytest.mark.parametrize("dtype", ["FP32", "FP64"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("sizes", [(97, 200, 113), (130, 530, 200), (211, 1100, 97)])
+def test_products_of_moderate_matrices_are_read_where_they_lie(
+    sizes: tuple[int, int, int], threads: int, dtype: str
+) -> None:
+    large = replace(host(), l2_bytes=1 << 20)
+    named = dict(zip("ikj", sizes, strict=True))
+    how = run_placed("ik,kj->ij", named, dtype, 1, target=large, threads=threads, relu=threads == 1)
+    assert "direct rows, direct columns" in how or host().vector_bytes < 32
+    named |= {"k": 1024}  # lines that compete for few ways are packed
+    how = run_placed("ik,kj->ij", named, dtype, 0, target=large, threads=threads)
+    assert "packed" in how
+
+
 SMALL_CACHES = replace(host(), l2_bytes=1 << 17, l3_bytes=1 << 18)
 """A processor for which moderate outputs are large."""
 
