@@ -3,16 +3,18 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from random_graphs import random_graph
 
 from tileweave import graph as g
 from tileweave.errors import PlanError, VerifyError
 from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import view
-from tileweave.planner import machines, make_plan, placement, simulate, tasks
+from tileweave.planner import Machine, Machines, machines, make_plan, placement, simulate, tasks
 from tileweave.planner.plan import Plan
 from tileweave.planner.search import Waves, candidates, steps_of
 from tileweave.planner.simulate import costed
@@ -219,11 +221,11 @@ def test_sequence_points_order_tasks():
     graph = g.Graph((point, g.SequencePoint((g.Sink(g.Tensor(ordered), g.MemoryTarget()),))))
     plan = make_plan(graph, machines(2, memory="1GiB"), describe)
     made = tasks(plan)
-    stores = [t.number for t in made if plan.steps[t.step].node is first]
+    stores = [t for t in made if plan.steps[t.step].node is first]
     for task in made:
         if plan.steps[task.step].node is ordered:
-            assert set(stores) <= set(task.needs)
-            assert max(stores) < task.number
+            assert {t.step for t in stores} <= set(task.after)
+            assert max(t.number for t in stores) < task.number
 
 
 def test_a_malformed_graph_is_refused_before_planning():
@@ -237,3 +239,89 @@ def test_the_simulated_time_is_at_least_the_longest_chain_and_at_most_the_sum():
     result = simulate(plan)
     lengths = [end - start for _, _, start, end in result.spans]
     assert max(lengths) <= result.seconds <= sum(lengths) + 1e-12
+
+
+def chain_of_stages(count):
+    """So many operations, each behind a sequence point that holds the one before it."""
+    x, after, sinks = g.as_tensor(np.ones((16, 8))), (), []
+    for _ in range(count):
+        made = replace(g.exp(x).producer, after=after)
+        sinks.append(g.Sink(g.Tensor(made), g.MemoryTarget()))
+        after = (g.SequencePoint((made,)),)
+    return g.Graph.of(*sinks)
+
+
+def test_what_a_task_waits_for_grows_with_the_steps_and_not_with_the_tasks_behind_a_sequence_point():
+    for parts in (2, 16):
+        graph = chain_of_stages(6)
+        grids = dict.fromkeys(graph.operations, (parts, 1))
+        made = tasks(Plan(graph, machines(parts), steps_of(graph, grids, parts, describe, lambda sink: None)))
+        assert len(made) == 2 * 6 * parts
+        assert sum(len(task.needs) for task in made) == 6 * parts  # each store reads one block
+        assert sum(len(task.after) for task in made) == 5 * parts  # each block but the first stage's, one step
+        ends = {step: max(task.number for task in made if task.step == step) for step in range(12)}
+        assert all(task.number > ends[step] for task in made for step in task.after)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# refusals
+
+
+def named(graph, used):
+    """The budget that a refusal names."""
+    with pytest.raises(PlanError) as caught:
+        make_plan(graph, used, describe)
+    return caught.value.least_bytes
+
+
+def the_named_budget_does(seed, count, dtype="float32", steps=8):
+    """The law of refusals, on a random graph: refused with one byte, planned with the budget that the refusal names."""
+    values = random_graph(seed, dtype, steps=steps)
+    graph = g.Graph.of(*(value.tensor for value in values))
+    tiny = Machines(tuple(Machine(f"m{k}", 1 + (seed % 3) * k) for k in range(count)))
+    try:
+        make_plan(graph, tiny, describe)
+    except PlanError as error:
+        budget = error.least_bytes
+        plan = make_plan(graph, machines(count, memory=budget), describe)
+        assert max(plan.peak_bytes) <= budget
+        for smaller in {budget - 1, budget // 2} - {0}:  # a smaller budget is met, or refused with one that does
+            try:
+                plan = make_plan(graph, machines(count, memory=smaller), describe)
+                assert max(plan.peak_bytes) <= smaller
+            except PlanError as again:
+                assert smaller < again.least_bytes
+                make_plan(graph, machines(count, memory=again.least_bytes), describe)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_planning_with_the_budget_that_a_refusal_names_succeeds(seed):
+    the_named_budget_does(seed, 1 + seed % 4, ["float32", "int64"][seed % 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 500))
+def test_planning_with_the_budget_that_a_refusal_names_succeeds_on_many_graphs(seed):
+    the_named_budget_does(seed, 1 + seed % 5, ["float32", "int64"][seed % 2], steps=12)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_named_budget_does_where_small_blocks_are_many(count):
+    """A product of 1024 x 1024 has plans of tens of thousands of tasks, which no budget may make the search forget."""
+    a = g.as_tensor(np.ones((1024, 1024), np.float32))
+    graph = g.Graph.of(g.relu(g.matmul(a, a)))
+    budget = named(graph, machines(count, memory=10))
+    assert budget <= 1 << 20  # the three matrices are 12 MiB
+    assert max(make_plan(graph, machines(count, memory=budget), describe).peak_bytes) <= budget
+
+
+def test_a_larger_budget_is_never_refused_where_a_smaller_one_was_met():
+    graph = g.Graph.of(mlp(np.random.default_rng(6), batch=64))
+    met = False
+    for budget in range(400, 12_000, 1000):
+        try:
+            make_plan(graph, machines(2, memory=budget), describe)
+            met = True
+        except PlanError:
+            assert not met
+    assert met

@@ -108,15 +108,19 @@ class Partition:
 
     def overlapping(self, box: Box) -> Iterator[tuple[int, Box]]:
         """(number, common part) of every block that has a point in common with a box."""
-        if box.empty:
-            return
-        ranges = []
-        for cuts, low, high in zip(self.cuts, box.start, box.stop, strict=True):
-            ranges.append(range(max(bisect_right(cuts, low) - 1, 0), min(bisect_left(cuts, high), len(cuts) - 1)))
-        for place in itertools.product(*ranges):
+        for place in self.places(box):
             common = self.at(place).intersect(box)
             if not common.empty:
                 yield self.number(place), common
+
+    def places(self, box: Box) -> Iterator[tuple[int, ...]]:
+        """The grid coordinates of every block that reaches into a box, empty blocks among them."""
+        if box.empty:
+            return iter(())
+        ranges = []
+        for cuts, low, high in zip(self.cuts, box.start, box.stop, strict=True):
+            ranges.append(range(max(bisect_right(cuts, low) - 1, 0), min(bisect_left(cuts, high), len(cuts) - 1)))
+        return itertools.product(*ranges)
 
     def __str__(self) -> str:
         return "x".join(map(str, self.grid)) or "1"

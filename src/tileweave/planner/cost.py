@@ -23,7 +23,7 @@ from math import prod
 from tileweave.graph import Operation, Partition, Tensor, resolve
 from tileweave.space import AffineMap, Box
 
-__all__ = ["Blocks", "Traffic", "grid_boxes", "machine_runs"]
+__all__ = ["Blocks", "Traffic", "grid_boxes", "input_intervals", "machine_runs"]
 
 Range = tuple[int, int]
 
@@ -209,7 +209,7 @@ class Traffic:
     def of(cls, operation: Operation, name: str, cuts: Partition) -> Traffic | None:
         """The traffic of a named input; None where it does not factor over the index dimensions."""
         tensor = operation.input(name)
-        intervals = _intervals(operation, name, cuts)
+        intervals = input_intervals(operation, name, cuts)
         if intervals is None:
             return None
         terms: list[_Term] = []
@@ -227,6 +227,19 @@ class Traffic:
         """Bytes from sources, over all shards."""
         whole = [(0, n) for n in self.grid]
         return sum(term.count(whole, None, None) * term.itemsize for term in self.terms if term.origin < 0)
+
+    def pieces(self, places: Mapping[Tensor, Partition]) -> int:
+        """How many pairs of a shard and a block (or source) that it reads there are, given how the origins are cut."""
+        whole = [(0, n) for n in self.grid]
+        total = 0
+        for term in self.terms:
+            if term.origin < 0:
+                total += prod(self.grid)
+                continue
+            cuts = places[self.origins[term.origin]]
+            blocks = Blocks(cuts, tuple(range(len(cuts.cuts))), cuts.grid)
+            total += term.messages(whole, blocks, [(0, n) for n in cuts.grid])
+        return total
 
     def moved(self, places: Mapping[Tensor, Blocks], machines: int) -> tuple[tuple[int, int], ...]:
         """(bytes, messages) that arrive at each machine from others."""
@@ -257,8 +270,13 @@ def _moved(
     return tuple(arrived)
 
 
-def _intervals(operation: Operation, name: str, cuts: Partition) -> list[tuple[int | None, tuple[Range, ...]]] | None:
-    """Per dimension of an input: the index dimension that moves it, and the range that each of its parts needs."""
+def input_intervals(
+    operation: Operation, name: str, cuts: Partition
+) -> list[tuple[int | None, tuple[Range, ...]]] | None:
+    """Per dimension of an input: the index dimension that moves it, and the range that each of its parts needs.
+
+    None where several index dimensions move one dimension of the input together.
+    """
     shape = operation.input(name).shape
     if operation.signature is None:
         return [(None, ((0, n),)) for n in shape]

@@ -3,8 +3,9 @@
 Every operation is offered every grid whose parts are as many as the machines (and one part, and fewer where its
 extents allow no more). A beam keeps the best partial choices by estimated time; ties go to fewer bytes moved and
 fewer tasks. The finalists are simulated. When none fits the machines' memory, each machine's part is cut again, into
-waves along one dimension or into blocks along all of them, so that less is alive at once. If still none fits, the
-least peak that was reached is reported with the operation.
+waves along one dimension or into blocks along all of them, so that less is alive at once. What a plan certainly needs
+is known from its cuts, so most plans that do not fit are never simulated. If none fits, the least peak of the plans
+that were considered is named with the operation: planning with that budget succeeds.
 
 For a handful of operations the beam holds every combination, so the search is exhaustive there.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from math import prod
 from typing import cast
 
@@ -24,7 +26,8 @@ from tileweave.graph.shard import input_region, output_partition
 from tileweave.planner.cost import Blocks, Traffic, machine_runs
 from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.plan import Plan, Stage, Step, placement
-from tileweave.planner.simulate import EFFICIENCY, Simulation, costed
+from tileweave.planner.simulate import EFFICIENCY, Simulation, simulate_within, with_costs
+from tileweave.planner.tasks import block_partition
 from tileweave.space import Box, even_cuts
 
 __all__ = ["Describe", "candidates", "make_plan", "search"]
@@ -35,10 +38,12 @@ FINALISTS = 4
 """Choices that are simulated exactly."""
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
-MOST_TASKS = 10_000
-"""Plans of more tasks than this are simulated only where no smaller one exists."""
-REFUSED_TASKS = 4_000
-"""Tasks that are simulated to tell the least memory that any plan was found to need."""
+MOST_WORK = 30_000
+"""The most work of a plan that is simulated: tasks, and blocks that they read."""
+FIRST_WORK = 150_000
+"""The same for the waves of the first choice, by which data stream that are far larger than memory."""
+NAMED_WORK = 10_000
+"""A refusal names the least memory among plans of up to this work (or of the least of all)."""
 MOST_GRIDS = 24
 """The most grids that are offered for one operation."""
 
@@ -426,40 +431,65 @@ def _last_uses(graph: Graph) -> dict[Operation, int]:
     return last
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A choice of grids under a number of waves, as a plan that is not simulated yet.
+
+    Args:
+        rank: of the choice among the finalists.
+        waves: how it is cut again.
+        plan: without costs.
+        label: for people.
+    """
+
+    rank: int
+    waves: Waves
+    plan: Plan
+    label: str
+
+    @property
+    def small_enough(self) -> bool:
+        """Whether it is simulated at all; the first choice in one wave always is."""
+        streams = self.rank == 0 and not self.waves.square
+        most = FIRST_WORK if streams else MOST_WORK
+        return (streams and self.waves == WHOLE) or _work(self.plan, most) <= most
+
+
 def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> tuple[Plan, Simulation]:
-    """The fastest plan that was found among those that fit the machines' memory.
+    """The fastest plan that was found among those that fit the machines' memory, with as few waves as that takes.
+
+    What is tried does not depend on the budget, so a larger budget is never refused where a smaller one was met.
 
     Raises:
-        PlanError: none fits; carries the operation, the least peak that was reached, and so the budget that would do.
+        PlanError: none fits; carries a budget that would do: the least that any plan that is considered needs, of
+            those up to `NAMED_WORK`; and the operation that needs it.
     """
     budgets = [machine.memory_bytes for machine in machines.machines]
-    tried: list[tuple[str, Plan, Simulation]] = []
-    seen: set[tuple[Step, ...]] = set()
+    for _, level in groupby(_offers(graph, machines, describe, atoms), lambda offer: offer.waves):
+        fitting = []
+        for offer in level:
+            if _certain_bytes(offer.plan, max(budgets)) > max(budgets) or not offer.small_enough:
+                continue
+            result = simulate_within(offer.plan, budgets)
+            if result is not None:
+                fitting.append((offer.label, with_costs(offer.plan, result), result))
+        if fitting:
+            _, plan, result = min(fitting, key=lambda item: (item[1].seconds, item[1].bytes_moved, item[1].tasks))
+            rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
+            return replace(plan, alternatives=rows), result
+    raise _refusal(graph, machines, describe, atoms)
+
+
+def _offers(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> Iterator[_Offer]:
+    """Every plan that is considered: the choices of the beam in one wave, then in ever more; each plan once."""
     finalists = list(_beam(graph, machines))
-    skipped: list[tuple[int, str, Plan]] = []  # what certainly needs too much
+    seen: set[tuple[Step, ...]] = set()
     for waves in _wave_counts(graph):
         for rank, grids in enumerate(finalists):
             steps = steps_of(graph, grids, len(machines), describe, atoms, waves)
-            count = sum(step.cuts.count for step in steps)
-            if steps in seen or (count > MOST_TASKS and tried):
-                continue
-            seen.add(steps)
-            plan, label = Plan(graph, machines, steps), _label(steps, rank, waves)
-            if (least := _least_bytes(plan)) > max(budgets):
-                skipped.append((least, label, plan))
-                continue
-            tried.append((label, *costed(plan)))
-        fitting = [
-            (result.seconds, plan.bytes_moved, plan.tasks, k)
-            for k, (_, plan, result) in enumerate(tried)
-            if all(peak <= budget for peak, budget in zip(result.peak_bytes, budgets, strict=True))
-        ]
-        if fitting:
-            _, plan, result = tried[min(fitting)[-1]]
-            rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in tried)
-            return replace(plan, alternatives=rows), result
-    tried += _most_promising(skipped)
-    raise _refusal(tried, machines)
+            if steps not in seen:
+                seen.add(steps)
+                yield _Offer(rank, waves, Plan(graph, machines, steps), _label(steps, rank, waves))
 
 
 def _wave_counts(graph: Graph) -> Iterator[Waves]:
@@ -475,34 +505,79 @@ def _wave_counts(graph: Graph) -> Iterator[Waves]:
         count *= 2
 
 
-def _most_promising(skipped: Sequence[tuple[int, str, Plan]]) -> list[tuple[str, Plan, Simulation]]:
-    """The plans with the least certain need, simulated, as far as `REFUSED_TASKS` tasks go; one at least."""
-    out: list[tuple[str, Plan, Simulation]] = []
-    left = REFUSED_TASKS
-    for _, label, plan in sorted(skipped, key=lambda item: item[0]):
-        left -= plan.tasks
-        if left < 0 and out:
-            break
-        out.append((label, *costed(plan)))
-    return out
+def _certain_bytes(plan: Plan, enough: int) -> int:
+    """Bytes that some single task certainly needs, for what it reads and makes: a lower bound of the plan's peak.
 
-
-def _least_bytes(plan: Plan) -> int:
-    """The bytes that some single task certainly needs: of the largest output block, and of the inputs it gathers."""
+    Args:
+        plan: any.
+        enough: more than this needs no further look.
+    """
     least = 0
     for step in plan.steps:
-        if step.stage == "store" or not isinstance(step.node, Operation):
-            continue
-        box = step.cuts.block(0)
-        signature = step.node.signature
-        size_bytes = 0
-        for tensor in step.tensors:
-            made = box
-            if step.stage != "combine":
-                made = tensor.type.box if signature is None else signature.output(tensor.output).span(box)
-            size_bytes += made.size * tensor.dtype.itemsize
-        least = max(least, size_bytes)
+        if isinstance(step.node, Operation):
+            least = max(least, _made_bytes(step) + _read_bytes(step.node, step))
+            if least > enough:
+                break
     return least
+
+
+def _work(plan: Plan, enough: int) -> int:
+    """How many tasks a plan has, and how many blocks and sources they read: what simulating it takes.
+
+    Args:
+        plan: any.
+        enough: more than this needs no further look.
+    """
+    work = plan.tasks
+    made = {step.node: step for step in plan.steps if step.stage != "partial"}
+    for step in plan.steps:
+        node = step.node
+        if work > enough or not isinstance(node, Operation):
+            continue
+        if step.stage == "combine":
+            (cuts,) = (s.cuts for s in plan.steps if s.node is node and s.stage == "partial")
+            reduced = node.signature.monoids if node.signature else {}
+            work += step.cuts.count * prod(cuts.grid[k] for k in reduced)
+            continue
+        for name, _ in node.inputs:
+            traffic = Traffic.of(node, name, step.cuts)
+            if traffic is not None:
+                work += traffic.pieces({t: block_partition(made[_maker(t)], t.output) for t in traffic.origins})
+    return work
+
+
+def _made_bytes(step: Step) -> int:
+    """The bytes of a step's first block, which is its largest."""
+    box, size_bytes = step.cuts.block(0), 0
+    for tensor in step.tensors:
+        made = box.size
+        if step.stage != "combine":
+            made = _out_size(cast("Operation", step.node), tensor.output, box)
+        size_bytes += made * tensor.dtype.itemsize
+    return size_bytes
+
+
+def _read_bytes(node: Operation, step: Step) -> int:
+    """The bytes that the first shard of a step certainly holds of what it reads."""
+    if step.stage == "combine":  # one block of each part; late inputs are not counted
+        return 0
+    late = operator_of(node).finish if step.stage == "partial" else ()
+    total = 0
+    shared: dict[Tensor, int] = {}  # a block of the machine's own may serve several inputs
+    for name, tensor in node.inputs:
+        if name in late:
+            continue
+        region = input_region(node, name, step.cuts.block(0))
+        pieces = resolve(tensor, region)
+        if len(pieces) > 1:
+            total += region.size * tensor.dtype.itemsize
+        for piece in pieces if len(pieces) == 1 else ():
+            origin = piece.origin
+            if origin is not None:
+                moving = {dim for row in piece.map.matrix for dim, c in enumerate(row) if c}
+                points = prod(n for dim, n in enumerate(piece.box.shape) if dim in moving)
+                shared[origin] = max(shared.get(origin, 0), points * tensor.dtype.itemsize)
+    return total + sum(shared.values())
 
 
 def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
@@ -513,18 +588,31 @@ def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
     return f"{name}, {waves.count} {'blocks' if waves.square else 'waves'}"
 
 
-def _refusal(tried: Sequence[tuple[str, Plan, Simulation]], machines: Machines) -> PlanError:
-    label, plan, result = min(tried, key=lambda item: max(item[2].peak_bytes))
-    least = max(result.peak_bytes)
-    step = plan.steps[result.peak_step]
+def _refusal(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> PlanError:
+    """The error that names the least that was found to do, for machines that all have it.
+
+    The finest plans come first, so that most others certainly need more and are left aside.
+    """
     budget = min(machine.memory_bytes for machine in machines.machines)
+    alike = replace(machines, machines=tuple(replace(m, memory_bytes=budget) for m in machines.machines))
+    first, *others = _offers(graph, alike, describe, atoms)
+    small = [offer for offer in others if _work(offer.plan, NAMED_WORK) <= NAMED_WORK]
+    least, found, most = 0, first, None
+    for offer in (*reversed(small), first):
+        if most is not None and _certain_bytes(offer.plan, most) > most:
+            continue
+        tried = simulate_within(offer.plan, [] if most is None else [most] * len(machines))
+        if tried is not None:
+            least, found, result = max(tried.peak_bytes), offer, tried
+            most = least - 1
+    step = found.plan.steps[result.peak_step]
     return PlanError(
         "plan(target, machines)",
         f"no plan that was found fits {size_text(budget)} per machine",
         inputs={
             "machines": machines,
             "operation": f"{step.name} {step.tensor.type} over {step.cuts.box}, cut {step.cuts}, stage {step.stage}",
-            "least": f"{size_text(least)} ({least} bytes) per machine, by plan {label!r} of {len(tried)} tried",
+            "least": f"{size_text(least)} ({least} bytes) per machine, by plan {found.label!r} of {1 + len(small)}",
         },
         legal=f"a budget of {least} bytes per machine, or more machines",
         facts={"least_bytes": least, "operation": step.name},

@@ -12,13 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from tileweave.graph import FileTarget, Operation, Sink
 from tileweave.planner.machines import Machines
 from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.tasks import ReadPiece, Task, tasks
+from tileweave.planner.tasks import Enumerator, ReadPiece, Task
 
-__all__ = ["EFFICIENCY", "Simulation", "costed", "simulate", "task_cost", "temporary_bytes"]
+__all__ = [
+    "EFFICIENCY",
+    "Simulation",
+    "costed",
+    "simulate",
+    "simulate_within",
+    "task_cost",
+    "temporary_bytes",
+    "with_costs",
+]
 
 EFFICIENCY = 0.7
 """The fraction of the peak rates that a task is expected to reach."""
@@ -74,58 +84,117 @@ def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
 
 def simulate(plan: Plan) -> Simulation:
     """The expected time, memory and traffic of a plan."""
-    made = tasks(plan)
+    return cast("Simulation", simulate_within(plan))
+
+
+def simulate_within(plan: Plan, limits_bytes: Sequence[int] = ()) -> Simulation | None:
+    """The same, or None as soon as it is certain that a machine will hold too much.
+
+    Args:
+        plan: any.
+        limits_bytes: what each machine may hold; anything when left out.
+    """
+    enumerator = Enumerator(plan)
+    alive = _Alive(enumerator, limits_bytes or [_ANYTHING] * len(plan.machines))
+    made: list[Task] = []
+    costs = []
+    for task in enumerator:
+        made.append(task)
+        costs.append(task_cost(plan, task, made))
+        _, temporary, out_bytes = costs[-1]
+        if not alive.fits(task, temporary, out_bytes):
+            return None
+    result = _simulated(plan, made, costs)
+    fits = all(peak <= limit for peak, limit in zip(result.peak_bytes, alive.limits_bytes, strict=True))
+    return result if fits else None
+
+
+_ANYTHING = 1 << 80
+
+
+class _Alive:
+    """A lower bound of what machines hold, while tasks are still being found: blocks with a known reader to come."""
+
+    def __init__(self, enumerator: Enumerator, limits_bytes: Sequence[int]) -> None:
+        self.enumerator, self.limits_bytes = enumerator, limits_bytes
+        self.held = [0] * len(limits_bytes)
+        self.left: dict[tuple[int, int], int] = {}  # readers to come, of blocks by step and shard
+        self.made: dict[tuple[int, int], tuple[int, int]] = {}  # machine and bytes of blocks
+        self.keys: list[tuple[int, int]] = []
+
+    def fits(self, task: Task, temporary: int, out_bytes: int) -> bool:
+        """Whether there is room for a task; then it runs."""
+        for key in self.enumerator.found:
+            self._count(key, 1)
+        self.enumerator.found.clear()
+        if self.held[task.machine] + temporary + out_bytes > self.limits_bytes[task.machine]:
+            return False
+        key = task.step, task.shard
+        self.keys.append(key)
+        self.made[key] = task.machine, out_bytes
+        if self.left.get(key):
+            self.held[task.machine] += out_bytes
+        for number in task.needs:
+            self._count(self.keys[number], -1)
+        return True
+
+    def _count(self, key: tuple[int, int], step: int) -> None:
+        """One reader more, or one less: a block is held while it has any."""
+        before = self.left.get(key, 0)
+        self.left[key] = before + step
+        if key in self.made and not (before and before + step):
+            machine, size_bytes = self.made[key]
+            self.held[machine] += step * size_bytes
+
+
+def _simulated(plan: Plan, made: Sequence[Task], costs: Sequence[tuple[Costs, int, int]]) -> Simulation:
     machines = plan.machines
     readers = [0] * len(made)
     for task in made:
-        for number in _read_tasks(task):
+        for number in task.needs:
             readers[number] += 1
     free_at = [0.0] * len(machines)
     done = [0.0] * len(made)
+    ended = [0.0] * len(plan.steps)
     held = [0] * len(machines)
     peaks = [0] * len(machines)
     peak_step, top = 0, -1
-    step_costs = [Costs() for _ in plan.steps]
     started: dict[int, float] = {}
     spans = []
-    for task in made:
-        step = plan.steps[task.step]
-        cost, temporary, out_bytes = task_cost(plan, task, made)
+    totals: list[list[Costs]] = [[] for _ in plan.steps]
+    for task, (cost, temporary, out_bytes) in zip(made, costs, strict=True):
         machine = task.machine
         now = held[machine] + temporary + out_bytes
         peaks[machine] = max(peaks[machine], now)
         if peaks[machine] == now and now > top:
             top, peak_step = now, task.step
-        ready = max((done[n] for n in task.needs), default=0.0)
-        start = max(free_at[machine], ready)
-        end = start + cost.seconds
+        ready = max([free_at[machine], *(done[n] for n in task.needs), *(ended[n] for n in task.after)])
+        end = ready + cost.seconds
         free_at[machine] = done[task.number] = end
-        spans.append((machine, task.step, start, end))
-        if step.stage != "store":
+        ended[task.step] = max(ended[task.step], end)
+        spans.append((machine, task.step, ready, end))
+        if readers[task.number]:
             held[machine] += out_bytes
-            if not readers[task.number]:
-                held[machine] -= out_bytes
-        for number in _read_tasks(task):
+        for number in task.needs:
             readers[number] -= 1
             if not readers[number]:
-                held[made[number].machine] -= _out_bytes(plan, made[number])
-        first = started.setdefault(task.step, start)
-        total = step_costs[task.step]
-        step_costs[task.step] = Costs(
-            total.tasks + 1,
-            total.flops + cost.flops,
-            total.bytes_moved + cost.bytes_moved,
-            total.bytes_read + cost.bytes_read,
-            total.bytes_written + cost.bytes_written,
-            max(total.seconds, end - first),
-            max(total.peak_bytes, now),
-        )
+                held[made[number].machine] -= costs[number][2]
+        first = started.setdefault(task.step, ready)
+        totals[task.step].append(replace(cost, seconds=end - first, peak_bytes=now))
     seconds = max(done, default=0.0)
-    return Simulation(seconds, tuple(peaks), peak_step, tuple(step_costs), tuple(spans))
+    return Simulation(seconds, tuple(peaks), peak_step, tuple(map(_total, totals)), tuple(spans))
 
 
-def _read_tasks(task: Task) -> set[int]:
-    return {piece.task for read in task.reads for piece in read.pieces if piece.task >= 0}
+def _total(costs: Sequence[Costs]) -> Costs:
+    return Costs(
+        len(costs),
+        sum(cost.flops for cost in costs),
+        sum(cost.bytes_moved for cost in costs),
+        sum(cost.bytes_read for cost in costs),
+        sum(cost.bytes_written for cost in costs),
+        max((cost.seconds for cost in costs), default=0.0),
+        max((cost.peak_bytes for cost in costs), default=0),
+    )
 
 
 def _out_bytes(plan: Plan, task: Task) -> int:
@@ -180,5 +249,10 @@ def _seconds(
 def costed(plan: Plan) -> tuple[Plan, Simulation]:
     """The plan with its estimates filled in, and the simulation that gave them."""
     result = simulate(plan)
+    return with_costs(plan, result), result
+
+
+def with_costs(plan: Plan, result: Simulation) -> Plan:
+    """The plan with the estimates of a simulation filled in."""
     steps = tuple(replace(step, costs=cost) for step, cost in zip(plan.steps, result.steps, strict=True))
-    return replace(plan, steps=steps, seconds=result.seconds, peak_bytes=result.peak_bytes), result
+    return replace(plan, steps=steps, seconds=result.seconds, peak_bytes=result.peak_bytes)

@@ -7,19 +7,21 @@ freed early, and the shards of one wave stand side by side, so machines work tog
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import cast
 
-from tileweave.graph import Operation, Partition, Sink, Source, Tensor, resolve
+from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor, resolve
 from tileweave.graph.nodes import Value
 from tileweave.graph.operators import operator_of
 from tileweave.graph.shard import index_of_output, input_region, output_partition
-from tileweave.planner.plan import Plan, Step, placement
+from tileweave.planner.cost import input_intervals
+from tileweave.planner.plan import Plan, Step
 from tileweave.space import AffineMap, Box
 
-__all__ = ["PARTIAL", "Read", "ReadPiece", "Task", "block_partition", "preimage", "tasks"]
+__all__ = ["PARTIAL", "Enumerator", "Read", "ReadPiece", "Task", "block_partition", "preimage", "tasks"]
 
 PARTIAL = "partial"
 """The input name under which a combine task reads its partial results, one read per part."""
@@ -91,7 +93,8 @@ class Task:
         reads: its inputs.
         outs: per output that it keeps, the box that it makes (for ``partial``, as if it were complete), or the box that
             it stores.
-        needs: numbers of the tasks that must be done first.
+        needs: numbers of the tasks that must be done first, since it reads what they make.
+        after: numbers of the steps all of whose tasks must be done first, since a sequence point says so.
     """
 
     number: int
@@ -102,6 +105,7 @@ class Task:
     reads: tuple[Read, ...]
     outs: tuple[Box, ...]
     needs: tuple[int, ...]
+    after: tuple[int, ...] = ()
 
     @property
     def out(self) -> Box:
@@ -133,129 +137,126 @@ def block_partition(step: Step, output: str) -> Partition:
     return step.cuts
 
 
-class _Enumerator:
-    """Numbers tasks on demand. Keys are (step, shard)."""
+Key = tuple[int, int]  # (step, shard)
+_Part = tuple[Box, AffineMap, Source | None, Box, Box, Value, str]  # a `ReadPiece` but for its task
+_Pieces = list[tuple[Key | None, _Part]]
+_Reads = list[tuple[str, Tensor, Box, _Pieces]]
+
+
+class Enumerator:
+    """Numbers tasks on demand, and yields them in issue order.
+
+    A task is yielded after everything that it needs. What it reads is found before that, with what the shards beside
+    it read; `found` tells what was read since it was last emptied, so that a listener knows early what stays alive.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.made: dict[Operation, int] = {}  # operation -> the step whose blocks are its output
         self.partials: dict[Operation, int] = {}
+        self.steps: dict[Operation | Sink, list[int]] = {}
         for number, step in enumerate(plan.steps):
+            self.steps.setdefault(step.node, []).append(number)
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = number
         self.machines = plan.machines.order
-        self.order: list[tuple[int, int]] = []
-        self.number: dict[tuple[int, int], int] = {}
-        self.reads: dict[tuple[int, int], list[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]]
-        self.reads = {}
-        self.shards: dict[Operation | Sink, list[tuple[int, int]]] = {}
+        self.waves = [-(-step.cuts.count // len(self.machines)) for step in plan.steps]
+        self.number: dict[Key, int] = {}
+        self.reads: dict[Key, _Reads] = {}
+        self.found: list[Key] = []
         self.blocks = lru_cache(maxsize=None)(lambda number, output: block_partition(plan.steps[number], output))
+        self.regions = lru_cache(maxsize=None)(lambda number, name: _Regions(plan.steps[number], name))
+        self.shard_steps = lru_cache(maxsize=None)(self._shard_steps)
+        self.outs = lru_cache(maxsize=None)(self._outs)
+        self.after = lru_cache(maxsize=None)(self._after)
 
-    def run(self) -> tuple[Task, ...]:
-        for number, step in enumerate(self.plan.steps):
-            if step.stage == "store":
-                for wave in range(self._waves(number)):
-                    self._visit((number, wave))
-        for number in range(len(self.plan.steps)):  # operations that only a sequence point observes
-            for wave in range(self._waves(number)):
-                self._visit((number, wave))
-        return tuple(self._task(key) for key in self.order)
+    def __iter__(self) -> Iterator[Task]:
+        steps = list(enumerate(self.plan.steps))
+        stores = [number for number, step in steps if step.stage == "store"]
+        for number in (*stores, *range(len(steps))):  # the rest: operations that only a sequence point observes
+            for wave in range(self.waves[number]):
+                yield from self._visit((number, wave))
 
-    def _waves(self, number: int) -> int:
-        return -(-self.plan.steps[number].cuts.count // len(self.plan.machines))
-
-    def _shards(self, group: tuple[int, int]) -> list[int]:
+    def _shards(self, group: tuple[int, int]) -> range:
+        """The shards of one wave, one per machine."""
         number, wave = group
-        count, waves = self.plan.steps[number].cuts.count, self._waves(number)
-        return list(range(wave, count, waves)) if waves > 1 else list(range(count))
+        return range(wave, self.plan.steps[number].cuts.count, self.waves[number])
 
-    def _group_of(self, key: tuple[int, int]) -> tuple[int, int]:
-        number, shard = key
-        waves = self._waves(number)
-        return number, shard % waves if waves > 1 else 0
-
-    def _visit(self, root: tuple[int, int]) -> None:
-        """Issues a group after the groups that it needs; an explicit stack, since graphs are deep."""
+    def _visit(self, root: tuple[int, int]) -> Iterator[Task]:
+        """Issues a wave after the waves that it needs; an explicit stack, since graphs are deep."""
         if self._issued(root):
             return
         stack = [(root, iter(self._needed(root)))]
-        open_groups = {root}
         while stack:
             group, rest = stack[-1]
-            child = next((g for g in rest if g not in open_groups and not self._issued(g)), None)
+            child = next((g for g in rest if not self._issued(g)), None)
             if child is None:
                 stack.pop()
                 for shard in self._shards(group):
-                    self.number[group[0], shard] = len(self.order)
-                    self.order.append((group[0], shard))
+                    self.number[group[0], shard] = len(self.number)
+                for shard in self._shards(group):
+                    yield self._task((group[0], shard))
             else:
-                open_groups.add(child)
                 stack.append((child, iter(self._needed(child))))
 
     def _issued(self, group: tuple[int, int]) -> bool:
-        return (group[0], self._shards(group)[0]) in self.number
+        return group in self.number  # a wave has the number of its first shard
 
     def _needed(self, group: tuple[int, int]) -> list[tuple[int, int]]:
-        needed: dict[tuple[int, int], None] = {}
+        """The waves that a wave needs; first those that come before it by a sequence point."""
+        needed = {(step, wave): None for step in self.after(group[0]) for wave in range(self.waves[step])}
         for shard in self._shards(group):
-            for key in self._needs((group[0], shard)):
-                needed[self._group_of(key)] = None
+            for step, made in self._sources(self._read((group[0], shard))):
+                needed[step, made % self.waves[step]] = None
         return list(needed)
 
-    def _needs(self, key: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        for _, _, _, pieces in self._reads(key):
-            for producer, _ in pieces:
-                if producer is not None:
-                    yield producer
-        node = self.plan.steps[key[0]].node
-        if isinstance(node, Operation):
-            for point in node.after:
-                for before in point.before:
-                    yield from self._all_of(before)
+    def _after(self, number: int) -> tuple[int, ...]:
+        """The steps that a sequence point holds before a step."""
+        node = self.plan.steps[number].node
+        points = node.after if isinstance(node, Operation) else ()
+        return tuple(dict.fromkeys(k for point in points for node in point.before for k in self.steps.get(node, ())))
 
-    def _all_of(self, node: Operation | Sink) -> list[tuple[int, int]]:
-        if node not in self.shards:
-            steps = enumerate(self.plan.steps)
-            self.shards[node] = [(n, k) for n, step in steps if step.node is node for k in range(step.cuts.count)]
-        return self.shards[node]
+    @staticmethod
+    def _sources(reads: _Reads) -> dict[Key, None]:
+        return {who: None for _, _, _, pieces in reads for who, _ in pieces if who is not None}
 
-    def _reads(
-        self, key: tuple[int, int]
-    ) -> list[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]:
+    def _read(self, key: Key) -> _Reads:
         if key not in self.reads:
-            self.reads[key] = list(self._find_reads(key))
+            self.reads[key] = reads = list(self._find_reads(key))
+            self.found += self._sources(reads)
         return self.reads[key]
 
-    def _find_reads(
-        self, key: tuple[int, int]
-    ) -> Iterator[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]:
+    def _find_reads(self, key: Key) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
         step = self.plan.steps[key[0]]
-        box = step.cuts.block(key[1])
+        place = step.cuts.place(key[1])
         node = step.node
         if isinstance(node, Sink):
+            box = step.cuts.at(place)
             yield "x", node.tensor, box, self._pieces(node.tensor, box)
             return
         late = operator_of(node).finish
         if step.stage == "combine":
+            box = step.cuts.at(place)
             index = index_of_output(node, step.outputs[0], box)
             yield from self._partial_reads(node, box, index)
-            wanted = [(name, t) for name, t in node.inputs if name in late]
-        else:
-            index = box
-            wanted = [(name, t) for name, t in node.inputs if not (step.stage == "partial" and name in late)]
-        for name, tensor in wanted:
-            region = input_region(node, name, index)
+        for name, tensor in node.inputs:
+            if step.stage == "combine":
+                if name not in late:
+                    continue
+                region = input_region(node, name, index)
+            elif step.stage == "partial" and name in late:
+                continue
+            else:
+                region = self.regions(key[0], name).at(place)
             yield name, tensor, region, self._pieces(tensor, region)
 
-    def _partial_reads(
-        self, node: Operation, box: Box, index: Box
-    ) -> Iterator[tuple[str, Tensor, Box, list[tuple[tuple[int, int] | None, ReadPiece]]]]:
+    def _partial_reads(self, node: Operation, box: Box, index: Box) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
         """One read per part along the reduction dimensions and output, each gathered over the blocks that it spans."""
         number = self.partials[node]
         cuts = self.plan.steps[number].cuts
         reduced = sorted(node.signature.monoids) if node.signature else []
         tensors = self.plan.steps[number].tensors
-        parts: dict[tuple[int, ...], list[tuple[tuple[int, int], Box, Box]]] = {}
+        parts: dict[tuple[int, ...], list[tuple[Key, Box, Box]]] = {}
         seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         for k, _ in cuts.overlapping(index):
             place = cuts.place(k)
@@ -271,61 +272,131 @@ class _Enumerator:
         same = AffineMap.identity(box.rank)
         for part in sorted(parts):
             for tensor in tensors:
-                found: list[tuple[tuple[int, int] | None, ReadPiece]] = [
-                    (who, ReadPiece(common, same, -1, None, block, common, output=tensor.output))
-                    for who, common, block in parts[part]
-                ]
-                yield PARTIAL, tensor, box, found
+                yield (
+                    PARTIAL,
+                    tensor,
+                    box,
+                    [
+                        (who, (common, same, None, block, common, None, tensor.output))
+                        for who, common, block in parts[part]
+                    ],
+                )
 
-    def _pieces(self, tensor: Tensor, box: Box) -> list[tuple[tuple[int, int] | None, ReadPiece]]:
-        found: list[tuple[tuple[int, int] | None, ReadPiece]] = []
+    def _pieces(self, tensor: Tensor, box: Box) -> _Pieces:
+        if box.empty:
+            return []
+        if not isinstance(tensor.producer, Selector):  # what `resolve` answers, without asking
+            return self._origin_pieces(tensor, box, AffineMap.identity(box.rank), box)
+        found: _Pieces = []
         for piece in resolve(tensor, box):
             if piece.origin is None:
                 nothing = Box.of(())
-                found.append((None, ReadPiece(piece.box, piece.map, -1, None, nothing, nothing, piece.fill)))
-                continue
-            producer = piece.origin.producer
-            if isinstance(producer, Source):
-                whole = producer.type.box
-                found.append((None, ReadPiece(piece.box, piece.map, -1, producer, whole, piece.region)))
-            elif isinstance(producer, Operation):  # resolve passes through every selector
-                found += self._block_pieces(
-                    self.made[producer], piece.origin.output, piece.box, piece.map, piece.region
-                )
+                found.append((None, (piece.box, piece.map, None, nothing, nothing, piece.fill, "out")))
+            else:
+                found += self._origin_pieces(piece.origin, piece.box, piece.map, piece.region)
         return found
+
+    def _origin_pieces(self, origin: Tensor, box: Box, map: AffineMap, region: Box) -> _Pieces:
+        """The pieces of a box that is seen in a source or in the result of an operation."""
+        producer = origin.producer
+        if isinstance(producer, Source):
+            return [(None, (box, map, producer, producer.type.box, region, None, "out"))]
+        return list(self._block_pieces(self.made[cast("Operation", producer)], origin.output, box, map, region))
 
     def _block_pieces(
         self, number: int, output: str, box: Box, map: AffineMap, region: Box
-    ) -> Iterator[tuple[tuple[int, int] | None, ReadPiece]]:
-        blocks = self.blocks(number, output)
-        step = self.plan.steps[number]
-        for k, _ in blocks.overlapping(region):
-            block = blocks.block(k)
-            part = preimage(map, box, block)
+    ) -> Iterator[tuple[Key, _Part]]:
+        blocks, steps = self.blocks(number, output), self.shard_steps(number, output)
+        straight = map == AffineMap.identity(box.rank)
+        for place in blocks.places(region):
+            block = blocks.at(place)
+            part = block.intersect(box) if straight else preimage(map, box, block)
             if not part.empty:
-                shard = _shard_of_block(step, output, blocks, k)
-                yield (number, shard), ReadPiece(part, map, -1, None, block, map.cover(part), output=output)
+                shard = sum(digit * step for digit, step in zip(place, steps, strict=True))
+                yield (number, shard), (part, map, None, block, part if straight else map.cover(part), None, output)
 
-    def _task(self, key: tuple[int, int]) -> Task:
+    def _shard_steps(self, number: int, output: str) -> tuple[int, ...]:
+        """By how much a step's shard number grows along each dimension of the grid of an output's blocks.
+
+        A block is made by the shard at 0 along every dimension that does not cut it.
+        """
+        step = self.plan.steps[number]
+        grid, rows = step.cuts.grid, range(len(step.cuts.grid))
+        node = step.node
+        if step.stage == "block" and isinstance(node, Operation):
+            if node.signature is None:
+                return (0,) * len(node.output_types[output].shape)
+            return tuple(0 if k is None else prod(grid[k + 1 :]) for k in _drivers(node, output))
+        return tuple(prod(grid[k + 1 :]) for k in rows)
+
+    def _outs(self, number: int) -> list[tuple[Partition, tuple[int | None, ...]]]:
+        """Per output that a step's index cuts: its blocks, and the index dimension that cuts each of its dimensions."""
+        step = self.plan.steps[number]
+        node = step.node
+        if not isinstance(node, Operation) or step.stage == "combine":
+            return []
+        return [(output_partition(node, name, step.cuts), _drivers(node, name)) for name in step.outputs]
+
+    def _task(self, key: Key) -> Task:
         number, shard = key
         step = self.plan.steps[number]
-        box = step.cuts.block(shard)
-        reads = tuple(
+        reads = self._read(key)
+        made = tuple(
             Read(
                 name,
                 tensor,
                 region,
-                tuple(replace(piece, task=-1 if who is None else self.number[who]) for who, piece in pieces),
+                tuple(
+                    ReadPiece(part[0], part[1], -1 if who is None else self.number[who], *part[2:])
+                    for who, part in pieces
+                ),
             )
-            for name, tensor, region, pieces in self._reads(key)
+            for name, tensor, region, pieces in reads
         )
-        needs = tuple(sorted({self.number[who] for who in self._needs(key)}))
-        machine = self.machines[placement(step.cuts.count, len(self.machines))(shard)["machine"]]
+        place = step.cuts.place(shard)
+        box = step.cuts.at(place)
+        needs = tuple(sorted(self.number[who] for who in self._sources(reads)))
+        machine = self.machines[shard // self.waves[number]]
         pinned = step.node.placement if isinstance(step.node, Sink) else None
-        outs = (box,) * len(step.tensors)
-        if isinstance(step.node, Operation) and step.stage in ("block", "partial"):
-            outs = tuple(_output_block(step.node, output, box) for output in step.outputs)
-        return Task(self.number[key], number, shard, machine if pinned is None else pinned, box, reads, outs, needs)
+        outs = self.outs(number)
+        if outs:
+            boxes = tuple(cuts.at([0 if k is None else place[k] for k in drivers]) for cuts, drivers in outs)
+        else:
+            boxes = (box,) * max(1, len(step.outputs) if isinstance(step.node, Operation) else 1)
+        return Task(
+            self.number[key],
+            number,
+            shard,
+            machine if pinned is None else pinned,
+            box,
+            made,
+            boxes,
+            needs,
+            self.after(number),
+        )
+
+
+class _Regions:
+    """What the shards of a step need of one input, from one table per dimension of the input where that is possible."""
+
+    def __init__(self, step: Step, name: str) -> None:
+        self.node, self.name, self.cuts = cast("Operation", step.node), name, step.cuts
+        self.rows = None if self.node.index.empty else input_intervals(self.node, name, step.cuts)
+
+    def at(self, place: Sequence[int]) -> Box:
+        """What the shard at grid coordinates needs."""
+        if self.rows is None:
+            return input_region(self.node, self.name, self.cuts.at(place))
+        ranges = [parts[0 if driver is None else place[driver]] for driver, parts in self.rows]
+        return Box.between([low for low, _ in ranges], [high for _, high in ranges])
+
+
+def _drivers(node: Operation, output: str) -> tuple[int | None, ...]:
+    """Per dimension of an output the index dimension that moves it."""
+    if node.signature is None:
+        return (None,) * len(node.output_types[output].shape)
+    rows = node.signature.output(output).map.matrix
+    return tuple(next((k for k, c in enumerate(row) if c), None) for row in rows)
 
 
 def _output_block(node: Operation, output: str, index: Box) -> Box:
@@ -338,20 +409,6 @@ def _output_block(node: Operation, output: str, index: Box) -> Box:
     return projection.span(index).translate(tuple(-b for b in base))
 
 
-def _shard_of_block(step: Step, output: str, blocks: Partition, k: int) -> int:
-    """The shard that makes block k of an output of a step: the place of the block, 0 along every other dimension."""
-    node = step.node
-    if step.stage != "block" or not isinstance(node, Operation) or node.signature is None:
-        return k
-    place = [0] * node.index.rank
-    matrix = node.signature.output(output).map.matrix
-    for digit, row in zip(blocks.place(k), matrix, strict=True):
-        for dim, c in enumerate(row):
-            if c:
-                place[dim] = digit
-    return step.cuts.number(place)
-
-
 def tasks(plan: Plan) -> tuple[Task, ...]:
     """Every task of a plan in issue order; the order, and so the plan's peak memory, is deterministic."""
-    return _Enumerator(plan).run()
+    return tuple(Enumerator(plan))

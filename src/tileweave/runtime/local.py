@@ -10,6 +10,7 @@ Source: own.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -126,6 +127,7 @@ class _Run:
         self.head = self.done_count = self.running = 0
         self.error: BaseException | None = None
         self.done = [False] * len(self.jobs)
+        self.to_come = Counter(job.step for job in self.jobs)  # jobs of each step that are not done
         self.blocks: list[Block | None] = [None] * len(self.jobs)
         self.left = [job.readers for job in self.jobs]
         self.promised = [0] * len(self.limits)  # planned bytes of blocks that are held and of tasks that run
@@ -168,7 +170,9 @@ class _Run:
         if not self.running:
             return True
         room = self.promised[job.machine] + job.need_bytes <= self.limits[job.machine]
-        return room and all(self.done[number] for number in job.needs)
+        if not room or any(self.to_come[step] for step in job.after):
+            return False
+        return all(self.done[number] for number in job.needs)
 
     def _holds(self, part: Part) -> Block | None:
         if part.task >= 0:
@@ -210,6 +214,7 @@ class _Run:
             for number in job.releases:
                 self._release(number)
             self.done[job.number] = True
+            self.to_come[job.step] -= 1
             self.done_count += 1
             self.running -= 1
             if self.notify is not None:

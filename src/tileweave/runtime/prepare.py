@@ -162,7 +162,8 @@ class Job:
         stage: block, partial, combine or store.
         index: what the kernel is told: the block of the index, or for ``store`` the stored box.
         fetches: its inputs.
-        needs: numbers of the tasks that come before it.
+        needs: numbers of the tasks whose blocks it reads.
+        after: numbers of the steps all of whose tasks come before it.
         releases: numbers of the tasks whose blocks it reads, once each.
         readers: how many tasks read its block.
         outs: (output, box in its tensor, bytes per element) for each output that its block keeps.
@@ -183,6 +184,7 @@ class Job:
     index: Box
     fetches: tuple[Fetch, ...]
     needs: tuple[int, ...]
+    after: tuple[int, ...]
     releases: tuple[int, ...]
     readers: int
     outs: tuple[tuple[str, Box, int], ...]
@@ -279,6 +281,7 @@ class _Maker:
             index,
             fetches,
             task.needs,
+            task.after,
             tuple(sorted(_read_tasks(task))),
             self.readers[task.number],
             tuple((t.output, out, t.dtype.itemsize) for t, out in zip(step.tensors, task.outs, strict=True)),

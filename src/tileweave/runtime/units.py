@@ -10,6 +10,7 @@ Source: own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,9 +96,10 @@ def _rows(jobs: Sequence[Job]) -> list[list[Job]]:
     seconds: list[float] = []
     row_of: dict[int, int] = {}
     growing: dict[int, int] = {}  # machine -> row
+    rows_of_step: defaultdict[int, set[int]] = defaultdict(set)
 
     for job in jobs:
-        waits = {row_of[number] for number in job.needs}
+        waits = {row_of[number] for number in job.needs}.union(*(rows_of_step[step] for step in job.after))
         mine = growing.get(job.machine, -1)
         if getattr(job.node, "after", ()):
             growing.clear()  # a strict happens-before: nothing that came earlier grows past it
@@ -112,10 +114,12 @@ def _rows(jobs: Sequence[Job]) -> list[list[Job]]:
             rows[mine].append(job)
             seconds[mine] += job.seconds
             row_of[job.number] = mine
+            rows_of_step[job.step].add(mine)
             continue
         if mine in waits:
             others |= 1 << mine | before[mine]
         row_of[job.number] = len(rows)
+        rows_of_step[job.step].add(len(rows))
         if job.sink < 0:
             growing[job.machine] = len(rows)
         rows.append([job])
@@ -147,6 +151,10 @@ class _Exchange:
 
 def _units(prepared: Prepared, rows: Sequence[Sequence[Job]]) -> tuple[Unit, ...]:
     exchange = _Exchange(prepared.jobs, rows)
+    rows_of_step: defaultdict[int, set[int]] = defaultdict(set)
+    for number, row in enumerate(rows):
+        for job in row:
+            rows_of_step[job.step].add(number)
     read = [_reads(number, row, exchange) for number, row in enumerate(rows)]
     out = []
     for number, (row, (jobs, arguments)) in enumerate(zip(rows, read, strict=True)):
@@ -154,7 +162,8 @@ def _units(prepared: Prepared, rows: Sequence[Sequence[Job]]) -> tuple[Unit, ...
         given = tuple(tuple(exchange.given[job.number]) for job in row)
         drops = _drops(jobs)
         need_bytes, out_bytes = _bytes(jobs, keep, given, drops)
-        waits = {exchange.place[n][0] for job in row for n in job.needs} - {number}
+        waits = {exchange.place[n][0] for job in row for n in job.needs}
+        waits = waits.union(*(rows_of_step[step] for job in row for step in job.after)) - {number}
         releases = tuple(sorted({where for where, _ in arguments if where >= 0}))
         needs = tuple(sorted(waits))
         out.append(Unit(jobs, arguments, keep, given, drops, needs, releases, need_bytes, out_bytes))
