@@ -32,6 +32,8 @@ CASES = [
     ("ikl,lkj->ij", {"i": 30, "j": 40, "k": 6, "l": 10}),
     ("adb,cd->cba", {"a": 32, "b": 24, "c": 9, "d": 20}),
     ("ik,kj->ij", {"i": 300, "j": 320, "k": 333}),
+    ("ik,kj->ij", {"i": 131, "j": 200, "k": 300}),
+    ("ik,jk->ij", {"i": 110, "j": 130, "k": 700}),
 ]
 
 
@@ -71,6 +73,21 @@ def test_sums_are_those_of_the_interpreter_within_their_rounding(target: Target)
     interpret(program, {"in0": a, "in1": b, "out": expected})
     terms = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
     assert np.all(np.abs(found - expected) <= 2 * 37 * np.finfo(np.float32).eps / 2 * terms)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [700, 701, 194])
+def test_nothing_beside_the_rows_is_multiplied(k: int, target: Target) -> None:
+    """Rows of moderate matrices are read where they lie; what is next to them is not a number."""
+    rng = np.random.default_rng(2)
+    wide = np.full((120, 720), np.nan, ml_dtypes.bfloat16)
+    a, b, c = wide[:, :k], np.zeros((k, 150), ml_dtypes.bfloat16), np.zeros((120, 150), np.float32)
+    a[...], b[...] = rng.integers(-3, 4, a.shape), rng.integers(-3, 4, b.shape)
+    program = emit_contraction("ik,kj->ij", (dense(a, "BF16"), dense(b, "BF16")), dense(c, "FP32"))
+    kernel = compile(program, threads=2, target=target, cache=False)
+    kernel(a, b, c)
+    assert np.array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
+    assert ("direct rows" in kernel.explain()) == (target is host() and PAIRS and k % 2 == 0)
 
 
 @pytest.mark.skipif(not PAIRS, reason="needs a processor with AVX512_BF16")

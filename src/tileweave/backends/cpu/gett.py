@@ -9,10 +9,11 @@ Source: own; the method is known as GETT (transpose-free contraction by packing)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 
 from tileweave.backends.cpu.elements import Element
 from tileweave.backends.cpu.loops import fuse
+from tileweave.backends.cpu.placed import Placed, placeable, placed
 from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.sides import Contracted, Side
@@ -70,6 +71,11 @@ class Cut:
     def nested(self) -> bool:
         """Whether both operands are read where they lie, in loops over several axes of K."""
         return self.direct_rows and self.direct_columns and self.contracted.tabled and self.k_blocks == 1
+
+    @property
+    def may_place_rows(self) -> bool:
+        """Whether the row operand can be read where it lies."""
+        return placeable(self.contracted, self.rows.element, self.rows.sums)
 
     @property
     def k_blocks(self) -> int:
@@ -152,13 +158,13 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     stored = op.init == () and not batch and column_element == out and not settings.pack_columns
     stood = _stood(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
-    in_place = not stood and _in_place(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
+    where = placed(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
     if stood:
         column_dims, choices, most_k = stood[0], (stood[1],), contracted.total
     else:
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
         most_k = woven_k or most_k
-        choices = (2,) if in_place else _whole_runs(column_dims, lanes, choices)
+        choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
     mr, nv = settings.tile(_tile(target, n_rows, n_columns, lanes, choices), choices, target.registers)
     mr = min(mr, n_rows)
     row_lanes = 1
@@ -167,7 +173,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
     columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
     c = _blocked(
-        target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, in_place
+        target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, where
     )
     if not stood:
         return wished(c, settings)
@@ -485,7 +491,7 @@ def _blocked(
     swapped: bool,
     offsets: tuple[int, int, int],
     most_k: int,
-    in_place: bool,
+    where: Placed | None,
 ) -> Cut:
     total = contracted.total
     width = columns.sums.width_bytes // contracted.together  # of one packed element
@@ -496,24 +502,26 @@ def _blocked(
     small = total * columns.total * width <= 24 * 1024
     few_rows = rows.panels <= 1
     compact = rows.total <= 96 and total * columns.total * width <= target.l2_bytes // 2 and _close(contracted, columns)
-    direct_columns = in_place or (
+    direct_columns = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
         and columns.segments == 1
         and (small or few_rows or compact)
         and columns.output_dense
     )
-    if direct_columns and compact and not in_place:
+    if where is not None:
+        kc = _even(total, where.products, columns.lanes)
+    elif direct_columns and compact:
         kc = min(total, 4096)
     in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
     column_panels = min(columns.panels, in_l2)
     row_panels = min(rows.panels, max(1, 2048 // rows.width))
     column_chunks = -(-columns.panels // column_panels)
     direct_rows = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
-    if in_place:
+    if where is not None:
         direct_rows = True
-        row_panels = min(rows.panels, max(1, _PLACED[0] // rows.width))
-        column_panels = min(columns.panels, max(1, _PLACED[1] // columns.width))
+        row_panels = min(rows.panels, max(1, where.chunk[0] // rows.width))
+        column_panels = min(columns.panels, max(1, where.chunk[1] // columns.width))
     at_once = columns.pack_panels
     column_panels = max(1, column_panels // at_once) * at_once
     batches = prod(dim.extent for dim in batch)
@@ -570,36 +578,6 @@ def _blocked(
         shared,
         sweeps,
     )
-
-
-_PLACED = 96, 128
-"""Rows and columns of a chunk whose operands are read where they lie."""
-_WAY_BYTES, _PLACES = 64 * 1024, 4096
-"""Lines of the second cache, and of the first, that are so far apart compete for its ways."""
-
-
-def _in_place(
-    target: Target,
-    sides: tuple[tuple[Dim, ...], tuple[Dim, ...]],
-    contracted: Contracted,
-    operands: tuple[Element, Element],
-    out: Element,
-) -> bool:
-    """Whether both operands of a plain matrix product are read where they lie, though the first cache is too small.
-
-    That saves packing, where a panel of the vector operand finds room in the second cache at the stride that it has.
-    """
-    rows, columns = sides
-    plain = len(rows) == len(columns) == len(contracted.dims) == 1 and not contracted.paired
-    if not plain or operands != (out, out) or out.memory not in ("float", "double"):
-        return False
-    width, total = out.width_bytes, contracted.total
-    dense = contracted.dense(0, width) and columns[0].strides == (width, width)
-    extents = rows[0].extent, columns[0].extent
-    if not dense or min(extents) <= 96 or max(extents) * total * width > 4 * target.l2_bytes:
-        return False
-    held = target.l2_bytes // _WAY_BYTES * (_WAY_BYTES // gcd(contracted.stride(1), _WAY_BYTES))
-    return total >= 192 and min(total, _BLOCK_BYTES // width) <= held and rows[0].strides[0] % _PLACES != 0
 
 
 _SWEPT = 64

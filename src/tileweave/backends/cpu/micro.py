@@ -168,7 +168,7 @@ class _Tile:
                 places = [f.at(panel, row * width) for row in range(tile.rows)]
             following: list[Value] = []
             for row, place in enumerate(places):
-                one = f.load(self.element.memory, place, width)
+                one = f.load(self.element.memory, place, self.rows.element.width_bytes)
                 a = vectors.broadcast(f, self.element.memory, self.lanes, one)
                 for group in range(tile.vectors):
                     old = carried[row * tile.vectors + group]
@@ -197,7 +197,7 @@ class _Tile:
         count = f.div(f.add("%count", together - 1), together)
 
         def one(k: Value, carried: list[str]) -> list[Value]:
-            rows = self.contracted.offset(f, 0, "%ktable", k) if tile.direct_rows else 0
+            rows = self.contracted.offset(f, 0, "%ktable", f.mul(k, together)) if tile.direct_rows else 0
             columns = self.contracted.offset(f, 1, "%ktable", k) if tile.direct_vectors else 0
             if tile.ahead:
                 vectors.prefetch(f, f.at("%ahead", columns), level=2)

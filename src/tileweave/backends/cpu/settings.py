@@ -119,8 +119,8 @@ def wished(c: Cut, settings: Settings) -> Cut:
     at_once = c.columns.pack_panels
     columns = min(c.columns.panels, -(-columns // at_once) * at_once)
     in_place = c.columns.operand_dense and c.columns.output_dense and c.columns.segments == 1
-    may_rows, may_columns = c.rows.element == c.rows.sums, c.columns.element == c.columns.sums and in_place
-    direct_rows = c.direct_rows if settings.pack_rows is None else may_rows and not settings.pack_rows
+    may_columns = c.columns.element == c.columns.sums and in_place
+    direct_rows = c.direct_rows if settings.pack_rows is None else c.may_place_rows and not settings.pack_rows
     direct_columns = c.direct_columns if settings.pack_columns is None else may_columns and not settings.pack_columns
     shared = (c.shared if settings.share_rows is None else settings.share_rows) and not direct_rows
     packed = (
