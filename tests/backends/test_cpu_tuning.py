@@ -160,6 +160,7 @@ def changed(path, value):
         changed(["programs"], []),
         changed(["programs"], ["x"] * 9),
         changed(["trials", 0, "seconds"], float("nan")),
+        changed(["trials", 0, "seconds"], 10**400),
         changed(["trials", 0, "settings"], {"rows": -1}),
         changed(["trials", 0, "settings"], {"color": 1}),
         changed(["trials", 0, "settings"], 7),
@@ -233,7 +234,7 @@ def test_a_further_program_that_has_no_code_is_left_out(monkeypatch):
     assert {trial.choice.program for trial in tune(program, threads=1, seconds=1).trials} == {0}
     with pytest.raises(BackendError, match="no code"):
         tune(product(k=K + 1), threads=1, schedules=0)
-    with pytest.raises(BackendError, match="-1 is negative"):
+    with pytest.raises(BackendError, match="-1 is no number of them"):
         tune(program, schedules=-1)
 
 

@@ -256,7 +256,7 @@ def test_tune_explains_and_is_remembered(folder, capsys, monkeypatch):
     assert "timed now" in out and "wrote best.json" in out
     assert main(["teir", "tune", "--threads", "2", "matmul.json"]) == 0
     assert "remembered" in capsys.readouterr().out
-    words = ["in0=a.npy", "in1=b.npy", "--again", "--seconds", "1", "--schedules", "0"]
+    words = ["in0=a.npy", "in1=b.npy", "--again", "--seconds", "0.5", "--schedules", "0"]
     assert main(["teir", "tune", "matmul.json", *words]) == 0
     out = capsys.readouterr().out
     assert "timed now" in out and "program 1" not in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Sequence
 
@@ -179,7 +180,7 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     )
     tune.add_argument("--threads", type=_positive, metavar="N", help="the most threads (default: the cores)")
     tune.add_argument(
-        "--seconds", type=_positive, default=10, metavar="N", help="begin no new trial after so long (default: 10)"
+        "--seconds", type=_duration, default=10.0, metavar="N", help="begin no new trial after so long (default: 10)"
     )
     tune.add_argument(
         "--schedules", type=_natural, default=2, metavar="N", help="schedules of the model to try (default: 2)"
@@ -279,6 +280,16 @@ def _natural(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
     return int(text)
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:

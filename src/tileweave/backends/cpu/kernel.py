@@ -21,8 +21,8 @@ from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_progr
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.shape import may_alias
-from tileweave.backends.cpu.target import Target, host
-from tileweave.backends.cpu.threads import Block, arena, available_threads, pool
+from tileweave.backends.cpu.target import Target, usable
+from tileweave.backends.cpu.threads import Block, arena, pool, thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.dtypes import numpy_dtype
 from tileweave.teir.primitives import operands_of
@@ -376,7 +376,8 @@ def compile(
 
     Args:
         program: any well-formed program of the registered operations of `tileweave.teir`.
-        threads: how many threads its parallel loops and large operations use; None: all processors of the process.
+        threads: how many threads its parallel loops and large operations use, 255 at most; None: all processors of the
+            process.
         merge: whether loops and operations are merged before code is made (see `tileweave.backends.cpu.plan`).
         target: the processor; None: this one. A lesser one of the same kind makes code that runs here, slower.
         cache: whether compiled objects are kept in memory and on disk.
@@ -386,8 +387,8 @@ def compile(
 
     Raises:
         VerifyError: the program is not well formed.
-        BackendError: there is no code for an operation, or LLVM fails; source and log are kept. Or tuning is asked for
-            together with ``merge=False``.
+        BackendError: there is no code for an operation or for the target, or LLVM fails; source and log are kept. Or
+            ``threads`` is no positive integer, or tuning is asked for together with ``merge=False``.
 
     Example:
         >>> from tileweave.teir.program import Axis, Invocation, Primitive, TensorSpec
@@ -409,8 +410,7 @@ def compile(
             raise BackendError("compile(program, merge=False, tune=True)", problem, legal="one of the two")
         found = tuned(program, threads=threads, target=target, cache=cache)
         program, threads, settings = found.program, found.choice.threads, found.choice.settings
-    target = target or host()
-    threads = available_threads() if threads is None else max(1, int(threads))
+    target, threads = usable(target), thread_count("compile(program, threads=..)", threads)
     key = (program, threads, merge, target, settings)
     if cache:
         with _LOCK:

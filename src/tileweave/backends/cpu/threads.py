@@ -18,10 +18,13 @@ import signal
 import threading
 from typing import Any
 
+import numpy as np
+
 from tileweave.backends.cpu.jit import compile_ir
 from tileweave.backends.cpu.target import host
+from tileweave.errors import BackendError
 
-__all__ = ["Arena", "Block", "Pool", "arena", "available_threads", "pool"]
+__all__ = ["Arena", "Block", "Pool", "arena", "available_threads", "pool", "thread_count"]
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
 _LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION = (
@@ -222,6 +225,20 @@ def available_threads() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:
         return os.cpu_count() or 1
+
+
+def thread_count(where: str, threads: object) -> int:
+    """The number of threads that a caller asks for; None: all processors. No pool has more than 255.
+
+    Raises:
+        BackendError: it is no positive integer.
+    """
+    wanted = available_threads() if threads is None else threads
+    if not isinstance(wanted, int | np.integer) or isinstance(wanted, bool) or wanted < 1:
+        facts = {"source": "", "log": ""}
+        legal = "a positive integer, or None for all processors"
+        raise BackendError(where, f"{threads!r} is no number of threads", legal=legal, facts=facts)
+    return min(int(wanted), _MOST_THREADS)
 
 
 @functools.cache

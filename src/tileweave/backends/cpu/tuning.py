@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -34,14 +35,15 @@ from tileweave.backends.cpu.jit import cache_directory
 from tileweave.backends.cpu.kernel import Kernel, address_of, compile
 from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
-from tileweave.backends.cpu.target import Target, host
-from tileweave.backends.cpu.threads import available_threads
+from tileweave.backends.cpu.target import Target, usable
+from tileweave.backends.cpu.threads import thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.document import to_json
 from tileweave.teir.dtypes import numpy_dtype
 from tileweave.teir.model import Cache, Machine
 from tileweave.teir.program import Program
 from tileweave.teir.search import candidates
+from tileweave.teir.verify import verify
 from tileweave.version import __version__
 
 __all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
@@ -162,14 +164,17 @@ def tune(
 
     Raises:
         VerifyError: the program is not well formed.
-        BackendError: a program has other tensors than the first, or no code; or the arrays do not fit.
+        BackendError: a program has other tensors than the first, or no code; the arrays do not fit, or their memory is
+            refused; a number is out of range.
 
     Source: own.
     """
-    target = target or host()
-    most = available_threads() if threads is None else max(1, int(threads))
-    if schedules < 0:
-        raise BackendError("tune(program, schedules=..)", f"{schedules} is negative", legal="0, 1, ..")
+    target, most = usable(target), thread_count("tune(program, threads=..)", threads)
+    if type(schedules) is not int or schedules < 0:
+        raise BackendError("tune(program, schedules=..)", f"{schedules!r} is no number of them", legal="0, 1, ..")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise BackendError("tune(program, seconds=..)", f"{seconds!r} is no such time", legal="seconds from 0 on")
+    verify(program)
     for other in programs:
         if [s for s in other.tensors if s.role != "scratch"] != [s for s in program.tensors if s.role != "scratch"]:
             legal = "programs of the same operands, as transforms make them"
@@ -417,10 +422,14 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
         low, high = (extent.low, extent.high) if extent else (0, dtype.itemsize)
         before = max(0, -(low // dtype.itemsize))
         count = before + max(1, -(-high // dtype.itemsize))
-        if dtype.kind == "i":
-            numbers = rng.integers(-3, 4, count).astype(dtype)
-        else:
-            numbers = rng.standard_normal(count, np.float32).astype(dtype)
+        try:
+            if dtype.kind == "i":
+                numbers = rng.integers(-3, 4, count).astype(dtype)
+            else:
+                numbers = rng.standard_normal(count, np.float32).astype(dtype)
+        except (MemoryError, ValueError):  # NumPy's words for too much, and for far too much
+            problem = f"there is no memory for {count * dtype.itemsize} bytes of {spec.name!r}"
+            raise BackendError("tune(program)", problem, legal="arrays=.. to time on") from None
         arrays[spec.name] = numbers[before:]
     return arrays
 
@@ -478,7 +487,7 @@ def _read(file: Path, programs: int, threads: int) -> tuple[Choice, tuple[Trial,
         trials = tuple(_trial(entry, len(notes), threads) for entry in document["trials"])
         known = type(winner) is int and 0 <= winner < len(trials)
         return (trials[winner].choice, trials, notes) if known else None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, BackendError):
+    except (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, BackendError):
         return None
 
 
