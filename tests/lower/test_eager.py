@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
+from tileweave.graph import Graph, einsum
 from tileweave.lower import Contraction, contract
 
 EQUATIONS = [
@@ -208,3 +209,41 @@ def test_threads_are_counted(threads: object) -> None:
     contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2)), threads=1)
     with pytest.raises(GraphError, match="is no number of threads"):
         contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2)), threads=threads)
+
+
+@pytest.mark.parametrize("equation", ["k,k->", "ik,jk->ij", "ki,kj->ij", "ik,k->i"])
+def test_long_sums_lose_no_digits(equation: str) -> None:
+    rng = np.random.default_rng(0)
+    terms = equation.split("->")[0].split(",")
+    a, b = (rng.random([1_000_003 if q == "k" else 2 for q in term], np.float32) for term in terms)
+    got = contract(equation, a, b)
+    wanted = np.einsum(equation, a.astype("f8"), b.astype("f8"), optimize=True)
+    assert np.all(np.abs(got - wanted) <= 4 * np.finfo("f4").eps * wanted)
+    assert "part" in Contraction(equation, a, b).explain()
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "count"),
+    [
+        ("ij,k->i", [(30, 40), (90,)], 3),
+        ("i,j->", [(300,), (400,)], 3),
+        ("ij,jk->", [(40, 50), (50, 60)], 3),
+        ("ijk->ki", [(40, 50, 60)], 2),
+        ("ijk->ik", [(40, 50, 60)], 1),
+        ("iik,l->k", [(90, 90, 9), (90,)], 2),
+        ("ij,jk->ik", [(40, 50), (50, 60)], 1),
+        ("ij,k->i", [(3, 4), (5,)], 1),
+        ("ab,bc,d->a", [(50, 60), (60, 70), (80,)], None),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int8", "int64", "float16"])
+def test_sums_of_one_operand_come_first(
+    equation: str, shapes: list[tuple[int, ...]], count: int | None, dtype: str
+) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-1, 2, shape).astype(dtype) for shape in shapes]
+    wanted = np.einsum(equation, *(a.astype("f8") if dtype == "float16" else a for a in arrays)).astype(dtype)
+    got = contract(equation, *arrays)
+    assert got.dtype == wanted.dtype and np.array_equal(got, wanted)
+    operations = Graph.of(einsum(equation, *arrays)).operations
+    assert count is None or len(operations) == (1 if dtype == "float16" else count)

@@ -17,6 +17,7 @@ from tileweave.teir import (
     Operand,
     TensorSpec,
     contraction_tiles,
+    dtype_name,
     emit_copy,
     emit_einsum,
     emit_relu,
@@ -185,3 +186,31 @@ def test_refusals_of_sequences(names, message):
     specs = (TensorSpec("x", "INT32", "inout"), TensorSpec("wide", "INT64", "out"))
     with pytest.raises(VerifyError, match=message):
         sequence([(part, names)], specs)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "sums"),
+    [
+        ("ij,k->i", [(3, 4), (5,)], 2),
+        ("i,j->", [(6,), (7,)], 2),
+        ("ij,jk->", [(3, 4), (4, 5)], 2),
+        ("ij,j->i", [(3, 4), (4,)], 0),
+        ("iij,k->", [(3, 3, 4), (5,)], 2),
+        ("ij,jk,kl->j", [(3, 4), (4, 5), (5, 6)], 2),
+        ("ij,kj->j", [(1, 4), (5, 4)], 1),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["FP32", "BF16", "INT8"])
+def test_letters_of_one_operand_are_summed_first(equation, shapes, sums, dtype):
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-2, 3, shape).astype(numpy_dtype(dtype)) for shape in shapes]
+    wanted = np.einsum(equation, *(array.astype("f8") for array in arrays))
+    out = np.zeros(wanted.shape, {"FP32": "f4", "BF16": "f4", "INT8": "i4"}[dtype])
+    program = emit_einsum(equation, [operand(a, dtype) for a in arrays], operand(out, dtype_name(out.dtype)))
+    assert sum(p.operation == "ReduceSum" for p in program.primitives) == sums
+    given = {f"in{k}": array for k, array in enumerate(arrays)}
+    interpret(program, {**given, "out": out})
+    np.testing.assert_array_equal(out, wanted)
+    out[...] = 77
+    cpu.compile(program)(*arrays, out)
+    np.testing.assert_array_equal(out, wanted)

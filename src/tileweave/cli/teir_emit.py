@@ -125,7 +125,8 @@ def _chosen_emitter(
     if len(operands) >= 2:
         tiling = contraction_tiles if options.tiled else untiled
         flags = {"accumulate": options.accumulate, "relu": options.relu}
-        emit = emit_contraction if len(operands) == 2 else emit_einsum
+        alone = [q for k in (0, 1) for q in terms[k] if q not in terms[1 - k] + right]
+        emit = emit_contraction if len(operands) == 2 and not alone else emit_einsum
         return emit(options.equation, operands, out, tiling=tiling, name=name, **flags)
     if options.accumulate:
         raise GraphError(_emit(options), "--accumulate needs a contraction", legal="two operands")

@@ -278,6 +278,8 @@ def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int
     return Tensor(operation)
 
 
+SEPARATE = 1 << 16
+"""Points of a contraction from which sums over labels of one operand are taken out of it."""
 _LETTERS = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
 
 
@@ -330,7 +332,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     labels = [[symbols[q] for q in own] for own in labels]
     out = [symbols[q] for q in out]
     if len(tensors) <= 2:
-        return _contract("einsum", tensors, labels, out)
+        return _summed_first(tensors, labels, out)
     dtype = common_type(*tensors)
     tensors = [cast(x, dtype) for x in tensors]
     terms = ["".join(opt_einsum.get_symbol(q) for q in own) for own in (*labels, out)]
@@ -342,9 +344,34 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         used = {q for _, own in picked for q in own}
         later = set(out).union(*labels) if labels else set(out)
         kept = out if not labels else sorted(used & later)
-        tensors.append(_contract("einsum", [t for t, _ in picked], [own for _, own in picked], kept))
+        tensors.append(_summed_first([t for t, _ in picked], [own for _, own in picked], kept))
         labels.append(list(kept))
     return tensors[0]
+
+
+def _summed_first(tensors: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
+    """The contraction, after sums over what one operand has alone: the sum of ``a * b`` over both is ``sum a * sum b``.
+
+    Integers are exact, floats are summed in another order. Sums that are kept wide are not taken out, since they would
+    be rounded in between, nor those of so few points that one operation costs less than two.
+    """
+    dtype = common_type(*tensors)
+    points = prod(
+        {q: n for x, own in zip(tensors, labels, strict=True) for q, n in zip(own, x.shape, strict=True)}.values()
+    )
+    if dtype.kind == "b" or wide_type(dtype) != dtype or points < SEPARATE:
+        return _contract("einsum", tensors, labels, out)
+    left: list[Tensor] = []
+    kept: list[Sequence[int]] = []
+    for k, (x, own) in enumerate(zip(tensors, labels, strict=True)):
+        others = {q for j, other in enumerate(labels) if j != k for q in other}.union(out)
+        alone = [q for q in own if q not in others and own.count(q) == 1]
+        axes = [own.index(q) for q in alone]
+        left.append(sum(cast(x, dtype), axes, dtype=dtype) if axes else x)
+        kept.append([q for q in own if q not in alone])
+    if len(left) == 1 and kept[0] == list(out) != list(labels[0]):
+        return left[0]
+    return _contract("einsum", left, kept, out)
 
 
 def _einsum_batch(

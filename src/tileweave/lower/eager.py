@@ -8,7 +8,8 @@ a further call with operands of the same types, shapes and strides costs a look-
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ Call = Callable[..., Array]
 
 _KEPT: OrderedDict[Any, Contraction] = OrderedDict()
 _FAST: dict[Any, Call] = {}
+_PLAIN = {np.ndarray}
 KEEP_CONTRACTIONS = 1024
 
 
@@ -56,13 +58,23 @@ def contract(
         >>> contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2))).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
     """
-    counted = threads is None or type(threads) is int
-    if out is None and len(operands) == 2 and not tune and counted and type(equation) is str:
-        a, b = operands
-        if type(a) is np.ndarray and type(b) is np.ndarray:
-            fast = _FAST.get((equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides))
+    if not tune and type(equation) is str and (threads is None or type(threads) is int):
+        if len(operands) == 2:  # written out: this is most of the overhead of a small call
+            a, b = operands
+            if type(a) is np.ndarray and type(b) is np.ndarray:
+                key: Any = (equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides)
+                if out is None:
+                    fast = _FAST.get(key)
+                    if fast is not None:
+                        return fast(a, b)
+                elif type(out) is np.ndarray:
+                    fast = _FAST.get((key, out.dtype, out.shape, out.strides))
+                    if fast is not None:
+                        return fast(a, b, out)
+        elif set(map(type, operands)) == _PLAIN and (out is None or type(out) is np.ndarray):
+            fast = _FAST.get(_key(equation, threads, operands, out))
             if fast is not None:
-                return fast(a, b)
+                return fast(*operands) if out is None else fast(*operands, out)
     if not isinstance(equation, str):
         raise GraphError(
             "contract(equation, *operands)",
@@ -71,8 +83,7 @@ def contract(
         )
     arrays = [_as_array(equation, k, operand) for k, operand in enumerate(operands)]
     _check_threads(f"contract({equation!r}, ..)", threads)
-    about = tuple(part for array in arrays for part in _about(array))
-    key = (equation, threads, *about, *(_about(out) if isinstance(out, np.ndarray) else ()))
+    key = _key(equation, threads, arrays, out if isinstance(out, np.ndarray) else None)
     made = _KEPT.get(key)
     if made is None or (tune and not made.tuned):
         made = _KEPT[key] = Contraction(equation, *arrays, out=out, threads=threads, tune=tune)
@@ -126,14 +137,13 @@ class Contraction:
         self._result = einsum(equation, *self._holes)
         self._operations = [node for node in topological([self._result]) if isinstance(node, Operation)]
         self.shape, self.dtype = self._result.shape, self._result.dtype
-        tensors = [tensor for _, tensor in self._operations[0].inputs] if len(self._operations) == 1 else []
-        whole = tensors == self._holes and not isinstance(self._result.producer, Selector)
-        self._whole = whole and all(array.size for array in operands)
         self._check(out)
-        self.kernel = self._compiled(operands, np.empty(self.shape, self.dtype) if out is None else out)
-        self.fast = None
-        if out is None and self.kernel is not None:
-            self.fast = _direct(self.kernel, self.shape, self.dtype)
+        self._steps = self._compiled(operands, out)
+        self._out = None if out is None else _about(out)
+        self.fast: Call | None = None
+        """For arrays of the class ndarray that are known to fit, and an ``out`` behind them if a sample was given."""
+        if self._steps:
+            self.fast = _into_new(self._steps) if out is None else _into(self._steps)
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         """The einsum of these arrays.
@@ -145,14 +155,16 @@ class Contraction:
             found = {f"operand {k}": array for k, array in enumerate(arrays)}
             raise self._error("it was made for other operands", found)
         self._check(out)
+        given = arrays if out is None else (*arrays, out)
+        if self.fast is not None and set(map(type, given)) == _PLAIN:
+            if self._out == (None if out is None else _about(out)):
+                return self.fast(*given)
         if out is None:
-            plain = all(type(array) is np.ndarray for array in arrays)
-            return self.fast(*arrays) if plain and self.fast is not None else self._stepwise(arrays)
-        kernel = self._compiled(arrays, out)
-        if kernel is None:
-            out[...] = self._stepwise(arrays)
-        else:
-            kernel(*arrays, out)
+            return self._stepwise(arrays)
+        steps = self._compiled(arrays, out)
+        if steps:
+            return _into(steps)(*given)
+        out[...] = self._stepwise(arrays)
         return out
 
     def prepare(self, *arrays: Array, out: Array) -> Callable[[], object]:
@@ -161,13 +173,18 @@ class Contraction:
         The arrays are checked now, once, and kept alive. Calls of the result must not overlap in time.
         """
         self(*arrays, out=out)
-        kernel = self._compiled(arrays, out)
-        return partial(self, *arrays, out=out) if kernel is None else kernel.prepare(*arrays, out)
+        steps = self._compiled(arrays, out)
+        if not steps:
+            return partial(self, *arrays, out=out)
+        results = [*(np.empty(step.shape, step.dtype) for step in steps[:-1]), out]
+        values = [*arrays, *results]
+        calls = [step.kernel.prepare(*step.of(values), made) for step, made in zip(steps, results, strict=True)]
+        return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
 
     def explain(self) -> str:
         """What computes it, a line per kernel."""
-        if self.kernel is not None:
-            return self.kernel.explain()
+        if len(self._steps) == 1:
+            return self._steps[0].kernel.explain()
         lines = []
         for operation in self._operations:
             equation = dict(operation.parameters).get("equation", "")
@@ -185,8 +202,27 @@ class Contraction:
         if out is not None and (out.shape != self.shape or out.dtype != self.dtype):
             raise self._error("out does not fit", {"out": out}, legal)
 
-    def _compiled(self, arrays: tuple[Array, ...], out: Array) -> Kernel | None:
-        return compiled(self._operations[0], arrays, out, self.threads, self.tuned) if self._whole else None
+    def _compiled(self, arrays: Sequence[Array], out: Array | None) -> tuple[_Step, ...]:
+        """The kernels, one after the other; none where a part is no kernel's: nothing to sum, or a view between."""
+        if isinstance(self._result.producer, Selector) or not all(array.size for array in arrays):
+            return ()
+        places = {hole: k for k, hole in enumerate(self._holes)}
+        samples = list(arrays)
+        steps = []
+        for operation in self._operations:
+            tensors, (_, kind) = [tensor for _, tensor in operation.inputs], operation.outputs[0]
+            last = operation is self._operations[-1]
+            sample = out if last and out is not None else np.empty(kind.shape, kind.dtype)
+            if not all(tensor in places for tensor in tensors):
+                return ()
+            inputs = tuple(places[tensor] for tensor in tensors)
+            kernel = compiled(operation, [samples[k] for k in inputs], sample, self.threads, self.tuned)
+            if kernel is None:
+                return ()
+            steps.append(_Step(kernel, inputs, kind.shape, kind.dtype))
+            places[Tensor(operation)] = len(samples)
+            samples.append(sample)
+        return tuple(steps)
 
     def _stepwise(self, arrays: tuple[Array, ...]) -> Array:
         values = dict(zip(self._holes, arrays, strict=True))
@@ -205,13 +241,68 @@ def _about(array: Array) -> tuple[Any, ...]:
     return array.dtype, array.shape, array.strides
 
 
-def _direct(kernel: Kernel, shape: tuple[int, ...], dtype: Any) -> Call:
-    """The kernel on arrays whose types, shapes and strides are known to fit, into a new array."""
-    run_on, empty = kernel.run_on, np.empty
+def _key(equation: str, threads: int | None, operands: Sequence[Array], out: Array | None) -> tuple[Any, ...]:
+    key = (equation, threads, *(part for array in operands for part in _about(array)))
+    return key if out is None else (key, *_about(out))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """One kernel of an einsum: it takes values by their places, operands first and results behind them."""
+
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def of(self, values: Sequence[Array]) -> list[Array]:
+        return [values[k] for k in self.inputs]
+
+
+def _into_new(steps: tuple[_Step, ...]) -> Call:
+    """The kernels on arrays whose types, shapes and strides are known to fit, into a new array."""
+    empty = np.empty
 
     def call(*arrays: Array) -> Array:
+        values = list(arrays)
+        for step in steps:
+            out = empty(step.shape, step.dtype)
+            step.kernel.run_on(*step.of(values), out)
+            values.append(out)
+        return out
+
+    def call_one(*arrays: Array) -> Array:
         out = empty(shape, dtype)
         run_on(*arrays, out)
         return out
 
-    return call
+    run_on, shape, dtype = steps[0].kernel.run_on, steps[0].shape, steps[0].dtype
+    return call_one if _alone(steps) else call
+
+
+def _alone(steps: tuple[_Step, ...]) -> bool:
+    return len(steps) == 1 and steps[0].inputs == tuple(range(len(steps[0].inputs)))
+
+
+def _into(steps: tuple[_Step, ...]) -> Call:
+    """The kernels on arrays whose types, shapes and strides are known to fit, into the one that comes behind them."""
+    before, last = steps[:-1], steps[-1]
+    run_on = last.kernel.run_on
+
+    def call(*given: Array) -> Array:
+        *values, out = given
+        for step in before:
+            made = np.empty(step.shape, step.dtype)
+            step.kernel.run_on(*step.of(values), made)
+            values.append(made)
+        inputs = last.of(values)
+        if not (out.flags.writeable and run_on(*inputs, out)):
+            last.kernel(*inputs, out)  # where it may run nevertheless, or says why not
+        return out
+
+    def call_one(*given: Array) -> Array:
+        if not (given[-1].flags.writeable and run_on(*given)):
+            last.kernel(*given)
+        return given[-1]
+
+    return call_one if _alone(steps) else call

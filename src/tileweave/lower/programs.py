@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tileweave.graph import Operation
+from tileweave.graph.dtypes import wide_type
 from tileweave.layout import strided
 from tileweave.teir import (
     Operand,
@@ -21,8 +22,10 @@ from tileweave.teir import (
     dtype_name,
     emit_chain,
     emit_contraction,
+    emit_contraction_in_pieces,
     emit_copy,
     emit_reduction,
+    summed_length,
 )
 
 __all__ = ["ELEMENTS", "TEIR_DTYPES", "in_order", "operand", "program", "steps"]
@@ -33,6 +36,8 @@ ELEMENTS = 1 << 16
 """Operations on fewer elements than this that move, map or reduce them run in NumPy: compiling would not pay."""
 LONGEST_SUM = 1 << 16
 """Sums and products of more elements than this are NumPy's, whose order keeps the rounding smaller."""
+LONG_CONTRACTION = 1 << 18
+"""Contractions that sum more products than this in FP32 do so in pieces, whose sums are added in FP64."""
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
@@ -64,7 +69,8 @@ def steps(operation: Operation, stage: str) -> str:
             return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
         biased = name.startswith("linear") and stage == "block"
         relu = ", relu" if name == "linear_relu" and stage == "block" else ""
-        return f"{'copy bias' if biased else 'zero'}, contraction{relu}"
+        pieces = " in pieces" if _is_long(operation) else ""
+        return f"{'copy bias' if biased else 'zero'}, contraction{pieces}{relu}"
     if operation.index.size < ELEMENTS:
         return ""
     if name in _REDUCTIONS:
@@ -75,6 +81,12 @@ def steps(operation: Operation, stage: str) -> str:
 def _is_permutation(operation: Operation) -> bool:
     left, out = operation.parameter("equation").split("->")
     return "," not in left and sorted(left) == sorted(out)
+
+
+def _is_long(operation: Operation) -> bool:
+    shapes = [tensor.shape for _, tensor in operation.inputs[:2]]
+    wide = wide_type(operation.output_types["out"].dtype)
+    return wide == np.float32 and summed_length(operation.parameter("equation"), shapes) > LONG_CONTRACTION
 
 
 def _reduces(operation: Operation) -> bool:
@@ -120,11 +132,10 @@ def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Pr
     equation = operation.parameter("equation")
     if len(values) == 1:
         return emit_copy(values[0], made, equation)
-    if "b" not in arrays:
-        return emit_contraction(equation, values, made, init="zero", name=operation.operator)
-    bias = operand(np.broadcast_to(arrays["b"], out.shape))
-    relu = operation.operator == "linear_relu"
-    return emit_contraction(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
+    emit = emit_contraction_in_pieces if _is_long(operation) else emit_contraction
+    bias = operand(np.broadcast_to(arrays["b"], out.shape)) if "b" in arrays else None
+    relu = "b" in arrays and operation.operator == "linear_relu"
+    return emit(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
 
 
 def in_order(operation: Operation, arrays: Mapping[str, Array], out: Array) -> list[Array]:

@@ -8,6 +8,7 @@ from tileweave.teir.document import from_json, schema, to_json
 from tileweave.teir.dtypes import dtype_name, numpy_dtype
 from tileweave.teir.emit import emit_contraction
 from tileweave.teir.emit_elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
+from tileweave.teir.emit_pieces import emit_contraction_in_pieces, summed_length
 from tileweave.teir.emit_rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
 from tileweave.teir.follow import fuse_epilogue, fuse_prologue
 from tileweave.teir.interpret import interpret, tile_address
@@ -79,6 +80,7 @@ __all__ = [
     "eligibility",
     "emit_chain",
     "emit_contraction",
+    "emit_contraction_in_pieces",
     "emit_copy",
     "emit_einsum",
     "emit_elementwise",
@@ -118,6 +120,7 @@ __all__ = [
     "sink",
     "split",
     "split_tree",
+    "summed_length",
     "tile",
     "tile_address",
     "to_json",

@@ -105,6 +105,8 @@ def emit_einsum(
     for number, (left, right, kept) in enumerate(steps, start=1):
         a, b = values.pop(left), values.pop(right)
         last = number == len(steps)
+        used = output if last else kept
+        a, b = (_summed(one, set(used).union(other.letters), wide, scratch, parts) for one, other in ((a, b), (b, a)))
         value = whole if last else _product(kept, a, b, wide, scratch)
         pair = emit_contraction(
             f"{a.letters},{b.letters}->{value.letters}",
@@ -193,6 +195,27 @@ class _Scratch:
         """The value in a tensor is not read again; operands of the whole are none of ours."""
         if tensor in self.sizes:
             self.idle.append(tensor)
+
+
+def _summed(
+    value: _Value, needed: set[str], wide: str, scratch: _Scratch, parts: list[tuple[Program, Mapping[str, str]]]
+) -> _Value:
+    """The value without the letters that only it has: ``sum of a*b over both is sum a * sum b``."""
+    extents = dict(zip(value.letters, value.operand.shape, strict=True))
+    left = "".join(dict.fromkeys(q for q in value.letters if q in needed))
+    if all(extents[q] == 1 for q in value.letters if q not in left):
+        return value
+    shape = [extents[q] for q in left]
+    operand = Operand(strided(shape, [prod(shape[k + 1 :]) for k in range(len(shape))]), wide)
+    tensor = scratch.take(prod(shape) * width_bytes(wide))
+    parts.append(
+        (
+            emit_reduction("sum", value.operand, operand, f"{value.letters}->{left}"),
+            {"in0": value.tensor, "out": tensor},
+        )
+    )
+    scratch.release(value.tensor)
+    return _Value(tensor, left, operand)
 
 
 def _product(kept: str, a: _Value, b: _Value, wide: str, scratch: _Scratch) -> _Value:
