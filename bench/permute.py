@@ -1,8 +1,11 @@
 """Permutations of 100 MB tensors against NumPy, torch, JAX and etops, as a share of the memcpy rate of the same run.
 
     python bench/permute.py [--threads 1 2] [--dtypes FP32 FP64] [--rounds 5] [--all] [--peers numpy torch jax etops]
+    python bench/permute.py --all --part 3/100 > part3.jsonl
+    python bench/permute.py --summary part*.jsonl
 
-The default is a choice of orders that ends within five minutes; ``--all`` takes every order of 2 to 6 axes. Rates
+The default is a choice of orders that ends within five minutes; ``--all`` takes every order of 2 to 6 axes, which
+takes hours: ``--part K/N`` takes every N-th of them from the K-th on, and ``--summary`` is what all parts say. Rates
 count bytes read and bytes written. ``memcpy`` is the C library's, in as many threads as the candidates use. Peers that
 are not installed are left out: torch 2.13, JAX 0.10 and etops 26.2.1 (FP32 only) are what the project compares with.
 Each count of threads runs in a process of its own that is bound to so many processors. A peer that needs more than
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import math
 import os
 import statistics
@@ -23,6 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import pairwise, permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,7 +79,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4, 5, 6])
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--part", type=part, default=(0, 1), metavar="K/N")
+    parser.add_argument("--summary", nargs="+", metavar="FILE")
     options = parser.parse_args()
+    if options.summary:
+        summarize(options.summary)
+        return
     if len(options.threads) > 1:
         for threads in options.threads:
             subprocess.run([sys.executable, *sys.argv, "--threads", str(threads)], check=True)
@@ -92,6 +102,26 @@ def main() -> None:
         emit({**about(threads), "bench": "permute", "dtype": dtype, **summary(rows)})
 
 
+def part(text: str) -> tuple[int, int]:
+    """What ``--part`` says: the first case of a part, and how far apart its cases are."""
+    first, step = (int(number) for number in text.split("/"))
+    if not 0 <= first < step:
+        raise argparse.ArgumentTypeError(f"{text}: K/N with 0 <= K < N is asked for, as in 3/100")
+    return first, step
+
+
+def summarize(paths: Sequence[str]) -> None:
+    """One summary per count of threads and type of the rows in some files."""
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for path in paths:
+        for line in Path(path).read_text().splitlines():
+            row = json.loads(line)
+            if row.get("bench") == "permute" and row["shape"] != "summary":
+                groups.setdefault((row["threads"], row["dtype"]), []).append(row)
+    for (threads, dtype), rows in sorted(groups.items()):
+        emit({**about(threads), "bench": "permute", "dtype": dtype, **summary(rows)})
+
+
 def cases(options: argparse.Namespace, width: int) -> list[Case]:
     """The permutations of about 100 MB of elements of this width."""
     chosen = [case for case in CHOSEN if len(case[0]) in options.ranks]
@@ -101,7 +131,8 @@ def cases(options: argparse.Namespace, width: int) -> list[Case]:
     for shape, order in chosen:
         large = max(range(len(shape)), key=lambda k: (shape[k] > 16, -k))
         scaled.append((tuple(e * 4 // width if k == large else e for k, e in enumerate(shape)), order))
-    return scaled
+    first, step = options.part
+    return scaled[first::step]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, object]:
@@ -111,9 +142,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, object]:
         return round(math.exp(statistics.fmean(map(math.log, values))), 3)
 
     found: dict[str, object] = {"shape": "summary", "cases": len(rows), "right": all(row["right"] for row in rows)}
-    keys = [key for key in rows[0] if key.startswith(("times_", "share_"))]
+    keys = {key: None for row in rows for key in row if key.startswith(("times_", "share_"))}
     for key in keys:
-        values = [row[key] for row in rows]
+        values = [row[key] for row in rows if key in row]
         found[key] = {"mean": mean(values), "worst": min(values)}
     found["behind_a_peer"] = sum(row.get("times_best_peer", 2) < 1 for row in rows)
     return found

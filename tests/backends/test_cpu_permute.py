@@ -6,6 +6,7 @@ Processors with tiny caches are pretended, so that small tensors are cut, collec
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import permutations
 from random import Random
@@ -15,7 +16,9 @@ import pytest
 
 from tileweave.backends.cpu import Target, compile, host
 from tileweave.backends.cpu.blocks import Blocking, cut_direct, cut_staged
+from tileweave.backends.cpu.ir import Function, Module
 from tileweave.backends.cpu.plan import Dim
+from tileweave.backends.cpu.vectors import transpose
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_copy
 from tileweave.teir.dtypes import numpy_dtype
@@ -126,6 +129,44 @@ def test_streamed_conversions_equal_numpy(threads: int) -> None:
         assert np.array_equal(out, source.transpose(2, 0, 1).astype(out.dtype))
 
 
+@pytest.mark.parametrize("dtype", ["FP32", "FP64", "INT8"])
+def test_short_rows_that_both_tensors_keep(dtype: str) -> None:
+    random = Random(dtype)
+    for last in (2, 3, 5, 16, 17, 31):
+        for order in ((1, 0, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3), (2, 1, 0, 3)):
+            shape = (random.choice((3, 9, 18)), random.choice((1, 7, 16)), random.choice((5, 17, 40)), last)
+            check(random, shape, order, dtype, random.choice((TINY, SMALL, LARGE)))
+    assert dtype
+
+
+# ---- squares in registers ---------------------------------------------------------------------------------------
+
+
+class Shuffles(Function):
+    """Performs shuffles of known vectors at once."""
+
+    def __init__(self) -> None:
+        super().__init__(Module(), "shuffles", [])
+        self.vectors: dict[str, list[object]] = {}
+
+    def value(self, instruction: str) -> str:
+        name = super().value(instruction)
+        a, b = (self.vectors[operand] for operand in re.findall(r"%\w+", instruction))
+        self.vectors[name] = [[*a, *b][int(index)] for index in re.findall(r"i32 (\d+)", instruction)]
+        return name
+
+
+@pytest.mark.parametrize("type", ["i8", "i16", "float", "double"])
+def test_squares_are_transposed(type: str) -> None:
+    for lanes in (1, 2, 4, 8, 16, 32, 64):
+        for q in (q for q in (1, 2, 4, 8, 16, 32, 64) if q <= lanes):
+            f = Shuffles()
+            rows = [f"%row{lane}" for lane in range(lanes)]
+            f.vectors = {row: [(lane, k) for k in range(q)] for lane, row in enumerate(rows)}
+            for k, vector in enumerate(transpose(f, type, lanes, rows, q)):
+                assert f.vectors[vector] == [(lane, k) for lane in range(lanes)], (lanes, q)
+
+
 # ---- how tensors are cut ----------------------------------------------------------------------------------------
 
 
@@ -166,13 +207,20 @@ def test_blocks_cover_their_axes(width: int) -> None:
 
 
 def test_rows_of_whole_lines_are_found() -> None:
-    for shape, order in (((5120, 5120), (1, 0)), ((296, 296, 296), (2, 1, 0)), ((72, 72, 72, 72), (3, 2, 1, 0))):
-        cut = cut_staged(dims_of(shape, order, 4), order.index(len(shape) - 1), (4, 4))
+    for shape, order in (((5120, 5120), (1, 0)), ((72, 72, 72, 72), (3, 2, 1, 0)), ((148, 300, 280), (1, 0, 2))):
+        cross = None if order[-1] == len(shape) - 1 else order.index(len(shape) - 1)
+        cut = cut_staged(dims_of(shape, order, 4), cross, (4, 4))
         assert cut.row_bytes % 64 == 0
         assert {digit.weight for digit in cut.digits} == {1}
+
+
+def test_rows_that_share_lines_divide_their_axis() -> None:
+    cut = cut_staged(dims_of((296, 296, 296), (2, 1, 0), 4), 0, (4, 4))
+    assert cut.row_bytes % 64
+    assert not 296 % cut.sides[cut.along].run
 
 
 def test_rows_that_share_lines_are_continued() -> None:
     cut = cut_staged(dims_of((4999, 5003), (1, 0), 4), 0, (4, 4))
     assert cut.digits[-1].side == cut.along
-    assert cut.digits[-1].extent * cut.row_bytes >= 4096
+    assert (cut.digits[-1].extent + 1) * cut.row_bytes >= 4096
