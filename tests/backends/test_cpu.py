@@ -220,12 +220,14 @@ def test_large_outputs_of_contractions_are_streamed_and_right() -> None:
         run_einsum(equation, sizes, "FP32")
 
 
-def test_threads_give_the_same_bits() -> None:
+@pytest.mark.parametrize("sizes", [(300, 700, 500), (64, 1024, 64), (32, 512, 32), (90, 400, 100), (33, 2000, 70)])
+def test_threads_give_the_same_bits(sizes: tuple[int, int, int]) -> None:
     rng = np.random.default_rng(1)
-    a, b = rng.standard_normal((300, 700), np.float32), rng.standard_normal((700, 500), np.float32)
+    m, k, n = sizes
+    a, b = rng.standard_normal((m, k), np.float32), rng.standard_normal((k, n), np.float32)
     results = []
-    for threads in (1, 2, 3):
-        c = np.empty((300, 500), np.float32)
+    for threads in (1, 2, 3, 4):
+        c = np.empty((m, n), np.float32)
         program = emit_contraction("ik,kj->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(c, "FP32"))
         compile(program, threads=threads, cache=False)(a, b, c)
         results.append(c)

@@ -18,6 +18,7 @@ from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.sides import Contracted, Side
 from tileweave.backends.cpu.target import Target
+from tileweave.backends.cpu.tile import choose_tile
 from tileweave.backends.cpu.vectors import short_row
 
 __all__ = ["Cut", "cut"]
@@ -165,7 +166,10 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
         most_k = woven_k or most_k
         choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
-    mr, nv = settings.tile(_tile(target, n_rows, n_columns, lanes, choices), choices, target.registers)
+    work = 2 * n_rows * n_columns * contracted.total
+    few = not batch and n_rows <= _FEW_ROWS and _PARALLEL_FLOPS < work < _SWEPT_FLOPS  # there, no sum depends on tiles
+    chosen = choose_tile(target, n_rows, n_columns, lanes, choices, threads if few else 1)
+    mr, nv = settings.tile(chosen, choices, target.registers)
     mr = min(mr, n_rows)
     row_lanes = 1
     while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
@@ -442,42 +446,12 @@ def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
     return Dim(run, dim.strides), Dim(dim.extent // run, tuple(run * s for s in dim.strides))
 
 
-def _tile(target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and vectors of a register tile: the least modelled time per product, edges included."""
-    best, least = (1, 1), float("inf")
-    for vectors in choices:
-        most = (target.registers - vectors - 1) // vectors
-        if lanes == 1:
-            most = min(most, 8)
-        panels, last = divmod(columns, vectors * lanes)
-        for height in range(min(most, 28, rows), 0, -1):
-            if vectors == 3 and target.registers == 32 and height > 8:
-                continue
-            full, rest = divmod(rows, height)
-            time = panels * _panel_time(full, height, rest, vectors)
-            time += _panel_time(full, height, rest, -(-last // lanes)) if last else 0
-            if time < least * 0.999:
-                best, least = (height, vectors), time
-    return best
-
-
-def _panel_time(full: int, height: int, rest: int, vectors: int) -> float:
-    """Cycles per product for all rows: so many full tiles, and one of the rest."""
-    return full * _tile_time(height, vectors) + (_tile_time(rest, vectors) + 0.1 if rest else 0)
-
-
+_FEW_ROWS = 96
+_PARALLEL_FLOPS, _SWEPT_FLOPS = 500_000, 10_000_000
+"""Work from which threads share a contraction, and from which columns may sweep by."""
 _L1_SHARE, _L2_SHARE, _BLOCK_BYTES = 0.64, 0.6, 2048
 """How much of the first cache a packed column panel takes, and of the second what is packed and stays there; bytes of
 one row or column of a block of K."""
-
-
-def _tile_time(rows: int, vectors: int) -> float:
-    """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4.
-
-    Loads cost a little even where they are not the bound.
-    """
-    loads = rows + vectors
-    return max(rows * vectors / 2, loads / 2, 4.0) + 0.02 * loads
 
 
 def _blocked(
@@ -501,7 +475,11 @@ def _blocked(
     same_type = columns.element == columns.sums
     small = total * columns.total * width <= 24 * 1024
     few_rows = rows.panels <= 1
-    compact = rows.total <= 96 and total * columns.total * width <= target.l2_bytes // 2 and _close(contracted, columns)
+    compact = (
+        rows.total <= _FEW_ROWS
+        and total * columns.total * width <= target.l2_bytes // 2
+        and _close(contracted, columns)
+    )
     direct_columns = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
@@ -534,7 +512,9 @@ def _blocked(
         and rows.panels * columns.panels >= 16
     )
     many = 4 * at_once
-    sweeps = batches == 1 and not direct_rows and not contracted.woven and work > 10_000_000 and columns.panels >= many
+    sweeps = (
+        batches == 1 and not direct_rows and not contracted.woven and work > _SWEPT_FLOPS and columns.panels >= many
+    )
     near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
     if sweeps and not near:
         sweeps = at_once == 1
@@ -551,7 +531,7 @@ def _blocked(
         row_panels = min(rows.panels, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
             column_panels = _balanced(columns.panels, column_panels, threads)
-    elif threads > 1 and work > 500_000:
+    elif threads > 1 and work > _PARALLEL_FLOPS:
         tasks = batches * -(-rows.panels // row_panels) * column_chunks
         while tasks < 4 * threads and (row_panels > 4 or column_panels > 1):
             if row_panels * rows.width >= column_panels * columns.width and row_panels > 4:
@@ -561,6 +541,8 @@ def _blocked(
             else:
                 break
             tasks = batches * -(-rows.panels // row_panels) * -(-columns.panels // column_panels)
+        if tasks < threads and direct_rows and direct_columns:
+            row_panels = _balanced(rows.panels, row_panels, threads)
     column_panels = min(columns.panels, -(-column_panels // at_once) * at_once)
     return Cut(
         outer,
