@@ -372,7 +372,7 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["emit", "ij->ji", "4x"], "4x: is no shape"),
         (
             ["emit", "ij->ji", "2x3", "--op", "frob"],
-            "legal  to reduce sum, prod, max, min; element by element Exp, Log",
+            "legal  to reduce sum, prod, max, min; element by element Neg, Abs, Exp",
         ),
         (["emit", "ij,jk->ik", "2x3", "3x4", "--op", "sum"], "'sum' reduces one operand; the equation has 2"),
         (["emit", "ij,ij->ij", "2x3", "2x3", "--op", "add"], "no operation 'add'; 'Add' works element by element"),
@@ -390,7 +390,7 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["tune", "bad.json"], "p/r/zero: no ancestor iterates axis 't'"),
         (["tune", "plain.json", "in0=b.npy", "in1=b.npy"], "contraction: it touches bytes 0..71 of 'in0'"),
         (["run", "outer.json", "in0=a.npy", "in1=a.npy"], "there is no memory for"),
-        (["tune", "vast.json"], "MemoryError: this does not fit the memory"),
+        (["tune", "vast.json"], "there is no memory for"),
         (["tune", "matmul.json", "in0=a.npy"], "no array is given for tensor 'in1'"),
         (
             ["run", "matmul.json", "in0=a.npy", "in1=b.npy", "-o", "out=folder.npy", "--overwrite"],

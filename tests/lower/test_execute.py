@@ -138,7 +138,7 @@ def test_large_elementwise_operations_are_compiled(dtype):
     x[0, :3], y[0, :4] = (np.nan, np.inf, -np.inf), (1.0, np.nan, 0.0, -0.0)
     row = array((512,), dtype)
     exact = [g.add(x, y), g.subtract(x[:, ::-1], row), g.multiply(x, y), g.divide(x, y), g.maximum(x, y)]
-    exact += [g.minimum(x, x[:1]), g.relu(x), g.sqrt(np.abs(x))]
+    exact += [g.minimum(x, x[:1]), g.relu(x), g.sqrt(np.abs(x)), g.negative(x), g.absolute(x)]
     close = [g.exp(x), g.log(np.abs(x)), g.tanh(x), g.sigmoid(x)]
     for tensor in exact + close:
         operation = tensor.producer
@@ -155,7 +155,9 @@ def test_large_elementwise_operations_are_compiled(dtype):
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_large_integer_operations_wrap_as_numpy_does(dtype):
     x, y = (a * np.iinfo(dtype).max // 7 for a in _large(dtype))
-    for tensor in (g.add(x, y), g.subtract(x, y), g.multiply(x, y), g.maximum(x, y), g.minimum(x, y)):
+    x[0, 0] = np.iinfo(dtype).min
+    binary = [g.add(x, y), g.subtract(x, y), g.multiply(x, y), g.maximum(x, y), g.minimum(x, y)]
+    for tensor in (*binary, g.negative(x), g.absolute(x)):
         operation = tensor.producer
         assert lower.describe(operation, "block").startswith("teir")
         got = lower.execute(operation, "block", operation.index, block_inputs(tensor))["out"]

@@ -175,13 +175,28 @@ def operators(tensor, **options):
 
 def test_a_large_chain_takes_in_only_what_is_compiled():
     x = tw.source(np.linspace(-3, 3, lower.ELEMENTS, dtype="f4"))
-    mixed = g.absolute(g.tanh(x) + g.exp(-x) * 2)
-    assert operators(mixed) == ["negative", "fused", "absolute"]
-    assert operators(mixed, fuse=False) == ["tanh", "negative", "exp", "multiply", "add", "absolute"]
+    mixed = g.sign(g.tanh(x) + g.exp(g.sign(x)) * 2)
+    assert operators(mixed) == ["sign", "fused", "sign"]
+    assert operators(mixed, fuse=False) == ["tanh", "sign", "exp", "multiply", "add", "sign"]
     assert lower.describe(tw.plan(mixed).graph.operations[1], "block") == "teir: exp, mul, tanh, add"
     np.testing.assert_allclose(tw.run(mixed, machines=3), np.asarray(mixed), rtol=1e-5)
     few = tw.source(np.linspace(-3, 3, 100, dtype="f4"))  # nothing of it is compiled, and one task is less work
-    assert operators(g.absolute(g.tanh(few) + g.exp(-few) * 2)) == ["fused"]
+    assert operators(g.sign(g.tanh(few) + g.exp(g.sign(few)) * 2)) == ["fused"]
+    late = g.maximum(g.sign(x), g.exp(-x) + 1)  # its first input has no code, its second has
+    assert operators(late) == ["sign", "fused"]
+    assert lower.describe(tw.plan(late).graph.operations[1], "block") == "teir: neg, exp, add, max"
+    np.testing.assert_allclose(tw.run(late), np.asarray(late), rtol=1e-6)
+
+
+@pytest.mark.parametrize("machines", [1, 3])
+def test_relu_joins_a_product_without_a_bias(machines):
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-4, 5, shape).astype("f4") for shape in ((2, 30, 40), (40, 20)))
+    tensor = tw.relu(tw.source(x) @ tw.source(w))
+    assert operators(tensor) == ["linear_relu"]
+    np.testing.assert_array_equal(tw.run(tensor, machines=machines), np.maximum(x @ w, 0))
+    product = tw.source(x) @ tw.source(w)
+    assert "linear_relu" not in operators([tw.relu(product), product])  # it is read twice
 
 
 @pytest.mark.parametrize("machines", [1, 3])

@@ -45,6 +45,8 @@ FLOATING = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Gelu", "Div")
 
 # each function once more, written differently and in FP64
 DEFINITIONS = {
+    "Neg": np.negative,
+    "Abs": np.absolute,
     "Exp": lambda x: np.power(math.e, x),
     "Log": lambda x: np.log2(x) * math.log(2),
     "Sqrt": lambda x: np.power(x, 0.5),

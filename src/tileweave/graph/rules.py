@@ -121,15 +121,24 @@ def _matmul_bias(tensor: Tensor, context: Context) -> Tensor | None:
         return None
     for first, second in (("x0", "x1"), ("x1", "x0")):
         product, b = add.input(first), add.input(second)
-        matmul = _made_by(product, "matmul")
-        if matmul is None or not context.alone(product) or matmul.signature is None or len(b.shape) != 1:
+        factors = _plain_product(product, context)
+        if factors is None or len(b.shape) != 1:
             continue
-        x, w = matmul.input("x0"), matmul.input("x1")
-        plain = len(w.shape) == 2 and len(x.shape) >= 1 and product.shape == (*x.shape[:-1], w.shape[1])
-        same = x.dtype == w.dtype == b.dtype == tensor.dtype
-        if plain and same and b.shape == w.shape[1:] and product.shape == tensor.shape:
+        x, w = factors
+        same = b.dtype == tensor.dtype == product.dtype
+        if same and b.shape == w.shape[1:] and product.shape == tensor.shape:
             return op.linear(x, w, b)
     return None
+
+
+def _plain_product(product: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
+    """x and w of a matmul that could be the product of a linear, and that is read once."""
+    matmul = _made_by(product, "matmul")
+    if matmul is None or not context.alone(product) or matmul.signature is None:
+        return None
+    x, w = matmul.input("x0"), matmul.input("x1")
+    plain = len(w.shape) == 2 and len(x.shape) >= 1 and product.shape == (*x.shape[:-1], w.shape[1])
+    return (x, w) if plain and x.dtype == w.dtype == product.dtype else None
 
 
 def _sum_of_products(tensor: Tensor, context: Context) -> Tensor | None:
@@ -161,6 +170,11 @@ def _sum_of_products(tensor: Tensor, context: Context) -> Tensor | None:
 def _linear_relu(tensor: Tensor, context: Context) -> Tensor | None:
     relu = _made_by(tensor, "relu")
     linear = _made_by(relu.input("x"), "linear") if relu else None
+    factors = _plain_product(relu.input("x"), context) if relu else None
+    if factors is not None and tensor.dtype.kind != "b":
+        x, w = factors
+        made = op.linear(x, w, full(w.shape[1:], 0, tensor.dtype)).producer
+        return Tensor(replace(cast("Operation", made), operator="linear_relu"))
     if relu is None or linear is None or not context.alone(relu.input("x")) or "b" not in dict(linear.inputs):
         return None
     return Tensor(
@@ -180,11 +194,12 @@ _MOST_INPUTS = 16
 _MOST_STEPS = 64  # so that a chain of any length is fused in time that grows with its length alone
 
 
-def _elementwise_chain(tensor: Tensor, context: Context) -> Tensor | None:
-    """An elementwise operation with the first input that only it reads, and that is elementwise of its own shape."""
+def _elementwise_chain(tensor: Tensor, context: Context) -> list[Tensor] | None:
+    """An elementwise operation with each input that only it reads, and that is elementwise of its own shape."""
     outer = tensor.producer
     if not isinstance(outer, Operation) or outer.operator not in (*op.ELEMENTWISE, "fused") or outer.signature is None:
         return None
+    joined = []
     for place, (_, inner) in enumerate(outer.inputs):
         below = inner.producer
         if (
@@ -196,8 +211,8 @@ def _elementwise_chain(tensor: Tensor, context: Context) -> Tensor | None:
             and len(outer.inputs) + len(below.inputs) - 1 <= _MOST_INPUTS
             and len(_program(outer)) + len(_program(below)) <= _MOST_STEPS
         ):
-            return _joined_program(outer, below, place)
-    return None
+            joined.append(_joined_program(outer, below, place))
+    return joined
 
 
 Program = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -233,7 +248,9 @@ SUM_OF_PRODUCTS = Rule(
     "sum-of-products", "a sum over products is a contraction, by its definition", _sum_of_products, exact=False
 )
 MATMUL_BIAS = Rule("matmul-bias", "x @ w + b is linear(x, w, b)", _matmul_bias, exact=False)
-LINEAR_RELU = Rule("linear-relu", "relu(linear(x, w, b)) applies relu where the bias is added", _linear_relu)
+LINEAR_RELU = Rule(
+    "linear-relu", "relu(linear(x, w, b)) applies relu where the bias is added; x @ w has the bias zero", _linear_relu
+)
 ELEMENTWISE_CHAIN = Rule(
     "elementwise-chain", "elementwise operations in a row compute each element alone", _elementwise_chain
 )

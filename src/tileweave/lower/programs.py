@@ -44,7 +44,16 @@ _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 _REDUCTIONS = {"sum": "sum", "product": "prod", "max": "max", "min": "min"}
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTIONS = ("einsum", "matmul", "linear", "linear_relu")
-_ANY = {"relu": "ReLU", "add": "Add", "subtract": "Sub", "multiply": "Mul", "maximum": "Max", "minimum": "Min"}
+_ANY = {
+    "relu": "ReLU",
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "maximum": "Max",
+    "minimum": "Min",
+    "negative": "Neg",
+    "absolute": "Abs",
+}
 _FLOATING = {
     "divide": "Div",
     "exp": "Exp",

@@ -1,6 +1,7 @@
 """Operations beyond the document's, registered as its own are; the ``tileweave`` profile has them.
 
-- *Elementwise, one input*: Exp, Log, Sqrt, Tanh, Sigmoid, Gelu on floating point; Cast between any two types.
+- *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Gelu on floating point; Cast between any two
+  types.
 - *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point.
 - *In place on the output*: Bias adds in0 to it, Scale multiplies it by in0; in0 is usually broadcast by zero strides.
 - *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
@@ -166,6 +167,8 @@ def _elementwise(name: str, inputs: int, meaning: str, function: Function, fits:
 
 
 UNARY: tuple[str, ...] = (
+    _elementwise("Neg", 1, "out = -in0", np.negative, _same),
+    _elementwise("Abs", 1, "out = |in0|", np.absolute, _same),
     _elementwise("Exp", 1, "out = exp(in0)", np.exp, _floating),
     _elementwise("Log", 1, "out = log(in0), natural", np.log, _floating),
     _elementwise("Sqrt", 1, "out = sqrt(in0)", np.sqrt, _floating),

@@ -41,7 +41,7 @@ MONOIDS = {
     "ReduceMaxSumExp": "pair",
 }
 """Operation that reduces -> its monoid."""
-KNOWN = frozenset((*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *MONOIDS, "Cast", "Max", "Min"))
+KNOWN = frozenset((*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *MONOIDS, "Cast", "Neg", "Abs", "Max", "Min"))
 """Operations that there is code for."""
 NEUTRAL = {"sum": ("Zero",), "prod": ("One",), "max": ("Lowest",), "min": ("Highest",), "pair": ("Lowest", "Zero")}
 
@@ -103,6 +103,8 @@ class Registers:
         values = [self.convert(x, e, wide) for x, e in inputs]
         if kind in _FUNCTIONS:
             result = _FUNCTIONS[kind](self.floats(wide), values[0])
+        elif kind in ("Neg", "Abs"):
+            result = self.signed(kind, values[0], wide)
         elif kind in ("Max", "Min"):
             result = self.extreme(kind == "Max", values[0], values[1], wide)
         else:
@@ -114,6 +116,20 @@ class Registers:
     def arithmetic(self, operation: str, a: str, b: str, wide: Element) -> str:
         """add, sub, mul, div; integers wrap."""
         return self.f.value(f"{'f' if wide.floating else ''}{operation} {vector(wide.memory, self.lanes)} {a}, {b}")
+
+    def signed(self, kind: str, a: str, wide: Element) -> str:
+        """``-a`` or ``|a|``: of floating point the sign bit alone; the least integer stays what it is."""
+        full = vector(wide.memory, self.lanes)
+        if not wide.floating:
+            negative = self.f.value(f"sub {full} {zero(wide, self.lanes)}, {a}")
+            if kind == "Neg":
+                return negative
+            return self.select(self.f.value(f"icmp slt {full} {a}, {zero(wide, self.lanes)}"), negative, a, full)
+        if kind == "Neg":
+            return self.f.value(f"fneg {full} {a}")
+        name = f"llvm.fabs.{suffix(wide.memory, self.lanes)}"
+        self.f.module.declare(name, f"{full} {{}}({full})")
+        return self.f.value(f"call {full} @{name}({full} {a})")
 
     def extreme(self, greatest: bool, a: str, b: str, wide: Element) -> str:
         """The greater or the lesser, NaN kept."""
