@@ -9,8 +9,10 @@ import pytest
 from tileweave import graph as g
 from tileweave.graph.shard import input_region, output_partition
 from tileweave.planner import machines, placement
+from tileweave.planner.beam import _Estimator
 from tileweave.planner.cost import Blocks, Traffic, grid_boxes, machine_runs
-from tileweave.planner.search import _Estimator, candidates, make_plan
+from tileweave.planner.search import make_plan
+from tileweave.planner.steps import candidates
 from tileweave.space import Box
 
 

@@ -6,8 +6,8 @@ from tileweave import graph as g
 from tileweave.errors import PlanError
 from tileweave.planner import Machine, Machines, machines, make_plan, tasks
 from tileweave.planner.plan import Plan
-from tileweave.planner.search import candidates, steps_of
 from tileweave.planner.simulate import costed
+from tileweave.planner.steps import candidates, steps_of
 
 
 def describe(operation, stage):

@@ -15,9 +15,10 @@ from tileweave.graph.monoids import MONOIDS
 from tileweave.graph.operators import operator_of
 from tileweave.graph.select import view
 from tileweave.planner import Machine, Machines, machines, make_plan, placement, simulate, tasks
+from tileweave.planner.explain import cuts_text
 from tileweave.planner.plan import Plan
-from tileweave.planner.search import Waves, candidates, steps_of
 from tileweave.planner.simulate import costed
+from tileweave.planner.steps import Waves, candidates, steps_of
 from tileweave.planner.tasks import PARTIAL
 from tileweave.space import Box
 
@@ -193,6 +194,12 @@ def test_explain_and_json_state_the_same_totals():
     assert "peak memory" in text and "moved between machines" in text
 
 
+def test_cut_dimensions_are_named_and_axes_numbered():
+    x, w = (g.as_tensor(np.ones(shape)) for shape in ((64, 8), (8, 4)))
+    plan = plan_of(g.exp(g.linear(x, w, g.as_tensor(np.ones(4)))), count=2)
+    assert [cuts_text(step) for step in plan.steps] == ["batch/2", "axis0/2", "axis0/2"]
+
+
 def test_placement_is_a_layout_from_shards_to_machines_and_waves():
     for count, machine_count in itertools.product((1, 2, 3, 4, 8, 12), (1, 2, 4)):
         layout = placement(count, machine_count)
@@ -283,15 +290,15 @@ def the_named_budget_does(seed, count, dtype="float32", steps=8):
         make_plan(graph, tiny, describe)
     except PlanError as error:
         budget = error.least_bytes
-        plan = make_plan(graph, machines(count, memory=budget), describe)
+        plan = make_plan(graph, machines(tiny, memory=budget), describe)
         assert max(plan.peak_bytes) <= budget
         for smaller in {budget - 1, budget // 2} - {0}:  # a smaller budget is met, or refused with one that does
             try:
-                plan = make_plan(graph, machines(count, memory=smaller), describe)
+                plan = make_plan(graph, machines(tiny, memory=smaller), describe)
                 assert max(plan.peak_bytes) <= smaller
             except PlanError as again:
                 assert smaller < again.least_bytes
-                make_plan(graph, machines(count, memory=again.least_bytes), describe)
+                make_plan(graph, machines(tiny, memory=again.least_bytes), describe)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -16,8 +16,8 @@ from tileweave import graph as g
 from tileweave import lower
 from tileweave.graph.operators import Operator, register
 from tileweave.planner import Machines, Plan
-from tileweave.planner.search import Waves, candidates, steps_of
 from tileweave.planner.simulate import costed
+from tileweave.planner.steps import Waves, candidates, steps_of
 from tileweave.runtime import io
 from tileweave.space import Projection
 

@@ -13,7 +13,7 @@ from tileweave import lower
 from tileweave.graph.operators import OPERATORS, Operator, register
 from tileweave.graph.states import STATES, state_of
 from tileweave.planner import machines, make_plan
-from tileweave.planner.search import candidates
+from tileweave.planner.steps import candidates
 from tileweave.runtime import io, run_plan
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.units import units

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 from tileweave.graph import FileTarget, Sink
@@ -40,13 +41,17 @@ def seconds_text(seconds: float) -> str:
 
 
 def cuts_text(step: Step) -> str:
-    """The cut dimensions by name, e.g. ``batch/4``; ``whole`` where nothing is cut."""
+    """The cut dimensions by name, e.g. ``batch/4``; ``whole`` where nothing is cut.
+
+    Dimensions that have no name of their own are the axes of what a step makes, stores, or (of a reduction) reads.
+    """
     node = step.node
     names: tuple[str, ...]
     if step.stage in ("block", "partial") and not isinstance(node, Sink) and node.signature:
         names = node.signature.dims
     else:
         names = tuple(f"axis{k}" for k in range(len(step.cuts.cuts)))
+    names = tuple(f"axis{name[1:]}" if re.fullmatch(r"d[0-9]+", name) else name for name in names)
     cut = [f"{name}/{parts}" for name, parts in zip(names, step.cuts.grid, strict=True) if parts > 1]
     return " ".join(cut) or "whole"
 
