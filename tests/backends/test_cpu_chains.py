@@ -1,14 +1,16 @@
-"""Chains with reductions: several at once, begun or not, before and behind what writes their elements."""
+"""Chains with reductions: several at once, begun or not, before and behind what writes their elements, in pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
 import pytest
+from tests.teir.test_extensions import operand
 
-from tileweave.backends.cpu import compile
+from tileweave.backends.cpu import compile, host
 from tileweave.errors import BackendError
 from tileweave.teir import (
     Axis,
@@ -18,6 +20,8 @@ from tileweave.teir import (
     Primitive,
     Program,
     TensorSpec,
+    emit_elementwise,
+    emit_reduction,
     interpret,
 )
 from tileweave.teir.extensions import NEUTRAL, REDUCTIONS
@@ -143,3 +147,89 @@ def test_a_guarded_start_is_written_where_its_loop_stays():
     kernel(x, total, out)
     assert kernel.explain().splitlines()[1].startswith("    Zero(sum)  6  [first(k)]")
     np.testing.assert_array_equal(out, x.cumsum(0))
+
+
+# ── to few results, in pieces; to large ones, past the caches ──
+
+
+@pytest.mark.parametrize(
+    ("shape", "equation"),
+    [
+        ((1 << 17,), "a->"),
+        ((99_991,), "a->"),
+        ((300, 401), "ab->"),
+        ((3, 50_000), "ab->a"),
+        ((50_000, 3), "ab->b"),
+        ((9000, 12), "ab->b"),
+        ((40, 5, 700), "abc->b"),
+    ],
+)
+@pytest.mark.parametrize("monoid", ["sum", "max"])
+def test_reductions_to_few_results_are_cut_into_pieces(monoid, shape, equation):
+    """Every bit of the result is the same for any number of threads, also where sums are rounded."""
+    rng = np.random.default_rng(6)
+    letters, kept = equation.split("->")
+    x = rng.standard_normal(shape).astype("f4")[..., ::-1]
+    before = rng.standard_normal([shape[letters.index(c)] for c in kept]).astype("f4")
+    over = tuple(k for k, c in enumerate(letters) if c not in kept)
+    wide = getattr(x.astype("f8"), monoid)(over)
+    for accumulate in (False, True):
+        expected = {"sum": wide + before, "max": np.maximum(wide, before)}[monoid] if accumulate else wide
+        program = emit_reduction(monoid, operand(x), operand(before), equation, accumulate=accumulate)
+        results = []
+        for threads in (1, 2, 5):
+            out = before.copy()
+            kernel = compile(program, threads=threads, cache=False)
+            kernel(x, out)
+            results.append(out)
+        assert "part0" in kernel.source
+        np.testing.assert_allclose(results[0], expected, rtol=1e-5, atol=1e-4)
+        assert all(np.array_equal(results[0], one) for one in results)
+
+
+def test_several_reductions_behind_a_function_are_cut_into_pieces():
+    """The sum, the sum of squares and the least of what is written, each begun or not."""
+    extent = 70_001
+    x = np.random.default_rng(8).integers(-3, 4, extent, "i4")
+    names = ("in0", "out", "sum", "squares", "least")
+    axes = (Axis("n", extent, (4, 4, 0, 0, 0), (0, 0, 0, 0, 0)),)
+    each, all_of = (("M", ()), ("N", ("n",))), (("M", ()), ("N", ()), ("K", ("n",)))
+    primitives = (
+        Primitive("zero", "Zero", (("M", ()), ("N", ())), ("squares",)),
+        Primitive("double", "Add", each, ("in0", "in0", "out")),
+        Primitive("add", "ReduceSum", all_of, ("out", "sum")),
+        Primitive("square", "Contraction", all_of, ("in0", "out", "squares")),
+        Primitive("lessen", "ReduceMin", all_of, ("out", "least")),
+    )
+    nodes = tuple(Invocation(p.id, p.id) for p in primitives)
+    specs = tuple(TensorSpec(name, "INT32", "in" if name == "in0" else "inout") for name in names)
+    kernel = compile(Program(specs, axes, tuple(p.id for p in primitives), nodes, primitives), threads=2, cache=False)
+    out, total, squares, least = np.zeros(extent, "i4"), *(np.full((), 5, "i4") for _ in range(3))
+    kernel(x, out, total, squares, least)
+    assert kernel.explain().startswith("Add; ReduceSum; Contraction; ReduceMin(")
+    assert "part0" in kernel.source
+    np.testing.assert_array_equal(out, 2 * x)
+    assert (total, squares, least) == (5 + 2 * x.sum(), 2 * (x * x).sum(), -6)
+
+
+@pytest.mark.skipif(not host().has("sse2"), reason="stores past the caches are those of x86")
+@pytest.mark.parametrize("shape", [(20_000,), (33_333,), (7, 5000), (3, 8, 2000), (40, 1031)])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i1"])
+def test_outputs_that_no_cache_holds_go_past_them(dtype, shape):
+    """At any address, in place or not; bytes around the output stay."""
+    tiny = replace(host(), l1_bytes=1 << 12, l2_bytes=1 << 13, l3_bytes=1 << 14)
+    rng = np.random.default_rng(2)
+    x, y = (rng.integers(-9, 9, shape).astype(dtype) for _ in range(2))
+    program = emit_elementwise("Add", [operand(x), operand(y)], operand(x))
+    kernel = compile(program, target=tiny, threads=2, cache=False)
+    assert "nontemporal" in kernel.source
+    for shift in (64, 65, 68, 88):
+        store = np.full(x.nbytes + 200, 0xA5, "u1")
+        out = store[shift : shift + x.nbytes].view(dtype).reshape(shape)
+        kernel(x, y, out)
+        np.testing.assert_array_equal(out, x + y)
+        assert (store[:shift] == 0xA5).all()
+        assert (store[shift + x.nbytes :] == 0xA5).all()
+    held = x.copy()
+    kernel(held, y, held)
+    np.testing.assert_array_equal(held, x + y)

@@ -21,6 +21,7 @@ from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points
 from tileweave.backends.cpu.meanings import CHEAP, HEAVY, MONOIDS, Registers, wide_of
+from tileweave.backends.cpu.pieces import Pieces, pieces_of
 from tileweave.backends.cpu.plan import Dim, Op, Stage
 from tileweave.backends.cpu.shape import Pairs, Shape, shape_of
 from tileweave.backends.cpu.target import Target
@@ -66,13 +67,42 @@ def emit_elementwise(
 
         emit_transpose(f, target, shape.dims, elements, pointers, meaning, parallel=parallel)
     else:
+        pieces = pieces_of(op, elements) if parallel and prod(dim.extent for dim in shape.outer) < _FEW else None
+        if pieces is not None:
+            _emit_pieces(f, target, pieces, rivals)
+            f.ret()
+            return
         chain = _Chain(target, op, elements, rivals, shape)
         if not chain.outer:
             chain.inner(f, pointers, [])
             f.ret()
             return
-        emit_points(f, chain.outer, pointers, chain.inner, parallel=parallel and chain.cost >= PARALLEL_BYTES)
+        seen = ""
+        if chain.streamed is not None:  # whoever waits for the task sees what it has streamed
+            module.declare("llvm.x86.sse.sfence", "void {}()")
+            seen = "call void @llvm.x86.sse.sfence()"
+        many = parallel and chain.cost >= PARALLEL_BYTES
+        emit_points(f, chain.outer, pointers, chain.inner, parallel=many, last=seen)
     f.ret()
+
+
+def _emit_pieces(f: Function, target: Target, pieces: Pieces, rivals: Pairs) -> None:
+    """Partial results, then what they come to; each in a function of its own."""
+    held = f.slot("i8", pieces.size_bytes)
+    starts = {o: f.at(held, place) for o, place in zip(pieces.results, pieces.places, strict=True)}
+    operands = [starts.get(o, f"%p{o}") for o in range(len(pieces.part_elements))]
+    for k, part in enumerate(pieces.parts):
+        name = f"{f.name}.part{k}"
+        emit_elementwise(f.module, target, name, part, pieces.part_elements, rivals, parallel=k == 0)
+        f.call(name, "ptr %env", "i64 %thread", *(f"ptr {p}" for p in operands))
+    name = f"{f.name}.whole"
+    emit_elementwise(f.module, target, name, pieces.whole, pieces.whole_elements, frozenset(), parallel=False)
+    results = [f"ptr {p}" for o in pieces.results for p in (starts[o], f"%p{o}")]
+    f.call(name, "ptr %env", "i64 %thread", *results)
+
+
+def _ignored(_: object) -> None:
+    return None
 
 
 def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
@@ -98,6 +128,10 @@ _LONG, _SLICE, _RUN = 8192, 1024, 16
 an axis that are taken at a time."""
 _GATHERED = 16
 """Most elements of a vector that are gathered or scattered one by one."""
+_ENOUGH_TO_STREAM = 1024
+"""Elements of the vectors' axis that make whole vectors of memory worth their while."""
+_FEW = 16
+"""Results of a reduction that are no work for many threads."""
 _ENOUGH = 256
 """Elements that make the start of a piece worth its while."""
 
@@ -146,6 +180,21 @@ class _Chain:
             self.piece = longest
             pieces = -(-self.along.extent // longest)
             self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
+        self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
+
+    def streams(self, points: int) -> int | None:
+        """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
+        stored = {o for stage in self.stages for o in stage.outputs} - self.dropped
+        read = {o for stage in self.stages for o in stage.inputs} | {
+            o for stage in self.stages if stage.reads_output for o in stage.outputs
+        }
+        if self.across or self.reductions or len(stored) != 1 or stored & read or not self.outer:
+            return None
+        o = stored.pop()
+        width = self.elements[o].width_bytes
+        large = points * width >= self.target.l3_bytes and self.along.extent >= _ENOUGH_TO_STREAM
+        whole = self.along.strides[o] == width and self.lanes * width == self.target.vector_bytes
+        return o if large and whole and self.target.has("sse2") else None
 
     def crossed(self, outer: tuple[Dim, ...]) -> Dim | None:
         """An axis in which an operand is dense that is not so along the vectors: its lines are met again at once."""
@@ -194,7 +243,43 @@ class _Chain:
                     self.point(f, place, self.lanes, mask, [])
                 return []
 
-            self.run(f, pointers, piece, body, [], self.unroll)
+            if self.streamed is None:
+                self.run(f, pointers, piece, body, [], self.unroll)
+                return
+            apart = self.apart(f, pointers, self.streamed)
+            f.when(
+                apart,
+                lambda: self.stream(f, pointers, piece, self.streamed or 0),
+                lambda: _ignored(self.run(f, pointers, piece, body, [], self.unroll)),
+            )
+
+    def apart(self, f: Function, pointers: list[str], o: int) -> Value:
+        """Whether an output begins with a whole element and is no operand's memory."""
+        size = self.elements[o].width_bytes
+        address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
+        result: Value = f.compare("eq", f.value(f"and i64 {address}, {size - 1}"), 0)
+        for other in {rival for rival, w in self.rivals if w == o}:
+            result = f.both(result, f.value(f"icmp ne ptr {pointers[o]}, {pointers[other]}"))
+        return result
+
+    def stream(self, f: Function, pointers: list[str], piece: Value, o: int) -> None:
+        """The vectors' axis: whole vectors of the output's memory past the caches, the two ends by masks."""
+        lanes, width = self.lanes, self.elements[o].width_bytes
+        left = f.sub(self.along.extent, f.mul(piece, self.piece))
+        count = f.min(left, self.piece) if self.piece else left
+
+        def at(index: Value, mask: str | None) -> None:
+            places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, self.along.strides, strict=True)]
+            self.point(f, places, lanes, mask, [], streaming=mask is None)
+
+        address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
+        missing = f.value(f"and i64 {f.value(f'sub i64 0, {address}')}, {lanes * width - 1}")
+        head = f.min(f.div(missing, width), count)
+        whole = f.value(f"and i64 {f.sub(count, head)}, {-lanes}")
+        tail = f.add(head, whole)
+        at(0, vectors.mask_below(f, str(head), lanes))
+        f.loop(head, tail, lambda index, _: at(index, None), step=lanes)
+        at(tail, vectors.mask_below(f, str(f.sub(count, tail)), lanes))
 
     def run(
         self, f: Function, pointers: list[str], piece: Value, body: Body, carried: Carried, unroll: int
@@ -383,7 +468,16 @@ class _Chain:
         sums = self.point(f, pointers, 1, None, self.found(f, pointers, 1, None))
         self.keep(f, pointers, dict(zip(self.results, sums, strict=True)), 1, None)
 
-    def point(self, f: Function, pointers: list[str], lanes: int, mask: str | None, carried: list[str]) -> list[str]:
+    def point(
+        self,
+        f: Function,
+        pointers: list[str],
+        lanes: int,
+        mask: str | None,
+        carried: list[str],
+        *,
+        streaming: bool = False,
+    ) -> list[str]:
         """All stages on one element or one vector of them; takes and returns the accumulators."""
         registers = Registers(f, self.target, lanes)
         held: dict[int, str] = {}
@@ -391,7 +485,7 @@ class _Chain:
 
         def write(o: int) -> None:
             waiting.remove(o)
-            self.store(f, o, held[o], pointers[o], lanes, mask)
+            self.store(f, o, held[o], pointers[o], lanes, mask, streaming=streaming)
 
         def read(o: int) -> tuple[str, Element]:
             if o not in held:
@@ -450,10 +544,20 @@ class _Chain:
             return vectors.load(f, one, lanes, pointer, mask)
         return vectors.gather(f, one, lanes, pointer, stride, mask)
 
-    def store(self, f: Function, o: int, value: str, pointer: str, lanes: int, mask: str | None) -> None:
+    def store(
+        self,
+        f: Function,
+        o: int,
+        value: str,
+        pointer: str,
+        lanes: int,
+        mask: str | None,
+        *,
+        streaming: bool = False,
+    ) -> None:
         """Write an element, or a vector of them: dense or scattered."""
         one = self.elements[o]
         if lanes == 1 or self.along.strides[o] == one.width_bytes:
-            vectors.store(f, one, lanes, value, pointer, mask)
+            vectors.store(f, one, lanes, value, pointer, mask, streaming=streaming)
         else:
             vectors.scatter(f, one, lanes, value, pointer, self.along.strides[o], mask)
