@@ -161,6 +161,40 @@ SMALL_CACHES = replace(host(), l2_bytes=1 << 17, l3_bytes=1 << 18)
 """A processor for which moderate outputs are large."""
 
 
+@pytest.mark.parametrize(
+    ("equation", "sizes"),
+    [
+        ("ca,bc->ba", {"a": 600, "b": 43, "c": 300}),  # rows dense in K
+        ("ac,cb->ba", {"a": 530, "b": 90, "c": 230}),  # rows dense in their own axis, columns in K
+        ("dca,cbd->ba", {"a": 300, "b": 61, "c": 12, "d": 34}),  # rows dense in one of two axes of K
+        ("dac,bcd->ba", {"a": 290, "b": 61, "c": 32, "d": 48}),  # both sides dense, each in another axis of K
+        ("ca,bc->ba", {"a": 290, "b": 3, "c": 300}),  # a single row panel
+    ],
+)
+@pytest.mark.parametrize("settings", [DEFAULT, Settings(row_block=20, column_block=70), Settings(column_block=1000)])
+def test_rows_of_the_next_block_are_packed_ahead(equation: str, sizes: dict[str, int], settings: Settings) -> None:
+    settings = replace(settings, products=64, pack_rows=True, pack_columns=True, share_rows=True, sweep=True)
+    large = replace(SMALL_CACHES, l2_bytes=1 << 22)  # for which no lines are asked for
+    for threads, target in ((1, SMALL_CACHES), (2, SMALL_CACHES), (3, SMALL_CACHES), (2, large)):
+        how = run_placed(
+            equation, sizes, "FP32", 0, target=target, threads=threads, relu=threads == 2, settings=settings
+        )
+        assert "packed once and ahead, columns sweep by" in how or target is large or host().vector_bytes != 64
+
+
+def test_threads_give_the_same_bits_where_few_column_panels_are_shared() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((48, 384, 32), np.float32), rng.standard_normal((60, 32, 48), np.float32)
+    results = []
+    for threads in (1, 2, 3, 4, 5):
+        c = np.empty((60, 384), np.float32)
+        program = emit_contraction("dac,bcd->ba", (operand(a, "FP32"), operand(b, "FP32")), operand(c, "FP32"))
+        compile(program, threads=threads, target=SMALL_CACHES, cache=False)(a, b, c)
+        results.append(c)
+    assert all(np.array_equal(results[0], c) for c in results[1:])
+    assert np.allclose(results[0], np.einsum("dac,bcd->ba", a, b, optimize=True), atol=1e-3)
+
+
 @pytest.mark.parametrize("a", [24, 12, 8, 4, 3])
 @pytest.mark.parametrize(("threads", "shift"), [(1, 0), (2, 1)])
 def test_outputs_in_short_runs_are_staged(a: int, threads: int, shift: int) -> None:

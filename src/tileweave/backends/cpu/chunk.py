@@ -24,9 +24,10 @@ from tileweave.backends.cpu.sides import (
     emit_segment_table,
 )
 from tileweave.backends.cpu.stage import Stage, emit_runs, emit_stood, stage_of, stood_streams
+from tileweave.backends.cpu.sweep import sweep
 from tileweave.backends.cpu.target import Target
 
-__all__ = ["Chunk"]
+__all__ = ["Chunk", "Columns"]
 
 
 def rounded(size: int) -> int:
@@ -37,8 +38,9 @@ def rounded(size: int) -> int:
 class Layout:
     """Where things lie in working memory, in bytes.
 
-    Per thread: the K table, the tables of the row panels and of the column panels of a chunk, one packed row panel, the
-    packed column panels, the stage. Shared, where rows are packed once: their tables and the packed panels.
+    Per thread: the K table, that of the next block where its rows are packed ahead, the tables of the row panels and of
+    the column panels of a chunk, one packed row panel, the packed column panels, the stage. Shared, where rows are
+    packed once: their tables and the packed panels, of two blocks of K where one is packed ahead.
     """
 
     row_table: int
@@ -47,6 +49,7 @@ class Layout:
     column_segments: int
     row_panel: int
     column_panel: int
+    at_following: int
     at_rows: int
     at_columns: int
     at_row_pack: int
@@ -71,7 +74,8 @@ def layout_of(c: Cut, stage: Stage | None) -> Layout:
     column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
     row_panel = rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
     column_panel = rounded((c.kc + c.columns.lanes + 1) * c.columns.width * width)
-    at_rows = rounded(c.kc * 16 if c.contracted.tabled and not c.nested else 0)
+    at_following = rounded(c.kc * 16 if c.contracted.tabled and not c.nested else 0)
+    at_rows = at_following * (2 if c.ahead else 1)
     at_columns = at_rows + (0 if c.shared else rounded(row_table * c.row_panels))
     at_row_pack = at_columns + rounded(column_table * c.column_panels)
     at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
@@ -81,7 +85,7 @@ def layout_of(c: Cut, stage: Stage | None) -> Layout:
     staged_bytes = staged_panels * c.rows.width * c.columns.width * width
     end = at_stage + rounded(staged_bytes) + 64
     shared_pack = rounded(row_table * c.row_panels) if c.shared else 0
-    shared_bytes = shared_pack + row_panel * c.row_panels + 64 if c.shared else 0
+    shared_bytes = shared_pack + row_panel * c.row_panels * (2 if c.ahead else 1) + 64 if c.shared else 0
     return Layout(
         row_table,
         row_segments,
@@ -89,6 +93,7 @@ def layout_of(c: Cut, stage: Stage | None) -> Layout:
         column_segments,
         row_panel,
         column_panel,
+        at_following,
         at_rows,
         at_columns,
         at_row_pack,
@@ -101,7 +106,7 @@ def layout_of(c: Cut, stage: Stage | None) -> Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class Columns:
     """What tiles need of the column side in one block of K: the operand at the block's first product, packed panels,
     tables, the K table with first product and count, and the flags."""
 
@@ -159,8 +164,10 @@ class Chunk:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
         if not c.direct_columns:
             emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
-        if c.swept and not c.stood and self.far() and ask_steps(c.columns, c.contracted, 1, 1):
+        if c.swept and not c.stood and self.far(1) and ask_steps(c.columns, c.contracted, 1, 1):
             emit_ask(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
+        if c.ahead and self.far(0):
+            emit_ask(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
 
     def tile_names(self) -> dict[tuple[bool, bool], str]:
         """Tiles by whether the row panel and the column panel are the last, partial ones."""
@@ -196,7 +203,7 @@ class Chunk:
                 rows, groups, c.direct_rows, c.direct_columns, init, clips, whole, free, streams, asks, staged, c.nested
             )
             resident = c.swept and packed_bytes <= self.target.l1_bytes * 3 // 4
-            tile = replace(tile, starts=self.start, ahead=c.stood > 0 and self.far(), resident=resident)
+            tile = replace(tile, starts=self.start, ahead=c.stood > 0 and self.far(1), resident=resident)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
@@ -266,6 +273,12 @@ class Chunk:
             f.call(f"{self.name}.products", f"ptr {memory}", f"i64 {first}", f"i64 {count}")
         return memory, first, count
 
+    def packed_rows(self, f: Function, shared: str, block: Value) -> str:
+        """Where the chunk's row panels of a block of K are, packed once for all."""
+        where, c = self.layout, self.cut
+        half = f.mul(f.rem(block, 2), where.row_panel * c.row_panels) if c.ahead else 0
+        return f.at(shared, f.add(half, where.shared_pack))
+
     def source(self, f: Function, pointer: str, operand: int, first: Value) -> str:
         """An operand at a block's first product; with a table, offsets are absolute."""
         if self.cut.contracted.tabled:
@@ -296,11 +309,11 @@ class Chunk:
         f.when("%fresh", lambda: self.tables(f, row_tables, column_tables))
         packed = f.at("%memory", where.at_column_pack)
 
-        columns = _Columns(v_source, packed, column_tables, k, init, relu_now)
+        columns = Columns(v_source, packed, column_tables, k, init, relu_now)
         if c.stood:
             self.stand(f, columns, row_tables)
         elif c.swept:
-            self.sweep(f, columns, row_tables)
+            sweep(self, f, columns, row_tables)
         else:
             self.pack_columns(f, columns, "%v0", "%v1")
             self.stay(f, columns, r_source, row_tables)
@@ -309,7 +322,7 @@ class Chunk:
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
 
-    def stay(self, f: Function, columns: _Columns, r_source: str, row_tables: str) -> None:
+    def stay(self, f: Function, columns: Columns, r_source: str, row_tables: str) -> None:
         """All column panels of the chunk are packed and stay in the second cache, while row panels go by."""
         c, where = self.cut, self.layout
 
@@ -319,7 +332,7 @@ class Chunk:
             if c.direct_rows:
                 r = r_source
             elif c.shared:
-                r = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
+                r = f.at(self.packed_rows(f, "%shared", "%block"), f.mul(local, where.row_panel))
             else:
                 r = f.at("%memory", where.at_row_pack)
                 self.pack(f, "rows", r, r_source, columns.k, table)
@@ -336,55 +349,7 @@ class Chunk:
 
         f.loop("%r0", "%r1", row)
 
-    def sweep(self, f: Function, columns: _Columns, row_tables: str) -> None:
-        """The chunk's row panels are packed already; a few column panels at a time are packed and meet all of them.
-
-        Meanwhile the lines of the next column panels are asked for, a few with every tile.
-        """
-        c, where, at_once = self.cut, self.layout, self.cut.columns.pack_panels
-        steps = ask_steps(c.columns, c.contracted, 1, columns.k[2]) if self.far() else 0
-        parts = c.row_panels * at_once
-        stage = f.at("%memory", where.at_stage)
-        tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
-
-        def unit(begin: Value, _: list[str]) -> None:
-            end = f.min(f.add(begin, at_once), "%v1")
-            self.pack_columns(f, columns, begin, end)
-            following = f.sub(f.min(end, f.sub("%v1", 1)), "%v0")
-
-            def tile(panel: Value, number: Value, into: str) -> None:
-                local = f.sub(panel, "%r0")
-                if steps:
-                    part = f.add(f.mul(local, at_once), f.sub(number, begin))
-                    first, last = (f.div(f.mul(p, steps), parts) for p in (part, f.add(part, 1)))
-                    self.ask_columns(f, columns, following, first, last)
-                row = f.at(f.at("%shared", where.shared_pack), f.mul(local, where.row_panel))
-                table = f.at(row_tables, f.mul(local, where.row_table))
-                self.tile(f, columns, (row, table), panel, number, begin, into)
-
-            def staged(first: Value, _: list[str]) -> None:
-                last = f.min(f.add(first, row_panels), "%r1")
-                f.loop(
-                    first,
-                    last,
-                    lambda panel, _: tile(panel, begin, f.at(stage, f.mul(f.sub(panel, first), tile_bytes))),
-                )
-                table = f.at(row_tables, f.mul(f.sub(first, "%r0"), where.row_table))
-                count = f.sub(f.min(f.mul(last, c.rows.width), c.rows.total), f.mul(first, c.rows.width))
-                self.bring(f, stage, table, f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table)), count)
-
-            def row(panel: Value, _: list[str]) -> None:
-                f.loop(begin, end, lambda number, _: tile(panel, number, "%out"))
-
-            if self.stage is None:
-                f.loop("%r0", "%r1", row)
-            else:
-                row_panels = self.stage.row_panels
-                f.loop("%r0", "%r1", staged, step=row_panels)
-
-        f.loop("%v0", "%v1", unit, step=at_once)
-
-    def stand(self, f: Function, columns: _Columns, row_tables: str) -> None:
+    def stand(self, f: Function, columns: Columns, row_tables: str) -> None:
         """All row panels are packed; column panels are read where they lie, and those of a stage stood up together."""
         c, where = self.cut, self.layout
         stage = f.at("%memory", where.at_stage)
@@ -433,7 +398,7 @@ class Chunk:
     def tile(
         self,
         f: Function,
-        columns: _Columns,
+        columns: Columns,
         row: tuple[str, str],
         panel: Value,
         number: Value,
@@ -461,20 +426,22 @@ class Chunk:
         ]
         self.call_tile(f, panel, number, arguments)
 
-    def far(self) -> bool:
-        """Whether the vector operand is larger than the second cache."""
-        columns = self.cut.columns
-        return columns.total * self.cut.contracted.total * columns.element.width_bytes > self.target.l2_bytes
+    def far(self, operand: int) -> bool:
+        """Whether the row operand, or the vector operand, is larger than the second cache."""
+        side = self.cut.columns if operand else self.cut.rows
+        return side.total * self.cut.contracted.total * side.element.width_bytes > self.target.l2_bytes
 
-    def ask_columns(self, f: Function, columns: _Columns, local: Value, begin: Value, end: Value) -> None:
-        """Ask for some of what the next column panels will be packed from."""
-        table = f.at(columns.tables, f.mul(local, self.layout.column_table))
+    def ask(
+        self, f: Function, side: str, source: str, k: tuple[str, Value], table: str, begin: Value, end: Value
+    ) -> None:
+        """Ask for some of what a panel, or the panels of a group, will be packed from; ``k``: table and count."""
+        segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
         f.call(
-            f"{self.name}.columns.ask",
-            f"ptr {columns.source}",
-            f"ptr {columns.k[0]}",
-            f"i64 {columns.k[2]}",
-            f"ptr {f.at(table, self.layout.column_segments)}",
+            f"{self.name}.{side}.ask",
+            f"ptr {source}",
+            f"ptr {k[0]}",
+            f"i64 {k[1]}",
+            f"ptr {f.at(table, segments)}",
             f"ptr {table}",
             f"i64 {begin}",
             f"i64 {end}",
@@ -495,7 +462,7 @@ class Chunk:
 
         f.loop(first, last, row)
 
-    def pack_columns(self, f: Function, columns: _Columns, v0: Value, v1: Value) -> None:
+    def pack_columns(self, f: Function, columns: Columns, v0: Value, v1: Value) -> None:
         """Some of a chunk's column panels, in the order in which the operand lies in memory."""
         c, where, k = self.cut, self.layout, columns.k
         if c.direct_columns:

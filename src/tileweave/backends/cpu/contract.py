@@ -207,7 +207,7 @@ class _Emitter:
         return moved
 
     def pack_task(self) -> None:
-        """Packs a share of a chunk's row panels for everybody."""
+        """Packs a share of a chunk's row panels for everybody: a block of K, the first one where others follow."""
         c, chunk, where = self.cut, self.chunk, self.chunk.layout
         f = Function(self.module, f"{self.name}.packing", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
         env, pointers, _, _, memory = self.opened(f)
@@ -223,7 +223,7 @@ class _Emitter:
         def one(local: Value, _: list[str]) -> None:
             table = f.at(shared, f.mul(local, where.row_table))
             chunk.row_tables(f, table, f.add(first, local))
-            into = f.at(f.at(shared, where.shared_pack), f.mul(local, where.row_panel))
+            into = f.at(chunk.packed_rows(f, shared, block), f.mul(local, where.row_panel))
             chunk.pack(f, "rows", into, source, k, table)
 
         f.loop(begin, end, one)
@@ -257,11 +257,19 @@ class _Emitter:
 
         def chunk(index: Value, _: list[str]) -> None:
             f.store("i64", index, f.at(frame, 8 * _CHUNK), 8)
+            if c.ahead:
+                pack(0)
             f.loop(0, c.k_blocks, block)
 
-        def block(index: Value, _: list[str]) -> None:
-            f.store("i64", index, f.at(frame, 8 * _BLOCK), 8)
+        def pack(block: Value) -> None:
+            f.store("i64", block, f.at(frame, 8 * _BLOCK), 8)
             self.spread(f, "packing", frame, -(-c.row_panels // _PANELS_PER_TASK))
+
+        def block(index: Value, _: list[str]) -> None:
+            if c.ahead:
+                f.store("i64", index, f.at(frame, 8 * _BLOCK), 8)
+            else:
+                pack(index)
             self.spread(f, "task", frame, c.column_chunks)
 
         f.loop(0, c.batches, batch)

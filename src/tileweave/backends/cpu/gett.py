@@ -16,7 +16,7 @@ from tileweave.backends.cpu.loops import fuse
 from tileweave.backends.cpu.placed import Placed, placeable, placed
 from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.settings import DEFAULT, Settings, wished
-from tileweave.backends.cpu.sides import Contracted, Side
+from tileweave.backends.cpu.sides import Contracted, Side, ask_steps
 from tileweave.backends.cpu.target import Target
 from tileweave.backends.cpu.tile import choose_tile
 from tileweave.backends.cpu.vectors import short_row
@@ -69,6 +69,14 @@ class Cut:
         return self.sweeps and self.shared and (not self.direct_columns or self.stood > 0)
 
     @property
+    def ahead(self) -> bool:
+        """Whether the rows of the next block of K are packed by those whose columns sweep by the rows of this one.
+
+        One panel at a time, so where panels share lines, being packed element by element, they are better packed apart.
+        """
+        return self.swept and self.k_blocks > 1 and ask_steps(self.rows, self.contracted, 0, 1) != 0
+
+    @property
     def nested(self) -> bool:
         """Whether both operands are read where they lie, in loops over several axes of K."""
         return self.direct_rows and self.direct_columns and self.contracted.tabled and self.k_blocks == 1
@@ -119,7 +127,8 @@ class Cut:
             f"{self.batches} x ({rows.total} rows, {columns.total} columns, {self.contracted.total} products), "
             f"tile {rows.width} x {columns.width}, blocks of {self.kc} products, "
             f"{self.row_panels * rows.width} rows, {self.column_panels * columns.width} columns; {', '.join(how)}"
-            f"{', rows packed once' if self.shared else ''}{', columns sweep by' if self.swept else ''}"
+            f"{', rows packed once' if self.shared else ''}{' and ahead' if self.ahead else ''}"
+            f"{', columns sweep by' if self.swept else ''}"
             f"{f', {self.stood} panels stood up in a stage' if self.stood else ''}"
         )
 
@@ -511,16 +520,13 @@ def _blocked(
         and (column_panels * columns.width < 700 or rows.total > 1024)
         and rows.panels * columns.panels >= 16
     )
-    many = 4 * at_once
-    sweeps = (
-        batches == 1 and not direct_rows and not contracted.woven and work > _SWEPT_FLOPS and columns.panels >= many
-    )
+    sweeps = batches == 1 and not direct_rows and work > _SWEPT_FLOPS and columns.panels >= 4 * at_once
     near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
     if sweeps and not near:
         sweeps = at_once == 1
         in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
-        kc = _even(total, in_l1, columns.lanes) if sweeps else kc
-    sweeps = sweeps and columns.panels >= many * threads  # which leaves kc alone: threads change no sum
+        kc = _even(total, in_l1, columns.lanes) if sweeps and not contracted.woven else kc
+    sweeps = sweeps and _share(columns.panels // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
     if sweeps:
         shared = True
         row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
@@ -577,6 +583,11 @@ def _even(total: int, most: int, lanes: int) -> int:
     blocks = -(-total // most)
     kc = -(-total // blocks)
     return kc if blocks == 1 else -(-kc // lanes) * lanes
+
+
+def _share(parts: int, threads: int) -> float:
+    """How much of the time threads work that share so many equal parts."""
+    return parts / (-(-parts // threads) * threads)
 
 
 def _balanced(panels: int, most: int, threads: int) -> int:

@@ -307,8 +307,8 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
 def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
     """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which asks for what `emit_pack` will read.
 
-    The lines go to the second cache. They come in steps (`ask_steps`), which all together are one panel's block, or
-    that of `Side.pack_panels` panels.
+    The lines go to the second cache. They come in steps (`ask_steps`), which all together are one panel's block, or,
+    for `Side.grouped` columns, that of `Side.pack_panels` panels.
     """
     f = Function(
         module,
@@ -318,7 +318,7 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
     )
     packer = _Packer(f, target, side, contracted, operand)
     places: list[Value] = []
-    if side.grouped:
+    if side.grouped and operand == 1:
         places = [f.add(packer.lane(0), i * side.dims[0].strides[0]) for i in range(side.lanes)]
     elif side.operand_dense:
         places = [packer.word(group, 0, 0) for group in range(side.groups)]
@@ -327,9 +327,16 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
     def product(k: Value, _: list[str]) -> None:
         packer.ask(packer.source(k), places, level=2)
 
+    dense = contracted.dense(operand, side.element.width_bytes)
+    inside = 1 if dense else contracted.dims[0].extent if contracted.dims else 1  # else woven: dense in the next axis
+
     def lane(index: Value, _: list[str]) -> None:
-        line = f.at("%source", packer.lane(index))
-        f.loop(0, f.mul("%kcount", side.element.width_bytes), lambda at, _: packer.ask(line, [at], level=2), step=64)
+        line = packer.lane(index)
+
+        def along(start: Value, _: list[str]) -> None:
+            f.loop(0, inside, lambda k, _: packer.ask(packer.source(f.add(start, k)), [line], level=2))
+
+        f.loop(0, "%kcount", along, step=inside * (64 // side.element.width_bytes))
 
     f.loop("%begin", "%end", product if places else lane)
     f.ret()
@@ -337,9 +344,10 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
 
 def ask_steps(side: Side, contracted: Contracted, operand: int, kcount: Value) -> Value:
     """How many steps `emit_ask` takes: one per product, or, where the operand is dense in K, one per lane; 0: none."""
-    if side.grouped or side.operand_dense:
+    if (side.grouped and operand == 1) or side.operand_dense:
         return kcount
-    return side.width if not contracted.tabled and contracted.dense(operand, side.element.width_bytes) else 0
+    woven = contracted.woven and operand == 0
+    return side.width if woven or contracted.dense(operand, side.element.width_bytes) else 0
 
 
 class _Packer:
@@ -458,7 +466,7 @@ class _Packer:
         lanes = [self.lane(min(first + lane, side.width - 1)) for lane in range(side.lanes)]
 
         def square(k: Value) -> None:
-            if self.far:
+            if self.far and not self.contracted.woven:  # whose next products are elsewhere
                 at_line = f.compare("eq", f.rem(k, 64 // side.element.width_bytes), 0)
                 f.when(at_line, lambda: self.ask(f.at(self.source(k), _BYTES_AHEAD), lanes))
             rows = self.rows_at(self.source(k), lanes, q)
