@@ -247,3 +247,38 @@ def test_sums_of_one_operand_come_first(
     assert got.dtype == wanted.dtype and np.array_equal(got, wanted)
     operations = Graph.of(einsum(equation, *arrays)).operations
     assert count is None or len(operations) == (1 if dtype == "float16" else count)
+
+
+@pytest.mark.parametrize("equation,shapes", [("ij,jk->ik", [(4, 5), (5, 4)]), ("ab,bc,cd->ad", [(4, 4)] * 3)])
+def test_an_output_that_is_known_is_checked_no_less(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    arrays = [np.arange(np.prod(shape), dtype="float32").reshape(shape) for shape in shapes]
+    wanted = np.einsum(equation, *arrays)
+    out = np.empty(wanted.shape, "float32")
+    for _ in range(3):  # the later calls take the short way
+        assert contract(equation, *arrays, out=out) is out
+        np.testing.assert_array_equal(out, wanted)
+        out[:] = np.nan
+    whole = np.zeros(64, "float32")
+    whole[-arrays[-1].size :] = arrays[-1].ravel()
+    last = whole[-arrays[-1].size :].reshape(shapes[-1])
+    near = whole[40 : 40 + out.size].reshape(out.shape)  # shares bytes with the last operand
+    with pytest.raises(BackendError, match="share memory"):
+        contract(equation, *arrays[:-1], last, out=near)
+    apart = whole[: out.size].reshape(out.shape)
+    np.testing.assert_array_equal(contract(equation, *arrays[:-1], last, out=apart), wanted)
+    out.flags.writeable = False
+    with pytest.raises(BackendError, match="read-only"):
+        contract(equation, *arrays, out=out)
+    with pytest.raises(GraphError):
+        contract(equation, *arrays, out)  # an output in the place of an operand
+
+
+def test_several_operands_are_kernels_bound_to_each_other() -> None:
+    a, b, c = (np.arange(16.0).reshape(4, 4) + k for k in range(3))
+    chain, out = Contraction("ab,bc,cd->ad", a, b, c), np.empty((4, 4))
+    call = chain.prepare(a, b, c, out=out)
+    for _ in range(2):
+        a += 1
+        call()
+        np.testing.assert_array_equal(out, a @ b @ c)
+    assert len(chain.explain().splitlines()) == 2

@@ -281,6 +281,14 @@ class Function:
             return a if b else 0
         return self.value(f"and i1 {a}, {b}")
 
+    def either(self, a: Value, b: Value) -> Value:
+        """``a or b`` of conditions."""
+        if isinstance(a, int):
+            return 1 if a else b
+        if isinstance(b, int):
+            return 1 if b else a
+        return self.value(f"or i1 {a}, {b}")
+
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def at(self, pointer: str, offset_bytes: Value) -> str:

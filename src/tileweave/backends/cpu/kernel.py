@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from tileweave.backends.cpu.chain import chained
 from tileweave.backends.cpu.jit import Code, compile_ir
-from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program
+from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program, written
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.shape import may_alias
@@ -52,14 +53,15 @@ class Kernel:
         self.source = nest.source
         self.from_cache = code.from_cache
         self._plan = plan
-        self._entry, self._entry_objects = (ctypes.CFUNCTYPE(None, ctypes.c_void_p)(a) for a in code.addresses.values())
+        self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.addresses["entry"])
+        self._entry_objects = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.addresses["entry_objects"])
         self._extents = reached(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
-        written = _written(program)
+        outputs = written(program)
         nothing = Extent(0, 0)
         ranges = [self._extents.get(spec.name, nothing) for spec in self._specs]
         self._wanted = [
-            (spec.name, numpy_dtype(spec.dtype), spec.name in written, extent.low, extent.high)
+            (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, extent.low, extent.high)
             for spec, extent in zip(self._specs, ranges, strict=True)
         ]
         indices = range(len(self._specs))
@@ -119,27 +121,45 @@ class Kernel:
 
     # ---- the call -----------------------------------------------------------------------------------------------
 
-    def _direct(self) -> Callable[..., None]:
-        """Run on arrays whose type, shape and strides the caller knows to fit: nothing is checked.
+    def _direct(self) -> Callable[..., bool]:
+        """Run on arrays whose type, shape, strides and flags the caller knows to fit, unless they may share bytes.
 
-        They must be of the class ndarray itself, in the order of `__call__`. One flat function: it is the whole
-        overhead of a small call.
+        They must be of the class ndarray itself, in the order of `__call__`. Where what is written and another array
+        may share a byte, nothing is run and the result is False: `__call__` knows better. One flat function: it is the
+        whole overhead of a small call.
         """
         if address_of is _interface_address:
-            return lambda *arrays: self._run([address_of(array) for array in arrays])
-        take, give, pack, at = self._idle.pop, self._give, self._objects.pack_into, self._objects_at
+
+            def checked(*arrays: Array) -> bool:
+                self(*arrays)
+                return True
+
+            return checked
+        take, pack, at = self._idle.pop, self._objects.pack_into, self._objects_at
+        give = self._idle.append if self._block_bytes <= _SMALL_BLOCK else self._give
         entry, begin = self._entry_objects, self._begin
 
-        def run_on(*arrays: Array) -> None:
+        def run_on(*arrays: Array) -> bool:
             try:
                 block = take()  # two calls at once never hold the same memory
             except IndexError:
                 block = begin()
             pack(block.memory, at, *map(id, arrays))
-            entry(block.address)
+            clash = entry(block.address)
             give(block)  # an interrupt before this loses the block, and nothing else
+            return not clash
 
-        return run_on
+        def run_on_three(a: Array, b: Array, c: Array) -> bool:  # the same without packing and unpacking arguments
+            try:
+                block = take()
+            except IndexError:
+                block = begin()
+            pack(block.memory, at, id(a), id(b), id(c))
+            clash = entry(block.address)
+            give(block)
+            return not clash
+
+        return run_on_three if len(self._specs) == 3 else run_on
 
     def _run(self, addresses: Sequence[int]) -> None:
         try:
@@ -158,7 +178,12 @@ class Kernel:
 
     def _begin(self) -> Block:
         """Memory of a call, with what does not change between calls at its start."""
-        block, threads = arena.take(self._block_bytes), pool(self.threads)
+        try:
+            block = arena.take(self._block_bytes)
+        except (OSError, OverflowError, MemoryError):
+            problem = f"there is no memory for {self._block_bytes} bytes of scratch and packed operands"
+            raise self._error(problem, "scratch that fits in memory, or fewer threads") from None
+        threads = pool(self.threads)
         memory = block.address
         self._head.pack_into(
             block.memory,
@@ -190,12 +215,12 @@ class Kernel:
         if len(arrays) != len(self._specs):
             raise self._error(f"{len(arrays)} arrays are given")
         addresses = []
-        for array, (name, dtype, written, low, high) in zip(arrays, self._wanted, strict=True):
+        for array, (name, dtype, output, low, high) in zip(arrays, self._wanted, strict=True):
             if not isinstance(array, np.ndarray) or (array.dtype is not dtype and array.dtype != dtype):
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
                 raise self._error(f"tensor {name!r} is given {found} instead of {dtype}")
             flags = array.flags
-            if written and not flags.writeable:
+            if output and not flags.writeable:
                 raise self._error(f"tensor {name!r} is written, and its array is read-only")
             address = address_of(array)
             if not (low >= 0 and high <= array.nbytes and flags.c_contiguous):
@@ -279,10 +304,6 @@ def _owner(array: Array) -> Array:
     return owner
 
 
-def _written(program: Program) -> frozenset[str]:
-    return frozenset(operands_of(primitive, program)[-1] for primitive in program.primitives)
-
-
 def _scratch_offsets(program: Program, extents: Mapping[str, Extent], end: int) -> tuple[dict[str, int], int]:
     """Where each scratch tensor lies in the call's memory, from a first free byte on, and the next free byte."""
     offsets = {}
@@ -308,14 +329,11 @@ _OVERLAP_WORK: Any = 100_000
 
 def _share_bytes(program: Program, extents: Mapping[str, Extent], one: tuple[str, int], two: tuple[str, int]) -> bool:
     """Whether accesses to two tensors meet in a byte; True also where that is too hard to say."""
-    for a in _views(program, *one):
-        for b in _views(program, *two):
-            try:
-                if np.shares_memory(a, b, max_work=_OVERLAP_WORK):
-                    return True
-            except (np.exceptions.TooHardError, OverflowError):
-                return True
-    return False
+    try:
+        firsts, seconds = _views(program, *one), _views(program, *two)
+        return any(np.shares_memory(a, b, max_work=_OVERLAP_WORK) for a in firsts for b in seconds)
+    except (np.exceptions.TooHardError, OverflowError, ValueError):  # the last: more axes or points than NumPy counts
+        return True
 
 
 class _Memory:
@@ -348,8 +366,9 @@ def _views(program: Program, name: str, base: int) -> list[Array]:
         if name not in operands_of(primitive, program):
             continue
         used = [axes[node.axis] for node in visit.path] + [axes[id] for _, ids in primitive.axes for id in ids]
-        shape = tuple(axis.extent for axis in used)
-        strides = tuple(axis.strides[j] for axis in used)
+        moving = [axis for axis in used if axis.extent > 1 and axis.strides[j]]
+        shape = tuple(axis.extent for axis in moving)
+        strides = tuple(axis.strides[j] for axis in moving)
         address = base + sum(axis.offsets[j] for axis in used)
         views.append(np.asarray(_Memory(address, shape, strides, width)))
     return views
@@ -413,11 +432,14 @@ def compile(
     target, threads = usable(target), thread_count("compile(program, threads=..)", threads)
     key = (program, threads, merge, target, settings)
     if cache:
-        with _LOCK:
+        with _LOCK, contextlib.suppress(TypeError):  # what has no hash is no program, and is refused below
             if key in _KERNELS:
                 _KERNELS.move_to_end(key)
                 return _KERNELS[key]
     verify(program)
+    if not isinstance(settings, Settings):
+        problem = f"{settings!r} are no settings"
+        raise BackendError("compile(program, settings=..)", problem, legal="Settings(..)")
     steps = make_plan(program, merge=merge)
     steps = chained(steps, program) if merge else steps
     nest = emit_program(program, steps, target, threads, settings)

@@ -6,6 +6,8 @@ array of 64-bit words that the caller fills::
     0 pool   8 run   16 shared memory   24 threads   32 memory of thread 0   40 bytes per thread   48.. operands
     then, for ``entry_objects`` only: the array object of each operand that is not scratch
 
+``entry_objects`` runs nothing and returns 1 where what is written and another operand may share bytes.
+
 Parallel loops that are directly nested are flattened into one range, cut into tasks, and run by the pool. Inside a
 parallel region everything is sequential.
 """
@@ -22,14 +24,15 @@ from tileweave.backends.cpu.elementwise import emit_elementwise
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import run_tasks
 from tileweave.backends.cpu.meanings import KNOWN
-from tileweave.backends.cpu.plan import Loop, Op, Step, start_of
+from tileweave.backends.cpu.plan import Extent, Loop, Op, Step, reached, start_of
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.shape import rivals_of
 from tileweave.backends.cpu.target import Target
 from tileweave.errors import BackendError
+from tileweave.teir.primitives import operands_of
 from tileweave.teir.program import First, Guard, Id, Program
 
-__all__ = ["ENV_WORDS", "OBJECT_DATA", "Nest", "emit_program"]
+__all__ = ["ENV_WORDS", "OBJECT_DATA", "Nest", "emit_program", "written"]
 
 ENV_WORDS = 6
 """Words of the environment before the operands' addresses."""
@@ -43,7 +46,7 @@ class Nest:
 
     Args:
         source: its IR; the public functions are ``entry(env)``, and ``entry_objects(env)``, which first takes the
-            operands' addresses from their array objects.
+            operands' addresses from their array objects and looks whether they keep apart.
         shared_bytes: working memory shared by all threads.
         thread_bytes: working memory of each thread.
         notes: how each contraction is computed, one line each.
@@ -70,15 +73,34 @@ def emit_program(
 
 
 def _emit_objects(module: Module, program: Program) -> None:
-    f = Function(module, "entry_objects", [("ptr", "env")], public=True)
+    f = Function(module, "entry_objects", [("ptr", "env")], public=True, returns="i64")
     at = 8 * (ENV_WORDS + len(program.tensors))
+    extents, outputs = reached(program), written(program)
+    known: list[tuple[bool, Value, Value]] = []  # whether it is written, its first byte, and the one behind its last
+    clash: Value = 0
     for k, spec in enumerate(program.tensors):
-        if spec.role != "scratch":
-            data = f.load("ptr", f.at(f.load("ptr", f.at("%env", at), 8), OBJECT_DATA), 8)
-            f.store("ptr", data, f.at("%env", 8 * (ENV_WORDS + k)), 8)
-            at += 8
-    f.call("entry", "ptr %env")
-    f.ret()
+        if spec.role == "scratch":
+            continue
+        data = f.load("ptr", f.at(f.load("ptr", f.at("%env", at), 8), OBJECT_DATA), 8)
+        f.store("ptr", data, f.at("%env", 8 * (ENV_WORDS + k)), 8)
+        at += 8
+        base, extent = f.value(f"ptrtoint ptr {data} to i64"), extents.get(spec.name, Extent(0, 0))
+        low, high = f.add(base, extent.low), f.add(base, extent.high)
+        for other, low2, high2 in known:
+            if other or spec.name in outputs:
+                clash = f.either(clash, f.both(f.compare("slt", low, high2), f.compare("slt", low2, high)))
+        known.append((spec.name in outputs, low, high))
+
+    def run() -> list[Value]:
+        f.call("entry", "ptr %env")
+        return [0]
+
+    f.ret(f"i64 {f.choose(clash, ['i64'], lambda: [1], run)[0]}")
+
+
+def written(program: Program) -> frozenset[str]:
+    """The tensors that a program writes."""
+    return frozenset(operands_of(primitive, program)[-1] for primitive in program.primitives)
 
 
 @dataclass(frozen=True, slots=True)
