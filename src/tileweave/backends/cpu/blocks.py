@@ -196,9 +196,9 @@ def _beyond(dims: tuple[Dim, ...], cross: int, run: int, width: int) -> int | No
 def _cost_of_reading(dims: tuple[Dim, ...], cross: int, run: int, width: int) -> float:
     """Of a run of the input's dense axis."""
     extent, size = dims[cross].extent, run * width
-    q = max(1, 16 // width)
+    q, weight = (32, 1.0) if crowded(dims[-1]) else (16, 0.2)  # lines that compete are read in one go
     broken = any(abs(dim.strides[0]) % _LINE for dim in dims if abs(dim.strides[0]) >= size) or size % _LINE
-    cost = log2(_waste(extent, run)) + 0.2 * log2(_waste(run, min(q, run))) + 0.33 * _LINE / size
+    cost = log2(_waste(extent, run)) + weight * log2(_waste(run, max(1, min(q // width, run)))) + 0.33 * _LINE / size
     if broken:  # lines are shared with other runs
         cost += 0.25 * _LINE / size + (-0.2 if run == extent else 0.35 if extent % run else 0.0)
     return cost
