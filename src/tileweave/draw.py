@@ -6,6 +6,7 @@ coordinates are rounded to a tenth of a pixel, and no font is measured (all text
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,9 +56,17 @@ def _number(value: float) -> str:
     return out[:-2] if out.endswith(".0") else out
 
 
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def _xml(content: str) -> str:
+    """Text without the characters that no XML document may hold, not even escaped."""
+    return _NOT_XML.sub("\ufffd", content)
+
+
 def _attributes(values: Mapping[str, object]) -> str:
     shown = {k.rstrip("_").replace("_", "-"): _number(v) if isinstance(v, float) else v for k, v in values.items()}
-    return "".join(f" {name}={quoteattr(str(value))}" for name, value in shown.items())
+    return "".join(f" {name}={quoteattr(_xml(str(value)))}" for name, value in shown.items())
 
 
 def _tag(name: str, content: str | None = None, /, **attributes: object) -> str:
@@ -66,7 +75,7 @@ def _tag(name: str, content: str | None = None, /, **attributes: object) -> str:
 
 
 def _text(x: float, y: float, content: str, *, anchor: str = "middle", **more: object) -> str:
-    return _tag("text", escape(content), x=float(x), y=float(y), text_anchor=anchor, **more)
+    return _tag("text", escape(_xml(content)), x=float(x), y=float(y), text_anchor=anchor, **more)
 
 
 def _polygon(points: Sequence[tuple[float, float]], **more: object) -> str:
@@ -493,7 +502,7 @@ def timeline(
     for bar in shown:
         x, y = left + (bar.start - low) * scale, float(top + place[bar.row] * 26 + 3)
         long = (bar.stop - bar.start) * scale
-        hint = _tag("title", escape(f"{bar.label} {bar.start:g}..{bar.stop:g} {unit}".strip()))
+        hint = _tag("title", escape(_xml(f"{bar.label} {bar.start:g}..{bar.stop:g} {unit}".strip())))
         paint: dict[str, object] = {"fill": bar.colour, "stroke": "#333", "stroke_width": "0.5"}
         body.append(_tag("rect", hint, x=x, y=y, width=max(long, 0.5), height=20, **paint))
         if bar.label and _width(bar.label) + 6 <= long:

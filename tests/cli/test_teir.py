@@ -383,7 +383,7 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["emit", "ij,jk", "2x3", "3x4"], "legal  such as 'ij,jk->ik'"),
         (["emit", "i1->1i", "2x3"], "legal  letters, as in 'ab->ba'"),
         (["emit", "ij->ji", "9" * 5000 + "x1"], "is no shape"),
-        (["emit", "ij,jk->ik", "4294967296x4294967296", "4294967296x1"], "fit in signed 64-bit integers"),
+        (["emit", "ij,jk->ik", "4294967296x4294967296", "4294967296x1"], "beyond addresses of 64 bits"),
         (["emit", "i->i", "4", "--out-dtype", "FP8"], "--out-dtype: 'FP8' is not an element type"),
         (["emit", "ab,bc,cd->az", "2x3", "3x4", "4x5"], "letter 'z' of the output is in no input"),
         (["check", "empty.json"], '{} is not a TEIR program: an object with "format": "tileweave.teir"'),

@@ -78,3 +78,10 @@ def test_what_an_inout_tensor_held_is_not_written():
 def test_the_bound_is_honest():
     with pytest.raises(Undecided):
         uninitialised(examples.contraction_scalar(E), limit=100)
+
+
+def test_bytes_are_bounded_as_well_as_steps():
+    program = examples.permutation_scalar({"a": 2, "b": 3, "c": 4, "d": 5})
+    far = replace(program.axes[0], strides=(2**61, 2**61))
+    with pytest.raises(Undecided, match=r"reaches over \d+ bytes"):
+        uninitialised(replace(program, axes=(far, *program.axes[1:])))

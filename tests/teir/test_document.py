@@ -135,7 +135,7 @@ def edited(path: str, value: object) -> str:
         (edited("extra", 1), "$", 'unknown key "extra"'),
         (edited("axes", KeyError), "$", "the key 'axes' is missing"),
         (edited("axes/0/extent", "3"), "$.axes[0].extent", '"3" is not an integer'),
-        (edited("axes/0/extent", 3.0), "$.axes[0].extent", "3.0 is not an integer"),
+        (edited("axes/0/extent", 3.5), "$.axes[0].extent", "3.5 is not an integer"),
         (edited("axes/1/strides/2", True), "$.axes[1].strides[2]", "true is not an integer"),
         (edited("axes/1/id", None), "$.axes[1].id", "null is not a string or an integer"),
         (edited("axes/1/__class__", "os.system"), "$.axes[1]", "unknown key"),
@@ -205,3 +205,20 @@ def test_the_schema_states_every_key_of_the_text():
     optional = {"shape"}
     assert keys(json.loads(TEXT)) - free == stated(schema()) - optional
     assert json.loads(json.dumps(schema())) == schema()
+
+
+def test_numbers_without_a_fraction_are_integers_as_in_json_schema():
+    assert from_json(edited("axes/0/extent", 3.0)) == from_json(edited("axes/0/extent", 3))
+
+
+@pytest.mark.parametrize("text", [None, 3, {"format": "tileweave.teir"}])
+def test_what_is_no_text_is_refused(text):
+    with pytest.raises(VerifyError, match="is no text"):
+        from_json(text)
+
+
+@pytest.mark.parametrize("depth", [100, 990, 100_000])
+def test_values_that_nest_deeply_are_refused(depth):
+    text = TEXT.replace('"extent": 3', '"extent": ' + "[" * depth + "]" * depth)
+    with pytest.raises(VerifyError, match=r"not an integer|nests too deeply"):
+        from_json(text)

@@ -250,3 +250,19 @@ def test_contiguous_dims_fuse_to_one(order):
         step *= extents[letter]
     fused = fuse_dims([Dim(c, extents[c], (strides[c], 2 * strides[c]), "M") for c in order])
     assert fused == (Dim("abcd", 2 * 3 * 4 * 5, (4, 8), "M"),)
+
+
+@pytest.mark.parametrize(
+    ("equation", "operands", "why"),
+    [(None, (), "it takes two operands"), ("ij,jk->ik", None, "NoneType is given as operands")]
+    + [("ij,jk->ik", (np.zeros((2, 2)), np.zeros((2, 2))), "ndarray is given as an operand")],
+)
+def test_what_is_no_operand_is_refused(equation, operands, why):
+    with pytest.raises(GraphError, match=why):
+        emit_contraction(equation, operands, Operand(strided((2, 2), (2, 1)), "FP32"))
+
+
+def test_operands_beyond_64_bits_are_refused():
+    a, b, out = (Operand(strided(shape, (shape[1], 1)), "FP32") for shape in ((2**62, 5), (5, 6), (2**62, 6)))
+    with pytest.raises(LayoutError, match="beyond addresses of 64 bits"):
+        emit_contraction("ij,jk->ik", (a, b), out)

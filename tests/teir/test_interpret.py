@@ -216,3 +216,29 @@ def test_operations_are_registered_once():
     with pytest.raises(VerifyError, match="no operation 'Sine' is registered") as caught:
         operation("Sine")
     assert "Zero, Copy, ReLU, Contraction" in str(caught.value)
+
+
+def one_copy(extent: int, role: str, size_bytes: int = 0) -> Program:
+    tensors = (TensorSpec("in0", "FP32", "in"), TensorSpec("out", "FP32", role, size_bytes))
+    roles = (("M", ()), ("N", ("n",)))
+    axes = (Axis("n", extent, (0, 0), (0, 0)),)
+    return Program(tensors, axes, ("i",), (Invocation("i", "p"),), (Primitive("p", "Copy", roles, ("in0", "out")),))
+
+
+def test_what_memory_cannot_hold_is_refused():
+    value = np.zeros(1, "f4")
+    with pytest.raises(VerifyError, match=f"it takes {2**62} steps at once"):
+        interpret(one_copy(2**62, "out"), {"in0": value, "out": value.copy()})
+    with pytest.raises(VerifyError, match=f"no memory for its {2**50} bytes"):
+        interpret(one_copy(1, "scratch", 2**50), {"in0": value})
+
+
+@pytest.mark.parametrize(("arrays", "why"), [(None, "no mapping"), ({"in0": [1.0], "out": [2.0]}, "no array")])
+def test_what_are_no_arrays_is_refused(arrays, why):
+    with pytest.raises(VerifyError, match=why):
+        interpret(one_copy(1, "out"), arrays)
+
+
+def test_unknown_orders_are_refused():
+    with pytest.raises(VerifyError, match="'foo' is no order"):
+        interpret(one_copy(1, "out"), {}, order="foo")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from xml.dom import minidom
 
+import numpy as np
 import pytest
 
 from tileweave.errors import VerifyError
@@ -13,13 +15,25 @@ from tileweave.teir import (
     First,
     Invocation,
     Iteration,
+    Machine,
     Primitive,
     Program,
     TensorSpec,
+    byte_bounds,
+    candidates,
+    estimate,
     examples,
+    explain,
     from_json,
+    interpret,
+    out_of_bounds,
+    overlap,
     problems,
+    races,
+    split,
     to_json,
+    uninitialised,
+    unwritten,
     verify,
 )
 from tileweave.teir.verify import RULES
@@ -66,8 +80,20 @@ FILL = replace(
     PAIR, primitives=(Primitive("fold", "Fill", (("M", ()), ("N", ())), ("out",), (("value", float("inf")),)),)
 )
 
+
+def deep(depth: int) -> Program:
+    """Loops of one step in each other, around one primitive that consumes one axis."""
+    loops = tuple(Iteration(k, k, (k + 1,)) for k in range(depth))
+    zero = Primitive("z", "Zero", (("M", ()), ("N", (depth,))), ("out",))
+    axes = tuple(Axis(k, 1, (4,), (0,)) for k in range(depth + 1))
+    return Program((TensorSpec("out", "FP32", "out"),), axes, (0,), (*loops, Invocation(depth, "z")), (zero,))
+
+
 # rule -> (a program that breaks it and nothing before it, what the message says)
 INVALID: dict[str, tuple[Program, str]] = {
+    "program.types": (replace(GOOD, roots="p"), "its roots are 'p'"),
+    "program.names": (tensors(GOOD, "in0", name="a\x1b[0m"), r"'a\\x1b\[0m' cannot be shown on one line"),
+    "path.depth": (deep(128), "its ancestors iterate 128 axes and its primitive consumes 1"),
     "program.profile": (replace(GOOD, profile="mine"), "its profile is 'mine'"),
     "tensor.unique": (replace(GOOD, tensors=(*GOOD.tensors[:2], GOOD.tensors[0])), "its name is used more than once"),
     "tensor.dtype": (tensors(GOOD, "in0", dtype="FP8"), "its element type is 'FP8'"),
@@ -232,3 +258,107 @@ def test_cycles_do_not_hang():
     loop = replace(GOOD, nodes=(*GOOD.nodes[:1], Iteration("r", "r", ("p",)), *GOOD.nodes[2:]))
     assert "schedule.acyclic" in {problem.rule for problem in problems(loop)}
     assert "(shown above)" in str(loop)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (3, "program: it is int and no Program"),
+        (replace(GOOD, axes=list(GOOD.axes)), "program: its axes are "),
+        (replace(GOOD, roots=None), "program: its roots are None"),
+        (replace(GOOD, name=3), "program: its name is 3"),
+        (replace(GOOD, nodes=("i",)), r"nodes\[0\]: it is str and no Iteration or Invocation"),
+        (axes(GOOD, "p", strides=[0, 0, 4]), r"axes\[\d\]: its strides are \[0, 0, 4\]"),
+        (replace(GOOD, axes=(replace(GOOD.axes[0], id=True),)), r"axes\[\d\]: its id is True"),
+        (replace(GOOD, axes=(replace(GOOD.axes[0], id=2**63),)), r"axes\[\d\]: its id is 9223372036854775808"),
+        (nodes(GOOD, "zero", guard=None), r"nodes\[\d\]: its guard is None"),
+        (nodes(GOOD, "zero", guard=(First(["p"]),)), r"nodes\[\d\]: its guard is "),
+        (nodes(GOOD, "t", children="g"), r"nodes\[\d\]: its children is 'g'"),
+        (tensors(GOOD, "in0", name=5), r"tensors\[0\]: its name is 5"),
+        (tensors(GOOD, "in0", dtype=["FP32"]), r"tensors\[0\]: its dtype is \['FP32'\]"),
+        (primitives(GOOD, "zero_sq", axes={"M": (), "N": ("s",)}), r"primitives\[\d\]: its axes are \{"),
+        (primitives(GOOD, "zero_sq", operands=None), r"primitives\[\d\]: its operands are None"),
+        (primitives(GOOD, "zero_sq", metadata={"a": 1}), r"primitives\[\d\]: its metadata is \{'a': 1\}"),
+        (primitives(GOOD, "zero_sq", metadata=(("a", 2**5000),)), r"primitives\[\d\]: its metadata is "),
+    ],
+)
+def test_values_of_other_types_are_refused(program, message):
+    with pytest.raises(VerifyError, match=message) as raised:
+        verify(program)
+    assert raised.value.facts["rule"] == "program.types"
+
+
+@pytest.mark.parametrize("value", [10**400, -(2**1024)])
+def test_integers_that_no_float_comes_near_are_no_parameters(value):
+    floating = replace(FILL, primitives=tuple(replace(p, metadata=(("value", value),)) for p in FILL.primitives))
+    found = {problem.rule for problem in problems(floating)}
+    assert found & {"primitive.parameters", "program.types"}
+
+
+def test_huge_numbers_are_told_by_their_length():
+    text = " / ".join(map(str, problems(axes(GOOD, "p", extent=2**40000, strides=(2**40000, 0, 4)))))
+    assert "its extent is an integer of 40001 bits" in text
+
+
+def test_addresses_of_the_document_fit_in_64_bits():
+    found = {problem.rule for problem in problems(axes(DOCUMENT, "p", strides=(2**62, 0, 4)))}
+    assert found == {"axis.fits-64-bits"}
+
+
+def test_a_deep_program_is_refused_at_once_and_the_deepest_runs_everywhere():
+    with pytest.raises(VerifyError, match="iterate 129 axes"):
+        verify(deep(50_000))
+    program = deep(127)
+    verify(program)
+    assert from_json(to_json(program)) == program
+    out = np.ones(1, "f4")
+    interpret(program, {"out": out})
+    assert out[0] == 0
+    assert uninitialised(program) is None
+    assert races(program) is None
+    assert split(deep(126), 0, 1)
+    assert "127" in str(program)
+    assert program._repr_svg_().startswith("<svg")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x00", "\x1b[0m", "\x9b", "\u202e", "\ud800", "\uffff"])
+def test_names_that_cannot_be_shown_are_refused_and_escaped(name):
+    program = replace(
+        GOOD, name=name, roots=(name,), nodes=tuple(replace(n, id=name) if n.id == "p" else n for n in GOOD.nodes)
+    )
+    assert {problem.rule for problem in problems(program)} == {"program.names"}
+    assert str(program).encode("utf-8").count(name.encode("utf-8", "replace")) == 0
+    assert minidom.parseString(program._repr_svg_().encode("utf-8"))
+
+
+def bad() -> Program:
+    return primitives(GOOD, "zero_sq", axes=(("M", ("x",)), ("N", ())))
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        races,
+        byte_bounds,
+        uninitialised,
+        overlap,
+        candidates,
+        lambda program: unwritten(program, "out", [0]),
+        lambda program: out_of_bounds(program, {}),
+        lambda program: explain("zero_sq", program),
+        lambda program: estimate(program, Machine()),
+        lambda program: interpret(program, {}),
+    ],
+)
+def test_analyses_verify_first(analysis):
+    with pytest.raises(VerifyError, match="there is no axis 'x', which its role M names"):
+        analysis(bad())
+    with pytest.raises(VerifyError, match="no Program"):
+        analysis(None)
+
+
+def test_unknown_tensors_and_primitives_are_refused():
+    with pytest.raises(VerifyError, match="there is no tensor 'x'"):
+        unwritten(GOOD, "x", [0])
+    with pytest.raises(VerifyError, match="there is no primitive 'zero_sq'"):
+        explain(bad().primitive("zero_sq"), GOOD)

@@ -19,7 +19,7 @@ from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.primitives import operands_of, operation
 from tileweave.teir.program import Axis, Id, Invocation, Iteration, Program
 from tileweave.teir.reach import SEARCH_LIMIT, Term, reach
-from tileweave.teir.verify import Problem
+from tileweave.teir.verify import Problem, verify
 from tileweave.teir.walk import Visit, axes_by_id, index_range, invocations, primitives_by_id, show_path, walk
 
 __all__ = ["Access", "Conflict", "accesses", "byte_bounds", "commute", "find_conflict", "out_of_bounds", "races"]
@@ -126,6 +126,9 @@ def accesses(program: Program) -> tuple[Access, ...]:
 def byte_bounds(program: Program) -> dict[str, tuple[int, int]]:
     """Per tensor that is touched, the least byte and the byte behind the greatest, relative to its base; exact.
 
+    Raises:
+        VerifyError: the program is not well formed.
+
     Example:
         >>> from tileweave.teir.program import Axis, Invocation, Iteration, Primitive, Program, TensorSpec
         >>> zero = Primitive("z", "Zero", (("M", ()), ("N", ())), ("out",))
@@ -134,6 +137,7 @@ def byte_bounds(program: Program) -> dict[str, tuple[int, int]]:
         >>> byte_bounds(Program((out,), (Axis("n", 5, (-4,), (8,)),), ("n",), nodes, (zero,)))
         {'out': (-8, 12)}
     """
+    verify(program)
     bounds: dict[str, tuple[int, int]] = {}
     for access in accesses(program):
         low, high = access.bounds()
@@ -149,7 +153,11 @@ def out_of_bounds(program: Program, buffers: Mapping[str, int | tuple[int, int]]
         program: well formed.
         buffers: per tensor, its size in bytes from the base, or the interval of legal bytes relative to the base, end
             excluded. Scratch tensors have their own size.
+
+    Raises:
+        VerifyError: the program is not well formed.
     """
+    verify(program)
     sizes = {spec.name: spec.size_bytes for spec in program.tensors if spec.role == "scratch"}
     legal: dict[str, tuple[int, int]] = {}
     for name, given in {**sizes, **buffers}.items():
@@ -174,8 +182,10 @@ def races(program: Program, limit: int = SEARCH_LIMIT) -> Conflict | None:
         limit: of the search, per pair of accesses.
 
     Raises:
+        VerifyError: the program is not well formed.
         Undecided: the search passed ``limit``.
     """
+    verify(program)
     found = accesses(program)
     for visit in walk(program):
         if isinstance(visit.node, Iteration) and visit.node.policy == "parallel":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tileweave.teir.primitives import operands_of, operation
 from tileweave.teir.program import Axis, Id, Invocation, Program
 from tileweave.teir.reach import SEARCH_LIMIT, Term, first_collision, reach
-from tileweave.teir.verify import Problem
+from tileweave.teir.verify import Problem, verify
 from tileweave.teir.walk import axes_by_id, index_range, invocations, primitives_by_id, show_path
 
 __all__ = ["overlap"]
@@ -48,6 +48,7 @@ def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
         limit: of the search, per pair of invocations.
 
     Raises:
+        VerifyError: the program is not well formed.
         Undecided: the search passed ``limit``.
 
     Example:
@@ -63,6 +64,7 @@ def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
 
     Source: own.
     """
+    verify(program)
     found = _accumulating(program)
     for k, b in enumerate(found):
         base = 4 * max(steps.reach_bytes() for steps in found) + 1

@@ -15,18 +15,21 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.errors import Undecided
+from tileweave.errors import Undecided, VerifyError
 from tileweave.teir.analyse import accesses, byte_bounds
 from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.interpret import Memory, Run
 from tileweave.teir.primitives import OperationSpec
 from tileweave.teir.program import Id, Program
-from tileweave.teir.verify import Problem
+from tileweave.teir.verify import Problem, verify
 
-__all__ = ["STEP_LIMIT", "uninitialised", "unwritten"]
+__all__ = ["BYTE_LIMIT", "STEP_LIMIT", "uninitialised", "unwritten"]
 
 STEP_LIMIT = 2_000_000
 """Scalar steps that are enumerated at most."""
+
+BYTE_LIMIT = 1 << 30
+"""Bytes of all tensors together, from the first to the last that is touched, for which a flag is kept at most."""
 
 HELD, WRITTEN = 1, 2
 
@@ -41,7 +44,8 @@ def uninitialised(program: Program, limit: int = STEP_LIMIT) -> Problem | None:
         limit: of the steps.
 
     Raises:
-        Undecided: the program takes more steps.
+        VerifyError: the program is not well formed.
+        Undecided: the program takes more steps, or reaches over more than `BYTE_LIMIT`.
 
     Example:
         >>> from dataclasses import replace
@@ -66,17 +70,23 @@ def unwritten(program: Program, tensor: str, elements: Iterable[int], limit: int
         limit: of the steps.
 
     Raises:
-        Undecided: the program takes more steps.
+        VerifyError: the program is not well formed, or has no such tensor.
+        Undecided: the program takes more steps, or reaches over more than `BYTE_LIMIT`.
 
     Example:
         >>> from tileweave.teir import examples
         >>> unwritten(examples.branching({"r": 2, "s": 1, "t": 2}), "out", range(0, 32, 4))
         (24, 28)
     """
+    verify(program)
+    spec = next((spec for spec in program.tensors if spec.name == tensor), None)
+    if spec is None:
+        facts = {"rule": "unwritten.tensor", "path": f"tensor {tensor!r}"}
+        legal = ", ".join(spec.name for spec in program.tensors)
+        raise VerifyError("unwritten(program, tensor, ..)", f"there is no tensor {tensor!r}", legal=legal, facts=facts)
     flags = _Flags(program, limit)
     flags.first_problem()
-    written = flags.written.get(tensor, Memory(np.zeros(0, np.uint8), 0, None))
-    width = width_bytes(program.tensors[program.position(tensor)].dtype)
+    written, width = flags.written[tensor], width_bytes(spec.dtype)
 
     def whole(element: int) -> bool:
         start = element + written.base
@@ -90,12 +100,17 @@ class _Flags:
     """A run whose memories hold, per byte, whether it holds a value and whether the program wrote it."""
 
     def __init__(self, program: Program, limit: int) -> None:
+        verify(program)
         steps = sum(prod(high - low + 1 for _, (_, low, high) in access.terms) for access in accesses(program))
         if steps > limit:
             raise Undecided(
                 "uninitialised(program)", f"the program takes {steps} steps, more than {limit}", facts={"bound": limit}
             )
         bounds = byte_bounds(program)
+        reached = sum(high - low for low, high in bounds.values())
+        if reached > BYTE_LIMIT:
+            problem = f"the program reaches over {reached} bytes, more than {BYTE_LIMIT}"
+            raise Undecided("uninitialised(program)", problem, facts={"bound": BYTE_LIMIT})
         self.program = program
         self.written: dict[str, Memory] = {}
         for spec in program.tensors:

@@ -129,6 +129,8 @@ def from_json(text: str | bytes, *, check: bool = True) -> Program:
         VerifyError: the text is not JSON, or not of the form that `schema` states: rule ``json``, and ``path`` is the
             place as a JSON path such as ``$.axes[0].extent``. Or a well-formedness rule is broken.
     """
+    if not isinstance(text, str | bytes | bytearray):
+        _refuse("$", f"{type(text).__name__} is no text", "a JSON text")
     try:
         data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
     except RecursionError:
@@ -156,6 +158,11 @@ def _refuse(path: str, problem: str, legal: str, rule: str = "json") -> NoReturn
     raise VerifyError("from_json(text)", f"{path}: {problem}", legal=legal, facts={"rule": rule, "path": path})
 
 
+def _whole(value: Any) -> Any:
+    """A number without a fraction as an integer: to JSON Schema 1.0 is one. Other values as they are."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class _Place:
     """A value of the text and the JSON path that leads to it."""
 
@@ -164,7 +171,10 @@ class _Place:
         self.value = value
 
     def refuse(self, legal: str) -> NoReturn:
-        shown = json.dumps(self.value)
+        try:
+            shown = json.dumps(self.value)
+        except RecursionError:
+            shown = "a value that nests too deeply"
         _refuse(self.path, f"{shown if len(shown) < 60 else shown[:57] + '...'} is not {legal}", legal)
 
     def record(self, *keys: str, optional: Sequence[str] = ()) -> dict[str, _Place]:
@@ -196,14 +206,16 @@ class _Place:
         return self.value
 
     def integer(self) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
+        value = _whole(self.value)
+        if not isinstance(value, int) or isinstance(value, bool):
             self.refuse("an integer")
-        return self.value
+        return value
 
     def id(self) -> Id:
-        if not isinstance(self.value, str | int) or isinstance(self.value, bool):
+        value = _whole(self.value)
+        if not isinstance(value, str | int) or isinstance(value, bool):
             self.refuse("a string or an integer")
-        return self.value
+        return value
 
     def scalar(self) -> Scalar:
         if not isinstance(self.value, str | int | float) or self.value in (inf, -inf):

@@ -82,7 +82,7 @@ class Edit:
 
     def node(self, id: Id) -> Node:
         """The node of this id."""
-        if id not in self.nodes:
+        if not isinstance(id, str | int) or id not in self.nodes:
             raise self.refuse(f"there is no node {id!r}")
         return self.nodes[id]
 

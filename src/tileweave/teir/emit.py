@@ -61,7 +61,7 @@ def emit_contraction(
         A well-formed program. Sums are formed in the widest type of the operands, in FP32 at least, and narrowed once.
 
     Raises:
-        GraphError: the equation does not fit the operands.
+        GraphError: the equation does not fit the operands, or these are none.
         DtypeError: integers and floating point are mixed.
         LayoutError: elements of the output share a byte, or a layout leaves the memory axis ``m``.
 
@@ -109,6 +109,8 @@ def _contraction_terms(
     init: Literal["zero"] | Operand | None,
 ) -> tuple[list[str], str, list[Term]]:
     """The letters of the inputs and of the output, and every operand with its letters; or why they do not fit."""
+    if not isinstance(operands, Sequence):
+        raise GraphError(where, f"{type(operands).__name__} is given as operands", legal="two operands")
     if len(operands) != 2:
         raise GraphError(where, f"it takes two operands, not {len(operands)}", legal="two operands")
     if accumulate and init is not None:

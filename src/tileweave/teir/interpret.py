@@ -13,6 +13,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from random import Random
 from typing import Any, Literal
 
@@ -21,13 +22,17 @@ from numpy.typing import NDArray
 
 from tileweave.errors import VerifyError
 from tileweave.teir.dtypes import numpy_dtype
-from tileweave.teir.primitives import OperationSpec, bound, operands_of
-from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Primitive, Program
+from tileweave.teir.primitives import OperationSpec, bound, operands_of, operation
+from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Primitive, Program, TensorSpec
 from tileweave.teir.verify import verify
+from tileweave.teir.walk import axes_by_id, primitives_by_id, printed, walk
 
-__all__ = ["interpret", "tile_address"]
+__all__ = ["POINT_LIMIT", "interpret", "tile_address"]
 
 Order = Literal["forward", "reversed", "random"]
+
+POINT_LIMIT = 1 << 24
+"""Points of one invocation that are computed at once at most, and steps that are summed into each."""
 
 
 def tile_address(program: Program, tensor: str, indices: Mapping[Id, int]) -> int:
@@ -39,7 +44,8 @@ def tile_address(program: Program, tensor: str, indices: Mapping[Id, int]) -> in
         indices: the current index of every iterated axis of the path.
 
     Raises:
-        VerifyError: an index is outside its axis, rule ``address.index``.
+        VerifyError: there is no such axis, or an index is outside it; rule ``address.index``.
+        KeyError: there is no such tensor.
 
     Example:
         >>> from tileweave.teir.program import Axis, Program, TensorSpec
@@ -51,14 +57,15 @@ def tile_address(program: Program, tensor: str, indices: Mapping[Id, int]) -> in
     Source: TEIR, section 10.4.
     """
     j = program.position(tensor)
+    axes = axes_by_id(program)
     total = 0
     for id, index in indices.items():
-        axis = program.axis(id)
-        if not 0 <= index < axis.extent:
+        axis = axes.get(id)
+        if axis is None or not 0 <= index < axis.extent:
             raise VerifyError(
                 "tile_address(program, tensor, indices)",
-                f"index {index} of axis {id!r} is out of range",
-                legal=f"0..{axis.extent - 1}",
+                f"index {index} of axis {id!r} is out of range" if axis else f"there is no axis {id!r}",
+                legal=f"0..{axis.extent - 1}" if axis else ", ".join(map(printed, axes)),
                 facts={"rule": "address.index", "path": f"axis {id!r}"},
             )
         total += axis.offsets[j] + axis.strides[j] * index
@@ -84,7 +91,9 @@ def interpret(
 
     Raises:
         VerifyError: the program is not well formed; an array is missing, superfluous, of another type or read-only
-            where it is written (rule ``interpret.arrays``); or an address is outside (rule ``address.in-bounds``).
+            where it is written (rule ``interpret.arrays``); there is no such order (``interpret.order``); an invocation
+            takes more than `POINT_LIMIT` points, or scratch tensors more memory than there is (``interpret.memory``);
+            or an address is outside (``address.in-bounds``).
 
     Example:
         >>> from tileweave.teir.program import Axis, Invocation, Primitive, Program, TensorSpec
@@ -103,8 +112,13 @@ def interpret(
         array([0, 1, 0], dtype=int32)
     """
     verify(program)
-    memories = {spec.name: _scratch(spec.size_bytes) for spec in program.tensors if spec.role == "scratch"}
-    memories |= _operands(program, arrays)
+    if order not in ("forward", "reversed", "random"):
+        facts = {"rule": "interpret.order", "path": "program"}
+        legal = "forward, reversed or random"
+        raise VerifyError("interpret(program, arrays, order=..)", f"{order!r} is no order", legal=legal, facts=facts)
+    _check_points(program, order)
+    memories = _operands(program, arrays)
+    memories |= {spec.name: _scratch(spec) for spec in program.tensors if spec.role == "scratch"}
     with np.errstate(all="ignore"):
         run = Run(program, memories, order, Random(seed))
         run.forest(run.compute)
@@ -119,13 +133,42 @@ class Memory:
     owner: Any
 
 
-def _scratch(size_bytes: int) -> Memory:
-    data = np.full(size_bytes, 0xA5, np.uint8)  # a value that no program may rely on
+def _check_points(program: Program, order: Order) -> None:
+    """Refuses invocations whose points, and random loops whose iterations, are too many to be held at once."""
+    axes, primitives = axes_by_id(program), primitives_by_id(program)
+    for visit in walk(program):
+        node = visit.node
+        if isinstance(node, Iteration):
+            most = axes[node.axis].extent if node.policy == "parallel" and order == "random" else 0
+        else:
+            primitive = primitives[node.primitive]
+            contracted = operation(primitive.operation).contracted
+            counts = [1, 1]
+            for role, ids in primitive.axes:
+                counts[role in contracted] *= prod(axes[id].extent for id in ids)
+            most = max(counts)
+        if most > POINT_LIMIT:
+            raise _too_much(f"node {node.id!r}", f"it takes {most} steps at once", f"{POINT_LIMIT} at most")
+
+
+def _too_much(path: str, problem: str, legal: str) -> VerifyError:
+    facts = {"rule": "interpret.memory", "path": path}
+    return VerifyError("interpret(program, arrays)", f"{path}: {problem}", legal=legal, facts=facts)
+
+
+def _scratch(spec: TensorSpec) -> Memory:
+    try:
+        data = np.full(spec.size_bytes, 0xA5, np.uint8)  # a value that no program may rely on
+    except (MemoryError, ValueError):  # NumPy's words for too much, and for far too much
+        problem = f"there is no memory for its {spec.size_bytes} bytes"
+        raise _too_much(f"tensor {spec.name!r}", problem, "scratch that fits in memory") from None
     return Memory(data, 0, data)
 
 
 def _operands(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Memory]:
     expected = {spec.name: spec for spec in program.tensors if spec.role != "scratch"}
+    if not isinstance(arrays, Mapping):
+        raise _refused(program, next(iter(expected), ""), f"{type(arrays).__name__} is given and no mapping from names")
     for name in arrays:
         if name not in expected:
             raise _refused(program, name, "the program has no such operand")
@@ -134,6 +177,8 @@ def _operands(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str,
         if name not in arrays:
             raise _refused(program, name, "no array is given")
         array = arrays[name]
+        if not isinstance(array, np.ndarray):
+            raise _refused(program, name, f"{type(array).__name__} is given and no array")
         if array.dtype != numpy_dtype(spec.dtype):
             raise _refused(program, name, f"the array holds {array.dtype}, the tensor {spec.dtype}")
         if spec.role != "in" and not array.flags.writeable:

@@ -15,6 +15,7 @@ from tileweave.errors import VerifyError
 from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.primitives import operands_of
 from tileweave.teir.program import Axis, Id, Primitive, Program
+from tileweave.teir.verify import verify
 from tileweave.teir.walk import axes_by_id
 
 __all__ = [
@@ -142,6 +143,9 @@ def eligibility(primitive: Primitive | Id, program: Program) -> Kernel:
     Returns:
         `General` when the primitive is eligible for none.
 
+    Raises:
+        VerifyError: the program is not well formed, or the primitive is none of its own.
+
     Example:
         >>> from tileweave.teir.program import Axis, Primitive, Program, TensorSpec
         >>> tensors = tuple(TensorSpec(n, "FP32", "out" if n == "out" else "in") for n in ("in0", "in1", "out"))
@@ -164,15 +168,18 @@ def explain(primitive: Primitive | Id, program: Program) -> Explanation:
     Args:
         primitive: of the program, or its id.
         program: well formed.
+
+    Raises:
+        VerifyError: the program is not well formed, or the primitive is none of its own.
     """
-    if not isinstance(primitive, Primitive):
-        primitive = _named(primitive, program)
-    return _Lowering(primitive, program).explain()
+    verify(program)
+    return _Lowering(_named(primitive, program), program).explain()
 
 
-def _named(id: Id, program: Program) -> Primitive:
+def _named(wanted: Primitive | Id, program: Program) -> Primitive:
+    id = wanted.id if isinstance(wanted, Primitive) else wanted
     for primitive in program.primitives:
-        if primitive.id == id:
+        if wanted in (primitive, primitive.id):
             return primitive
     raise VerifyError(
         "explain(primitive, program)",

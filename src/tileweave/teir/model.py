@@ -18,6 +18,7 @@ from tileweave.errors import ScheduleError
 from tileweave.teir.dtypes import width_bytes
 from tileweave.teir.primitives import operands_of, operation
 from tileweave.teir.program import Invocation, Iteration, Policy, Program
+from tileweave.teir.verify import verify
 from tileweave.teir.walk import axes_by_id, index_range, invocations, primitives_by_id, show_path
 
 __all__ = ["Cache", "Cost", "Level", "Machine", "Nest", "cost", "estimate"]
@@ -148,7 +149,10 @@ class Cost:
 
 
 def estimate(program: Program, machine: Machine) -> tuple[Cost, ...]:
-    """The modelled cost of every invocation of a well-formed program, in execution order; their seconds add up.
+    """The modelled cost of every invocation of a program, in execution order; their seconds add up.
+
+    Raises:
+        VerifyError: the program is not well formed.
 
     Example:
         >>> from tileweave.teir import examples
@@ -158,6 +162,7 @@ def estimate(program: Program, machine: Machine) -> tuple[Cost, ...]:
 
     Source: own.
     """
+    verify(program)
     return tuple(cost(nest, machine) for nest in nests(program))
 
 

@@ -12,8 +12,8 @@
 
 Two profiles share this one type. ``document`` is the document to the letter: tensors are ``in0, in1, .., out`` by
 position, strides are not negative, dtypes live in ``metadata``. ``tileweave`` adds by name what a compiler needs:
-signed strides, a dtype per tensor, operands bound per primitive, scratch tensors. Construction checks only types;
-`tileweave.teir.verify` holds every rule.
+signed strides, a dtype per tensor, operands bound per primitive, scratch tensors. Construction checks nothing, not even
+types; `tileweave.teir.verify` holds every rule.
 
 Strides and offsets are bytes. A schedule is an ordered forest: children run in list order.
 

@@ -79,8 +79,10 @@ class Operand:
 Term = tuple[str, Operand]
 
 
-def parse(where: str, equation: str, inputs: int) -> tuple[list[str], str]:
+def parse(where: str, equation: object, inputs: int) -> tuple[list[str], str]:
     """The letters of each input and of the output; or why the equation is none of so many inputs."""
+    if not isinstance(equation, str):
+        raise GraphError(where, f"{equation!r} is no equation", legal="letters, as in 'ab,bc->ac'")
     left, arrow, right = equation.replace(" ", "").partition("->")
     parts = left.split(",")
     if not arrow or len(parts) != inputs or not all(letter.isalpha() for letter in "".join([*parts, right])):
@@ -97,12 +99,22 @@ def extents_of(where: str, terms: Sequence[Term]) -> dict[str, int]:
     """The extent of every letter; or why the letters do not fit the operands."""
     extents: dict[str, int] = {}
     for letters, operand in terms:
+        given: object = operand
+        if not isinstance(given, Operand):
+            problem = f"{type(given).__name__} is given as an operand"
+            raise GraphError(where, problem, legal="Operand(layout, dtype), which names no values")
         if any(axis != DEFAULT_AXIS for it in operand.layout.shard for axis in it.stride.axes) or (
             set(operand.layout.offset.axes) - {DEFAULT_AXIS}
         ):
             raise LayoutError(
                 where, f"a layout leaves the memory axis {DEFAULT_AXIS}", inputs={"layout": operand.layout}
             )
+        reach = sum(
+            abs(stride) * (it.extent - 1) for it, stride in zip(operand.layout.shard, operand.strides, strict=True)
+        )
+        if (reach + abs(operand.layout.offset[DEFAULT_AXIS]) + 1) * width_bytes(operand.dtype) >= 1 << 63:
+            problem = f"its elements lie {reach} apart, beyond addresses of 64 bits"
+            raise LayoutError(where, problem, inputs={"layout": operand.layout})
         if len(letters) != len(operand.shape):
             raise GraphError(
                 where, f"{letters!r} does not fit a shape of {len(operand.shape)} indices", inputs=shown(terms)

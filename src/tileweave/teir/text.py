@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tileweave.teir.program import Id, Invocation, Iteration, Node, Primitive, Program
-from tileweave.teir.walk import nodes_by_id, show_guard
+from tileweave.teir.walk import nodes_by_id, printed, show_guard
 
 __all__ = [
     "axes_table",
@@ -46,10 +46,10 @@ def tree(program: Program) -> str:
     while stack:
         id, lead, below = stack.pop()
         if id not in nodes:
-            lines.append(f"{lead}{id}  (no such node)")
+            lines.append(f"{lead}{printed(id)}  (no such node)")
             continue
         if id in met:
-            lines.append(f"{lead}{id}  (shown above)")
+            lines.append(f"{lead}{printed(id)}  (shown above)")
             continue
         met.add(id)
         node = nodes[id]
@@ -64,9 +64,9 @@ def tree(program: Program) -> str:
 
 
 def _label(node: Node) -> str:
-    text = str(node.id)
+    text = printed(node.id)
     if isinstance(node, Iteration) and node.policy != "sequential":
-        text += f"  ({node.policy})"
+        text += f"  ({printed(node.policy)})"
     if node.guard:
         text += f"  [{show_guard(node.guard)}]"
     return text
@@ -126,6 +126,7 @@ def table(rows: Sequence[Row]) -> str:
         ────  ──────
         a     4
     """
+    rows = [tuple(map(printed, row)) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
@@ -136,8 +137,8 @@ def show(program: Program) -> str:
 
     Raises nothing: programs that are not well formed print as well.
     """
-    names = ", ".join(spec.name for spec in program.tensors)
-    parts = [f"{program.name} ({program.profile} profile)", tree(program), table(tensors_table(program))]
+    names = printed(", ".join(spec.name for spec in program.tensors))
+    parts = [f"{printed(program.name)} ({program.profile} profile)", tree(program), table(tensors_table(program))]
     parts.append(f"Axes: strides and offsets in bytes, in the order ({names})\n" + table(axes_table(program)))
     parts += [table(iterations_table(program)), table(invocations_table(program)), table(primitives_table(program))]
     return "\n\n".join(part for part in parts if part)

@@ -9,6 +9,8 @@ Where the document leaves a question open, the rule states our choice:
 - *Offsets of primitive axes enter the address*: an element lies at the tile's address plus, for each consumed axis, its
   offset and its index times its stride, exactly as for an iterated axis. So moving an axis between the schedule and a
   primitive never moves an address. (No rule to break; `interpret` and `analyse` follow it.)
+- ``path.depth``: an invocation has at most `DEPTH_LIMIT` axes, which bounds how deep any part of this package recurses.
+- ``program.types``, ``program.names`` and ``path.depth`` come first, and where one is broken nothing else is asked.
 - ``contraction.contracted-axes`` and ``contraction.free-axes`` (``tileweave`` profile): K axes stand still on the
   output; M and N axes of more than one step move on it. Batch axes, which move on all three, may be M or N.
 
@@ -18,22 +20,26 @@ Source: TEIR, section 10.5.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tileweave.errors import VerifyError
 from tileweave.teir.dtypes import DTYPES
 from tileweave.teir.primitives import DOCUMENT_OPERATIONS, OperationSpec, operands_of, operation, operations
-from tileweave.teir.program import First, Invocation, Iteration, Last, Primitive, Program
+from tileweave.teir.program import Axis, First, Id, Invocation, Iteration, Last, Primitive, Program, TensorSpec
 from tileweave.teir.text import tree
-from tileweave.teir.walk import axes_by_id, nodes_by_id, primitives_by_id, show_path, walk
+from tileweave.teir.walk import axes_by_id, nodes_by_id, primitives_by_id, printed, show_path, walk
 
 __all__ = ["RULES", "Problem", "Rule", "failure", "problems", "verify"]
 
 ADDRESS_LIMIT = 2**63
 """Extents, and distances in bytes between any two addresses of a program, stay below this."""
+
+DEPTH_LIMIT = 128
+"""How many axes an invocation has at most: those that its ancestors iterate and those that its primitive consumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +97,19 @@ def problems(program: Program) -> tuple[Problem, ...]:
         ...     print(problem)
         [axis.extent-positive] axis 'a': its extent is 0
     """
-    found = [rule.problems(program) for rule in RULES if rule.profile in ("both", program.profile)]
-    return tuple(problem for group in found for problem in group)
+    found: list[Problem] = []
+    for rule in RULES:
+        if rule.profile == "both" or rule.profile == program.profile:
+            found += rule.problems(program)
+            if found and rule.id in _FORM:
+                break  # the others take well-typed programs of bounded depth
+    return tuple(found)
+
+
+_FORM = ("program.types", "program.names", "path.depth")
+"""The rules without which no other can be asked, first in `RULES`."""
+
+_passed: object = object()  # the last program that passed: a value, so it passes again
 
 
 def verify(program: Program) -> None:
@@ -101,18 +118,24 @@ def verify(program: Program) -> None:
     Raises:
         VerifyError: the first problem, with the schedule tree; ``facts`` hold ``rule``, ``path`` and all ``problems``.
     """
+    global _passed
+    if program is _passed:
+        return
     found = problems(program)
     if found:
         raise failure("verify(program)", program, found)
+    _passed = program
 
 
 def failure(where: str, program: Program, found: tuple[Problem, ...]) -> VerifyError:
     """The error for problems of a program: the first one, how many more there are, and the schedule tree."""
     first = found[0]
-    lines = tree(program).splitlines()
-    if len(lines) > 40:
-        lines = [*lines[:39], f".. {len(lines) - 39} more lines"]
-    inputs = {"rule": first.rule, "program": "\n".join([program.name, *lines])}
+    inputs = {"rule": first.rule, "program": printed(getattr(program, "name", program))}
+    if first.rule not in _FORM:
+        lines = tree(program).splitlines()
+        if len(lines) > 40:
+            lines = [*lines[:39], f".. {len(lines) - 39} more lines"]
+        inputs["program"] = "\n".join([program.name, *lines])
     if len(found) > 1:
         inputs["also"] = "\n".join(map(str, found[1:6])) + (f"\n.. {len(found) - 6} more" if len(found) > 6 else "")
     facts = {"rule": first.rule, "path": first.path, "problems": found}
@@ -123,12 +146,149 @@ def _integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _number(value: object) -> str:
+    """An integer in digits, or how long it is."""
+    if _integer(value) and isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
+def _numbers(values: object) -> str:
+    """A tuple of numbers, or whatever stands in its place."""
+    if not isinstance(values, tuple):
+        return _number(values)
+    return f"({', '.join(map(_number, values))}{',' if len(values) == 1 else ''})"
+
+
 def _repeated(values: list[object]) -> list[object]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
 def _spec(primitive: Primitive) -> OperationSpec | None:
     return operation(primitive.operation) if primitive.operation in operations() else None
+
+
+# ── form ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@_rule("program.types", "a program is made of the values and types that tileweave.teir.program states, lists as tuples")
+def _types(program: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(program, Program):
+        yield "program", f"it is {type(program).__name__} and no Program"
+        return
+    for name in ("profile", "name"):
+        yield from _wrong("program", name, getattr(program, name), _text)
+    yield from _wrong("program", "roots", program.roots, _IDS)
+    for name, legal in _PARTS.items():
+        values = getattr(program, name)
+        yield from _wrong("program", name, values, _tuple_of(_any))
+        for k, value in enumerate(values if isinstance(values, tuple) else ()):
+            if not isinstance(value, tuple(legal)):
+                yield f"{name}[{k}]", f"it is {type(value).__name__} and no {' or '.join(c.__name__ for c in legal)}"
+                continue
+            for field, good in legal[type(value)].items():
+                yield from _wrong(f"{name}[{k}]", field, getattr(value, field), good)
+
+
+def _wrong(path: str, field: str, value: object, good: Callable[[Any], bool]) -> Iterator[tuple[str, str]]:
+    if not good(value):
+        verb = "are" if field.endswith("s") else "is"
+        yield path, f"its {field} {verb} {_number(value) if _integer(value) else reprlib.repr(value)}"
+
+
+def _any(value: Any) -> bool:
+    return True
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _id(value: Any) -> bool:
+    return isinstance(value, str) or (_integer(value) and abs(value) < ADDRESS_LIMIT)
+
+
+def _tuple_of(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda values: isinstance(values, tuple) and all(map(good, values))
+
+
+def _pair_of(one: Callable[[Any], bool], two: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda pair: isinstance(pair, tuple) and len(pair) == 2 and one(pair[0]) and two(pair[1])
+
+
+def _scalar(value: Any) -> bool:
+    return isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 1024)
+
+
+def _term(value: Any) -> bool:
+    return not isinstance(value, First | Last) or _id(value.axis)
+
+
+_IDS, _TEXTS, _GUARD = _tuple_of(_id), _tuple_of(_text), _tuple_of(_term)
+
+# numbers are left to the rules that bound them
+_PARTS: dict[str, dict[type, dict[str, Callable[[Any], bool]]]] = {
+    "tensors": {TensorSpec: {"name": _text, "dtype": _text, "role": _text}},
+    "axes": {Axis: {"id": _id, "strides": _tuple_of(_any), "offsets": _tuple_of(_any)}},
+    "nodes": {
+        Iteration: {"id": _id, "axis": _id, "children": _IDS, "policy": _text, "guard": _GUARD},
+        Invocation: {"id": _id, "primitive": _id, "guard": _GUARD},
+    },
+    "primitives": {
+        Primitive: {
+            "id": _id,
+            "operation": _text,
+            "axes": _tuple_of(_pair_of(_text, _IDS)),
+            "operands": _TEXTS,
+            "metadata": _tuple_of(_pair_of(_text, _scalar)),
+        }
+    },
+}
+
+
+@_rule("program.names", "names and identifiers are one line of text: no control characters, no halves of surrogates")
+def _names(program: Program) -> Iterator[tuple[str, str]]:
+    for path, name in _all_names(program):
+        if isinstance(name, str) and printed(name) != name:
+            yield path, f"{name!a} cannot be shown on one line"
+
+
+def _all_names(program: Program) -> Iterator[tuple[str, object]]:
+    yield "program", program.name
+    for k, spec in enumerate(program.tensors):
+        yield f"tensors[{k}]", spec.name
+    for k, axis in enumerate(program.axes):
+        yield f"axes[{k}]", axis.id
+    for k, node in enumerate(program.nodes):
+        yield f"nodes[{k}]", node.id
+    for k, primitive in enumerate(program.primitives):
+        yield f"primitives[{k}]", primitive.id
+        for key, value in primitive.metadata:
+            yield f"primitives[{k}].metadata", key
+            yield f"primitives[{k}].metadata", value
+
+
+@_rule("path.depth", f"an invocation has at most {DEPTH_LIMIT} axes, iterated and consumed together (own choice)")
+def _depth(program: Program) -> Iterator[tuple[str, str]]:
+    nodes, primitives = nodes_by_id(program), primitives_by_id(program)
+    met: set[Id] = set()
+    stack = [(root, 0) for root in program.roots]
+    while stack:
+        id, depth = stack.pop()
+        if id in met or id not in nodes:
+            continue
+        met.add(id)
+        node = nodes[id]
+        if isinstance(node, Iteration):
+            stack += [(child, depth + 1) for child in node.children]
+            count, what = depth + 1, f"it and its ancestors iterate {depth + 1} axes"
+        else:
+            known = primitives.get(node.primitive)
+            consumed = sum(len(ids) for _, ids in known.axes) if known else 0
+            count, what = depth + consumed, f"its ancestors iterate {depth} axes and its primitive consumes {consumed}"
+        if count > DEPTH_LIMIT:
+            yield f"node {id!r}", what
+            return
 
 
 # ── profile and tensors ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +321,7 @@ def _tensor_role(program: Program) -> Iterator[tuple[str, str]]:
         if spec.role not in ("in", "out", "inout", "scratch"):
             yield f"tensor {spec.name!r}", f"its role is {spec.role!r}"
         elif not _integer(spec.size_bytes) or (spec.size_bytes > 0) != (spec.role == "scratch") or spec.size_bytes < 0:
-            yield f"tensor {spec.name!r}", f"its role is {spec.role} and its size {spec.size_bytes!r} bytes"
+            yield f"tensor {spec.name!r}", f"its role is {spec.role} and its size {_number(spec.size_bytes)} bytes"
 
 
 @_rule("tensor.shape", "a shape has positive integers, and scratch tensors have none")
@@ -170,9 +330,9 @@ def _tensor_shape(program: Program) -> Iterator[tuple[str, str]]:
         if spec.shape is None:
             continue
         if spec.role == "scratch":
-            yield f"tensor {spec.name!r}", f"it is scratch and has the shape {spec.shape!r}"
+            yield f"tensor {spec.name!r}", f"it is scratch and has the shape {_numbers(spec.shape)}"
         elif not isinstance(spec.shape, tuple) or not all(_integer(n) and n > 0 for n in spec.shape):
-            yield f"tensor {spec.name!r}", f"its shape is {spec.shape!r}"
+            yield f"tensor {spec.name!r}", f"its shape is {_numbers(spec.shape)}"
 
 
 @_rule("tensor.by-position", "tensors are in0, in1, .. and then out; none is scratch or states a shape", "document")
@@ -201,7 +361,7 @@ def _axis_unique(program: Program) -> Iterator[tuple[str, str]]:
 def _axis_extent(program: Program) -> Iterator[tuple[str, str]]:
     for axis in program.axes:
         if not _integer(axis.extent) or axis.extent < 1:
-            yield f"axis {axis.id!r}", f"its extent is {axis.extent!r}"
+            yield f"axis {axis.id!r}", f"its extent is {_number(axis.extent)}"
 
 
 @_rule("axis.one-per-tensor", "every axis has one integer stride and one integer offset per tensor, in bytes")
@@ -212,7 +372,7 @@ def _axis_one_per_tensor(program: Program) -> Iterator[tuple[str, str]]:
             if len(values) != count:
                 yield f"axis {axis.id!r}", f"it has {len(values)} {what} for {count} tensors"
             elif not all(map(_integer, values)):
-                yield f"axis {axis.id!r}", f"its {what} are {values}"
+                yield f"axis {axis.id!r}", f"its {what} are {_numbers(values)}"
 
 
 @_rule(
@@ -221,23 +381,23 @@ def _axis_one_per_tensor(program: Program) -> Iterator[tuple[str, str]]:
 def _axis_strides(program: Program) -> Iterator[tuple[str, str]]:
     for axis in program.axes:
         if any(_integer(stride) and stride < 0 for stride in axis.strides):
-            yield f"axis {axis.id!r}", f"its strides are {axis.strides}"
+            yield f"axis {axis.id!r}", f"its strides are {_numbers(axis.strides)}"
 
 
-@_rule("axis.fits-64-bits", "extents, and address distances in bytes, fit in signed 64-bit integers", "tileweave")
+@_rule("axis.fits-64-bits", "extents, and address distances in bytes, fit in signed 64-bit integers")
 def _axis_fits(program: Program) -> Iterator[tuple[str, str]]:
     reach = [0] * len(program.tensors)
     for axis in program.axes:
         if not _integer(axis.extent) or len(axis.strides) != len(reach) or len(axis.offsets) != len(reach):
             continue
         if axis.extent >= ADDRESS_LIMIT:
-            yield f"axis {axis.id!r}", f"its extent is {axis.extent}"
+            yield f"axis {axis.id!r}", f"its extent is {_number(axis.extent)}"
         for k, (stride, offset) in enumerate(zip(axis.strides, axis.offsets, strict=True)):
             if _integer(stride) and _integer(offset):
                 reach[k] += abs(offset) + abs(stride) * max(axis.extent - 1, 0)
     for spec, total in zip(program.tensors, reach, strict=True):
         if total >= ADDRESS_LIMIT:
-            yield f"tensor {spec.name!r}", f"its axes reach {total} bytes"
+            yield f"tensor {spec.name!r}", f"its axes reach {_number(total)} bytes"
 
 
 # ── schedule ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,8 +429,9 @@ def _children_exist(program: Program) -> Iterator[tuple[str, str]]:
 @_rule("schedule.one-parent", "every node that is not a root appears in exactly one children list, once")
 def _one_parent(program: Program) -> Iterator[tuple[str, str]]:
     uses = Counter(child for node in program.nodes if isinstance(node, Iteration) for child in node.children)
+    roots = set(program.roots)
     for id in nodes_by_id(program):
-        if id not in program.roots and uses[id] != 1:
+        if id not in roots and uses[id] != 1:
             yield f"node {id!r}", f"it is no root and appears {uses[id]} times in children lists"
 
 
@@ -278,9 +439,10 @@ def _one_parent(program: Program) -> Iterator[tuple[str, str]]:
 def _roots_once(program: Program) -> Iterator[tuple[str, str]]:
     for root in _repeated(list(program.roots)):
         yield f"root {root!r}", "it appears in roots more than once"
+    roots = set(program.roots)
     for node in program.nodes:
         for child in node.children if isinstance(node, Iteration) else ():
-            if child in program.roots:
+            if child in roots:
                 yield f"root {child!r}", f"it is also a child of node {node.id!r}"
 
 
@@ -515,10 +677,17 @@ def _primitive_parameters(program: Program) -> Iterator[tuple[str, str]]:
         for key in spec.parameters if spec else ():
             value = metadata.get(key)
             out = dtypes.get(primitive.operands[-1], "") if primitive.operands else ""
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
                 yield f"primitive {primitive.id!r}", f"its {key} is {value!r}"
             elif out.startswith("INT") and (value != int(value) or not _holds(out, int(value))):
                 yield f"primitive {primitive.id!r}", f"its {key} is {value!r}, and {out} does not hold it"
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float comes near
+        return False
 
 
 def _holds(integer: str, value: int) -> bool:

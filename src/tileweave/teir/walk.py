@@ -6,6 +6,7 @@ rules and printers can use it on programs that are not well formed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +20,7 @@ __all__ = [
     "invocations",
     "nodes_by_id",
     "primitives_by_id",
+    "printed",
     "show_guard",
     "show_path",
     "walk",
@@ -99,12 +101,25 @@ def index_range(visit: Visit, axis: Axis) -> tuple[int, int]:
     return low, high
 
 
+_UNPRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+
+def printed(name: object) -> str:
+    """A name as it may stand on a line: control characters, directions and halves of surrogates as Python escapes them.
+
+    Example:
+        >>> printed("k"), printed(3), printed("a\\nb")
+        ('k', '3', 'a\\\\nb')
+    """
+    return _UNPRINTED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(name))
+
+
 def show_guard(guard: Guard) -> str:
     """A guard as the document writes it: ``first(k) and last(j)``, or ``None``."""
-    terms = [f"{type(term).__name__.lower()}({getattr(term, 'axis', term)})" for term in guard]
+    terms = [f"{type(term).__name__.lower()}({printed(getattr(term, 'axis', term))})" for term in guard]
     return " and ".join(terms) or "None"
 
 
 def show_path(visit: Visit) -> str:
     """The node identifiers from the root down, joined by slashes."""
-    return "/".join(str(node.id) for node in (*visit.path, visit.node))
+    return "/".join(printed(node.id) for node in (*visit.path, visit.node))

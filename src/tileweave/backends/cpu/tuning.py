@@ -174,7 +174,8 @@ def tune(
         raise BackendError("tune(program, schedules=..)", f"{schedules!r} is no number of them", legal="0, 1, ..")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise BackendError("tune(program, seconds=..)", f"{seconds!r} is no such time", legal="seconds from 0 on")
-    verify(program)
+    for one in (program, *programs):
+        verify(one)
     for other in programs:
         if [s for s in other.tensors if s.role != "scratch"] != [s for s in program.tensors if s.role != "scratch"]:
             legal = "programs of the same operands, as transforms make them"
