@@ -12,14 +12,17 @@ from tests.teir.test_extensions import operand
 
 from tileweave.backends.cpu import compile, host
 from tileweave.errors import BackendError
+from tileweave.layout import strided
 from tileweave.teir import (
     Axis,
     First,
     Invocation,
     Iteration,
+    Operand,
     Primitive,
     Program,
     TensorSpec,
+    emit_contraction,
     emit_elementwise,
     emit_reduction,
     interpret,
@@ -233,3 +236,20 @@ def test_outputs_that_no_cache_holds_go_past_them(dtype, shape):
     held = x.copy()
     kernel(held, y, held)
     np.testing.assert_array_equal(held, x + y)
+
+
+@pytest.mark.parametrize("equation", ["i,i->i", "ij,ij->i", "ij,ij->ij"])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("still", [False, True])
+def test_products_of_elements_and_dot_products_start_at_a_bias(equation, relu, still):
+    """Also at a bias that is the same for all results."""
+    rng = np.random.default_rng(3)
+    left, result = equation.split(",")[0], equation.split("->")[1]
+    shape, wide = (tuple({"i": 37, "j": 19}[letter] for letter in letters) for letters in (left, result))
+    a, b = (rng.integers(-9, 9, shape).astype("f4") for _ in range(2))
+    bias, out = rng.integers(-9, 9, () if still else wide).astype("f4"), np.full(wide, np.nan, "f4")
+    start = Operand(strided(wide, (0,) * len(wide)), "FP32") if still else operand(bias)
+    program = emit_contraction(equation, (operand(a), operand(b)), operand(out), init=start, relu=relu)
+    compile(program, cache=False)(a, b, out, bias)
+    wanted = np.einsum(equation, a, b) + bias
+    np.testing.assert_array_equal(out, np.maximum(wanted, 0) if relu else wanted)

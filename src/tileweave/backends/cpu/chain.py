@@ -98,8 +98,8 @@ def _free(op: Op, program: Program) -> bool:
 
 def _dot(op: Op, program: Program) -> Op | None:
     """A contraction none of whose axes belongs to one input and the output alone, as a reduction."""
-    if op.kind != "Contraction" or op.relu is not None:
-        return None
+    if op.kind != "Contraction" or op.relu is not None or len(op.operands) > 3:
+        return None  # with a fourth operand the output starts from other values than zero
     if any(dim.strides[2] and bool(dim.strides[0]) != bool(dim.strides[1]) for dim in op.dims if dim.extent > 1):
         return None
     stage = Stage("Contraction", (0, 1), (2,), fresh=op.init)
