@@ -8,8 +8,8 @@ import pytest
 from tileweave.backends import cpu
 from tileweave.backends.cpu import Target, host
 from tileweave.backends.cpu.threads import available_threads
-from tileweave.errors import BackendError
-from tileweave.teir import Axis, Invocation, Primitive, Program, TensorSpec
+from tileweave.errors import BackendError, VerifyError
+from tileweave.teir import Axis, First, Invocation, Iteration, Primitive, Program, TensorSpec
 
 ZERO = Program(
     (TensorSpec("out", "FP32", "out"),),
@@ -100,3 +100,31 @@ def test_tuning_says_where_memory_is_missing():
     axis = Axis("n", 2**50, (4,), (0,))
     with pytest.raises(BackendError, match=f"no memory for {2**52} bytes of 'out'"):
         cpu.tune(replace(ZERO, axes=(axis,)), cache=False, schedules=0)
+
+
+def test_scratch_that_memory_does_not_hold_is_refused():
+    scratch = TensorSpec("s", "FP32", "scratch", 2**50)
+    axis = Axis("n", 4, (4, 4), (0, 0))
+    program = replace(ZERO, tensors=(*ZERO.tensors, scratch), axes=(axis,))
+    with pytest.raises(BackendError, match="no memory for"):
+        cpu.compile(program, cache=False)(np.zeros(4, "f4"))
+
+
+def test_what_is_no_program_is_refused_with_the_place():
+    for program in (3, replace(ZERO, axes=list(ZERO.axes))):
+        with pytest.raises(VerifyError, match=r"no Program|its axes are"):
+            cpu.compile(program)
+
+
+@pytest.mark.parametrize("extents", [(2,) * 70, (2**40, 2**40)])
+def test_overlap_of_arrays_is_judged_beyond_what_numpy_counts(extents):
+    axes = tuple(Axis(k, extent, (0, 0), (0, 0)) for k, extent in enumerate(extents))
+    loops = tuple(Iteration(k, k, (k + 1,), guard=(First(k - 1),) if k else ()) for k in range(len(extents)))
+    copy = Primitive("p", "Copy", (("M", ()), ("N", ("n",))), ("in0", "out"))
+    tensors = (TensorSpec("in0", "FP32", "in"), TensorSpec("out", "FP32", "out"))
+    body = Invocation(len(extents), "p", tuple(First(k) for k in range(len(extents))))
+    program = Program(tensors, (*axes, Axis("n", 4, (8, 8), (0, 0))), (0,), (*loops, body), (copy,))
+    kernel = cpu.compile(program, cache=False)
+    memory = np.arange(9, dtype="f4")
+    with pytest.raises(BackendError, match="share memory"):
+        kernel(memory, memory[2:])

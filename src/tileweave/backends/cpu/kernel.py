@@ -393,6 +393,9 @@ def compile(
 ) -> Kernel:
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
+    A product and the sum that takes it may be fused into one operation that rounds once. BF16 products that the
+    processor sums by its own instruction (AVX512_BF16) count subnormal factors and sums as zero.
+
     Args:
         program: any well-formed program of the registered operations of `tileweave.teir`.
         threads: how many threads its parallel loops and large operations use, 255 at most; None: all processors of the
