@@ -253,3 +253,11 @@ def test_products_of_elements_and_dot_products_start_at_a_bias(equation, relu, s
     compile(program, cache=False)(a, b, out, bias)
     wanted = np.einsum(equation, a, b) + bias
     np.testing.assert_array_equal(out, np.maximum(wanted, 0) if relu else wanted)
+
+
+def test_a_long_chain_is_cut():
+    """Seventy negations in place are the identity, in chains of a bounded number of stages."""
+    program = nest([("Neg", ("x", "x"), "")] * 70, {"x": DENSE})
+    check(program)
+    lines = compile(program, cache=False).explain().splitlines()
+    assert [line.count("Neg") for line in lines if "Neg" in line] == [32, 32, 6]

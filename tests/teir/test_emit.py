@@ -266,3 +266,13 @@ def test_operands_beyond_64_bits_are_refused():
     a, b, out = (Operand(strided(shape, (shape[1], 1)), "FP32") for shape in ((2**62, 5), (5, 6), (2**62, 6)))
     with pytest.raises(LayoutError, match="beyond addresses of 64 bits"):
         emit_contraction("ij,jk->ik", (a, b), out)
+
+
+def test_relu_of_narrow_integers_sees_the_whole_sum():
+    a, b = (np.full(shape, 3, "int8") for shape in ((2, 16), (16, 2)))
+    sums = strided((2, 2), (2, 1))
+    operands = Operand(strided((2, 16), (16, 1)), "INT8"), Operand(strided((16, 2), (2, 1)), "INT8")
+    out = np.empty((2, 2), "int8")
+    program = emit_contraction("ik,kj->ij", operands, Operand(sums, "INT8"), relu=True)
+    interpret(program, {"in0": a, "in1": b, "out": out})
+    assert (out == np.int8(144 - 256)).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -402,3 +403,21 @@ def test_the_cpu_backend_compiles_an_operation_or_refuses_it_by_name():
         else:
             np.testing.assert_allclose(out, expected, rtol=1e-5)
     assert len(set(refused)) == len(refused)
+
+
+def test_gelu_is_right_in_its_tail():
+    """Against the continued fraction of the tail of the normal distribution, in 60 digits."""
+
+    def exact(x: float) -> Decimal:
+        a, fraction = -Decimal(x), Decimal(0)
+        for k in range(600, 0, -1):
+            fraction = k / (a + fraction)
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+        return -a * (-a * a / 2).exp() / (2 * pi).sqrt() / (a + fraction)
+
+    x = -np.random.default_rng(0).uniform(2.5, 37, 60)
+    found = operation("Gelu").step((x,), x)
+    with localcontext() as context:
+        context.prec = 60
+        errors = [abs((Decimal(float(f)) - exact(float(v))) / exact(float(v))) for f, v in zip(found, x, strict=True)]
+    assert max(errors) < 2 * np.finfo("f8").eps

@@ -58,7 +58,8 @@ def emit_contraction(
         name: of the program.
 
     Returns:
-        A well-formed program. Sums are formed in the widest type of the operands, in FP32 at least, and narrowed once.
+        A well-formed program. Sums are formed in the widest type of the operands, in FP32 at least, and narrowed once;
+            those of INT8 wrap, but for a ReLU they are formed in INT32.
 
     Raises:
         GraphError: the equation does not fit the operands, or these are none.
@@ -78,6 +79,8 @@ def emit_contraction(
     inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init)
     biased = len(terms) == 4
     wide = contraction_dtype(*(operand.dtype for _, operand in terms))
+    if relu and wide == "INT8":
+        wide = "INT32"  # a sum that wraps is narrowed to the same number whenever that is done, but not its ReLU
     names = ("in0", "in1", "out", "bias")[: len(terms)]
     specs = [TensorSpec(n, op.dtype, "in") for n, (_, op) in zip(names, terms, strict=True)]
     specs[2] = TensorSpec("out", out.dtype, "inout" if accumulate else "out")

@@ -28,6 +28,9 @@ from tileweave.teir.walk import invocations, primitives_by_id
 
 __all__ = ["chained"]
 
+_MOST_STAGES = 32
+"""Of one chain: longer ones would hold no more in registers, and take time that grows with the square."""
+
 
 def chained(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
     """A plan with neighbours joined.
@@ -189,6 +192,8 @@ def _region(op: Op, operand: int) -> Region:
 
 def _joined(before: Op, step: Op, program: Program) -> Op | None:
     """Both in one chain."""
+    if len(before.stages) + len(step.stages) > _MOST_STAGES:
+        return None
     first, second = _dims(before), _matching(_dims(step), [dim.extent for dim in _dims(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
         return None

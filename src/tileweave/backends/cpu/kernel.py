@@ -440,9 +440,7 @@ def compile(
                 _KERNELS.move_to_end(key)
                 return _KERNELS[key]
     verify(program)
-    if not isinstance(settings, Settings):
-        problem = f"{settings!r} are no settings"
-        raise BackendError("compile(program, settings=..)", problem, legal="Settings(..)")
+    _check_settings(settings)
     steps = make_plan(program, merge=merge)
     steps = chained(steps, program) if merge else steps
     nest = emit_program(program, steps, target, threads, settings)
@@ -454,6 +452,13 @@ def compile(
             while len(_KERNELS) > _KERNELS_KEPT:
                 _KERNELS.popitem(last=False)
     return kernel
+
+
+def _check_settings(settings: object) -> None:
+    if not isinstance(settings, Settings):
+        facts = {"source": "", "log": ""}
+        problem = f"{settings!r} are no settings"
+        raise BackendError("compile(program, settings=..)", problem, legal="Settings(..)", facts=facts)
 
 
 _LIVE: weakref.WeakSet[Kernel] = weakref.WeakSet()

@@ -97,7 +97,7 @@ def host() -> Target:
     return describe(llvm.get_host_cpu_name(), features, platform.machine(), _caches())
 
 
-def usable(target: Target | None) -> Target:
+def usable(target: object) -> Target:
     """The target, or this processor for None, where LLVM knows it and makes code for it that this process can link.
 
     LLVM ends the process over a name that it does not know, so a foreign target is first tried in another process,
