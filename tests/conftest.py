@@ -1,10 +1,14 @@
 """What every room's tests share: golden texts, updated by ``UPDATE_GOLDEN=1 pytest``."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background job, whose children would ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
