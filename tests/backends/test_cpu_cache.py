@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tileweave.backends.cpu import compile, forget, host
+from tileweave.backends.cpu import compile, forget, host, jit
 from tileweave.backends.cpu.jit import cache_directory, compile_ir
 from tileweave.backends.cpu.threads import pool
 from tileweave.errors import BackendError
@@ -179,3 +179,54 @@ def test_llvm_errors_keep_their_evidence(cache: Path) -> None:
         compile_ir("define void @entry() { nonsense }", ("entry",), host())
     assert "nonsense" in caught.value.source
     assert caught.value.log
+
+
+def test_llvm_runs_where_no_interrupt_lands(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python raises KeyboardInterrupt in the main thread only; in the midst of LLVM's clean-up it would free twice."""
+    threads: list[threading.Thread] = []
+    assemble = jit._assemble
+
+    def recorded(*about: object) -> bytes:
+        threads.append(threading.current_thread())
+        return assemble(*about)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(jit, "_assemble", recorded)
+    assert not right(29)
+    assert threads and threading.main_thread() not in threads
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import numpy as np
+from tileweave.backends.cpu import compile
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_contraction
+
+def strike():
+    while True:
+        time.sleep(0.004)
+        os.kill(os.getpid(), signal.SIGINT)
+
+a, b = np.ones((6, 9), "f4"), np.ones((9, 7), "f4")
+operands = [Operand(strided(s, (s[1], 1)), "FP32") for s in ((6, 9), (9, 7), (6, 7))]
+program = emit_contraction("ik,kj->ij", operands[:2], operands[2])
+compile(program, cache=False)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread(target=strike, daemon=True).start()
+met, end = 0, time.monotonic() + 3
+while time.monotonic() < end:
+    try:
+        compile(program, cache=False)
+    except KeyboardInterrupt:
+        met += 1
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+out = np.zeros((6, 7), "f4")
+compile(program, cache=False)(a, b, out)
+print(met > 10, (out == 9).all())
+"""
+
+
+@pytest.mark.slow
+def test_interrupted_compilations_leave_the_process_whole(cache: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["True", "True"], done.stderr[-2000:]

@@ -228,7 +228,6 @@ def one_operation(seed: int) -> None:
 def test_single_operations_equal_the_interpreter(block):
     for seed in range(25):
         one_operation(1000 * block + seed)
-    assert block >= 0
 
 
 @pytest.mark.slow
@@ -236,7 +235,6 @@ def test_single_operations_equal_the_interpreter(block):
 def test_many_single_operations_equal_the_interpreter(block):
     for seed in range(500):
         one_operation(100_000 + 1000 * block + seed)
-    assert block >= 0
 
 
 # ── chains ──
@@ -363,7 +361,6 @@ def one_chain(seed: int) -> None:
 def test_random_chains_equal_the_interpreter(block):
     for seed in range(25):
         one_chain(1000 * block + seed)
-    assert block >= 0
 
 
 @pytest.mark.slow
@@ -371,7 +368,6 @@ def test_random_chains_equal_the_interpreter(block):
 def test_many_random_chains_equal_the_interpreter(block):
     for seed in range(500):
         one_chain(100_000 + 1000 * block + seed)
-    assert block >= 0
 
 
 # ── row programs ──

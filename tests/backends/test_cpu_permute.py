@@ -102,14 +102,12 @@ def run(seeds: range, points: int) -> None:
 @pytest.mark.parametrize("block", range(6))
 def test_random_moves_equal_numpy(block: int) -> None:
     run(range(1000 * block, 1000 * block + 25), 40_000)
-    assert block >= 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(20))
 def test_many_random_moves_equal_numpy(block: int) -> None:
     run(range(100_000 + 1000 * block, 100_000 + 1000 * block + 100), 2_000_000)
-    assert block >= 0
 
 
 @pytest.mark.parametrize("dtype", ["FP32", "FP64", "INT8"])

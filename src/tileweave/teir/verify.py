@@ -20,26 +20,21 @@ Source: TEIR, section 10.5.
 from __future__ import annotations
 
 import math
-import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from tileweave.errors import VerifyError
+from tileweave.teir import form
 from tileweave.teir.dtypes import DTYPES
+from tileweave.teir.form import ADDRESS_LIMIT, is_integer, shown
 from tileweave.teir.primitives import DOCUMENT_OPERATIONS, OperationSpec, operands_of, operation, operations
-from tileweave.teir.program import Axis, First, Id, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+from tileweave.teir.program import First, Invocation, Iteration, Last, Primitive, Program
 from tileweave.teir.text import tree
 from tileweave.teir.walk import axes_by_id, nodes_by_id, primitives_by_id, printed, show_path, walk
 
 __all__ = ["RULES", "Problem", "Rule", "failure", "problems", "verify"]
-
-ADDRESS_LIMIT = 2**63
-"""Extents, and distances in bytes between any two addresses of a program, stay below this."""
-
-DEPTH_LIMIT = 128
-"""How many axes an invocation has at most: those that its ancestors iterate and those that its primitive consumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +137,11 @@ def failure(where: str, program: Program, found: tuple[Problem, ...]) -> VerifyE
     return VerifyError(where, f"{first.path}: {first.message}", inputs=inputs, legal=first.legal, facts=facts)
 
 
-def _integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: object) -> str:
-    """An integer in digits, or how long it is."""
-    if _integer(value) and isinstance(value, int) and value.bit_length() > 128:
-        return f"an integer of {value.bit_length()} bits"
-    return repr(value)
-
-
 def _numbers(values: object) -> str:
     """A tuple of numbers, or whatever stands in its place."""
     if not isinstance(values, tuple):
-        return _number(values)
-    return f"({', '.join(map(_number, values))}{',' if len(values) == 1 else ''})"
+        return shown(values)
+    return f"({', '.join(map(shown, values))}{',' if len(values) == 1 else ''})"
 
 
 def _repeated(values: list[object]) -> list[object]:
@@ -170,125 +154,15 @@ def _spec(primitive: Primitive) -> OperationSpec | None:
 
 # ── form ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-@_rule("program.types", "a program is made of the values and types that tileweave.teir.program states, lists as tuples")
-def _types(program: Any) -> Iterator[tuple[str, str]]:
-    if not isinstance(program, Program):
-        yield "program", f"it is {type(program).__name__} and no Program"
-        return
-    for name in ("profile", "name"):
-        yield from _wrong("program", name, getattr(program, name), _text)
-    yield from _wrong("program", "roots", program.roots, _IDS)
-    for name, legal in _PARTS.items():
-        values = getattr(program, name)
-        yield from _wrong("program", name, values, _tuple_of(_any))
-        for k, value in enumerate(values if isinstance(values, tuple) else ()):
-            if not isinstance(value, tuple(legal)):
-                yield f"{name}[{k}]", f"it is {type(value).__name__} and no {' or '.join(c.__name__ for c in legal)}"
-                continue
-            for field, good in legal[type(value)].items():
-                yield from _wrong(f"{name}[{k}]", field, getattr(value, field), good)
-
-
-def _wrong(path: str, field: str, value: object, good: Callable[[Any], bool]) -> Iterator[tuple[str, str]]:
-    if not good(value):
-        verb = "are" if field.endswith("s") else "is"
-        yield path, f"its {field} {verb} {_number(value) if _integer(value) else reprlib.repr(value)}"
-
-
-def _any(value: Any) -> bool:
-    return True
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _id(value: Any) -> bool:
-    return isinstance(value, str) or (_integer(value) and abs(value) < ADDRESS_LIMIT)
-
-
-def _tuple_of(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda values: isinstance(values, tuple) and all(map(good, values))
-
-
-def _pair_of(one: Callable[[Any], bool], two: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda pair: isinstance(pair, tuple) and len(pair) == 2 and one(pair[0]) and two(pair[1])
-
-
-def _scalar(value: Any) -> bool:
-    return isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 1024)
-
-
-def _term(value: Any) -> bool:
-    return not isinstance(value, First | Last) or _id(value.axis)
-
-
-_IDS, _TEXTS, _GUARD = _tuple_of(_id), _tuple_of(_text), _tuple_of(_term)
-
-# numbers are left to the rules that bound them
-_PARTS: dict[str, dict[type, dict[str, Callable[[Any], bool]]]] = {
-    "tensors": {TensorSpec: {"name": _text, "dtype": _text, "role": _text}},
-    "axes": {Axis: {"id": _id, "strides": _tuple_of(_any), "offsets": _tuple_of(_any)}},
-    "nodes": {
-        Iteration: {"id": _id, "axis": _id, "children": _IDS, "policy": _text, "guard": _GUARD},
-        Invocation: {"id": _id, "primitive": _id, "guard": _GUARD},
-    },
-    "primitives": {
-        Primitive: {
-            "id": _id,
-            "operation": _text,
-            "axes": _tuple_of(_pair_of(_text, _IDS)),
-            "operands": _TEXTS,
-            "metadata": _tuple_of(_pair_of(_text, _scalar)),
-        }
-    },
-}
-
-
-@_rule("program.names", "names and identifiers are one line of text: no control characters, no halves of surrogates")
-def _names(program: Program) -> Iterator[tuple[str, str]]:
-    for path, name in _all_names(program):
-        if isinstance(name, str) and printed(name) != name:
-            yield path, f"{name!a} cannot be shown on one line"
-
-
-def _all_names(program: Program) -> Iterator[tuple[str, object]]:
-    yield "program", program.name
-    for k, spec in enumerate(program.tensors):
-        yield f"tensors[{k}]", spec.name
-    for k, axis in enumerate(program.axes):
-        yield f"axes[{k}]", axis.id
-    for k, node in enumerate(program.nodes):
-        yield f"nodes[{k}]", node.id
-    for k, primitive in enumerate(program.primitives):
-        yield f"primitives[{k}]", primitive.id
-        for key, value in primitive.metadata:
-            yield f"primitives[{k}].metadata", key
-            yield f"primitives[{k}].metadata", value
-
-
-@_rule("path.depth", f"an invocation has at most {DEPTH_LIMIT} axes, iterated and consumed together (own choice)")
-def _depth(program: Program) -> Iterator[tuple[str, str]]:
-    nodes, primitives = nodes_by_id(program), primitives_by_id(program)
-    met: set[Id] = set()
-    stack = [(root, 0) for root in program.roots]
-    while stack:
-        id, depth = stack.pop()
-        if id in met or id not in nodes:
-            continue
-        met.add(id)
-        node = nodes[id]
-        if isinstance(node, Iteration):
-            stack += [(child, depth + 1) for child in node.children]
-            count, what = depth + 1, f"it and its ancestors iterate {depth + 1} axes"
-        else:
-            known = primitives.get(node.primitive)
-            consumed = sum(len(ids) for _, ids in known.axes) if known else 0
-            count, what = depth + consumed, f"its ancestors iterate {depth} axes and its primitive consumes {consumed}"
-        if count > DEPTH_LIMIT:
-            yield f"node {id!r}", what
-            return
+_rule("program.types", "a program is made of the values and types that tileweave.teir.program states, lists as tuples")(
+    form.types
+)
+_rule("program.names", "names and identifiers are one line of text: no control characters, no halves of surrogates")(
+    form.names
+)
+_rule("path.depth", f"an invocation has at most {form.DEPTH_LIMIT} axes, iterated and consumed together (own choice)")(
+    form.depth
+)
 
 
 # ── profile and tensors ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -320,8 +194,10 @@ def _tensor_role(program: Program) -> Iterator[tuple[str, str]]:
     for spec in program.tensors:
         if spec.role not in ("in", "out", "inout", "scratch"):
             yield f"tensor {spec.name!r}", f"its role is {spec.role!r}"
-        elif not _integer(spec.size_bytes) or (spec.size_bytes > 0) != (spec.role == "scratch") or spec.size_bytes < 0:
-            yield f"tensor {spec.name!r}", f"its role is {spec.role} and its size {_number(spec.size_bytes)} bytes"
+        elif (
+            not is_integer(spec.size_bytes) or (spec.size_bytes > 0) != (spec.role == "scratch") or spec.size_bytes < 0
+        ):
+            yield f"tensor {spec.name!r}", f"its role is {spec.role} and its size {shown(spec.size_bytes)} bytes"
 
 
 @_rule("tensor.shape", "a shape has positive integers, and scratch tensors have none")
@@ -331,7 +207,7 @@ def _tensor_shape(program: Program) -> Iterator[tuple[str, str]]:
             continue
         if spec.role == "scratch":
             yield f"tensor {spec.name!r}", f"it is scratch and has the shape {_numbers(spec.shape)}"
-        elif not isinstance(spec.shape, tuple) or not all(_integer(n) and n > 0 for n in spec.shape):
+        elif not isinstance(spec.shape, tuple) or not all(is_integer(n) and n > 0 for n in spec.shape):
             yield f"tensor {spec.name!r}", f"its shape is {_numbers(spec.shape)}"
 
 
@@ -360,8 +236,8 @@ def _axis_unique(program: Program) -> Iterator[tuple[str, str]]:
 @_rule("axis.extent-positive", "every axis extent is a positive integer")
 def _axis_extent(program: Program) -> Iterator[tuple[str, str]]:
     for axis in program.axes:
-        if not _integer(axis.extent) or axis.extent < 1:
-            yield f"axis {axis.id!r}", f"its extent is {_number(axis.extent)}"
+        if not is_integer(axis.extent) or axis.extent < 1:
+            yield f"axis {axis.id!r}", f"its extent is {shown(axis.extent)}"
 
 
 @_rule("axis.one-per-tensor", "every axis has one integer stride and one integer offset per tensor, in bytes")
@@ -371,7 +247,7 @@ def _axis_one_per_tensor(program: Program) -> Iterator[tuple[str, str]]:
         for what, values in (("strides", axis.strides), ("offsets", axis.offsets)):
             if len(values) != count:
                 yield f"axis {axis.id!r}", f"it has {len(values)} {what} for {count} tensors"
-            elif not all(map(_integer, values)):
+            elif not all(map(is_integer, values)):
                 yield f"axis {axis.id!r}", f"its {what} are {_numbers(values)}"
 
 
@@ -380,7 +256,7 @@ def _axis_one_per_tensor(program: Program) -> Iterator[tuple[str, str]]:
 )
 def _axis_strides(program: Program) -> Iterator[tuple[str, str]]:
     for axis in program.axes:
-        if any(_integer(stride) and stride < 0 for stride in axis.strides):
+        if any(is_integer(stride) and stride < 0 for stride in axis.strides):
             yield f"axis {axis.id!r}", f"its strides are {_numbers(axis.strides)}"
 
 
@@ -388,16 +264,16 @@ def _axis_strides(program: Program) -> Iterator[tuple[str, str]]:
 def _axis_fits(program: Program) -> Iterator[tuple[str, str]]:
     reach = [0] * len(program.tensors)
     for axis in program.axes:
-        if not _integer(axis.extent) or len(axis.strides) != len(reach) or len(axis.offsets) != len(reach):
+        if not is_integer(axis.extent) or len(axis.strides) != len(reach) or len(axis.offsets) != len(reach):
             continue
         if axis.extent >= ADDRESS_LIMIT:
-            yield f"axis {axis.id!r}", f"its extent is {_number(axis.extent)}"
+            yield f"axis {axis.id!r}", f"its extent is {shown(axis.extent)}"
         for k, (stride, offset) in enumerate(zip(axis.strides, axis.offsets, strict=True)):
-            if _integer(stride) and _integer(offset):
+            if is_integer(stride) and is_integer(offset):
                 reach[k] += abs(offset) + abs(stride) * max(axis.extent - 1, 0)
     for spec, total in zip(program.tensors, reach, strict=True):
         if total >= ADDRESS_LIMIT:
-            yield f"tensor {spec.name!r}", f"its axes reach {_number(total)} bytes"
+            yield f"tensor {spec.name!r}", f"its axes reach {shown(total)} bytes"
 
 
 # ── schedule ──────────────────────────────────────────────────────────────────────────────────────────────────────────

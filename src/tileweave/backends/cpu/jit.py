@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: boo
     Raises:
         BackendError: LLVM refuses the module; ``source`` and ``log`` keep the evidence.
     """
+    return _uninterrupted(lambda: _compiled(source, names, target, disk))
+
+
+def _compiled(source: str, names: tuple[str, ...], target: Target, disk: bool) -> Code:
     with _LOCK:
         _initialise()
         file = _object_path(source, target) if disk else None
@@ -80,6 +85,33 @@ def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: boo
         if file:
             _write(file, data)
         return Code(source, _link(data, names, target, source), False)
+
+
+def _uninterrupted(work: Callable[[], Code]) -> Code:
+    """The result of some work, done where no KeyboardInterrupt lands: inside LLVM's clean-up it would free twice.
+
+    Python interrupts its main thread only; that one waits here, and may be interrupted while the work goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done: list[Code] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="tileweave-compile")
+    try:
+        thread.start()
+    except RuntimeError:  # the process ends, or may have no more threads
+        return work()
+    thread.join()
+    if failed:
+        raise failed.pop()
+    return done[0]
 
 
 def _initialise() -> None:
