@@ -11,7 +11,7 @@ import pytest
 from random_programs import any_program, difference
 
 from tileweave.backends.cpu import compile
-from tileweave.errors import BackendError, TileweaveError
+from tileweave.errors import BackendError, TileweaveError, VerifyError
 from tileweave.teir import byte_bounds, examples, from_json, to_json
 from tileweave.teir.dtypes import numpy_dtype
 from tileweave.teir.program import Invocation, Program
@@ -119,6 +119,11 @@ def judged(random: Random, text: str) -> str:
         try:
             problem = difference(random, program)
         except BackendError as error:
+            return f"kernel: {error}"
+        except VerifyError as error:  # scratch memory that is too small: the backend refuses it as well
+            assert error.facts["rule"] == "address.in-bounds", text
+            with pytest.raises(BackendError, match="scratch tensor"):
+                compile(program, cache=False)
             return f"kernel: {error}"
         assert problem == "", text
         return "run"
