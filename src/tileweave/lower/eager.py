@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cpu import Kernel
+from tileweave.backends.cpu.threads import thread_count
 from tileweave.errors import GraphError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
 from tileweave.graph.evaluate import gather
@@ -53,6 +54,7 @@ def contract(
 
     Raises:
         GraphError: the equation does not fit the operands, or ``out`` does not fit the result.
+        BackendError: ``threads`` is no positive integer, or ``out`` is read-only or shares memory with an operand.
 
     Example:
         >>> contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2))).tolist()
@@ -82,7 +84,7 @@ def contract(
             legal="contract('ij,jk->ik', a, b)",
         )
     arrays = [_as_array(equation, k, operand) for k, operand in enumerate(operands)]
-    _check_threads(f"contract({equation!r}, ..)", threads)
+    thread_count(f"contract({equation!r}, ..)", threads)
     key = _key(equation, threads, arrays, out if isinstance(out, np.ndarray) else None)
     made = _KEPT.get(key)
     if made is None or (tune and not made.tuned):
@@ -92,11 +94,6 @@ def contract(
         while len(_KEPT) > KEEP_CONTRACTIONS:
             _FAST.pop(_KEPT.popitem(last=False)[0], None)
     return made(*arrays, out=out)
-
-
-def _check_threads(where: str, threads: object) -> None:
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-        raise GraphError(where, f"threads={threads!r} is no number of threads", legal="a positive integer, or None")
 
 
 def _as_array(equation: str, number: int, operand: Any) -> Array:
@@ -127,7 +124,7 @@ class Contraction:
     def __init__(
         self, equation: str, *operands: Array, out: Array | None = None, threads: int | None = None, tune: bool = False
     ) -> None:
-        _check_threads(f"contract({equation!r}, ..)", threads)
+        thread_count(f"contract({equation!r}, ..)", threads)
         self.equation = equation
         self.threads = threads
         self.tuned = tune

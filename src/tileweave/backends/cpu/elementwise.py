@@ -101,10 +101,6 @@ def _emit_pieces(f: Function, target: Target, pieces: Pieces, rivals: Pairs) -> 
     f.call(name, "ptr %env", "i64 %thread", *results)
 
 
-def _ignored(_: object) -> None:
-    return None
-
-
 def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """An axis over runs, and a run of it; nothing and all of it where runs do not divide it."""
     if dim.extent % run or dim.extent == run:
@@ -243,15 +239,14 @@ class _Chain:
                     self.point(f, place, self.lanes, mask, [])
                 return []
 
-            if self.streamed is None:
+            def kept() -> None:
                 self.run(f, pointers, piece, body, [], self.unroll)
-                return
-            apart = self.apart(f, pointers, self.streamed)
-            f.when(
-                apart,
-                lambda: self.stream(f, pointers, piece, self.streamed or 0),
-                lambda: _ignored(self.run(f, pointers, piece, body, [], self.unroll)),
-            )
+
+            o = self.streamed
+            if o is None:
+                kept()
+            else:
+                f.when(self.apart(f, pointers, o), lambda: self.stream(f, pointers, piece, o), kept)
 
     def apart(self, f: Function, pointers: list[str], o: int) -> Value:
         """Whether an output begins with a whole element and is no operand's memory."""
