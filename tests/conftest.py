@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("tileweave", deadline=None)  # a busy machine is no failure
+settings.load_profile("tileweave")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background job, whose children would ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

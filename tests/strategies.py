@@ -10,13 +10,9 @@ from itertools import product
 from math import prod
 from random import Random
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tileweave.layout import Coord, Iter, Layout
-
-settings.register_profile("tileweave", deadline=None)  # a busy machine is no failure
-settings.load_profile("tileweave")
 
 PLAIN = [0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, -1, -2, -3, -6]
 VECTOR = [*PLAIN, {"lane": 1}, {"lane": 2}, {"lane": -1}, {"lane": 1, "m": -3}, {"reg": 1}, {"lane": 2, "reg": 2}]

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 HEAVY = ("ray", "zarr", "torch", "llvmlite", "sklearn", "matplotlib", "scipy", "jax", "fsspec", "opt_einsum", "rich")
@@ -79,3 +80,7 @@ def test_graph_needs_no_compiler():
     code = "import sys, tileweave.graph; print(*sorted(n for n in sys.modules if '.' not in n))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert not set(out.stdout.split()) & (set(HEAVY) - {"opt_einsum"})
+
+
+def test_no_property_fails_since_the_machine_is_busy():
+    assert settings().deadline is None
