@@ -8,13 +8,15 @@ import sys
 import threading
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
-from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
-from tileweave.graph import Graph, einsum
+from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
+from tileweave.graph import Graph, as_tensor, einsum
 from tileweave.lower import Contraction, contract
 
 EQUATIONS = [
@@ -151,7 +153,7 @@ def test_refusals() -> None:
     square = np.ones((3, 3))
     with pytest.raises(BackendError, match="share memory"):
         contract("ij,jk->ik", square, square, out=square)
-    with pytest.raises(LayoutError, match=r"elements of the output .* share memory"):
+    with pytest.raises(LayoutError, match=r"elements of out .* share memory"):
         contract("ij,jk->ik", square, square, out=np.broadcast_to(0.0, (3, 3)))
     fixed = np.empty((3, 3))
     fixed.flags.writeable = False
@@ -168,6 +170,47 @@ def test_refusals() -> None:
         contract("ij,jk->ik", a, [[1, 2], [3]])
     with pytest.raises(GraphError, match="NumPy reads no array in operand 0"):
         contract("ij,jk->ik", [a, b])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint64"])  # compiled, and NumPy's
+@pytest.mark.parametrize("extent", [3, 0])
+def test_an_output_is_refused_alike_whatever_computes_it(dtype: str, extent: int) -> None:
+    a, b = np.ones((3, extent), dtype), np.ones((extent, 3), dtype)
+    fixed = np.empty((3, 3), dtype)
+    fixed.flags.writeable = False
+    with pytest.raises(BackendError, match=r"^contract\('ij,jk->ik', ..\): .*read-only"):
+        contract("ij,jk->ik", a, b, out=fixed)
+    crossed = as_strided(np.zeros(5, dtype), (3, 3), (fixed.itemsize, fixed.itemsize))
+    with pytest.raises(LayoutError, match=r"^contract\('ij,jk->ik', ..\): .*share memory"):
+        contract("ij,jk->ik", a, b, out=crossed)
+
+
+def test_refusals_name_the_call_that_was_made() -> None:
+    a, b = np.ones((2, 3), "f4"), np.ones((3, 2), "f4")
+    square, out = np.ones((3, 3), "f4"), np.empty((2, 2), "f4")
+    calls = [
+        lambda: contract("ij,jk->ik", a, a),
+        lambda: contract("ij,jk->ik", a, b, out=out.T[:1]),
+        lambda: contract("ij,jk->ik", a, b, out=np.empty((2, 2), ">f4")),
+        lambda: contract("ij,jk->ik", a.astype("c8"), b),
+        lambda: contract("ij,jk->ik", square, square, out=square),
+        lambda: contract("ij,jk->ik", square, square, out=square),  # the short way
+        lambda: contract("ij,jk->ik", a, b, threads=0),
+    ]
+    for call in calls:
+        with pytest.raises(TileweaveError, match=r"^contract\('ij,jk->ik', ..\): "):
+            call()
+    with pytest.raises(GraphError, match="bytes in the other order"):
+        contract("ij,jk->ik", a, b, out=np.empty((2, 2), ">f4"))
+
+
+@pytest.mark.parametrize("name", ["float8_e5m2", "float8_e4m3fn", "int4"])
+def test_element_types_of_other_libraries_are_refused(name: str) -> None:
+    x = np.ones((2, 2)).astype(getattr(ml_dtypes, name))
+    with pytest.raises(DtypeError, match=f"element type {name} is not supported"):
+        contract("ij,jk->ik", x, x)
+    with pytest.raises(DtypeError, match=f"element type {name} is not supported"):
+        as_tensor(x)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="no fork")

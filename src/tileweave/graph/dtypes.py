@@ -13,7 +13,7 @@ __all__ = ["element_type", "epsilon", "is_floating", "stored", "wide_type"]
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Whether an element type is a floating one: NumPy's own, or bfloat16."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return issubclass(dtype.type, np.floating) or dtype.name == "bfloat16"
 
 
 def element_type(where: str, dtype: Any) -> np.dtype[Any]:

@@ -17,11 +17,12 @@ import numpy as np
 
 from tileweave.backends.cpu import Kernel
 from tileweave.backends.cpu.threads import thread_count
-from tileweave.errors import GraphError
+from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
 from tileweave.graph.evaluate import gather
 from tileweave.graph.nodes import topological
 from tileweave.lower.execute import compiled, describe, execute
+from tileweave.teir.reach import first_collision
 
 __all__ = ["Contraction", "contract"]
 
@@ -54,29 +55,39 @@ def contract(
 
     Raises:
         GraphError: the equation does not fit the operands, or ``out`` does not fit the result.
+        LayoutError: elements of ``out`` share memory.
         BackendError: ``threads`` is no positive integer, or ``out`` is read-only or shares memory with an operand.
 
     Example:
         >>> contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2))).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
     """
-    if not tune and type(equation) is str and (threads is None or type(threads) is int):
-        if len(operands) == 2:  # written out: this is most of the overhead of a small call
-            a, b = operands
-            if type(a) is np.ndarray and type(b) is np.ndarray:
-                key: Any = (equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides)
-                if out is None:
-                    fast = _FAST.get(key)
-                    if fast is not None:
-                        return fast(a, b)
-                elif type(out) is np.ndarray:
-                    fast = _FAST.get((key, out.dtype, out.shape, out.strides))
-                    if fast is not None:
-                        return fast(a, b, out)
-        elif set(map(type, operands)) == _PLAIN and (out is None or type(out) is np.ndarray):
-            fast = _FAST.get(_key(equation, threads, operands, out))
-            if fast is not None:
-                return fast(*operands) if out is None else fast(*operands, out)
+    try:
+        if not tune and type(equation) is str and (threads is None or type(threads) is int):
+            if len(operands) == 2:  # written out: this is most of the overhead of a small call
+                a, b = operands
+                if type(a) is np.ndarray and type(b) is np.ndarray:
+                    key: Any = (equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides)
+                    if out is None:
+                        fast = _FAST.get(key)
+                        if fast is not None:
+                            return fast(a, b)
+                    elif type(out) is np.ndarray:
+                        fast = _FAST.get((key, out.dtype, out.shape, out.strides))
+                        if fast is not None:
+                            return fast(a, b, out)
+            elif set(map(type, operands)) == _PLAIN and (out is None or type(out) is np.ndarray):
+                fast = _FAST.get(_key(equation, threads, operands, out))
+                if fast is not None:
+                    return fast(*operands) if out is None else fast(*operands, out)
+        return _known(equation, operands, out, threads, tune)
+    except TileweaveError as error:
+        where = error.where if error.where.startswith("contract(") else f"contract({equation!r}, ..)"
+        raise type(error)(where, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
+
+
+def _known(equation: str, operands: Sequence[Any], out: Array | None, threads: int | None, tune: bool) -> Array:
+    """The einsum by what is kept for such operands, which is made where it is missing."""
     if not isinstance(equation, str):
         raise GraphError(
             "contract(equation, *operands)",
@@ -134,9 +145,10 @@ class Contraction:
         self._result = einsum(equation, *self._holes)
         self._operations = [node for node in topological([self._result]) if isinstance(node, Operation)]
         self.shape, self.dtype = self._result.shape, self._result.dtype
+        self._out: tuple[Any, ...] | None = None
         self._check(out)
-        self._steps = self._compiled(operands, out)
         self._out = None if out is None else _about(out)
+        self._steps = self._compiled(operands, out)
         self.fast: Call | None = None
         """For arrays of the class ndarray that are known to fit, and an ``out`` behind them if a sample was given."""
         if self._steps:
@@ -147,6 +159,7 @@ class Contraction:
 
         Raises:
             GraphError: arrays of other types, shapes or strides, or an ``out`` that does not fit.
+            LayoutError, BackendError: as `contract`.
         """
         if [_about(array) for array in arrays] != self._about:
             found = {f"operand {k}": array for k, array in enumerate(arrays)}
@@ -192,12 +205,22 @@ class Contraction:
         return f"Contraction({self.equation!r}, {self.dtype.name}{list(self.shape)})"
 
     def _check(self, out: object) -> None:
-        """Passes None, and an array of the result's shape and type."""
+        """Passes None, and an array of the result's shape and type whose elements can be written, each alone."""
         legal = f"{self.dtype.name}{list(self.shape)}"
-        if out is not None and not isinstance(out, np.ndarray):
+        if out is None:
+            return
+        if not isinstance(out, np.ndarray):
             raise self._error("out is no array", {}, legal)
-        if out is not None and (out.shape != self.shape or out.dtype != self.dtype):
+        if out.shape != self.shape or out.dtype != self.dtype:
             raise self._error("out does not fit", {"out": out}, legal)
+        known = not out.size or _about(out) == self._out
+        apart = None if known else first_collision(out.shape, out.strides, out.itemsize)
+        if apart is not None:
+            problem = f"elements of out that are {apart} apart share memory"
+            shown = {"out": _shown(out)}
+            raise LayoutError(repr(self), problem, inputs=shown, legal="strides that keep elements apart")
+        if not out.flags.writeable:
+            raise BackendError(repr(self), "out is read-only", legal="an array that can be written")
 
     def _compiled(self, arrays: Sequence[Array], out: Array | None) -> tuple[_Step, ...]:
         """The kernels, one after the other; none where a part is no kernel's: nothing to sum, or a view between."""
@@ -230,8 +253,12 @@ class Contraction:
         return gather(self._result, values)
 
     def _error(self, problem: str, found: Mapping[str, Array], legal: str = "") -> GraphError:
-        types = {name: f"{a.dtype.name}{list(a.shape)}, strides {list(a.strides)}" for name, a in found.items()}
-        return GraphError(repr(self), problem, inputs=types, legal=legal)
+        return GraphError(repr(self), problem, inputs={k: _shown(a) for k, a in found.items()}, legal=legal)
+
+
+def _shown(array: Array) -> str:
+    order = "" if array.dtype.isnative else ", bytes in the other order"
+    return f"{array.dtype.name}{list(array.shape)}, strides {list(array.strides)}{order}"
 
 
 def _about(array: Array) -> tuple[Any, ...]:
