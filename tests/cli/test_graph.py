@@ -197,6 +197,7 @@ def test_check_names_the_place_in_a_document(folder, capsys):
         (["show", "text.json"], "not a JSON document"),
         (["show", "bytes.json"], "not a JSON document"),
         (["show", "list.json"], "is not an object"),
+        (["show", "program.json"], 'program.json: $: its format is "tileweave.teir", version 1'),
         (["show", "."], "is neither a program nor a document"),
         (["show", "whole.json", "extra"], "a document takes no argument 'extra'"),
         (["rewrite", "whole.json", "--rules", "linear,nothing"], "'nothing' is no rule"),
@@ -211,6 +212,8 @@ def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):
     Path("list.json").write_text("[]")
     Path("notes.txt").write_text("")
     Path("idle.py").write_text("")
+    assert main(["teir", "emit", "ij->ji", "2x3", "-o", "program.json"]) == 0
+    capsys.readouterr()
     assert said in refused(words, capsys)
 
 

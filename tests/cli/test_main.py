@@ -1,6 +1,9 @@
 """The command line as a user meets it: results, help, and what it says to bad input."""
 
 import json
+import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tileweave.cli import main as command
 from tileweave.cli.main import main
 
 PROGRAM = """
@@ -186,3 +190,66 @@ def test_interrupt_leaves_no_half_file(folder):
     _, err = child.communicate(timeout=30)
     assert child.returncode == 130, err
     assert [path for path in Path().iterdir() if "long.npy" in path.name] == []
+
+
+def test_helps_show_commands_that_exist(capsys):
+    for room in ([], ["teir"], ["graph"], ["layout"]):
+        with pytest.raises(SystemExit):
+            main([*room, "--help"])
+        shown = capsys.readouterr().out
+        lines = re.findall(r"^  tileweave ([^|>\n]*)$", shown[shown.index("examples:") :], re.MULTILINE)
+        assert len(lines) >= 4
+        for line in lines:
+            options, rest = command._parser().parse_known_args(command._split(shlex.split(line)))
+            assert options.command and not rest
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["run", "program.py", "--machines"], "--machines: expected one argument"),
+        (["graph", "rewrite", "graph.json", "--draw"], "--draw: expected one argument"),
+        (["teir", "tune", "program.json", "-o"], "expected one argument"),
+        (["run"], "required: program\n"),
+        (["graph", "diff", "graph.json"], "required: OTHER\n"),
+    ],
+)
+def test_what_is_missing_is_named(folder, capsys, words, missing):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert missing in capsys.readouterr().err
+
+
+def test_an_equation_may_begin_with_an_arrow(folder, capsys):
+    np.save("number.npy", np.float64(3))
+    assert main(["einsum", "->", "number.npy"]) == 0
+    assert main(["teir", "emit", "->", "scalar", "-o", "copy.json"]) == 0
+    assert capsys.readouterr().out.startswith("3.0\n")
+
+
+def child(words, **environment):
+    words = [sys.executable, "-m", "tileweave.cli.main", *words]
+    return subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env={**os.environ, **environment})
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_a_terminal_without_some_characters_shows_the_others(folder, environment):
+    assert main(["teir", "emit", "αβ,βγ->αγ", "640x640", "640x640", "--tiled", "-o", "tiled.json"]) == 0
+    out, err = child(["teir", "show", "tiled.json"], **environment).communicate(timeout=60)
+    assert not err and "Operands" in out and "?" in out
+
+
+def test_a_reader_that_goes_away_ends_a_program_quietly(folder):
+    (folder / "speak.py").write_text("while True:\n    print('a line')\n")
+    speaking = child(["run", "speak.py"])
+    assert speaking.stdout.readline() == "a line\n"
+    speaking.stdout.close()
+    assert speaking.communicate(timeout=60)[1] == ""
+    assert speaking.returncode == 0
+
+
+def test_a_pipe_of_the_programs_own_that_breaks_is_its_failure(folder, capsys):
+    (folder / "bad.py").write_text("raise BrokenPipeError('mine')\n")
+    assert main(["run", "bad.py"]) == 1
+    assert "BrokenPipeError: mine" in capsys.readouterr().err

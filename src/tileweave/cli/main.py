@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,23 @@ _EPILOG = """examples:
   tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy
 
 Flags win over what a program says; what a program says wins over defaults.
+"""
+
+_TEIR_EPILOG = """examples:
+  tileweave teir emit "ij,jk->ik" 640x320 320x160 --tiled -o matmul.json
+  tileweave teir emit "ij->i" 64x32 --op max -o highest.json
+  tileweave teir check matmul.json in0=a.npy in1=b.npy
+  tileweave teir show matmul.json --draw matmul.svg
+  tileweave teir run matmul.json in0=a.npy in1=b.npy -o out=c.npy --time
+  tileweave teir tune matmul.json --seconds 5
+"""
+
+_GRAPH_EPILOG = """examples:
+  tileweave graph show examples/digits.py#1 --explain
+  tileweave graph show examples/blur.py --draw blur.svg
+  tileweave graph rewrite examples/convnet.py --rules conv-steps-added
+  tileweave graph show examples/heat.py --json --no-arrays | tileweave graph check -
+  tileweave graph diff examples/blur.py blur.json
 """
 
 
@@ -87,14 +105,18 @@ def _parser() -> argparse.ArgumentParser:
         "teir",
         help="check, show, run, explain, tune and emit programs of the tiled execution IR",
         description="Programs of the tiled execution IR, as JSON files; - is the standard input.",
+        epilog=_TEIR_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _teir_commands(teir)
 
     graph = commands.add_parser(
         "graph",
         help="show, check, rewrite and compare tensor expression graphs",
-        description="Graphs of a Python program, up to the first result that it needs, or of a JSON document; "
+        description="Graphs of a Python program, up to the first result that it needs, or of a JSON document;\n"
         "FILE#2 is the second graph of a program, - is a document on the standard input.",
+        epilog=_GRAPH_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _graph_commands(graph)
     return parser
@@ -223,7 +245,7 @@ def _graph_commands(parser: argparse.ArgumentParser) -> None:
     def file(command: argparse.ArgumentParser, *names: str, nargs: str | None = None) -> None:
         for name in names:
             command.add_argument(name, metavar=name.upper(), nargs=nargs, help="PROGRAM.py, FILE.json, or PROGRAM.py#2")
-        command.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments, after --")
+        _own_arguments(command)
 
     show = commands.add_parser("show", allow_abbrev=False, help="a line per node, or a table of costs, or JSON")
     file(show, "file")
@@ -256,8 +278,13 @@ def _graph_commands(parser: argparse.ArgumentParser) -> None:
 
 def _program_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", help="a Python file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments, after --")
+    _own_arguments(parser)
     _machine_arguments(parser)
+
+
+def _own_arguments(parser: argparse.ArgumentParser) -> None:
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments, after --")
+    rest.required = False  # not named among what is missing
 
 
 def _draw_arguments(parser: argparse.ArgumentParser, help: str) -> None:
@@ -295,6 +322,7 @@ def _duration(text: str) -> float:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _say_something_anywhere()
     parser = _parser()
     options, rest = parser.parse_known_args(_split(words))
     if rest:
@@ -329,14 +357,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
 
 
+def _say_something_anywhere() -> None:
+    """A terminal, or a file, that cannot show a character shows ? instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not where Python was started without it
+            stream.reconfigure(errors="replace")
+
+
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
 _TAKES_VALUE |= {"--seconds", "--schedules"}
 
 
 def _split(words: Sequence[str]) -> list[str]:
-    """Flags may follow the program's name: everything up to ``--`` is ours, moved before the program."""
+    """Flags may follow the program's name: everything up to ``--`` is ours, moved before the program.
+
+    An equation may begin with an arrow, which is no flag.
+    """
     words = list(words)
+    if words[:1] == ["einsum"] or words[:2] == ["teir", "emit"]:
+        words = [f" {word}" if word.startswith("->") else word for word in words]
     if not words or words[0] not in ("run", "plan", "teir", "graph"):
         return words
     if words[0] in ("teir", "graph"):
@@ -347,7 +387,9 @@ def _split(words: Sequence[str]) -> list[str]:
     names: list[str] = []
     k = 0
     while k < len(own):
-        if own[k] in _TAKES_VALUE and k + 1 < len(own):
+        if own[k] in _TAKES_VALUE:
+            if k + 1 == len(own):
+                return [words[0], own[k]]  # refused: its value is missing
             flags += own[k : k + 2]
             k += 2
             continue

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import runpy
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -128,6 +129,8 @@ def execute(
             print(stop.code, file=sys.stderr)
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            raise
         missing = error.filename if isinstance(error, FileNotFoundError) else None
         if isinstance(missing, (str, os.PathLike)) and str(Path(missing).absolute()) in settings.unwritten:
             print(f"planned up to where the program reads {str(missing)!r}, which no plan writes", file=sys.stderr)
@@ -138,6 +141,16 @@ def execute(
         sys.argv = argv
         sys.path.remove(str(path.parent.resolve()))
     return 0
+
+
+def _unread() -> bool:
+    """Whether the reader of our output went away, as `| head` does; a pipe of the program's own is another matter."""
+    try:
+        watch = select.poll()
+        watch.register(sys.stdout, 0)
+        return any(event & select.POLLERR for _, event in watch.poll(0))
+    except (AttributeError, OSError, ValueError):  # no such call here, no output, or one that is no file
+        return False
 
 
 def _show(error: Exception, path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.cli.files import check_new, write_whole
-from tileweave.cli.teir_emit import emit_file, parse_shape, shown_shape
+from tileweave.cli.teir_emit import count, emit_file, parse_shape, shown_shape
 from tileweave.errors import BackendError, GraphError, StorageError, Undecided, VerifyError
 from tileweave.teir import (
     Invocation,
@@ -73,15 +73,9 @@ def check_file(options: argparse.Namespace) -> int:
     if found:
         print(f"{program.name}\n{_cut(tree(program))}", file=sys.stderr)
         return 2
-    counts = ", ".join(
-        f"{len(items)} {word}"
-        for items, word in (
-            (program.tensors, "tensors"),
-            (program.axes, "axes"),
-            (program.nodes, "nodes"),
-            (program.primitives, "primitives"),
-        )
-    )
+    axes = f"{len(program.axes)} {'axis' if len(program.axes) == 1 else 'axes'}"
+    steps = f"{count(len(program.nodes), 'node')}, {count(len(program.primitives), 'primitive')}"
+    counts = f"{count(len(program.tensors), 'tensor')}, {axes}, {steps}"
     print(f"{_shown_path(options.file)}: {program.name} ({program.profile} profile): {counts}: {', '.join(proved)}")
     return 0
 
@@ -311,10 +305,11 @@ def _bindings(words: Iterable[str], program: Program, option: str = "", what: st
     for word in words:
         name, equals, path = word.partition("=")
         if not equals or not path or name not in names or name in bound:
+            named = bool(equals and path)
             problem = (
                 "is given twice"
-                if name in bound
-                else f"is not {'a tensor of the program' if equals else f'NAME={what}'}"
+                if named and name in bound
+                else f"is not {'a tensor of the program' if named else f'NAME={what}'}"
             )
             raise StorageError(
                 f"{option} {word}".strip(), problem, legal=f"NAME={what} with NAME one of {', '.join(names)}"
@@ -407,7 +402,9 @@ def _check_targets(program: Program, targets: Mapping[str, str], overwrite: bool
     roles = {spec.name: spec.role for spec in program.tensors}
     for name, path in targets.items():
         if roles[name] == "in":
-            raise StorageError(f"{name}={path}", f"the program does not write tensor {name!r}", legal="an output")
+            written = ", ".join(spec.name for spec in program.tensors if spec.role in ("out", "inout"))
+            problem = f"the program does not write tensor {name!r}"
+            raise StorageError(f"-o {name}={path}", problem, legal=f"NAME=FILE.npy with NAME one of {written}")
         check_new(f"-o {name}", path, ".npy", overwrite)
     if len({Path(path).resolve() for path in targets.values()}) < len(targets):
         raise StorageError("-o", "two tensors go to one file", legal="a file per tensor")

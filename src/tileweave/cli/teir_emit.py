@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from tileweave.cli.files import check_new, write_whole
-from tileweave.errors import DtypeError, GraphError
+from tileweave.errors import DtypeError, GraphError, LayoutError
 from tileweave.layout import strided
 from tileweave.teir import (
     Operand,
@@ -29,7 +29,7 @@ from tileweave.teir import (
 from tileweave.teir.dtypes import DTYPES
 from tileweave.teir.extensions import BINARY, IN_PLACE, REDUCTIONS, UNARY
 
-__all__ = ["emit_file", "parse_shape", "shown_shape"]
+__all__ = ["count", "emit_file", "parse_shape", "shown_shape"]
 
 
 def emit_file(options: argparse.Namespace) -> int:
@@ -44,7 +44,8 @@ def emit_file(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     write_whole(options.output, text)
-    print(f"wrote {options.output}  {program.name}: {len(program.nodes)} nodes, {len(program.primitives)} primitives")
+    size = f"{count(len(program.nodes), 'node')}, {count(len(program.primitives), 'primitive')}"
+    print(f"wrote {options.output}  {program.name}: {size}")
     return 0
 
 
@@ -79,9 +80,8 @@ def _emitted(options: argparse.Namespace) -> Program:
         implied = "".join(sorted(letter for letter in counts if counts[letter] == 1))
         raise GraphError(where, "the equation says no output", legal=f"such as {options.equation + '->' + implied!r}")
     if len(terms) != len(options.shapes):
-        given = (
-            f"the equation has {_count(len(terms), 'operand')}, and {_count(len(options.shapes), 'shape')} follow it"
-        )
+        follow = "shape follows" if len(options.shapes) == 1 else "shapes follow"
+        given = f"the equation has {count(len(terms), 'operand')}, and {len(options.shapes)} {follow} it"
         raise GraphError(where, given, legal="a shape for each operand, such as 64x32")
     shapes = [parse_shape(text) for text in options.shapes]
     extents: dict[str, int] = {}
@@ -92,7 +92,7 @@ def _emitted(options: argparse.Namespace) -> Program:
         raise GraphError(where, f"letter {missing[0]!r} of the output is in no input", legal="letters of the inputs")
     try:
         program = _chosen_emitter(options, terms, right, shapes, extents)
-    except GraphError as error:
+    except (GraphError, LayoutError) as error:
         raise type(error)(where, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
     stated = dict(zip((f"in{k}" for k in range(len(shapes))), shapes, strict=True))
     stated["out"] = tuple(extents[letter] for letter in right)
@@ -165,7 +165,8 @@ def _extension(options: argparse.Namespace, operands: list[Operand], out: Operan
     return emit_elementwise(options.op, operands, out, options.equation, tiling=tiling, name=name)
 
 
-def _count(number: int, word: str) -> str:
+def count(number: int, word: str) -> str:
+    """A number of things, in words."""
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 

@@ -229,9 +229,10 @@ def from_json(text: str | bytes, *, check: bool = True) -> Graph:
     except (ValueError, RecursionError) as error:
         _refuse("$", f"not a JSON document: {error}", "JSON")
     place = _Place(data, "$")
+    if isinstance(data, dict) and (data.get("format", FORMAT), data.get("version", VERSION)) != (FORMAT, VERSION):
+        found = f"its format is {_short(data.get('format'))}, version {_short(data.get('version'))}"
+        _refuse("$", found, f'"format": "{FORMAT}", "version": {VERSION}')
     fields = place.object("format", "version", "nodes", "observe")
-    if fields["format"].value != FORMAT or fields["version"].value != VERSION:
-        _refuse("$", "another format or version", f'"format": "{FORMAT}", "version": {VERSION}')
     made: dict[str, Node] = {}
     places: dict[Node, str] = {}
     for item in fields["nodes"].items():

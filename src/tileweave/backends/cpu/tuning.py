@@ -125,7 +125,7 @@ class Tuned:
         best = next(trial for trial in self.trials if trial.choice == self.choice)
         gain = own.seconds / best.seconds - 1
         if self.choice == own.choice:
-            why = f"the backend's own choice stays: nothing was more than {ADVANTAGE:.0%} faster"
+            why = f"nothing was more than {ADVANTAGE:.0%} faster"
         else:
             why = f"{gain:.0%} more work per second than the backend's own choice"
         timed = {trial.choice.program for trial in self.trials} - {0}
