@@ -215,6 +215,39 @@ def test_several_reductions_behind_a_function_are_cut_into_pieces():
     assert (total, squares, least) == (5 + 2 * x.sum(), 2 * (x * x).sum(), -6)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+@pytest.mark.parametrize(
+    ("shape", "equation"),
+    [
+        ((64, 1024), "ab->a"),
+        ((65, 1031), "ab->a"),
+        ((3, 67, 900), "abc->ab"),
+        ((129, 3, 700), "abc->ab"),
+        ((67, 5, 512), "abc->a"),
+        ((65, 131, 20), "abc->ab"),
+        ((140, 3, 1024), "abc->ac"),
+    ],
+)
+def test_rows_that_no_cache_holds_are_summed_two_at_a_time(dtype, shape, equation):
+    """Exactly, an odd number of them too, begun or not, alone or as products, behind a function or not."""
+    tiny = replace(host(), l1_bytes=1 << 12, l2_bytes=1 << 13, l3_bytes=1 << 14)
+    rng = np.random.default_rng(4)
+    x, y = (rng.integers(-9, 10, shape).astype(dtype) for _ in range(2))
+    letters, kept = equation.split("->")
+    before = rng.integers(-9, 10, [shape[letters.index(c)] for c in kept]).astype(dtype)
+    total, products = (np.einsum(equation, array) for array in (x, x * y))
+    for threads in (1, 3):
+        for accumulate in (False, True):
+            out = before.copy()
+            program = emit_reduction("sum", operand(x), operand(out), equation, accumulate=accumulate)
+            compile(program, target=tiny, threads=threads, cache=False)(x, out)
+            np.testing.assert_array_equal(out, total + before * accumulate)
+        out = before.copy()
+        program = emit_contraction(f"{letters},{letters}->{kept}", (operand(x), operand(y)), operand(out))
+        compile(program, target=tiny, threads=threads, cache=False)(x, y, out)
+        np.testing.assert_array_equal(out, products)
+
+
 @pytest.mark.skipif(not host().has("sse2"), reason="stores past the caches are those of x86")
 @pytest.mark.parametrize("shape", [(20_000,), (33_333,), (7, 5000), (3, 8, 2000), (40, 1031)])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i1"])

@@ -13,6 +13,7 @@ time into what the output holds. Either order depends on extents and strides alo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from tileweave.backends.cpu import vectors
@@ -108,6 +109,17 @@ def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     return (Dim(dim.extent // run, tuple(run * s for s in dim.strides)),), (Dim(run, dim.strides),)
 
 
+def _halves(dim: Dim) -> tuple[Dim, tuple[int, ...]]:
+    """The first half of an axis, which is the longer one, and the strides from there to the second one."""
+    extent = -(-dim.extent // 2)
+    return Dim(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
+
+
+def _moved(f: Function, pointers: Sequence[str], by: Sequence[int]) -> list[str]:
+    """Addresses so many bytes on."""
+    return [f.at(pointer, distance) for pointer, distance in zip(pointers, by, strict=True)]
+
+
 def _maps(stages: tuple[Stage, ...]) -> bool:
     """Whether all there is to do is to write a function of one operand to another."""
     only = stages[0]
@@ -130,11 +142,28 @@ _FEW = 16
 """Results of a reduction that are no work for many threads."""
 _ENOUGH = 256
 """Elements that make the start of a piece worth its while."""
+_APART_BYTES = 1 << 16
+"""Between two places that are read as streams of their own, at least."""
 
 Carried = list[tuple[str, str]]
 """Types and values that a loop carries on."""
 Body = Callable[[list[list[str]], str | None, list[str]], list[str]]
 """Some vectors: their addresses, a mask, and values carried along; returns the values to carry on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Twins:
+    """Points of an outer axis that are taken two at a time: one of its first half with one of its second half.
+
+    Args:
+        at: the place of the axis among the outer ones, where it has as many points as its first half.
+        count: how many points have a twin; the last one has none where the whole is odd.
+        strides: from a point to its twin.
+    """
+
+    at: int
+    count: int
+    strides: tuple[int, ...]
 
 
 class _Chain:
@@ -177,6 +206,24 @@ class _Chain:
             pieces = -(-self.along.extent // longest)
             self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
         self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
+        self.twins = self.twins_of(shape)
+        if self.twins is not None:
+            at = self.twins.at
+            self.outer = (*self.outer[:at], _halves(self.outer[at])[0], *self.outer[at + 1 :])
+            self.unroll = max(1, self.unroll // 2)
+
+    def twins_of(self, shape: Shape) -> _Twins | None:
+        """How to read a large operand of sums as two streams, which memory brings faster than one; None for others."""
+        read = {o for stage in self.stages for o in stage.inputs} - {o for stage in self.stages for o in stage.outputs}
+        moved = [self.elements[o].width_bytes * prod(dim.extent for dim in shape.dims if dim.strides[o]) for o in read]
+        few = prod(dim.extent for dim in self.outer) < 4 * _FEW
+        if not shape.sums_along or few or max(moved, default=0) < self.target.l3_bytes:
+            return None
+        for at, dim in enumerate(self.outer):
+            half, strides = _halves(dim)
+            if half.extent > 1 and max(abs(strides[o]) for o in read) >= _APART_BYTES:
+                return _Twins(at, dim.extent // 2, strides)
+        return None
 
     def streams(self, points: int) -> int | None:
         """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
@@ -224,14 +271,22 @@ class _Chain:
     def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
         """What happens at one point of the outer axes."""
         piece = digits[-1] if self.piece else 0
-        emit_nest(f, self.near, pointers, lambda moved: self.row(f, moved, piece))
 
-    def row(self, f: Function, pointers: list[str], piece: Value) -> None:
+        def rows(*twins: tuple[int, ...]) -> None:
+            emit_nest(f, self.near, pointers, lambda moved: self.row(f, moved, piece, twins))
+
+        if self.twins is None or self.twins.count == self.outer[self.twins.at].extent:
+            rows(*(() if self.twins is None else (self.twins.strides,)))
+        else:
+            twins = self.twins
+            f.when(f.compare("slt", digits[twins.at], twins.count), lambda: rows(twins.strides), rows)
+
+    def row(self, f: Function, pointers: list[str], piece: Value, twins: tuple[tuple[int, ...], ...] = ()) -> None:
         """All of the axes that are left: the vectors' own and those that are summed."""
         if self.across:  # an axis of a few points per vector goes innermost
             self.sum_across(f, pointers, piece)
         elif self.reductions:
-            self.sum_along(f, pointers)
+            self.sum_along(f, pointers, ((0,) * len(pointers), *twins))
         else:
 
             def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
@@ -326,17 +381,22 @@ class _Chain:
 
     # ---- reductions ---------------------------------------------------------------------------------------------
 
-    def sum_along(self, f: Function, pointers: list[str]) -> None:
-        """Reductions along the vectors' axis, and along others with it: partial results per lane."""
+    def sum_along(self, f: Function, pointers: list[str], rows: Sequence[tuple[int, ...]]) -> None:
+        """Reductions along the vectors' axis, and along others with it: partial results per lane.
+
+        Each of ``rows`` begins at this distance from the pointers; their loops run together.
+        """
         registers = Registers(f, self.target, self.lanes)
         neutral = self.neutral(registers)
         size = len(neutral)
 
         def body(places: list[list[str]], mask: str | None, carry: list[str]) -> list[str]:
             result = list(carry)
-            for u, place in enumerate(places):
-                part = slice(u * size, (u + 1) * size)
-                result[part] = self.point(f, place, self.lanes, mask, carry[part])
+            for k, row in enumerate(rows):
+                for u, place in enumerate(places):
+                    first = (k * self.unroll + u) * size
+                    moved = _moved(f, place, row)
+                    result[first : first + size] = self.point(f, moved, self.lanes, mask, carry[first : first + size])
             return result
 
         def nested(dims: Sequence[Dim], pointers: list[str], carried: Carried) -> list[str]:
@@ -350,8 +410,14 @@ class _Chain:
 
             return [str(value) for value in f.loop(0, dims[0].extent, inside, carry=carried, nonempty=True)]
 
-        found = nested(self.sums, pointers, neutral * self.unroll)
-        parts = [found[u * size : (u + 1) * size] for u in range(self.unroll)]
+        found = nested(self.sums, pointers, neutral * self.unroll * len(rows))
+        for k, row in enumerate(rows):
+            starts = range(k * self.unroll * size, (k + 1) * self.unroll * size, size)
+            self.conclude(f, _moved(f, pointers, row), [found[first : first + size] for first in starts])
+
+    def conclude(self, f: Function, pointers: list[str], parts: list[list[str]]) -> None:
+        """Partial results per lane to one result, which is written."""
+        registers = Registers(f, self.target, self.lanes)
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [self.joined(registers, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
