@@ -53,7 +53,8 @@ def _tried(trial: Trial, operation: Operation, shape: tuple[int, ...]) -> tuple[
     if key not in _KNOWN:
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
-        _KNOWN[key] = trial(_structure(operation, shape))
+        with np.errstate(all="ignore"):  # sample values may lie outside an operator's domain
+            _KNOWN[key] = trial(_structure(operation, shape))
     return _KNOWN[key]
 
 
@@ -105,7 +106,6 @@ def _made_wrong(operation: Operation) -> tuple[str, ...]:
     return tuple(found)
 
 
-@np.errstate(all="ignore")
 def _cut_wrong(operation: Operation) -> tuple[str, ...]:
     inputs = _values(operation)
     if inputs is None:
