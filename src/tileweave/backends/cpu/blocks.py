@@ -13,10 +13,22 @@ from math import ceil, gcd, inf, log2, prod
 
 from tileweave.backends.cpu.plan import Dim
 
-__all__ = ["LEAST_ROW_BYTES", "Blocking", "Digit", "Side", "crowded", "cut_direct", "cut_staged", "paged"]
+__all__ = [
+    "LEAST_ROW_BYTES",
+    "LONG_ROW_BYTES",
+    "Blocking",
+    "Digit",
+    "Side",
+    "crowded",
+    "cut_direct",
+    "cut_staged",
+    "paged",
+]
 
 LEAST_ROW_BYTES = 128
 """Rows that are shorter are not worth collecting."""
+LONG_ROW_BYTES = 768
+"""Rows of both tensors that are at least so long are written as they are read."""
 _LINE = 64
 _RUN_BYTES, _MOST_RUN_BYTES = 64, 288
 """Of the input's dense axis a block takes so much, at least and at most."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tileweave.backends.cpu import vectors
-from tileweave.backends.cpu.blocks import paged
+from tileweave.backends.cpu.blocks import LONG_ROW_BYTES, paged
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points
@@ -136,8 +136,8 @@ _LONG, _SLICE, _RUN = 8192, 1024, 16
 an axis that are taken at a time."""
 _GATHERED = 16
 """Most elements of a vector that are gathered or scattered one by one."""
-_ENOUGH_TO_STREAM = 1024
-"""Elements of the vectors' axis that make whole vectors of memory worth their while."""
+_AHEAD_BYTES = 2048
+"""Where the output goes past the caches, inputs are asked for so long before they are read."""
 _FEW = 16
 """Results of a reduction that are no work for many threads."""
 _ENOUGH = 256
@@ -191,13 +191,17 @@ class _Chain:
         self.across = crossed is not None or (bool(self.reductions) and not shape.sums_along)
         self.lanes = self.most_lanes()
         self.unroll = self.vectors_at_once()
+        self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
         near = list[Dim]()
         size = self.along.extent * prod(dim.extent for dim in self.sums)
-        while len(outer) > 1 and size < _ENOUGH:
+        while len(outer) > 1 and size < _ENOUGH and self.streamed is None:
             near.insert(0, outer[-1])
             size, outer = size * outer[-1].extent, outer[:-1]
         self.near = tuple(near)
-        self.outer = outer if self.near or self.across or self.reductions else paged(outer)
+        if self.streamed is not None:
+            self.outer = self.as_read(outer)
+        else:
+            self.outer = outer if self.near or self.across or self.reductions else paged(outer)
         self.piece = 0
         step = self.lanes * self.unroll
         longest = -(-(_SLICE if self.across else _LONG) // step) * step
@@ -205,7 +209,8 @@ class _Chain:
             self.piece = longest
             pieces = -(-self.along.extent // longest)
             self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
-        self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
+        if not self.outer:
+            self.streamed = None
         self.twins = self.twins_of(shape)
         if self.twins is not None:
             at = self.twins.at
@@ -225,19 +230,25 @@ class _Chain:
                 return _Twins(at, dim.extent // 2, strides)
         return None
 
+    def read(self) -> set[int]:
+        """The operands that are read from memory."""
+        before = {o for stage in self.stages if stage.reads_output for o in stage.outputs}
+        return (before | {o for stage in self.stages for o in stage.inputs}) - self.dropped
+
     def streams(self, points: int) -> int | None:
         """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
         stored = {o for stage in self.stages for o in stage.outputs} - self.dropped
-        read = {o for stage in self.stages for o in stage.inputs} | {
-            o for stage in self.stages if stage.reads_output for o in stage.outputs
-        }
-        if self.across or self.reductions or len(stored) != 1 or stored & read or not self.outer:
+        if self.across or self.reductions or len(stored) != 1 or stored & self.read():
             return None
         o = stored.pop()
         width = self.elements[o].width_bytes
-        large = points * width >= self.target.l3_bytes and self.along.extent >= _ENOUGH_TO_STREAM
+        large = points * width >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
         whole = self.along.strides[o] == width and self.lanes * width == self.target.vector_bytes
         return o if large and whole and self.target.has("sse2") else None
+
+    def as_read(self, outer: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Outer axes in the order of what is read: what is written past the caches may come in any."""
+        return tuple(sorted(outer, key=lambda dim: -max((abs(dim.strides[o]) for o in self.read()), default=0)))
 
     def crossed(self, outer: tuple[Dim, ...]) -> Dim | None:
         """An axis in which an operand is dense that is not so along the vectors: its lines are met again at once."""
@@ -318,8 +329,13 @@ class _Chain:
         left = f.sub(self.along.extent, f.mul(piece, self.piece))
         count = f.min(left, self.piece) if self.piece else left
 
+        strides = self.along.strides
+        dense = [i for i in sorted(self.read()) if strides[i] == self.elements[i].width_bytes]
+
         def at(index: Value, mask: str | None) -> None:
-            places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, self.along.strides, strict=True)]
+            places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, strides, strict=True)]
+            for i in dense if mask is None else ():
+                vectors.prefetch(f, f.at(places[i], _AHEAD_BYTES))
             self.point(f, places, lanes, mask, [], streaming=mask is None)
 
         address = f.value(f"ptrtoint ptr {pointers[o]} to i64")

@@ -16,7 +16,15 @@ from collections.abc import Callable, Sequence
 from math import ceil, log2, prod
 
 from tileweave.backends.cpu import vectors
-from tileweave.backends.cpu.blocks import LEAST_ROW_BYTES, Blocking, Side, crowded, cut_direct, cut_staged
+from tileweave.backends.cpu.blocks import (
+    LEAST_ROW_BYTES,
+    LONG_ROW_BYTES,
+    Blocking,
+    Side,
+    crowded,
+    cut_direct,
+    cut_staged,
+)
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Value
 from tileweave.backends.cpu.loops import PARALLEL_BYTES, run_tasks
@@ -30,8 +38,6 @@ Meaning = Callable[[Function, str, int], str]
 _LINE = 64
 _PIECE_BYTES = 512
 """What is written between two strips of squares, at least."""
-_UNIT_BYTES = 1024
-"""Longer rows of both tensors are not transposed as units."""
 _STRIP_BYTES = 1024
 """What is collected between two parts of the block before, about."""
 _BYTE = Element("byte", "i8", 1, False)
@@ -42,8 +48,8 @@ _BEFORE = (("ptr", "held"), ("i64", "into"), ("i64", "fresh"), ("i64", "ending")
 def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element, ...], *, plain: bool = False) -> bool:
     """Whether the output is dense in the last axis and the only input in another one.
 
-    A ``plain`` copy, which changes no bits, may be dense in the same axis where it is larger than the caches: rows are
-    long, or neighbours in the input.
+    A ``plain`` copy, which changes no bits, may be dense in the same axis where it is larger than the caches and its
+    rows are not long: they are then worth collecting, or neighbours in the input.
     """
     if len(elements) != 2 or not dims or target.lanes(max(e.width_bytes for e in elements)) == 1:
         return False
@@ -52,8 +58,10 @@ def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element,
     if along.strides[1] != w_out or along.strides[0] == 0:
         return False
     if along.strides[0] == w_in:
-        large = w_out * prod(dim.extent for dim in dims) >= target.l3_bytes
-        return plain and large and (along.extent * w_out >= LEAST_ROW_BYTES or _unit(dims, (w_in, w_out)) > 1)
+        row_bytes = along.extent * w_out
+        if not plain or row_bytes >= LONG_ROW_BYTES or w_out * prod(dim.extent for dim in dims) < target.l3_bytes:
+            return False
+        return row_bytes >= LEAST_ROW_BYTES or _unit(dims, (w_in, w_out)) > 1
     return any(abs(dim.strides[0]) == w_in for dim in dims[:-1])
 
 
@@ -91,7 +99,7 @@ def emit_transpose(
 def _unit(dims: tuple[Dim, ...], widths: tuple[int, int]) -> int:
     """How many elements stay together: a short axis that is dense in both tensors, if the next ones differ; or 1."""
     count = dims[-1].extent
-    if len(dims) < 3 or dims[-1].strides != widths or count * widths[1] > _UNIT_BYTES:
+    if len(dims) < 3 or dims[-1].strides != widths or count * widths[1] >= LONG_ROW_BYTES:
         return 1
     beside = any(abs(dim.strides[0]) == count * widths[0] for dim in dims[:-2])
     return count if beside and dims[-2].strides[1] == count * widths[1] else 1
