@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
@@ -38,6 +38,8 @@ CHARACTER = 7.3
 """Width of a monospaced character at that size, in pixels."""
 LINE = 16
 """Height of a line of text, in pixels."""
+PIN = 14
+"""Height between arrows that carry labels into one node, in pixels."""
 
 PALETTE = (
     "#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#ffff99", "#8dd3c7", "#bebada", "#fccde5", "#d9d9d9",
@@ -178,6 +180,7 @@ class BoxNode:
         shape: its outline.
         fill: its colour.
         beside: the key of a node in whose layer, and next to which, it stands; "" for a layer of its own.
+        pins: labels inside its left side, from above: where the edges that carry them arrive. `layers` fills them in.
     """
 
     key: str
@@ -185,6 +188,7 @@ class BoxNode:
     shape: Shape = "box"
     fill: str = "white"
     beside: str = ""
+    pins: tuple[str, ...] = ()
 
     @property
     def size(self) -> tuple[float, float]:
@@ -192,12 +196,22 @@ class BoxNode:
         width = max([_width(line) for line in self.lines], default=0.0)
         extra = {"arrow": 46, "parallelogram": 36, "octagon": 24, "cds": 36, "component": 34}.get(self.shape, 22)
         tall = {"arrow": 26, "box3d": 16, "octagon": 16}.get(self.shape, 12)
-        return max(width + extra, 40.0), float(max(len(self.lines), 1) * LINE + tall)
+        high = max(max(len(self.lines), 1) * LINE, len(self.pins) * PIN)
+        return max(width + extra + self.margin, 40.0), float(high + tall)
+
+    @property
+    def margin(self) -> float:
+        """Room for the pins, at the left of the text."""
+        return 6.0 * max(map(len, self.pins)) + 4 if self.pins else 0.0
+
+    def pin(self, label: str) -> float:
+        """How far below its middle an edge with a label arrives."""
+        return (self.pins.index(label) - (len(self.pins) - 1) / 2) * PIN if label in self.pins else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An arrow between two nodes, with a label at its middle."""
+    """An arrow between two nodes; a label stands inside the second, where it arrives."""
 
     start: str
     end: str
@@ -224,11 +238,14 @@ def layers(nodes: Sequence[BoxNode], edges: Sequence[Edge], *, title: str = "", 
         >>> svg.startswith("<svg") and "marker-end" in svg
         True
     """
-    shown = list(nodes[:limit])
+    pins: dict[str, list[str]] = {node.key: [] for node in nodes[:limit]}
+    kept = [e for e in edges if e.start in pins and e.end in pins]
+    for e in kept:
+        pins[e.end] += [e.label] if e.label else []
+    shown = [replace(node, pins=tuple(pins[node.key])) for node in nodes[:limit]]
     table = {node.key: node for node in shown}
     if len(table) != len(shown):
         raise ValueError("layers(nodes, edges): two nodes have one key")
-    kept = [e for e in edges if e.start in table and e.end in table]
     depth = _depths(shown, kept)
     columns, chains = _columns(shown, kept, depth)
     _untangle(columns, chains)
@@ -369,26 +386,19 @@ def _edge(
         down = 1 if v > y else -1
         y, v = y + down * half[1] / 2, v - down * other[1] / 2
         path = f"M{_number(x)} {_number(y)}L{_number(u)} {_number(v)}"
-        bends = [((x, y), (u, v))]
     else:
         start = (x + half[0] / 2, y)
         path = f"M{_number(start[0])} {_number(y)}"
-        bends = []
         for key in chain[1:]:
             last = key == chain[-1]
             left = u - other[0] / 2 - 1 if last else at[key][0] - wide[key] / 2
-            end = (left, at[key][1])
+            end = (left, at[key][1] + (table[edge.end].pin(edge.label) if last else 0.0))
             middle = _number((start[0] + end[0]) / 2)
             path += f"C{middle} {_number(start[1])} {middle} {_number(end[1])} {_number(end[0])} {_number(end[1])}"
-            bends.append((start, end))
             if not last:
                 start = (left + wide[key], at[key][1])
                 path += f"H{_number(start[0])}"
-    out = _tag("path", d=path, **style)
-    if edge.label:
-        (a, b), (c, d) = bends[-1]
-        out += _text((a + 2 * c) / 3 - 4, (b + 2 * d) / 3 - 4, edge.label, fill="#555", font_size=10)
-    return out
+    return _tag("path", d=path, **style)
 
 
 def _corners(shape: Shape, left: float, top: float, right: float, bottom: float) -> list[_Point]:
@@ -439,7 +449,9 @@ def _outline(node: BoxNode, x: float, y: float) -> str:
             out += [_tag("rect", **tab, fill=node.fill, stroke="black")]
     dx, dy = _SHIFT.get(node.shape, (0.0, 0.0))
     first = y + dy - (len(node.lines) - 1) * LINE / 2 + 4
-    out += [_text(x + dx, first + k * LINE, line) for k, line in enumerate(node.lines)]
+    out += [_text(x + dx + node.margin / 2, first + k * LINE, line) for k, line in enumerate(node.lines)]
+    for label in node.pins:
+        out.append(_text(left + 5, y + node.pin(label) + 3.5, label, anchor="start", fill="#555", font_size=10))
     return "".join(out)
 
 

@@ -1,6 +1,8 @@
 """The text, the table and the picture of a graph."""
 
+import re
 import xml.etree.ElementTree as ElementTree
+from html import unescape
 
 import numpy as np
 import pytest
@@ -57,3 +59,31 @@ def test_every_graph_has_a_text_and_a_valid_picture(dtype):
         assert len({names[t] for t in tensors}) == len(tensors)
         assert all(any(line.startswith(f"{names[t]} ") for line in lines) for t in tensors)
         assert ElementTree.fromstring(graph._repr_svg_()).tag.endswith("svg")
+
+
+def test_a_picture_says_what_views_read():
+    numbers = np.arange(96.0).reshape(12, 8)
+    x = tw.as_tensor(numbers)
+    lines = {
+        "[3:12, 0:8]": x[3:],
+        "[0:12, 1:6:4]": x[:, 1:8:4],
+        "[11::-1, 0:8]": x[::-1],
+        "[0:12, 7:0:-2]": x[:, ::-2],
+        "(i0, i1) -> (i1, i0)": x.T,
+        "(i0, i1) -> (0, i1)": tw.broadcast_to(x[:1], (4, 8)),
+    }
+    for line, view in lines.items():
+        written = {unescape(text) for text in re.findall(">([^<]+)</text>", tw.Graph.of(tw.exp(view))._repr_svg_())}
+        assert line in written
+        if line.startswith("["):  # NumPy's own notation
+            assert np.array_equal(eval(f"x{line}", {"x": numbers}), view)
+
+
+def test_arrows_with_names_arrive_apart_and_inside_the_operation():
+    x, w, b = (tw.as_tensor(np.zeros(shape)) for shape in ((4, 3), (3, 2), 2))
+    root = ElementTree.fromstring(tw.Graph.of(tw.linear(x, w, b))._repr_svg_())
+    ends = [re.split("[ C]", path.get("d"))[-2:] for path in root.iter() if path.get("marker-end")]
+    names = {e.text: (float(e.get("x")), float(e.get("y"))) for e in root.iter() if e.text in ("x", "w", "b")}
+    assert names["x"][1] < names["w"][1] < names["b"][1]
+    for at, y in names.values():
+        assert any(0 < at - float(u) < 10 and abs(y - 3.5 - float(v)) < 0.2 for u, v in ends)

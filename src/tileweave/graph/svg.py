@@ -23,6 +23,7 @@ from tileweave.graph.nodes import (
     Tensor,
 )
 from tileweave.graph.text import ids
+from tileweave.space import AffineMap
 
 __all__ = ["svg"]
 
@@ -73,7 +74,7 @@ def _box(node: Node, key: str, names: dict[Node, str]) -> BoxNode:
         case Operation():
             return BoxNode(key, (node.operator, str(node.index), *_shown(node)), "arrow", OPERATION)
         case Selector():
-            return BoxNode(key, (node.kind, *_shown(node)), "parallelogram", SELECTOR)
+            return BoxNode(key, (node.kind, *_read(node), *_shown(node)), "parallelogram", SELECTOR)
         case Source():
             data = f"from {node.data.path}" if isinstance(node.data, FileData) else "from memory"
             lines = (f"Source: {node.name}" if node.name else "Source", data)
@@ -90,6 +91,24 @@ def _shown(node: Operation | Selector) -> tuple[str, ...]:
     """The parameters, each on a line, shortened."""
     lines = [f"{name}={value}" for name, value in node.parameters if name not in ("matrix", "offset")]
     return tuple(line if len(line) <= 28 else line[:27] + "…" for line in lines)
+
+
+def _read(node: Selector) -> tuple[str, ...]:
+    """What a view reads: a slice in NumPy's notation, the map of any other view that is short."""
+    if "matrix" not in dict(node.parameters):
+        return ()
+    view = AffineMap(node.parameter("matrix"), node.parameter("offset"), len(node.out.shape))
+    if node.kind in ("slice", "flip"):
+        steps = [row[k] for k, row in enumerate(view.matrix)]
+        return (f"[{', '.join(map(_range, view.offset, node.out.shape, steps))}]",)
+    return (str(view),) if len(str(view)) <= 28 else ()
+
+
+def _range(start: int, extent: int, step: int) -> str:
+    if step == 1:
+        return f"{start}:{start + extent}"
+    stop = start + step * (extent - 1) + (1 if step > 0 else -1)
+    return f"{start}:{stop if stop >= 0 else ''}:{step}"
 
 
 def _edges(node: Node, keys: dict[Node, str]) -> list[Edge]:

@@ -130,7 +130,8 @@ class _Grid:
         stride = {id: s for id, (s, _, _) in self.access.terms}
         order = sorted((*self.rows, *self.columns, *self.down, *self.across), key=lambda a: -abs(stride[a.id]))
         lines = [f"{self.name}  {dtype}"]
-        lines.append(f"tiles {_product((*self.rows, *self.columns))}, each {_product((*self.down, *self.across))}")
+        tiles, tile = (*self.rows, *self.columns), _product((*self.down, *self.across))
+        lines.append(f"tiles {_product(tiles)}, each {tile}" if tiles else f"one tile: {tile}")
         lines.append("memory " + (" > ".join(str(axis.id) for axis in order) or "one element"))
         return lines
 
