@@ -7,7 +7,8 @@ time.
 
 A reduction keeps its results in vectors of registers. Along the vectors' own axis it forms ``lanes * unroll``
 interleaved partial results, which are combined pairwise at the end; along other axes it takes up to 16 elements at a
-time into what the output holds. Either order depends on extents and strides alone, never on threads.
+time into what the output holds. Either order depends on extents, strides and the processor, never on threads. Rows of
+an operand that no cache holds are taken two at a time, from both its halves: as two streams from memory.
 """
 
 from __future__ import annotations

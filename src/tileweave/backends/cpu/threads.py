@@ -1,8 +1,8 @@
 """Threads that run machine code without Python, and the memory that they work in.
 
-The pool's threads are native: they spin briefly for work, then sleep on a condition variable. One parallel loop runs at
-a time; a caller that finds the pool busy runs its own loop alone, so nothing can deadlock and no result depends on who
-ran what. Tasks are claimed one by one from a shared counter, which balances them.
+The pool's threads are native: they look for work for a fraction of a millisecond, then sleep on a condition variable.
+One parallel loop runs at a time; a caller that finds the pool busy runs its own loop alone, so nothing can deadlock and
+no result depends on who ran what. Tasks are claimed one by one from a shared counter, which balances them.
 
 The pool is never taken down: its memory and code stay for the life of the process. After a fork the child begins anew.
 """
@@ -39,6 +39,9 @@ _LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION 
     576,
 )
 _SIZE = 1024
+_SPINS = 10_000
+"""How often a thread without work looks for some before it sleeps: some 0.3 ms in all, since to be woken takes longer
+than the threads of a loop, or two calls, are apart. Meanwhile it offers its processor to whoever wants it."""
 _MOST_THREADS = 255
 
 _SOURCE = """
@@ -152,9 +155,10 @@ entry:
   br label %idle
 idle:
   %last = phi i64 [ 0, %entry ], [ %seen, %skip ], [ %seen, %ran ]
+  %first = phi i64 [ 0, %entry ], [ %patience, %skip ], [ 0, %ran ]
   br label %spin
 spin:
-  %turn = phi i64 [ 0, %idle ], [ %turned, %pause ]
+  %turn = phi i64 [ %first, %idle ], [ %turned, %pause ], [ %turned, %offer ]
   %now = load atomic i64, ptr %word seq_cst, align 8
   %generation = lshr i64 %now, 20
   %new = icmp ne i64 %generation, %last
@@ -165,6 +169,11 @@ pause.or.sleep:
 pause:
   call void PAUSE
   %turned = add i64 %turn, 1
+  %part = and i64 %turned, 127
+  %due = icmp eq i64 %part, 0
+  br i1 %due, label %offer, label %spin
+offer:
+  %s5 = call i32 @sched_yield()
   br label %spin
 sleep:
   %s0 = call i32 @pthread_mutex_lock(ptr %mutex)
@@ -196,6 +205,7 @@ join:
   %wanted = and i1 %open, %allowed
   br i1 %wanted, label %enter, label %skip
 skip:
+  %patience = select i1 %allowed, i64 0, i64 1048576
   br label %idle
 enter:
   %one.more = add i64 %expected, 1
@@ -260,13 +270,13 @@ def _code() -> dict[str, int]:
         "LOCK": _LOCK,
         "WORD": _WORD,
         "NEXT": _NEXT,
-        "SPINS": 1000,
+        "SPINS": _SPINS,
     }
     source = _SOURCE
     for name, offset in names.items():
         source = source.replace(f"i64 {name}\n", f"i64 {offset}\n").replace(f", {name}\n", f", {offset}\n")
     source = source.replace("PAUSE_TYPE", pause_type)
-    return compile_ir(source.replace("PAUSE", pause).replace(", SPINS", ", 1000"), ("run", "worker"), target).addresses
+    return compile_ir(source.replace("PAUSE", pause), ("run", "worker"), target).addresses
 
 
 class Pool:
