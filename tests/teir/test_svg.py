@@ -88,3 +88,9 @@ def test_programs_that_are_not_well_formed_are_drawn_as_trees():
     assert any("not well formed: [guard.axis-iterated-by-ancestor]" in word for word in shown)
     assert "zero: zero_sq  if first(t)" in shown
     assert "in0  FP32" not in shown
+
+
+def test_branches_that_compute_the_same_are_counted():
+    shown = words(to_svg(examples.branching({"r": 2, "s": 3, "t": 3})))
+    assert "r/s/op_s: Copy(in0, out), one of 2 invocations" in shown
+    assert "p/r/t/gemm: Contraction(in0, in1, out)" in words(to_svg(examples.contraction_gemm(FIGURE)))

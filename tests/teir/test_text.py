@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tileweave.teir import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec, examples
 from tileweave.teir.text import axes_table, tensors_table, tree
 
@@ -78,3 +80,13 @@ def test_tables_name_bytes_and_operands():
 
 def test_an_empty_program_prints():
     assert str(Program((), (), (), (), (), name="nothing")).startswith("nothing (tileweave profile)")
+
+
+def test_a_table_without_rows_is_left_out():
+    zero = Primitive("z", "Zero", (("M", ()), ("N", ("n",))), ("s",))
+    flat = Program(
+        (TensorSpec("s", "FP32", "out"),), (Axis("n", 3, (4,), (0,)),), ("i",), (Invocation("i", "z"),), (zero,)
+    )
+    assert "Policy" not in str(flat) and "Node  Primitive  Guard" in str(flat)
+    loop = replace(flat, roots=("n",), nodes=(Iteration("n", "n", ("i",)), *flat.nodes))
+    assert "Policy" in str(loop)

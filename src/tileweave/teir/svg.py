@@ -9,6 +9,7 @@ Source: TEIR, figures 10.7.1 and 10.7.2; the schedule tree is drawn as in listin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, product
@@ -289,13 +290,20 @@ def _groups(program: Program) -> list[_Group]:
         steps = max(prod(high - low + 1 for _, (_, low, high) in access.terms) for access in found)
         return bool(operation(_primitive(program, found[0]).operation).contracted), steps
 
+    alike = Counter(_what(program, found) for found in by_node.values())
     groups = []
     left = {spec.name for spec in program.tensors}
     for found in sorted(by_node.values(), key=weight, reverse=True):
         if left & {access.tensor for access in found}:
             left -= {access.tensor for access in found}
-            groups.append(_group(program, found))
+            groups.append(_group(program, found, alike[_what(program, found)]))
     return groups
+
+
+def _what(program: Program, found: list[Access]) -> str:
+    """An operation and its operands."""
+    primitive = _primitive(program, found[0])
+    return f"{primitive.operation}({', '.join(operands_of(primitive, program))})"
 
 
 def _primitive(program: Program, access: Access) -> Primitive:
@@ -305,14 +313,15 @@ def _primitive(program: Program, access: Access) -> Primitive:
     return program.primitive(node.primitive)
 
 
-def _group(program: Program, found: list[Access]) -> _Group:
+def _group(program: Program, found: list[Access], alike: int) -> _Group:
+    """The grids of one invocation; of those that compute the same on other parts, as branches do, it stands for all."""
     primitive = _primitive(program, found[0])
     names = operands_of(primitive, program)
     by_name = {access.tensor: access for access in found}
     axes = axes_by_id(program)
     path = [axes[node.axis] for node in found[0].visit.path]
     is_product = bool(operation(primitive.operation).contracted) and len(set(names)) == 3
-    heading = f"{found[0].path}: {primitive.operation}({', '.join(names)})"
+    heading = f"{found[0].path}: {_what(program, found)}" + (f", one of {alike} invocations" if alike > 1 else "")
     still = [axis for axis in path if is_product and _role(program, axis, names) == "batch"]
     if still:
         heading += ", at " + ", ".join(f"{axis.id}=0" for axis in still)

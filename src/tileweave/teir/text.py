@@ -140,8 +140,8 @@ def show(program: Program) -> str:
     names = printed(", ".join(spec.name for spec in program.tensors))
     parts = [f"{printed(program.name)} ({program.profile} profile)", tree(program), table(tensors_table(program))]
     parts.append(f"Axes: strides and offsets in bytes, in the order ({names})\n" + table(axes_table(program)))
-    parts += [table(iterations_table(program)), table(invocations_table(program)), table(primitives_table(program))]
-    return "\n\n".join(part for part in parts if part)
+    rest = (iterations_table(program), invocations_table(program), primitives_table(program))
+    return "\n\n".join([*filter(None, parts), *(table(rows) for rows in rest if len(rows) > 1)])
 
 
 def _tuple(values: Sequence[object]) -> str:
