@@ -307,7 +307,8 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
 def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
     """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which asks for what `emit_pack` will read.
 
-    The lines go to the second cache. They come in steps (`ask_steps`), which all together are one panel's block, or,
+    The lines pass through the first cache, since a core forgets most requests for the second one that come in a burst;
+    they stay in the second. They come in steps (`ask_steps`), which all together are one panel's block, or,
     for `Side.grouped` columns, that of `Side.pack_panels` panels.
     """
     f = Function(
@@ -325,7 +326,7 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
         places.append(f.add(places[-1], side.lanes * side.element.width_bytes - 1))  # vectors may straddle lines
 
     def product(k: Value, _: list[str]) -> None:
-        packer.ask(packer.source(k), places, level=2)
+        packer.ask(packer.source(k), places)
 
     dense = contracted.dense(operand, side.element.width_bytes)
     inside = 1 if dense else contracted.dims[0].extent if contracted.dims else 1  # else woven: dense in the next axis
@@ -334,7 +335,7 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
         line = packer.lane(index)
 
         def along(start: Value, _: list[str]) -> None:
-            f.loop(0, inside, lambda k, _: packer.ask(packer.source(f.add(start, k)), [line], level=2))
+            f.loop(0, inside, lambda k, _: packer.ask(packer.source(f.add(start, k)), [line]))
 
         f.loop(0, "%kcount", along, step=inside * (64 // side.element.width_bytes))
 
@@ -363,10 +364,10 @@ class _Packer:
         self.together = contracted.together
         self.far = side.total * contracted.total * side.element.width_bytes > target.l2_bytes
 
-    def ask(self, start: str, places: Sequence[Value], level: int = 1) -> None:
+    def ask(self, start: str, places: Sequence[Value]) -> None:
         """Lines that will be read soon, of an operand too large for the second cache."""
         for place in places:
-            vectors.prefetch(self.f, self.f.at(start, place), level=level)
+            vectors.prefetch(self.f, self.f.at(start, place))
 
     def source(self, k: Value) -> str:
         return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))
