@@ -62,3 +62,26 @@ def test_what_is_no_operator_is_refused(function: Callable[[Any], Any], said: st
     with pytest.raises(GraphError) as caught:
         function(g.as_tensor(A))
     assert said in str(caught.value)
+
+
+def test_subclasses_of_arrays_are_read_as_arrays_and_masked_ones_refused() -> None:
+    class Doubled(np.ndarray[Any, Any]):
+        def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+            raise AssertionError("a subclass has no say in what a graph means")
+
+    x = g.as_tensor(A.view(Doubled))
+    np.testing.assert_array_equal(g.sum(x * x, axis=1), (A * A).sum(axis=1))
+    masked = np.ma.masked_array(A, A > 2)
+    for call in (lambda: g.as_tensor(masked), lambda: g.as_tensor(A) + masked, lambda: g.linear(masked, A.T, A[0, :2])):
+        with pytest.raises(GraphError, match="masked array, whose mask would be lost"):
+            call()
+
+
+def test_an_array_of_the_base_class_is_kept_itself() -> None:
+    source = g.as_tensor(A).producer
+    assert isinstance(source, g.Source) and isinstance(source.data, g.ArrayData) and source.data.array is A
+
+
+def test_a_refusal_names_the_function_that_was_called() -> None:
+    with pytest.raises(GraphError, match=r"^transpose\(x, axes\): \(0, 0\) is not a permutation"):
+        g.transpose(g.as_tensor(A), (0, 0))

@@ -170,6 +170,8 @@ def test_refusals() -> None:
         contract("ij,jk->ik", a, [[1, 2], [3]])
     with pytest.raises(GraphError, match="NumPy reads no array in operand 0"):
         contract("ij,jk->ik", [a, b])
+    with pytest.raises(GraphError, match="operand 1 is a masked array, whose mask would be lost"):
+        contract("ij,jk->ik", a, np.ma.masked_array(b, b > 0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint64"])  # compiled, and NumPy's

@@ -72,16 +72,22 @@ def operator_of(operation: Operation) -> Operator:
 # operands
 
 
+def read_array(where: str, value: Any, name: str = "it") -> Array:
+    """What NumPy reads as an array, of its base class, sharing the memory of one that is given."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise GraphError(where, f"{name} is a masked array, whose mask would be lost", legal="its filled(value)")
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        problem = f"NumPy reads no array in {name}: {error}"
+        raise GraphError(where, problem, legal="an array, a number, nested lists") from None
+
+
 def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
     """A tensor from a tensor, or from anything that NumPy reads as an array of numbers (as a source in memory)."""
     if isinstance(value, Tensor):
         return value
-    try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise GraphError(
-            where, f"NumPy reads no array in it: {error}", legal="an array, a number, nested lists"
-        ) from None
+    array = read_array(where, value)
     kind = element_type(where, array.dtype)
     array = array if kind == array.dtype else array.astype(kind)
     return Tensor(Source(ArrayData(array), TensorType(array.shape, array.dtype)))

@@ -386,18 +386,20 @@ def view_of(x: Tensor, shape: Sequence[int], map: AffineMap) -> Tensor:
 
 def permute(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Output dimension k is dimension ``axes[k]`` of x, as `numpy.transpose`."""
-    order = [_dim("permute(x, axes)", x, axis) for axis in axes]
+    return _permuted("permute(x, axes)", x, axes)
+
+
+def _permuted(where: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+    order = [_dim(where, x, axis) for axis in axes]
     if sorted(order) != list(range(len(x.shape))):
-        raise GraphError(
-            "permute(x, axes)", f"{tuple(axes)} is not a permutation", inputs={"x": x.type}, legal="each axis once"
-        )
+        raise GraphError(where, f"{tuple(axes)} is not a permutation", inputs={"x": x.type}, legal="each axis once")
     map = AffineMap.select([order.index(k) for k in range(len(order))], len(order))
     return _view("permute", x, [x.shape[k] for k in order], map)
 
 
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     """Dimensions in reverse order, or in the given order, as `numpy.transpose`."""
-    return permute(x, tuple(axes) if axes is not None else tuple(reversed(range(len(x.shape)))))
+    return _permuted("transpose(x, axes)", x, tuple(axes) if axes is not None else range(len(x.shape))[::-1])
 
 
 def slice_(x: Tensor, box: Box, step: Sequence[int] | None = None) -> Tensor:

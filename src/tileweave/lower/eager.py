@@ -19,6 +19,7 @@ from tileweave.backends.cpu import Kernel
 from tileweave.backends.cpu.threads import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
+from tileweave.graph.elementwise import read_array
 from tileweave.graph.evaluate import gather
 from tileweave.graph.nodes import topological
 from tileweave.lower.execute import compiled, describe, execute
@@ -94,8 +95,9 @@ def _known(equation: str, operands: Sequence[Any], out: Array | None, threads: i
             "the equation comes first, and is a text",
             legal="contract('ij,jk->ik', a, b)",
         )
-    arrays = [_as_array(equation, k, operand) for k, operand in enumerate(operands)]
-    thread_count(f"contract({equation!r}, ..)", threads)
+    where = f"contract({equation!r}, ..)"
+    arrays = [read_array(where, operand, f"operand {k}") for k, operand in enumerate(operands)]
+    thread_count(where, threads)
     key = _key(equation, threads, arrays, out if isinstance(out, np.ndarray) else None)
     made = _KEPT.get(key)
     if made is None or (tune and not made.tuned):
@@ -105,14 +107,6 @@ def _known(equation: str, operands: Sequence[Any], out: Array | None, threads: i
         while len(_KEPT) > KEEP_CONTRACTIONS:
             _FAST.pop(_KEPT.popitem(last=False)[0], None)
     return made(*arrays, out=out)
-
-
-def _as_array(equation: str, number: int, operand: Any) -> Array:
-    try:
-        return np.asarray(operand)
-    except (TypeError, ValueError) as error:
-        problem = f"NumPy reads no array in operand {number}: {error}"
-        raise GraphError(f"contract({equation!r}, ..)", problem, legal="an array, a number, nested lists") from None
 
 
 class Contraction:
