@@ -87,3 +87,13 @@ def test_arrows_with_names_arrive_apart_and_inside_the_operation():
     assert names["x"][1] < names["w"][1] < names["b"][1]
     for at, y in names.values():
         assert any(0 < at - float(u) < 10 and abs(y - 3.5 - float(v)) < 0.2 for u, v in ends)
+
+
+def test_one_long_line_does_not_move_the_others():
+    long = tw.as_tensor(np.zeros(3))
+    for k in range(40):
+        long = tw.exp(long) * float(k)
+    fused = tw.rewrite(tw.Graph.of(long), tw.OPTIMIZATIONS).graph
+    lines = str(fused).splitlines()
+    assert max(map(len, lines)) > 200  # the fused chain
+    assert lines[0].startswith("t0 = source()") and len(lines[0]) < 120

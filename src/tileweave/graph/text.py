@@ -72,15 +72,19 @@ def text(graph: Graph) -> str:
         observe s0
     """
     names = ids(graph)
-    return "\n".join([*columns(list(_rows(graph, names))), *_order(graph, names)])
+    return "\n".join([*columns(list(_rows(graph, names)), widest=100), *_order(graph, names)])
 
 
-def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Rows as aligned lines, two spaces between columns; columns in `right` are aligned to the right."""
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = (), widest: int | None = None) -> list[str]:
+    """Rows as aligned lines, two spaces between columns; columns in `right` are aligned to the right.
+
+    A cell of more than `widest` characters moves the rest of its own row alone.
+    """
     widths: dict[int, int] = {}
     for row in rows:
         for k, cell in enumerate(row):
-            widths[k] = max(widths.get(k, 0), len(cell))
+            fits = widest is None or len(cell) <= widest
+            widths[k] = max(widths.get(k, 0), len(cell) if fits else 0)
     lines = []
     for row in rows:
         cells = [c.rjust(widths[k]) if k in right else c.ljust(widths[k]) for k, c in enumerate(row)]
