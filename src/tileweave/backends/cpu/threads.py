@@ -41,7 +41,9 @@ _LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION 
 _SIZE = 1024
 _SPINS = 10_000
 """How often a thread without work looks for some before it sleeps: some 0.3 ms in all, since to be woken takes longer
-than the threads of a loop, or two calls, are apart. Meanwhile it offers its processor to whoever wants it."""
+than the threads of a loop, or two calls, are apart."""
+_POLITE = 2048
+"""After so many it offers its processor to whoever wants it, now and then."""
 _MOST_THREADS = 255
 
 _SOURCE = """
@@ -171,7 +173,9 @@ pause:
   %turned = add i64 %turn, 1
   %part = and i64 %turned, 127
   %due = icmp eq i64 %part, 0
-  br i1 %due, label %offer, label %spin
+  %late = icmp sgt i64 %turned, POLITE
+  %polite = and i1 %due, %late
+  br i1 %polite, label %offer, label %spin
 offer:
   %s5 = call i32 @sched_yield()
   br label %spin
@@ -271,6 +275,7 @@ def _code() -> dict[str, int]:
         "WORD": _WORD,
         "NEXT": _NEXT,
         "SPINS": _SPINS,
+        "POLITE": _POLITE,
     }
     source = _SOURCE
     for name, offset in names.items():
