@@ -24,6 +24,7 @@ from tileweave.backends.cpu.sides import (
     emit_segment_table,
 )
 from tileweave.backends.cpu.stage import Stage, emit_runs, emit_stood, stage_of, stood_streams
+from tileweave.backends.cpu.streams import NOTHING, Stream, Streams, streams
 from tileweave.backends.cpu.sweep import sweep
 from tileweave.backends.cpu.target import Target
 
@@ -164,7 +165,8 @@ class Chunk:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
         if not c.direct_columns:
             emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
-        if c.swept and not c.stood and self.far(1) and ask_steps(c.columns, c.contracted, 1, 1):
+        far = self.far(1) and ask_steps(c.columns, c.contracted, 1, 1) != 0
+        if c.swept and not c.stood and far and self.following is None:
             emit_ask(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
         if c.ahead and self.far(0):
             emit_ask(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
@@ -203,7 +205,8 @@ class Chunk:
                 rows, groups, c.direct_rows, c.direct_columns, init, clips, whole, free, streams, asks, staged, c.nested
             )
             resident = c.swept and packed_bytes <= self.target.l1_bytes * 3 // 4
-            tile = replace(tile, starts=self.start, ahead=c.stood > 0 and self.far(1), resident=resident)
+            ahead = c.stood > 0 and self.far(1)
+            tile = replace(tile, starts=self.start, ahead=ahead, resident=resident, following=self.following)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
@@ -214,6 +217,14 @@ class Chunk:
             emit_stood(self.module, f"{self.name}.stood", c, *tables, streaming=False)
             if stood_streams(c, self.target):
                 emit_stood(self.module, f"{self.name}.stood.streamed", c, *tables, streaming=True)
+
+    @property
+    def following(self) -> Streams | None:
+        """What tiles ask for while columns sweep by; None where there are too few tiles for all of the next columns."""
+        c = self.cut
+        if not c.swept or c.stood or not self.far(1):
+            return None
+        return streams(c.columns, c.contracted, c.kc, c.row_panels * c.columns.pack_panels)
 
     def asks(self) -> bool:
         """Whether the output is large and is not streamed."""
@@ -369,7 +380,7 @@ class Chunk:
                 packed = f.at(f.at("%shared", where.shared_pack), f.mul(index, where.row_panel))
                 into = f.at(stage, f.mul(f.add(f.mul(local, c.rows.panels), index), tile_bytes))
                 line = f.load("i64", f.at(table, f.mul(f.rem(index, c.columns.groups), group_bytes)), 8)
-                ahead = f.at(columns.source, line)
+                ahead = replace(NOTHING, base=f.at(columns.source, line))
                 rows = packed, f.at(row_tables, f.mul(index, where.row_table))
                 self.tile(f, columns, rows, index, number, number, into, ahead)
 
@@ -404,7 +415,7 @@ class Chunk:
         number: Value,
         first: Value,
         into: str = "%out",
-        ahead: str = "null",
+        ahead: Stream = NOTHING,
     ) -> None:
         """One tile: a row panel with its table, and a column panel, given which one was packed first."""
         c, where = self.cut, self.layout
@@ -422,7 +433,10 @@ class Chunk:
             f"i1 {columns.init}",
             f"i1 {columns.relu}",
             "ptr %start",
-            f"ptr {ahead}",
+            f"ptr {ahead.base}",
+            f"ptr {ahead.table}",
+            f"i64 {ahead.first}",
+            f"i64 {ahead.last}",
         ]
         self.call_tile(f, panel, number, arguments)
 

@@ -14,6 +14,7 @@ from tileweave.backends.cpu.elements import Element, vector, zero
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.meanings import relu
 from tileweave.backends.cpu.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, Side, mask_from
+from tileweave.backends.cpu.streams import TURN, Stream, Streams
 
 __all__ = ["Tile", "emit_tile", "multiply_add"]
 
@@ -41,6 +42,7 @@ class Tile:
         ahead: whether a line of the next vectors is asked for with every product.
         starts: whether sums may begin with a row instead of zero, every vector being one run of the output.
         resident: whether the packed vector operand is in the first cache.
+        following: what tiles ask for of the columns that are packed next.
     """
 
     rows: int
@@ -58,6 +60,7 @@ class Tile:
     ahead: bool = False
     starts: bool = False
     resident: bool = False
+    following: Streams | None = None
 
 
 Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
@@ -99,6 +102,9 @@ PARAMETERS = [
     ("i1", "relu"),
     ("ptr", "start"),
     ("ptr", "ahead"),
+    ("ptr", "asktable"),
+    ("i64", "askfirst"),
+    ("i64", "asklast"),
 ]
 
 
@@ -106,6 +112,7 @@ def emit_tile(module: Module, name: str, tile: Tile, rows: Side, columns: Side, 
     """Add ``name`` with `PARAMETERS`: one tile over one block of K.
 
     ``r`` and ``v`` are packed panels, or the operands at the block's first product; ``out`` is the output's base.
+    ``ahead`` and what follows it: a `Stream`.
     """
     f = Function(module, name, PARAMETERS)
     work = _Tile(f, tile, rows, columns, contracted)
@@ -191,7 +198,7 @@ class _Tile:
         return row * self.tile.rows
 
     def flat(self, step: Step, start: list[str]) -> list[Value]:
-        """The products of a block one after the other."""
+        """The products of a block one after the other; some at a time where lines are asked for between them."""
         f, tile = self.f, self.tile
         together = self.contracted.together
         count = f.div(f.add("%count", together - 1), together)
@@ -203,7 +210,23 @@ class _Tile:
                 vectors.prefetch(f, f.at("%ahead", columns), level=2)
             return step(k, (rows, columns), carried)
 
-        return f.loop(0, count, one, carry=[(self.type, value) for value in start], nonempty=True)
+        carry = [(self.type, value) for value in start]
+        following = tile.following
+        if following is None:
+            return f.loop(0, count, one, carry=carry, nonempty=True)
+        stream = Stream("%ahead", "%asktable", "%askfirst", "%asklast")
+
+        def turn(number: Value, carried: list[str]) -> Sequence[Value]:
+            for part in range(following.at_once):
+                vectors.prefetch(f, following.line(f, stream, f.add(f.mul(number, following.at_once), part)))
+            sums: Sequence[Value] = carried
+            for part in range(TURN):
+                sums = one(f.add(f.mul(number, TURN), part), [str(value) for value in sums])
+            return sums
+
+        turns = f.div(count, TURN)
+        sums = f.loop(0, turns, turn, carry=carry)
+        return f.loop(f.mul(turns, TURN), count, one, carry=[(self.type, value) for value in sums])
 
     def nested(self, step: Step, start: list[str]) -> list[Value]:
         """All products as loops over their axes, which needs no table."""

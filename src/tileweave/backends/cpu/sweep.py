@@ -1,9 +1,9 @@
 """Columns that sweep by the rows of a chunk, all of them packed; what is packed next is prepared between the tiles.
 
-While a column panel meets the rows, the lines of the next one are asked for, a few with every tile. Where K is cut in
-blocks, so is this task's share of the rows of the next block, which is packed too: panel by panel, each as soon as it
-was asked for, since at strides of large powers of two a cache holds few lines at once. No thread waits for memory,
-and a block of K is one round of tasks.
+While a column panel meets the rows, the lines of the next one are asked for, a few with every tile: between its
+products (`streams`), or before it where there are too few tiles. Where K is cut in blocks, so is this task's share of
+the rows of the next block, which is packed too: panel by panel, each as soon as it was asked for, since at strides of
+large powers of two a cache holds few lines at once. No thread waits for memory, and a block of K is one round of tasks.
 
 Source: own.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tileweave.backends.cpu.ir import Function, Value
 from tileweave.backends.cpu.sides import ask_steps
+from tileweave.backends.cpu.streams import NOTHING
 
 if TYPE_CHECKING:
     from tileweave.backends.cpu.chunk import Chunk, Columns
@@ -54,17 +55,23 @@ def sweep(chunk: Chunk, f: Function, columns: Columns, row_tables: str) -> None:
     def unit(begin: Value, _: list[str]) -> None:
         end = f.min(f.add(begin, at_once), "%v1")
         chunk.pack_columns(f, columns, begin, end)
+        source, k, after = _next_columns(chunk, f, columns, following, end)
 
         def tile(panel: Value, number: Value, into: str = "%out") -> None:
             local = f.sub(panel, "%r0")
-            if chunk.module.has(f"{chunk.name}.columns.ask"):
-                _ask_columns(chunk, f, columns, following, end, f.add(f.mul(local, at_once), f.sub(number, begin)))
+            ahead, part = NOTHING, f.add(f.mul(local, at_once), f.sub(number, begin))
+            if chunk.following is not None:
+                ahead = chunk.following.part(f, part, source, k, f.at(after, chunk.layout.column_segments), after)
+            elif chunk.module.has(f"{chunk.name}.columns.ask"):
+                steps = ask_steps(c.columns, c.contracted, 1, k[2])
+                first, last = (f.div(f.mul(p, steps), c.row_panels * at_once) for p in (part, f.add(part, 1)))
+                chunk.ask(f, "columns", source, (k[0], k[2]), after, first, last)
             if following is not None:
                 done = f.add(f.mul(f.sub(number, "%v0"), f.sub("%r1", "%r0")), local)
                 _prepare_rows(chunk, f, row_tables, following, done)
             row = f.at(packed, f.mul(local, chunk.layout.row_panel))
             table = f.at(row_tables, f.mul(local, chunk.layout.row_table))
-            chunk.tile(f, columns, (row, table), panel, number, begin, into)
+            chunk.tile(f, columns, (row, table), panel, number, begin, into, ahead)
 
         if chunk.stage is None:
 
@@ -109,22 +116,19 @@ def _next(chunk: Chunk, f: Function) -> _Next:
     return _Next(number, k, rows, columns, first, last, f.div(f.mul(panels, f.sub("%v1", "%v0")), most))
 
 
-def _ask_columns(chunk: Chunk, f: Function, columns: Columns, following: _Next | None, end: Value, part: Value) -> None:
-    """With this part of a unit's tiles, ask for some of the unit that begins at ``end``: after the chunk's last, the
-    first one in the next block of K."""
-    c, where = chunk.cut, chunk.layout
-    source, (ktable, _, count), local = columns.source, columns.k, f.sub(f.min(end, f.sub("%v1", 1)), "%v0")
+def _next_columns(
+    chunk: Chunk, f: Function, columns: Columns, following: _Next | None, end: Value
+) -> tuple[str, tuple[str, Value, Value], str]:
+    """What the unit that begins at ``end`` is packed from: the operand, the K table with first product and count, the
+    unit's first table. After the chunk's last it is the first one in the next block of K."""
+    source, (ktable, first, count), local = columns.source, columns.k, f.sub(f.min(end, f.sub("%v1", 1)), "%v0")
     if following is not None:
         over = f.compare("sge", end, "%v1")
         source = f.value(f"select i1 {over}, ptr {following.columns}, ptr {source}")
         ktable = f.value(f"select i1 {over}, ptr {following.k[0]}, ptr {ktable}")
         count = f.value(f"select i1 {over}, i64 {following.k[2]}, i64 {count}")
         local = f.value(f"select i1 {over}, i64 0, i64 {local}")
-    steps = ask_steps(c.columns, c.contracted, 1, count)
-    first, last = (f.div(f.mul(p, steps), c.row_panels * c.columns.pack_panels) for p in (part, f.add(part, 1)))
-    chunk.ask(
-        f, "columns", source, (ktable, count), f.at(columns.tables, f.mul(local, where.column_table)), first, last
-    )
+    return source, (ktable, first, count), f.at(columns.tables, f.mul(local, chunk.layout.column_table))
 
 
 def _prepare_rows(chunk: Chunk, f: Function, row_tables: str, following: _Next, tile: Value) -> None:

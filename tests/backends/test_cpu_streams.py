@@ -1,0 +1,53 @@
+"""What tiles ask for ahead: every line of the next columns, by some tile, and no tile beyond those that there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tileweave.backends.cpu import Settings, compile, host
+from tileweave.backends.cpu.elements import element
+from tileweave.backends.cpu.plan import Dim
+from tileweave.backends.cpu.sides import Contracted, Side
+from tileweave.backends.cpu.streams import TURN, streams
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_contraction
+
+FP32 = element("FP32")
+
+
+def columns(stride: int) -> Side:
+    """4096 columns in panels of 64, so far apart in the operand."""
+    return Side((Dim(4096, (stride, 4)),), FP32, FP32, 4, 64, 16)
+
+
+@pytest.mark.parametrize("products", [4, 7, 24, 128, 384])
+@pytest.mark.parametrize("tiles", [1, 5, 10, 14, 63, 512])
+@pytest.mark.parametrize(("stride", "step"), [(4, 16384), (32768, 4)])
+def test_every_line_is_asked_for_by_some_tile(products: int, tiles: int, stride: int, step: int) -> None:
+    found = streams(columns(stride), Contracted((Dim(8192, (4, step)),)), products, tiles)
+    turns = products // TURN
+    count, entries = (5, products) if stride == 4 else (-(-products // 16), 64)
+    if found is None:
+        assert turns == 0 or count * -(-entries // (turns * TURN)) > tiles
+        return
+    assert (found.count, found.entries) == (count, entries)
+    assert found.count * found.parts <= tiles
+    asked = {
+        min(part * -(-found.entries // found.parts) + number, found.entries - 1)
+        for part in range(found.parts)
+        for number in range(turns * found.at_once)
+    }
+    assert asked == set(range(found.entries))
+
+
+def test_an_operand_that_is_dense_nowhere_has_no_streams() -> None:
+    assert streams(columns(32768), Contracted((Dim(8192, (4, 64)),)), 128, 63) is None
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_tiles_ask_for_columns_that_are_far(far: bool) -> None:
+    wide = 64 * (host().l2_bytes * (4 if far else 1) // (2 * 64 * 200 * 4))
+    shapes = (84, 200), (200, wide), (84, wide)
+    a, b, c = (Operand(strided(shape, (shape[1], 1)), "FP32") for shape in shapes)
+    kernel = compile(emit_contraction("ab,bc->ac", [a, b], c), threads=1, settings=Settings(sweep=True))
+    assert ("add i64 %askfirst" in kernel.source) == far
