@@ -13,18 +13,19 @@ an operand that no cache holds are taken two at a time, from both its halves: as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tileweave.backends.cpu import vectors
 from tileweave.backends.cpu.blocks import LONG_ROW_BYTES, paged
-from tileweave.backends.cpu.elements import Element, vector
+from tileweave.backends.cpu.elements import Element
 from tileweave.backends.cpu.ir import Function, Module, Value
 from tileweave.backends.cpu.loops import PARALLEL_BYTES, emit_nest, emit_points
 from tileweave.backends.cpu.meanings import CHEAP, HEAVY, MONOIDS, Registers, wide_of
 from tileweave.backends.cpu.pieces import Pieces, pieces_of
 from tileweave.backends.cpu.plan import Dim, Op, Stage
+from tileweave.backends.cpu.points import Carried, Points
 from tileweave.backends.cpu.shape import Pairs, Shape, shape_of
 from tileweave.backends.cpu.target import Target
 from tileweave.backends.cpu.transpose import emit_transpose, transposable
@@ -59,8 +60,8 @@ def emit_elementwise(
     pointers = [f.at(f"%{p}", offset) for p, offset in zip(names, shape.offsets, strict=True)]
     stages = op.stages
     if not shape.free:
-        chain = _Chain(target, op, elements, rivals, shape)
-        emit_nest(f, shape.dims, pointers, lambda moved: chain.literal(f, moved))
+        points = Points(target, op, elements, rivals, shape.along.strides)
+        emit_nest(f, shape.dims, pointers, lambda moved: points.literal(f, moved))
     elif _maps(stages) and transposable(target, shape.dims, elements, plain=_plain(stages, elements)):
         only = stages[0]
 
@@ -146,8 +147,6 @@ _ENOUGH = 256
 _APART_BYTES = 1 << 16
 """Between two places that are read as streams of their own, at least."""
 
-Carried = list[tuple[str, str]]
-"""Types and values that a loop carries on."""
 Body = Callable[[list[list[str]], str | None, list[str]], list[str]]
 """Some vectors: their addresses, a mask, and values carried along; returns the values to carry on."""
 
@@ -176,20 +175,17 @@ class _Chain:
         self.rivals = rivals
         self.stages = op.stages
         self.dropped = op.dropped
-        self.reductions = [stage for stage in self.stages if stage.kind in MONOIDS]
-        self.results = [o for stage in self.reductions for o in stage.outputs]
-        self.begun = frozenset(o for stage in self.reductions if stage.fresh is not None for o in stage.outputs)
+        self.points = Points(target, op, elements, rivals, shape.along.strides)
+        self.begun = frozenset(o for stage in self.points.reductions if stage.fresh is not None for o in stage.outputs)
         self.heavy = any(stage.kind in HEAVY for stage in self.stages)
         width = max(e.width_bytes for e in elements)
         self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
-        if not shape.free:
-            return
         self.along, self.sums, outer = shape.along, shape.sums, shape.outer
-        crossed = None if self.reductions else self.crossed(outer)
+        crossed = None if self.points.reductions else self.crossed(outer)
         if crossed is not None:
             runs, self.sums = _halved(crossed, _RUN)
             outer = tuple(dim for one in outer for dim in (runs if one is crossed else (one,)))
-        self.across = crossed is not None or (bool(self.reductions) and not shape.sums_along)
+        self.across = crossed is not None or (bool(self.points.reductions) and not shape.sums_along)
         self.lanes = self.most_lanes()
         self.unroll = self.vectors_at_once()
         self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
@@ -202,7 +198,7 @@ class _Chain:
         if self.streamed is not None:
             self.outer = self.as_read(outer)
         else:
-            self.outer = outer if self.near or self.across or self.reductions else paged(outer)
+            self.outer = outer if self.near or self.across or self.points.reductions else paged(outer)
         self.piece = 0
         step = self.lanes * self.unroll
         longest = -(-(_SLICE if self.across else _LONG) // step) * step
@@ -239,7 +235,7 @@ class _Chain:
     def streams(self, points: int) -> int | None:
         """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
         stored = {o for stage in self.stages for o in stage.outputs} - self.dropped
-        if self.across or self.reductions or len(stored) != 1 or stored & self.read():
+        if self.across or self.points.reductions or len(stored) != 1 or stored & self.read():
             return None
         o = stored.pop()
         width = self.elements[o].width_bytes
@@ -273,7 +269,7 @@ class _Chain:
 
     def vectors_at_once(self) -> int:
         """Vectors per turn of the innermost loop, a power of two."""
-        most = 2 if self.heavy else 8 if self.reductions else 4
+        most = 2 if self.heavy else 8 if self.points.reductions else 4
         while most > 1 and most * self.lanes > self.along.extent:
             most //= 2
         return most
@@ -297,13 +293,13 @@ class _Chain:
         """All of the axes that are left: the vectors' own and those that are summed."""
         if self.across:  # an axis of a few points per vector goes innermost
             self.sum_across(f, pointers, piece)
-        elif self.reductions:
+        elif self.points.reductions:
             self.sum_along(f, pointers, ((0,) * len(pointers), *twins))
         else:
 
             def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
                 for place in places:
-                    self.point(f, place, self.lanes, mask, [])
+                    self.points.point(f, place, self.lanes, mask, [])
                 return []
 
             def kept() -> None:
@@ -337,7 +333,7 @@ class _Chain:
             places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, strides, strict=True)]
             for i in dense if mask is None else ():
                 vectors.prefetch(f, f.at(places[i], _AHEAD_BYTES))
-            self.point(f, places, lanes, mask, [], streaming=mask is None)
+            self.points.point(f, places, lanes, mask, [], streaming=mask is None)
 
         address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
         missing = f.value(f"and i64 {f.value(f'sub i64 0, {address}')}, {lanes * width - 1}")
@@ -404,7 +400,7 @@ class _Chain:
         Each of ``rows`` begins at this distance from the pointers; their loops run together.
         """
         registers = Registers(f, self.target, self.lanes)
-        neutral = self.neutral(registers)
+        neutral = self.points.neutral(registers)
         size = len(neutral)
 
         def body(places: list[list[str]], mask: str | None, carry: list[str]) -> list[str]:
@@ -413,7 +409,9 @@ class _Chain:
                 for u, place in enumerate(places):
                     first = (k * self.unroll + u) * size
                     moved = _moved(f, place, row)
-                    result[first : first + size] = self.point(f, moved, self.lanes, mask, carry[first : first + size])
+                    result[first : first + size] = self.points.point(
+                        f, moved, self.lanes, mask, carry[first : first + size]
+                    )
             return result
 
         def nested(dims: Sequence[Dim], pointers: list[str], carried: Carried) -> list[str]:
@@ -437,28 +435,28 @@ class _Chain:
         registers = Registers(f, self.target, self.lanes)
         while len(parts) > 1:
             half = len(parts) // 2
-            parts = [self.joined(registers, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+            parts = [self.points.joined(registers, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
         result, lanes = parts[0], self.lanes
         while lanes > 1:
             lanes //= 2
-            halves = [self.half(f, result, lanes, upper) for upper in (False, True)]
-            result = self.joined(Registers(f, self.target, lanes), *halves)
-        if not self.begun.issuperset(self.results):
-            held = self.joined(Registers(f, self.target, 1), self.found(f, pointers, 1, None), result)
-            result = [a if o in self.begun else b for o, a, b in zip(self.results, result, held, strict=True)]
-        self.keep(f, pointers, dict(zip(self.results, result, strict=True)), 1, None)
+            halves = [self.points.half(f, result, lanes, upper) for upper in (False, True)]
+            result = self.points.joined(Registers(f, self.target, lanes), *halves)
+        if not self.begun.issuperset(self.points.results):
+            held = self.points.joined(Registers(f, self.target, 1), self.points.found(f, pointers, 1, None), result)
+            result = [a if o in self.begun else b for o, a, b in zip(self.points.results, result, held, strict=True)]
+        self.points.keep(f, pointers, dict(zip(self.points.results, result, strict=True)), 1, None)
 
     def sum_across(self, f: Function, pointers: list[str], piece: Value) -> None:
         """Reductions along other axes than the vectors' own: a few elements of the last one at a time."""
         registers = Registers(f, self.target, self.lanes)
-        neutral = self.neutral(registers)
+        neutral = self.points.neutral(registers)
         size, types = len(neutral), [type for type, _ in neutral]
-        starts = {o: value for o, (_, value) in zip(self.results, neutral, strict=True) if o in self.begun}
+        starts = {o: value for o, (_, value) in zip(self.points.results, neutral, strict=True) if o in self.begun}
         last = self.sums[-1] if self.sums else Dim(1, (0,) * len(pointers))
 
         def begin(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
             for place in places:
-                self.keep(f, place, starts, self.lanes, mask)
+                self.points.keep(f, place, starts, self.lanes, mask)
             return []
 
         def elements(count: Value) -> Body:
@@ -467,14 +465,14 @@ class _Chain:
                     result: list[Value] = []
                     for u, place in enumerate(places):
                         moved = [f.at(p, f.mul(index, s)) for p, s in zip(place, last.strides, strict=True)]
-                        result += self.point(f, moved, self.lanes, mask, carry[u * size : (u + 1) * size])
+                        result += self.points.point(f, moved, self.lanes, mask, carry[u * size : (u + 1) * size])
                     return result
 
-                held = [value for place in places for value in self.found(f, place, self.lanes, mask)]
+                held = [value for place in places for value in self.points.found(f, place, self.lanes, mask)]
                 sums = f.loop(0, count, one, carry=list(zip(types * len(places), held, strict=True)), nonempty=True)
                 for u, place in enumerate(places):
                     part = [str(value) for value in sums[u * size : (u + 1) * size]]
-                    self.keep(f, place, dict(zip(self.results, part, strict=True)), self.lanes, mask)
+                    self.points.keep(f, place, dict(zip(self.points.results, part, strict=True)), self.lanes, mask)
                 return []
 
             return body
@@ -490,152 +488,3 @@ class _Chain:
         if starts:
             self.run(f, pointers, piece, begin, [], self.unroll)
         emit_nest(f, self.sums[:-1], pointers, runs)
-
-    def neutral(self, registers: Registers) -> Carried:
-        """Type and neutral element of every accumulator."""
-        carried = []
-        for stage in self.reductions:
-            wide = wide_of(self.elements[stage.outputs[0]])
-            full = vector(wide.memory, registers.lanes)
-            carried += [(full, value) for value in registers.neutral(MONOIDS[stage.kind], wide)]
-        return carried
-
-    def joined(self, registers: Registers, a: list[str], b: list[str]) -> list[str]:
-        """The accumulators of two places as one."""
-        result: list[str] = []
-        k = 0
-        for stage in self.reductions:
-            wide, end = wide_of(self.elements[stage.outputs[0]]), k + len(stage.outputs)
-            result += registers.combined(MONOIDS[stage.kind], a[k:end], b[k:end], wide)
-            k = end
-        return result
-
-    def half(self, f: Function, values: list[str], lanes: int, upper: bool) -> list[str]:
-        """The lower or upper lanes of accumulators."""
-        kinds = [wide_of(self.elements[o]).memory for stage in self.reductions for o in stage.outputs]
-        lanes_wanted = range(lanes, 2 * lanes) if upper else range(lanes)
-        result = []
-        for kind, value in zip(kinds, values, strict=True):
-            full = vector(kind, 2 * lanes)
-            if lanes == 1:
-                result.append(f.value(f"extractelement {full} {value}, i64 {int(upper)}"))
-                continue
-            order = "<" + ", ".join(f"i32 {lane}" for lane in lanes_wanted) + ">"
-            result.append(f.value(f"shufflevector {full} {value}, {full} poison, <{lanes} x i32> {order}"))
-        return result
-
-    def found(self, f: Function, pointers: list[str], lanes: int, mask: str | None) -> list[str]:
-        """What the outputs of the reductions hold, as accumulators."""
-        registers, values = Registers(f, self.target, lanes), []
-        for o in self.results:
-            value = self.load(f, o, pointers[o], lanes, mask)
-            values.append(registers.convert(value, self.elements[o], wide_of(self.elements[o])))
-        return values
-
-    def keep(self, f: Function, pointers: list[str], values: Mapping[int, str], lanes: int, mask: str | None) -> None:
-        """Write accumulators to outputs of reductions."""
-        registers = Registers(f, self.target, lanes)
-        for o, value in values.items():
-            narrow = registers.convert(value, wide_of(self.elements[o]), self.elements[o])
-            self.store(f, o, narrow, pointers[o], lanes, mask)
-
-    # ---- one point ----------------------------------------------------------------------------------------------
-
-    def literal(self, f: Function, pointers: list[str]) -> None:
-        """One element, every result brought to memory before the next."""
-        sums = self.point(f, pointers, 1, None, self.found(f, pointers, 1, None))
-        self.keep(f, pointers, dict(zip(self.results, sums, strict=True)), 1, None)
-
-    def point(
-        self,
-        f: Function,
-        pointers: list[str],
-        lanes: int,
-        mask: str | None,
-        carried: list[str],
-        *,
-        streaming: bool = False,
-    ) -> list[str]:
-        """All stages on one element or one vector of them; takes and returns the accumulators."""
-        registers = Registers(f, self.target, lanes)
-        held: dict[int, str] = {}
-        waiting: list[int] = []
-
-        def write(o: int) -> None:
-            waiting.remove(o)
-            self.store(f, o, held[o], pointers[o], lanes, mask, streaming=streaming)
-
-        def read(o: int) -> tuple[str, Element]:
-            if o not in held:
-                for other in [w for w in waiting if (w, o) in self.rivals]:
-                    write(other)  # it may lie in the same memory
-                held[o] = self.load(f, o, pointers[o], lanes, mask)
-            return held[o], self.elements[o]
-
-        result, k = list(carried), 0
-        for stage in self.stages:
-            inputs = [read(o) for o in stage.inputs]
-            if stage.kind in MONOIDS:
-                end = k + len(stage.outputs)
-                result[k:end] = self.taken(registers, stage, inputs, carried[k:end], mask)
-                k = end
-                continue
-            o = stage.outputs[0]
-            old = read(o)[0] if stage.reads_output else ""
-            value = registers.value(stage.kind, inputs, self.elements[o], old, stage.number)
-            for other in [h for h in held if h != o and (o, h) in self.rivals]:
-                if other in waiting:
-                    write(other)
-                del held[other]
-            held[o] = value
-            if o not in waiting:
-                waiting.append(o)
-        for o in [w for w in waiting if w not in self.dropped]:
-            write(o)
-        return result
-
-    def taken(
-        self,
-        registers: Registers,
-        stage: Stage,
-        inputs: list[tuple[str, Element]],
-        old: list[str],
-        mask: str | None,
-    ) -> list[str]:
-        """Accumulators with one more element each; masked lanes keep theirs."""
-        wide = wide_of(self.elements[stage.outputs[0]])
-        if stage.kind == "Contraction":
-            new: Sequence[str] = (registers.multiply_add(inputs, old[0], wide),)
-        else:
-            new = registers.combined(MONOIDS[stage.kind], old, registers.taken(stage.kind, inputs, wide), wide)
-        if mask is None:
-            return list(new)
-        full = vector(wide.memory, registers.lanes)
-        return [registers.select(mask, a, b, full) for a, b in zip(new, old, strict=True)]
-
-    def load(self, f: Function, o: int, pointer: str, lanes: int, mask: str | None) -> str:
-        """An operand's element, or a vector of them: dense, standing still, or gathered."""
-        one, stride = self.elements[o], self.along.strides[o] if lanes > 1 else 0
-        if lanes > 1 and stride == 0:
-            return vectors.broadcast(f, one.memory, lanes, f.load(one.memory, pointer, one.width_bytes))
-        if lanes == 1 or stride == one.width_bytes:
-            return vectors.load(f, one, lanes, pointer, mask)
-        return vectors.gather(f, one, lanes, pointer, stride, mask)
-
-    def store(
-        self,
-        f: Function,
-        o: int,
-        value: str,
-        pointer: str,
-        lanes: int,
-        mask: str | None,
-        *,
-        streaming: bool = False,
-    ) -> None:
-        """Write an element, or a vector of them: dense or scattered."""
-        one = self.elements[o]
-        if lanes == 1 or self.along.strides[o] == one.width_bytes:
-            vectors.store(f, one, lanes, value, pointer, mask, streaming=streaming)
-        else:
-            vectors.scatter(f, one, lanes, value, pointer, self.along.strides[o], mask)
