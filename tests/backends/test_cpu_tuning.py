@@ -108,7 +108,7 @@ def test_every_choice_is_explained():
 def test_a_winner_is_remembered_until_it_is_asked_for_again(folder, monkeypatch):
     program = product()
     first = tune(program, threads=1, seconds=1)
-    assert not first.remembered
+    assert not first.remembered and not first.unkept
     assert len(files(folder)) == 1
     second = tune(program, threads=1)
     assert second.remembered
@@ -179,7 +179,9 @@ def test_damaged_and_foreign_files_are_ignored_and_written_anew(folder, damage):
 def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TILEWEAVE_CACHE", str(tmp_path / "file"))
-    check(tune(product(), threads=1, seconds=0.1).kernel)
+    tuned = tune(product(), threads=1, seconds=0.1)
+    check(tuned.kernel)
+    assert "it will not be remembered: " in tuned.explain() and str(tmp_path / "file") in tuned.unkept
 
 
 def _tune_once(_: int) -> str:

@@ -94,6 +94,7 @@ class Tuned:
         trials: all that was timed, the backend's own choice first.
         remembered: whether the winner comes from the cache file.
         target: the processor.
+        unkept: why the winner will not be remembered, where its file cannot be written.
     """
 
     programs: tuple[Program, ...]
@@ -102,6 +103,7 @@ class Tuned:
     trials: tuple[Trial, ...]
     remembered: bool
     target: Target
+    unkept: str = ""
 
     @property
     def program(self) -> Program:
@@ -131,7 +133,8 @@ class Tuned:
         timed = {trial.choice.program for trial in self.trials} - {0}
         lines += [f"program {k}: {self.notes[k]}" for k in sorted(timed)]
         where = f"{self.target.cpu}, {'remembered' if self.remembered else f'timed now, {len(self.trials)} choices'}"
-        return "\n".join([*lines, f"winner: {self.choice}: {why} ({where})"])
+        lines.append(f"winner: {self.choice}: {why} ({where})")
+        return "\n".join([*lines, *([f"it will not be remembered: {self.unkept}"] if self.unkept else [])])
 
 
 def tune(
@@ -195,9 +198,8 @@ def tune(
     notes = (*("as it was given" for _ in offered), *("; ".join(candidate.how) for candidate in made))
     search = _Search(every, most, target, _arrays(program, arrays), seconds, cache)
     choice = search.run()
-    if cache:
-        _write(file, _document(file, choice, search.trials, notes))
-    return Tuned(every, notes, choice, tuple(search.trials), False, target)
+    unkept = _write(file, _document(file, choice, search.trials, notes)) if cache else ""
+    return Tuned(every, notes, choice, tuple(search.trials), False, target, unkept)
 
 
 def forget_tuned() -> None:
@@ -501,9 +503,9 @@ def _trial(entry: Any, programs: int, threads: int) -> Trial:
     return Trial(Choice(number, used, Settings(**entry["settings"])), cycles, seconds)
 
 
-def _write(file: Path, document: Mapping[str, Any]) -> None:
-    """Keep a winner; a cache that cannot be written is no failure."""
-    with contextlib.suppress(OSError):
+def _write(file: Path, document: Mapping[str, Any]) -> str:
+    """Keep a winner; a cache that cannot be written is no failure: what is wrong with it is returned."""
+    try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
         try:
@@ -513,6 +515,9 @@ def _write(file: Path, document: Mapping[str, Any]) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _shown(seconds: float) -> str:
