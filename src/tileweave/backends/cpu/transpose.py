@@ -143,6 +143,10 @@ class _Mover:
         self.streams = streams
         self.pieces_per_row = ceil((cut.row_bytes + _LINE) / _PIECE_BYTES)
         self.pieces = self.pieces_per_row * prod(cut.sides[k].run for k in cut.rows)
+        self.asked_level = 1  # the cache: a core forgets many of the requests for the second one
+        if cut.cross is not None and crowded(cut.sides[cut.along].dim):
+            if cut.sides[cut.cross].run * elements[0].width_bytes <= _LINE:
+                self.asked_level = 2  # single lines, one of each row, would drive one another from the first
 
     # ---- tasks and blocks ---------------------------------------------------------------------------------------
 
@@ -374,7 +378,7 @@ class _Mover:
         for begin in [*range(0, live - lanes, lanes), live - lanes]:
             value = vectors.load(f, source, lanes, f.at(places[0], begin * source.width_bytes))
             if ahead is not None:
-                vectors.prefetch(f, f.at(ahead, begin * source.width_bytes), level=2)
+                vectors.prefetch(f, f.at(ahead, begin * source.width_bytes), level=self.asked_level)
             place = f.at(places[1], begin * out.width_bytes)
             vectors.store(f, out, lanes, self.meaning(f, value, lanes), place)
 
@@ -388,7 +392,7 @@ class _Mover:
             self.vectors(f, [f.at(p, f.mul(index, s)) for p, s in zip(places, strides, strict=True)], self.unit)
 
         def ask(offset: Value, _: list[str]) -> None:
-            vectors.prefetch(f, f.at(ahead, f.add(offset, lowest)), level=2)
+            vectors.prefetch(f, f.at(ahead, f.add(offset, lowest)), level=self.asked_level)
 
         if self.cut.buffer_bytes:
             f.loop(0, size, ask, step=_LINE)
@@ -435,7 +439,7 @@ class _Mover:
             offset = f.sub(0, offset)
         start = f.at(f.at(ahead, offset), f.mul(f.rem(pair, rows), along.dim.strides[0]))
         for row in range(count):
-            vectors.prefetch(f, f.at(start, row * along.dim.strides[0]), level=2)
+            vectors.prefetch(f, f.at(start, row * along.dim.strides[0]), level=self.asked_level)
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
