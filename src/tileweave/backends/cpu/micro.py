@@ -207,7 +207,7 @@ class _Tile:
             rows = self.contracted.offset(f, 0, "%ktable", f.mul(k, together)) if tile.direct_rows else 0
             columns = self.contracted.offset(f, 1, "%ktable", k) if tile.direct_vectors else 0
             if tile.ahead:
-                vectors.prefetch(f, f.at("%ahead", columns), level=2)
+                vectors.prefetch(f, f.at("%ahead", columns))
             return step(k, (rows, columns), carried)
 
         carry = [(self.type, value) for value in start]
