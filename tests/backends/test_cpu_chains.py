@@ -248,6 +248,19 @@ def test_rows_that_no_cache_holds_are_summed_two_at_a_time(dtype, shape, equatio
         np.testing.assert_array_equal(out, products)
 
 
+def test_a_processor_without_a_last_cache_sums_what_a_chain_has_written():
+    """No operand is read that the chain has not written itself: there is nothing to read as two streams."""
+    axes = (Axis("r", 64, (160, 4), (0, 0)), Axis("c", 40, (4, 0), (0, 0)))
+    tensors = (TensorSpec("x", "INT32", "inout"), TensorSpec("s", "INT32", "inout"))
+    negate = Primitive("negate", "Neg", (("M", ()), ("N", ("r", "c"))), ("x", "x"))
+    take = Primitive("take", "ReduceSum", (("M", ()), ("N", ("r",)), ("K", ("c",))), ("x", "s"))
+    program = Program(tensors, axes, ("a", "b"), (Invocation("a", "negate"), Invocation("b", "take")), (negate, take))
+    x, s = np.arange(64 * 40, dtype="i4").reshape(64, 40), np.ones(64, "i4")
+    total = x.sum(axis=1)
+    compile(program, target=replace(host(), l3_bytes=0), cache=False)(x, s)
+    np.testing.assert_array_equal(s, 1 - total)
+
+
 @pytest.mark.skipif(not host().has("sse2"), reason="stores past the caches are those of x86")
 @pytest.mark.parametrize("shape", [(20_000,), (33_333,), (7, 5000), (3, 8, 2000), (40, 1031)])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i1"])

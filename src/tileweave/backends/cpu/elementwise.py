@@ -219,7 +219,7 @@ class _Chain:
         read = {o for stage in self.stages for o in stage.inputs} - {o for stage in self.stages for o in stage.outputs}
         moved = [self.elements[o].width_bytes * prod(dim.extent for dim in shape.dims if dim.strides[o]) for o in read]
         few = prod(dim.extent for dim in self.outer) < 4 * _FEW
-        if not shape.sums_along or few or max(moved, default=0) < self.target.l3_bytes:
+        if not shape.sums_along or few or not moved or max(moved) < self.target.l3_bytes:
             return None
         for at, dim in enumerate(self.outer):
             half, strides = _halves(dim)
