@@ -79,6 +79,12 @@ def test_a_picture_says_what_views_read():
             assert np.array_equal(eval(f"x{line}", {"x": numbers}), view)
 
 
+def test_a_picture_of_a_view_of_nothing_says_so():
+    x = tw.as_tensor(np.zeros((12, 8)))
+    for empty in (x[0:0:2], x[5:5:-2], x[3:3]):
+        assert re.search(r"\[(\d+):\1, 0:8\]", tw.Graph.of(empty)._repr_svg_())
+
+
 def test_arrows_with_names_arrive_apart_and_inside_the_operation():
     x, w, b = (tw.as_tensor(np.zeros(shape)) for shape in ((4, 3), (3, 2), 2))
     root = ElementTree.fromstring(tw.Graph.of(tw.linear(x, w, b))._repr_svg_())

@@ -105,7 +105,7 @@ def _read(node: Selector) -> tuple[str, ...]:
 
 
 def _range(start: int, extent: int, step: int) -> str:
-    if step == 1:
+    if step == 1 or not extent:
         return f"{start}:{start + extent}"
     stop = start + step * (extent - 1) + (1 if step > 0 else -1)
     return f"{start}:{stop if stop >= 0 else ''}:{step}"
