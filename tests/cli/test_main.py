@@ -226,6 +226,8 @@ def test_an_equation_may_begin_with_an_arrow(folder, capsys):
     assert main(["einsum", "->", "number.npy"]) == 0
     assert main(["teir", "emit", "->", "scalar", "-o", "copy.json"]) == 0
     assert capsys.readouterr().out.startswith("3.0\n")
+    assert main(["teir", "emit", "->i", "scalar"]) == 2
+    assert capsys.readouterr().err.startswith("GraphError: teir emit '->i': ")
 
 
 def child(words, **environment):

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="contract tensors in files",
         description="Compute an einsum of .npy, .npz or .zarr tensors.",
     )
-    einsum.add_argument("equation", help='such as "trus,pqtu->pqrs"')
+    einsum.add_argument("equation", type=str.strip, help='such as "trus,pqtu->pqrs"')
     einsum.add_argument("operands", nargs="+", metavar="FILE", help="FILE or FILE.npz#member")
     einsum.add_argument("-o", "--output", metavar="FILE", help="where to write; without it the result is printed")
     einsum.add_argument("--overwrite", action="store_true", default=None, help="replace the output if it exists")
@@ -220,7 +220,9 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
         description="Write the program of an einsum; with --op that of a reduction or of an elementwise operation. "
         "Its operands are dense and row-major.",
     )
-    emit.add_argument("equation", metavar="EQUATION", help='such as "ij,jk->ik" or "abc->cba"; a letter per index')
+    emit.add_argument(
+        "equation", metavar="EQUATION", type=str.strip, help='such as "ij,jk->ik" or "abc->cba"; a letter per index'
+    )
     emit.add_argument("shapes", nargs="+", metavar="SHAPE", help="such as 64x32, or scalar; one per operand")
     emit.add_argument("--dtype", default="FP32", metavar="TYPE", help="element type of the operands (default: FP32)")
     emit.add_argument("--out-dtype", metavar="TYPE", help="element type of the output (default: the operands')")
