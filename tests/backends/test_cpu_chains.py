@@ -248,6 +248,14 @@ def test_rows_that_no_cache_holds_are_summed_two_at_a_time(dtype, shape, equatio
         np.testing.assert_array_equal(out, products)
 
 
+def test_only_rows_that_no_cache_holds_are_read_as_two_streams():
+    x, s = np.ones((64, 1024), "f4"), np.zeros(64, "f4")
+    program = emit_reduction("sum", operand(x), operand(s), "ab->a")
+    caches = (1 << 14, x.nbytes, x.nbytes + 1, 1 << 40)
+    made = [compile(program, target=replace(host(), l3_bytes=size), threads=1, cache=False).source for size in caches]
+    assert made[0] == made[1] != made[2] == made[3]
+
+
 def test_a_processor_without_a_last_cache_sums_what_a_chain_has_written():
     """No operand is read that the chain has not written itself: there is nothing to read as two streams."""
     axes = (Axis("r", 64, (160, 4), (0, 0)), Axis("c", 40, (4, 0), (0, 0)))

@@ -360,10 +360,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say_something_anywhere() -> None:
-    """A terminal, or a file, that cannot show a character shows ? instead."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not where Python was started without it
-            stream.reconfigure(errors="replace")
+    """A terminal, or a file, that cannot show a character shows ? instead; for errors Python shows its number."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not where Python was started without it
+        sys.stdout.reconfigure(errors="replace")
 
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}

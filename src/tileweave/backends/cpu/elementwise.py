@@ -216,14 +216,14 @@ class _Chain:
 
     def twins_of(self, shape: Shape) -> _Twins | None:
         """How to read a large operand of sums as two streams, which memory brings faster than one; None for others."""
-        read = {o for stage in self.stages for o in stage.inputs} - {o for stage in self.stages for o in stage.outputs}
-        moved = [self.elements[o].width_bytes * prod(dim.extent for dim in shape.dims if dim.strides[o]) for o in read]
+        given = {o for stage in self.stages for o in stage.inputs} - {o for stage in self.stages for o in stage.outputs}
+        moved = [self.elements[o].width_bytes * prod(dim.extent for dim in shape.dims if dim.strides[o]) for o in given]
         few = prod(dim.extent for dim in self.outer) < 4 * _FEW
         if not shape.sums_along or few or not moved or max(moved) < self.target.l3_bytes:
             return None
         for at, dim in enumerate(self.outer):
             half, strides = _halves(dim)
-            if half.extent > 1 and max(abs(strides[o]) for o in read) >= _APART_BYTES:
+            if half.extent > 1 and max(abs(strides[o]) for o in given) >= _APART_BYTES:
                 return _Twins(at, dim.extent // 2, strides)
         return None
 

@@ -44,7 +44,7 @@ def mask_below(f: Function, count: str, lanes: int) -> str:
 def load(
     f: Function, element: Element, lanes: int, pointer: str, mask: str | None = None, others: str | None = None
 ) -> str:
-    """So many consecutive elements; masked lanes are not read and are zero, or those of ``others``."""
+    """So many consecutive elements; masked lanes are not read and are zero, or those of ``others``; one has no mask."""
     full = vector(element.memory, lanes)
     if mask is None or lanes == 1:
         return f.load(full, pointer, element.width_bytes)
