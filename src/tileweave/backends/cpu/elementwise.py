@@ -111,7 +111,7 @@ def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     return (Dim(dim.extent // run, tuple(run * s for s in dim.strides)),), (Dim(run, dim.strides),)
 
 
-def _halves(dim: Dim) -> tuple[Dim, tuple[int, ...]]:
+def _bisected(dim: Dim) -> tuple[Dim, tuple[int, ...]]:
     """The first half of an axis, which is the longer one, and the strides from there to the second one."""
     extent = -(-dim.extent // 2)
     return Dim(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
@@ -211,7 +211,7 @@ class _Chain:
         self.twins = self.twins_of(shape)
         if self.twins is not None:
             at = self.twins.at
-            self.outer = (*self.outer[:at], _halves(self.outer[at])[0], *self.outer[at + 1 :])
+            self.outer = (*self.outer[:at], _bisected(self.outer[at])[0], *self.outer[at + 1 :])
             self.unroll = max(1, self.unroll // 2)
 
     def twins_of(self, shape: Shape) -> _Twins | None:
@@ -222,7 +222,7 @@ class _Chain:
         if not shape.sums_along or few or not moved or max(moved) < self.target.l3_bytes:
             return None
         for at, dim in enumerate(self.outer):
-            half, strides = _halves(dim)
+            half, strides = _bisected(dim)
             if half.extent > 1 and max(abs(strides[o]) for o in given) >= _APART_BYTES:
                 return _Twins(at, dim.extent // 2, strides)
         return None

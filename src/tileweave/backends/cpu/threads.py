@@ -209,7 +209,7 @@ join:
   %wanted = and i1 %open, %allowed
   br i1 %wanted, label %enter, label %skip
 skip:
-  %patience = select i1 %allowed, i64 0, i64 1048576
+  %patience = select i1 %allowed, i64 0, i64 ENOUGH
   br label %idle
 enter:
   %one.more = add i64 %expected, 1
@@ -275,6 +275,7 @@ def _code() -> dict[str, int]:
         "WORD": _WORD,
         "NEXT": _NEXT,
         "SPINS": _SPINS,
+        "ENOUGH": _SPINS + 1,
         "POLITE": _POLITE,
     }
     source = _SOURCE
