@@ -510,6 +510,9 @@ def test_wrong_arrays_are_refused_before_work_starts() -> None:
             kernel(*arrays)
     with pytest.raises(BackendError, match="in0"):
         kernel.run({"in1": good, "out": out})
+    for given in (None, [good, out], 3):
+        with pytest.raises(BackendError, match=f"{type(given).__name__} is given instead of a mapping"):
+            kernel.run(given)
     assert not out.any()
     kernel.run({"in0": good, "out": out})
     assert np.array_equal(out, good)

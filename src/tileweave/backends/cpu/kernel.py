@@ -92,6 +92,8 @@ class Kernel:
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on arrays by name; as `__call__` otherwise."""
         names = [spec.name for spec in self._specs]
+        if not isinstance(arrays, Mapping):
+            raise self._error(f"{type(arrays).__name__} is given instead of a mapping of arrays by name")
         if set(arrays) != set(names):
             raise self._error(f"arrays are given for {', '.join(sorted(arrays)) or 'no tensor'}")
         self(*(arrays[name] for name in names))
