@@ -22,6 +22,7 @@ __all__ = [
     "crowded",
     "cut_direct",
     "cut_staged",
+    "overflowing",
     "paged",
 ]
 
@@ -30,6 +31,8 @@ LEAST_ROW_BYTES = 128
 LONG_ROW_BYTES = 768
 """Rows of both tensors that are at least so long are written as they are read."""
 _LINE = 64
+_SPAN_BYTES = 4096
+"""Lines so far apart have one place in the first cache, which holds about twelve of them."""
 _RUN_BYTES, _MOST_RUN_BYTES = 64, 288
 """Of the input's dense axis a block takes so much, at least and at most."""
 _UNITS_BYTES = 1280
@@ -143,6 +146,11 @@ def cut_staged(dims: tuple[Dim, ...], cross: int | None, widths: tuple[int, int]
 def crowded(dim: Dim) -> bool:
     """Whether the input's lines along an axis compete for few places of the first cache."""
     return not dim.strides[0] % 2048
+
+
+def overflowing(dim: Dim, count: int) -> bool:
+    """Whether so many of the input's lines along an axis are more than twice what the first cache holds of them."""
+    return count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
 
 
 def _up(size: int) -> int:

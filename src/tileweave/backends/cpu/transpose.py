@@ -24,6 +24,7 @@ from tileweave.backends.cpu.blocks import (
     crowded,
     cut_direct,
     cut_staged,
+    overflowing,
 )
 from tileweave.backends.cpu.elements import Element, vector
 from tileweave.backends.cpu.ir import Function, Value
@@ -36,6 +37,8 @@ __all__ = ["emit_transpose", "transposable"]
 Meaning = Callable[[Function, str, int], str]
 """What is written, from the function, what was read, and its lanes."""
 _LINE = 64
+_FAR_BYTES = 64 * 1024
+"""Lines so far apart have one place in the second cache."""
 _PIECE_BYTES = 512
 """What is written between two strips of squares, at least."""
 _STRIP_BYTES = 1024
@@ -144,9 +147,12 @@ class _Mover:
         self.pieces_per_row = ceil((cut.row_bytes + _LINE) / _PIECE_BYTES)
         self.pieces = self.pieces_per_row * prod(cut.sides[k].run for k in cut.rows)
         self.asked_level = 1  # the cache: a core forgets many of the requests for the second one
-        if cut.cross is not None and crowded(cut.sides[cut.along].dim):
-            if cut.sides[cut.cross].run * elements[0].width_bytes <= _LINE:
-                self.asked_level = 2  # single lines, one of each row, would drive one another from the first
+        along = cut.sides[cut.along]
+        if cut.cross is not None and crowded(along.dim):
+            single = cut.sides[cut.cross].run * elements[0].width_bytes <= _LINE
+            apart = cut.rows or not along.dim.strides[0] % _FAR_BYTES  # else lines that were asked for stay near
+            if single or (apart and overflowing(along.dim, along.run)):
+                self.asked_level = 2  # they would drive one another from the first
 
     # ---- tasks and blocks ---------------------------------------------------------------------------------------
 
