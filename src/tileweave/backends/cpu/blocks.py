@@ -31,8 +31,8 @@ LEAST_ROW_BYTES = 128
 LONG_ROW_BYTES = 768
 """Rows of both tensors that are at least so long are written as they are read."""
 _LINE = 64
-_SPAN_BYTES = 4096
-"""Lines so far apart have one place in the first cache, which holds about twelve of them."""
+_SPAN_BYTES, _FAR_BYTES = 4096, 65536
+"""Lines so far apart have one place in the first cache, and in the second one."""
 _RUN_BYTES, _MOST_RUN_BYTES = 64, 288
 """Of the input's dense axis a block takes so much, at least and at most."""
 _UNITS_BYTES = 1280
@@ -149,7 +149,7 @@ def crowded(dim: Dim) -> bool:
 
 
 def overflowing(dim: Dim, count: int) -> bool:
-    """Whether so many of the input's lines along an axis are more than twice what the first cache holds of them."""
+    """Whether so many of the input's lines along an axis are more than twice the twelve that a place holds."""
     return count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
 
 
@@ -185,6 +185,8 @@ def _best_runs(
                 cost += 0.15 + (extent % run > 0)
             if cross is not None:
                 cost += _cost_of_reading(dims, cross, row.get(cross, runs[cross]), w_in) - 0.35 * (cross in row)
+                if row.get(cross, 0) * w_in == 2 * _LINE and dims[-1].strides[0] % _FAR_BYTES:
+                    cost += 0.5 * overflowing(dims[-1], dims[-1].extent)  # pairs of lines come too late
                 beyond = _beyond(dims, cross, runs[cross], w_in)
                 if beyond is not None and beyond not in row:
                     block *= 2 * _LINE // (w_in * runs[cross])

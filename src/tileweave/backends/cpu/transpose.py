@@ -37,8 +37,6 @@ __all__ = ["emit_transpose", "transposable"]
 Meaning = Callable[[Function, str, int], str]
 """What is written, from the function, what was read, and its lanes."""
 _LINE = 64
-_FAR_BYTES = 64 * 1024
-"""Lines so far apart have one place in the second cache."""
 _PIECE_BYTES = 512
 """What is written between two strips of squares, at least."""
 _STRIP_BYTES = 1024
@@ -150,8 +148,7 @@ class _Mover:
         along = cut.sides[cut.along]
         if cut.cross is not None and crowded(along.dim):
             single = cut.sides[cut.cross].run * elements[0].width_bytes <= _LINE
-            apart = cut.rows or not along.dim.strides[0] % _FAR_BYTES  # else lines that were asked for stay near
-            if single or (apart and overflowing(along.dim, along.run)):
+            if single or overflowing(along.dim, along.run):
                 self.asked_level = 2  # they would drive one another from the first
 
     # ---- tasks and blocks ---------------------------------------------------------------------------------------
