@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cpu import Target, compile, host
-from tileweave.backends.cpu.blocks import Blocking, cut_direct, cut_staged
+from tileweave.backends.cpu.blocks import Blocking, cut_direct, cut_staged, overflowing
 from tileweave.backends.cpu.ir import Function, Module
 from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.vectors import transpose
@@ -135,6 +135,14 @@ def test_short_rows_that_both_tensors_keep(dtype: str) -> None:
             shape = (random.choice((3, 9, 18)), random.choice((1, 7, 16)), random.choice((5, 17, 40)), last)
             check(random, shape, order, dtype, random.choice((TINY, SMALL, LARGE)))
     assert dtype
+
+
+@pytest.mark.parametrize("shape", [(72, 8, 64), (33, 16, 64), (50, 4, 128), (64, 24, 64), (40, 30, 1024)])
+def test_lines_that_compete_for_one_place_of_a_cache(shape: tuple[int, ...]) -> None:
+    for dtype in ("FP32", "FP64"):
+        for order in ((1, 2, 0), (2, 1, 0), (0, 2, 1)):
+            assert overflowing(dims_of(shape, (1, 2, 0), numpy_dtype(dtype).itemsize)[-1], shape[0])
+            check(Random(0), shape, order, dtype, TINY)
 
 
 # ---- squares in registers ---------------------------------------------------------------------------------------
