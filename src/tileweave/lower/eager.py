@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cpu import Kernel
+from tileweave.backends.cpu.memory import allocation, empty
 from tileweave.backends.cpu.threads import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -43,7 +44,8 @@ def contract(
 
     Args:
         equation: such as ``"ij,jk->ik"``; ``...`` and an implied output as in NumPy.
-        operands: arrays of any strides, or what `numpy.asarray` makes one of.
+        operands: arrays of any strides, or what `numpy.asarray` makes one of. Large ones are read fastest where they
+            begin with a cache line, as those of `tileweave.backends.cpu.empty` do; those of NumPy do not.
         out: where the result is written, of its shape and type, any strides, no memory shared with the operands;
             None: a new array.
         threads: that the kernels may use; None: all processors.
@@ -51,8 +53,8 @@ def contract(
             the fastest for this machine.
 
     Returns:
-        ``out``, or a new array in row-major order. Sums are formed in FP32 at least and narrowed once; their order
-        differs from NumPy's.
+        ``out``, or a new array in row-major order, which begins with a cache line if it is large. Sums are formed in
+        FP32 at least and narrowed once; their order differs from NumPy's.
 
     Raises:
         GraphError: the equation does not fit the operands, or ``out`` does not fit the result.
@@ -180,7 +182,7 @@ class Contraction:
         steps = self._compiled(arrays, out)
         if not steps:
             return partial(self, *arrays, out=out)
-        results = [*(np.empty(step.shape, step.dtype) for step in steps[:-1]), out]
+        results = [*(empty(step.shape, step.dtype) for step in steps[:-1]), out]
         values = [*arrays, *results]
         calls = [step.kernel.prepare(*step.of(values), made) for step, made in zip(steps, results, strict=True)]
         return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
@@ -279,7 +281,6 @@ class _Step:
 
 def _into_new(steps: tuple[_Step, ...]) -> Call:
     """The kernels on arrays whose types, shapes and strides are known to fit, into a new array."""
-    empty = np.empty
 
     def call(*arrays: Array) -> Array:
         values = list(arrays)
@@ -290,11 +291,11 @@ def _into_new(steps: tuple[_Step, ...]) -> Call:
         return out
 
     def call_one(*arrays: Array) -> Array:
-        out = empty(shape, dtype)
+        out = make()
         run_on(*arrays, out)
         return out
 
-    run_on, shape, dtype = steps[0].kernel.run_on, steps[0].shape, steps[0].dtype
+    run_on, make = steps[0].kernel.run_on, allocation(steps[0].shape, steps[0].dtype)
     return call_one if _alone(steps) else call
 
 
@@ -310,7 +311,7 @@ def _into(steps: tuple[_Step, ...]) -> Call:
     def call(*given: Array) -> Array:
         *values, out = given
         for step in before:
-            made = np.empty(step.shape, step.dtype)
+            made = empty(step.shape, step.dtype)
             step.kernel.run_on(*step.of(values), made)
             values.append(made)
         inputs = last.of(values)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cpu import Kernel, compile
+from tileweave.backends.cpu.memory import empty
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.operators import Operator, operator_of
@@ -65,7 +66,7 @@ def execute(
     kind = shard.outputs[0][1]
     some = not kind.box.empty and all(array.size for array in inputs.values())
     if some and describe(operation, stage).startswith("teir"):
-        out = np.empty(kind.shape, kind.dtype)
+        out = empty(kind.shape, kind.dtype)
         _native(operation, inputs, out, threads, tune)
         return {"out": out}
     with np.errstate(all="ignore"):

@@ -40,10 +40,11 @@ def block_bytes(block: Block) -> int:
 
 def own(made: Mapping[str, Array], outputs: Sequence[str], inputs: Mapping[str, Array]) -> Block:
     """What a kernel made, as a block that holds no other memory than its own: a view would keep an input alive."""
-    kept = {}
+    kept, theirs = {}, {id(held) for x in inputs.values() for held in (x, x.base) if held is not None}
     for name in outputs:
         array = np.asarray(made[name])
-        kept[name] = array.copy() if array.base is not None or any(array is x for x in inputs.values()) else array
+        alone = lower.fills_its_memory(array) and not theirs & {id(array), id(array.base)}
+        kept[name] = array if alone else array.copy()
     return kept if len(kept) > 1 else kept[outputs[0]]
 
 
@@ -135,7 +136,7 @@ def assemble(fetch: Fetch, held: Callable[[Part], Block | None], threads: int = 
         part = fetch.parts[0]
         block = held(part)
         return values(part, block), _fresh(part, block)
-    out = np.empty(fetch.shape, fetch.dtype)
+    out = lower.empty(fetch.shape, fetch.dtype)
     fresh = 0
     for part in fetch.parts:
         block = held(part)

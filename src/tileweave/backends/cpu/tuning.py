@@ -33,6 +33,7 @@ from tileweave.backends.cpu.elements import element
 from tileweave.backends.cpu.gett import Cut, cut
 from tileweave.backends.cpu.jit import cache_directory
 from tileweave.backends.cpu.kernel import Kernel, address_of, compile
+from tileweave.backends.cpu.memory import LINE_BYTES, empty
 from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
 from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target import Target, usable
@@ -430,20 +431,23 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
                 numbers = rng.integers(-3, 4, count).astype(dtype)
             else:
                 numbers = rng.standard_normal(count, np.float32).astype(dtype)
+            held = empty((count,), dtype)
         except (MemoryError, ValueError):  # NumPy's words for too much, and for far too much
             problem = f"there is no memory for {count * dtype.itemsize} bytes of {spec.name!r}"
             raise BackendError("tune(program)", problem, legal="arrays=.. to time on") from None
-        arrays[spec.name] = numbers[before:]
+        held[:] = numbers
+        arrays[spec.name] = held[before:]
     return arrays
 
 
 def _copied(array: Array) -> Array:
-    """A copy with the strides of the array, whatever their signs and gaps: a program knows its operands by them."""
+    """A copy with the strides of the array, whatever their signs and gaps, that begins as far behind a cache line."""
     if not isinstance(array, np.ndarray) or array.size == 0:
         return array
     low, high = np.lib.array_utils.byte_bounds(array)
-    memory = np.zeros(high - low, np.uint8)
-    copy: Array = np.ndarray(array.shape, array.dtype, memory, address_of(array) - low, array.strides)
+    memory = np.zeros(high - low + LINE_BYTES, np.uint8)
+    shift = (low - address_of(memory)) % LINE_BYTES
+    copy: Array = np.ndarray(array.shape, array.dtype, memory, shift + address_of(array) - low, array.strides)
     copy[...] = array
     return copy
 

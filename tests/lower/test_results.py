@@ -1,0 +1,47 @@
+"""Arrays for results: they begin with a cache line, hold what they are given, and nothing larger is kept alive."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave import lower
+from tileweave.runtime.prepare import own
+
+
+@pytest.mark.parametrize("shape", [(), (0, 5), (7,), (300, 401), (1 << 16,), (3, 1, 30_000)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "int8", "bool"])
+def test_new_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: str) -> None:
+    array = lower.empty(shape, np.dtype(dtype))
+    assert array.shape == shape
+    assert array.dtype == dtype
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    array[...] = 1
+    assert (array == 1).all()
+    if array.nbytes >= 1 << 16:
+        assert array.ctypes.data % 64 == 0
+    assert lower.fills_its_memory(array)
+
+
+def test_large_results_begin_with_a_cache_line() -> None:
+    a, b = np.ones((300, 40), np.float32), np.ones((40, 500), np.float32)
+    for _ in range(2):  # the call that compiles, and one that finds the kernel
+        assert tw.contract("ij,jk->ik", a, b).ctypes.data % 64 == 0
+    y = tw.run(tw.source(a) @ tw.source(b))
+    assert y.ctypes.data % 64 == 0
+    assert (y == 40).all()
+
+
+def test_blocks_keep_no_memory_of_others_alive() -> None:
+    large = lower.empty((400, 400), np.float32)
+    large[:] = 1
+    views = {"part": large[:2], "other": large.reshape(-1), "same": large, "turned": large.T}
+    for view in views.values():
+        block = own({"out": view}, ("out",), {"x": large})
+        assert not np.shares_memory(block, large)
+        assert np.array_equal(block, view)
+    part = own({"out": large[:2]}, ("out",), {})
+    assert not np.shares_memory(part, large)
+    assert own({"out": large}, ("out",), {}) is large
