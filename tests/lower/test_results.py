@@ -44,4 +44,18 @@ def test_blocks_keep_no_memory_of_others_alive() -> None:
         assert np.array_equal(block, view)
     part = own({"out": large[:2]}, ("out",), {})
     assert not np.shares_memory(part, large)
+    for whole in (lower.empty((400, 1600), np.uint8).reshape(-1), np.zeros(1008), np.zeros(1064, np.float32)):
+        width = 64 // whole.itemsize
+        for short in (whole[width:], whole[:-width], whole[width // 2 : -width // 2]):  # less than it by one line
+            assert not np.shares_memory(own({"out": short}, ("out",), {}), whole)
+    twice = own({"a": large, "b": large.reshape(-1)}, ("a", "b"), {})
+    assert isinstance(twice, dict)
+    assert not np.shares_memory(twice["a"], twice["b"])
     assert own({"out": large}, ("out",), {}) is large
+
+
+def test_python_objects_are_where_numpy_puts_them() -> None:
+    for kind in (object, [("a", object), ("b", float)], np.dtypes.StringDType()):
+        array = lower.empty((9000,), kind)
+        assert array.base is None
+        assert str(array[5]) == str(np.empty((9000,), kind)[5])

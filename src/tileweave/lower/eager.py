@@ -53,8 +53,9 @@ def contract(
             the fastest for this machine.
 
     Returns:
-        ``out``, or a new array in row-major order, which begins with a cache line if it is large. Sums are formed in
-        FP32 at least and narrowed once; their order differs from NumPy's.
+        ``out``, or a new array in row-major order; what a compiled kernel writes begins with a cache line if it is
+        large, and cannot be resized in place. Sums are formed in FP32 at least and narrowed once; their order differs
+        from NumPy's.
 
     Raises:
         GraphError: the equation does not fit the operands, or ``out`` does not fit the result.

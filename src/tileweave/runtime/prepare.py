@@ -45,6 +45,7 @@ def own(made: Mapping[str, Array], outputs: Sequence[str], inputs: Mapping[str, 
         array = np.asarray(made[name])
         alone = lower.fills_its_memory(array) and not theirs & {id(array), id(array.base)}
         kept[name] = array if alone else array.copy()
+        theirs |= {id(array), id(array.base)} - {id(None)}
     return kept if len(kept) > 1 else kept[outputs[0]]
 
 

