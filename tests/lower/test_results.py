@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import tileweave as tw
-from tileweave import lower
+from tileweave.backends.cpu.memory import empty, fills_its_memory
 from tileweave.runtime.prepare import own
 
 
 @pytest.mark.parametrize("shape", [(), (0, 5), (7,), (300, 401), (1 << 16,), (3, 1, 30_000)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "int8", "bool"])
 def test_new_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: str) -> None:
-    array = lower.empty(shape, np.dtype(dtype))
+    array = empty(shape, np.dtype(dtype))
     assert array.shape == shape
     assert array.dtype == dtype
     assert array.flags.c_contiguous
@@ -22,7 +22,7 @@ def test_new_arrays_are_as_those_of_numpy(shape: tuple[int, ...], dtype: str) ->
     assert (array == 1).all()
     if array.nbytes >= 1 << 16:
         assert array.ctypes.data % 64 == 0
-    assert lower.fills_its_memory(array)
+    assert fills_its_memory(array)
 
 
 def test_large_results_begin_with_a_cache_line() -> None:
@@ -35,7 +35,7 @@ def test_large_results_begin_with_a_cache_line() -> None:
 
 
 def test_blocks_keep_no_memory_of_others_alive() -> None:
-    large = lower.empty((400, 400), np.float32)
+    large = empty((400, 400), np.float32)
     large[:] = 1
     views = {"part": large[:2], "other": large.reshape(-1), "same": large, "turned": large.T}
     for view in views.values():
@@ -44,7 +44,7 @@ def test_blocks_keep_no_memory_of_others_alive() -> None:
         assert np.array_equal(block, view)
     part = own({"out": large[:2]}, ("out",), {})
     assert not np.shares_memory(part, large)
-    for whole in (lower.empty((400, 1600), np.uint8).reshape(-1), np.zeros(1008), np.zeros(1064, np.float32)):
+    for whole in (empty((400, 1600), np.uint8).reshape(-1), np.zeros(1008), np.zeros(1064, np.float32)):
         width = 64 // whole.itemsize
         for short in (whole[width:], whole[:-width], whole[width // 2 : -width // 2]):  # less than it by one line
             assert not np.shares_memory(own({"out": short}, ("out",), {}), whole)
@@ -56,6 +56,6 @@ def test_blocks_keep_no_memory_of_others_alive() -> None:
 
 def test_python_objects_are_where_numpy_puts_them() -> None:
     for kind in (object, [("a", object), ("b", float)], np.dtypes.StringDType()):
-        array = lower.empty((9000,), kind)
+        array = empty((9000,), kind)
         assert array.base is None
         assert str(array[5]) == str(np.empty((9000,), kind)[5])

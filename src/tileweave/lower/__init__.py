@@ -5,9 +5,8 @@ code; every other operator runs its NumPy definition behind the same call, and `
 are answered here, so layouts and TEIR only see positive extents.
 """
 
-from tileweave.backends.cpu.memory import empty, fills_its_memory
 from tileweave.lower.eager import Contraction, contract
 from tileweave.lower.execute import copy, describe, execute
 from tileweave.lower.programs import ELEMENTS
 
-__all__ = ["ELEMENTS", "Contraction", "contract", "copy", "describe", "empty", "execute", "fills_its_memory"]
+__all__ = ["ELEMENTS", "Contraction", "contract", "copy", "describe", "execute"]

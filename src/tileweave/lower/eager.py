@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cpu import Kernel
-from tileweave.backends.cpu.memory import allocation, empty
+from tileweave.backends.cpu.memory import allocation
 from tileweave.backends.cpu.threads import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -183,7 +183,7 @@ class Contraction:
         steps = self._compiled(arrays, out)
         if not steps:
             return partial(self, *arrays, out=out)
-        results = [*(empty(step.shape, step.dtype) for step in steps[:-1]), out]
+        results = [*(step.new() for step in steps[:-1]), out]
         values = [*arrays, *results]
         calls = [step.kernel.prepare(*step.of(values), made) for step, made in zip(steps, results, strict=True)]
         return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
@@ -229,14 +229,15 @@ class Contraction:
         for operation in self._operations:
             tensors, (_, kind) = [tensor for _, tensor in operation.inputs], operation.outputs[0]
             last = operation is self._operations[-1]
-            sample = out if last and out is not None else np.empty(kind.shape, kind.dtype)
+            new = allocation(kind.shape, kind.dtype)
+            sample = out if last and out is not None else new()
             if not all(tensor in places for tensor in tensors):
                 return ()
             inputs = tuple(places[tensor] for tensor in tensors)
             kernel = compiled(operation, [samples[k] for k in inputs], sample, self.threads, self.tuned)
             if kernel is None:
                 return ()
-            steps.append(_Step(kernel, inputs, kind.shape, kind.dtype))
+            steps.append(_Step(kernel, inputs, new))
             places[Tensor(operation)] = len(samples)
             samples.append(sample)
         return tuple(steps)
@@ -269,12 +270,11 @@ def _key(equation: str, threads: int | None, operands: Sequence[Array], out: Arr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One kernel of an einsum: it takes values by their places, operands first and results behind them."""
+    """One kernel of an einsum, and what makes its result; values have places, operands first, results behind them."""
 
     kernel: Kernel
     inputs: tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: Any
+    new: Callable[[], Array]
 
     def of(self, values: Sequence[Array]) -> list[Array]:
         return [values[k] for k in self.inputs]
@@ -286,17 +286,17 @@ def _into_new(steps: tuple[_Step, ...]) -> Call:
     def call(*arrays: Array) -> Array:
         values = list(arrays)
         for step in steps:
-            out = empty(step.shape, step.dtype)
+            out = step.new()
             step.kernel.run_on(*step.of(values), out)
             values.append(out)
         return out
 
     def call_one(*arrays: Array) -> Array:
-        out = make()
+        out = new()
         run_on(*arrays, out)
         return out
 
-    run_on, make = steps[0].kernel.run_on, allocation(steps[0].shape, steps[0].dtype)
+    run_on, new = steps[0].kernel.run_on, steps[0].new
     return call_one if _alone(steps) else call
 
 
@@ -312,7 +312,7 @@ def _into(steps: tuple[_Step, ...]) -> Call:
     def call(*given: Array) -> Array:
         *values, out = given
         for step in before:
-            made = empty(step.shape, step.dtype)
+            made = step.new()
             step.kernel.run_on(*step.of(values), made)
             values.append(made)
         inputs = last.of(values)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tileweave import lower
+from tileweave.backends.cpu.memory import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
 from tileweave.graph.select import view
@@ -40,13 +41,19 @@ def block_bytes(block: Block) -> int:
 
 def own(made: Mapping[str, Array], outputs: Sequence[str], inputs: Mapping[str, Array]) -> Block:
     """What a kernel made, as a block that holds no other memory than its own: a view would keep an input alive."""
-    kept, theirs = {}, {id(held) for x in inputs.values() for held in (x, x.base) if held is not None}
+    kept = {}
+    taken = {id(_memory(x)) for x in inputs.values()}
     for name in outputs:
         array = np.asarray(made[name])
-        alone = lower.fills_its_memory(array) and not theirs & {id(array), id(array.base)}
+        alone = fills_its_memory(array) and id(_memory(array)) not in taken
         kept[name] = array if alone else array.copy()
-        theirs |= {id(array), id(array.base)} - {id(None)}
+        taken.add(id(_memory(kept[name])))
     return kept if len(kept) > 1 else kept[outputs[0]]
+
+
+def _memory(array: Array) -> Any:
+    """What holds the bytes of an array."""
+    return array if array.base is None else array.base
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +144,7 @@ def assemble(fetch: Fetch, held: Callable[[Part], Block | None], threads: int = 
         part = fetch.parts[0]
         block = held(part)
         return values(part, block), _fresh(part, block)
-    out = lower.empty(fetch.shape, fetch.dtype)
+    out = empty(fetch.shape, fetch.dtype)
     fresh = 0
     for part in fetch.parts:
         block = held(part)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tileweave import lower
+from tileweave.backends.cpu.memory import empty
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
 from tileweave.planner import Plan
@@ -211,7 +211,7 @@ class _Memory:
     def value(self) -> Array:
         """The result."""
         if self._value is None:
-            self._value = lower.empty(self._type.shape, self._type.dtype)
+            self._value = empty(self._type.shape, self._type.dtype)
         return self._value
 
     def write(self, box: Box, block: Array) -> None:

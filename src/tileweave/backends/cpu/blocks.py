@@ -150,7 +150,7 @@ def crowded(dim: Dim) -> bool:
 
 def overflowing(dim: Dim, count: int) -> bool:
     """Whether more than 24 of so many lines along the input's axis have one place: twice what the first cache holds."""
-    return count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
+    return crowded(dim) and count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
 
 
 def _up(size: int) -> int:

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.backends.cpu.kernel import address_of
+
 __all__ = ["LINE_BYTES", "allocation", "empty", "fills_its_memory"]
 
 Array = np.ndarray[Any, Any]
@@ -56,10 +58,10 @@ def fills_its_memory(array: Array) -> bool:
         return True
     if type(memory) is not np.ndarray or memory.dtype != np.uint8 or memory.shape != (array.nbytes + LINE_BYTES,):
         return False
-    begin = array.__array_interface__["data"][0] - memory.__array_interface__["data"][0]
+    begin = address_of(array) - address_of(memory)
     return memory.base is None and array.flags.c_contiguous and begin == _before_line(memory)
 
 
 def _before_line(memory: Array) -> int:
     """The bytes before the first cache line that begins in an array."""
-    return int(-memory.__array_interface__["data"][0] % LINE_BYTES)
+    return -address_of(memory) % LINE_BYTES
