@@ -24,7 +24,7 @@ from peers import compared, in_turn, optional
 from tileweave.backends.cpu import compile
 from tileweave.layout import strided
 from tileweave.teir import Operand, Program, emit_contraction, emit_elementwise, emit_reduction
-from tileweave.teir.emit_rows import emit_layer_norm, emit_rms_norm, emit_softmax
+from tileweave.teir.emit.rows import emit_layer_norm, emit_rms_norm, emit_softmax
 
 Array = np.ndarray[Any, Any]
 PRODUCTS = ((1152, 784, 512), (1152, 512, 512), (1024, 1024, 1024), (2048, 64, 2048), (4096, 128, 4096))

@@ -26,11 +26,11 @@ from peers import Candidates, compared, einsum_peers, in_turn, optional, summary
 from threadpoolctl import threadpool_limits
 
 from tileweave.backends.cpu import compile, host
-from tileweave.backends.cpu.jit import compile_ir
-from tileweave.backends.cpu.threads import pool
+from tileweave.backends.cpu.target.jit import compile_ir
+from tileweave.backends.cpu.target.threads import pool
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
-from tileweave.teir.dtypes import numpy_dtype
+from tileweave.teir.ir.dtypes import numpy_dtype
 
 PAUSE = 0.05
 """Seconds between candidates."""

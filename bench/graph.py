@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 from tileweave import graph as g
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.shard import output_partition
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.shard import output_partition
 from tileweave.planner import machines, make_plan
 from tileweave.planner.cost import Traffic
 

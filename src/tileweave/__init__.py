@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         transpose,
         where,
     )
-    from tileweave.graph.grad import grad
+    from tileweave.graph.passes.grad import grad
     from tileweave.lower import contract
     from tileweave.planner import Machines, Plan
     from tileweave.planner.machines import machines

@@ -19,13 +19,24 @@ import numpy as np
 
 from tileweave.backends.cpu import Target, compile, host
 from tileweave.errors import Undecided, VerifyError
-from tileweave.teir.analyse import byte_bounds, races
-from tileweave.teir.dtypes import numpy_dtype, width_bytes
-from tileweave.teir.interpret import interpret
-from tileweave.teir.primitives import operands_of, operation
-from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Iteration, Last, Primitive, Program, TensorSpec
-from tileweave.teir.text import show
-from tileweave.teir.verify import problems
+from tileweave.teir.analysis.analyse import byte_bounds, races
+from tileweave.teir.analysis.interpret import interpret
+from tileweave.teir.ir.dtypes import numpy_dtype, width_bytes
+from tileweave.teir.ir.primitives import operands_of, operation
+from tileweave.teir.ir.program import (
+    Axis,
+    First,
+    Guard,
+    Id,
+    Invocation,
+    Iteration,
+    Last,
+    Primitive,
+    Program,
+    TensorSpec,
+)
+from tileweave.teir.ir.text import show
+from tileweave.teir.ir.verify import problems
 
 EXTENTS = (1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 16, 17, 33)
 FAMILIES = (

@@ -14,14 +14,15 @@ import pytest
 
 from tileweave.backends.cpu import Target, compile, host
 from tileweave.backends.cpu.plan import Loop, make_plan
-from tileweave.backends.cpu.settings import DEFAULT, Settings
-from tileweave.backends.cpu.target import describe
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target.target import describe
 from tileweave.errors import BackendError, VerifyError
 from tileweave.layout import strided
-from tileweave.teir import Operand, emit_contraction, emit_copy, emit_relu, examples
-from tileweave.teir.dtypes import DTYPES, numpy_dtype
-from tileweave.teir.interpret import interpret
-from tileweave.teir.program import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+from tileweave.teir import Operand, emit_contraction, emit_copy, emit_relu
+from tileweave.teir.analysis.interpret import interpret
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.dtypes import DTYPES, numpy_dtype
+from tileweave.teir.ir.program import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec
 
 
 def operand(array: np.ndarray, dtype: str) -> Operand:

@@ -11,7 +11,7 @@ import pytest
 from tileweave.backends.cpu import Target, compile, host
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
-from tileweave.teir.interpret import interpret
+from tileweave.teir.analysis.interpret import interpret
 
 PAIRS = host().has("avx512bf16")
 WIDENED = replace(host(), features=host().features.replace("+avx512bf16", "-avx512bf16"))

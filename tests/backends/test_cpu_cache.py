@@ -13,13 +13,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from tileweave.backends.cpu import compile, forget, host, jit
-from tileweave.backends.cpu.jit import cache_directory, compile_ir
-from tileweave.backends.cpu.threads import pool
+from tileweave.backends.cpu import compile, forget, host
+from tileweave.backends.cpu.target import jit
+from tileweave.backends.cpu.target.jit import cache_directory, compile_ir
+from tileweave.backends.cpu.target.threads import pool
 from tileweave.errors import BackendError
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_relu
-from tileweave.teir.program import Program
+from tileweave.teir.ir.program import Program
 
 
 @pytest.fixture

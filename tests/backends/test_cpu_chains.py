@@ -27,8 +27,8 @@ from tileweave.teir import (
     emit_reduction,
     interpret,
 )
-from tileweave.teir.extensions import NEUTRAL, REDUCTIONS
-from tileweave.teir.text import show
+from tileweave.teir.ir.extensions import NEUTRAL, REDUCTIONS
+from tileweave.teir.ir.text import show
 
 ROWS, COLUMNS = 3, 19
 DENSE, UPRIGHT = {"r": 4 * COLUMNS, "c": 4}, {"r": 4, "c": 4 * ROWS}

@@ -12,10 +12,11 @@ from random_programs import any_program, difference
 
 from tileweave.backends.cpu import compile
 from tileweave.errors import BackendError, TileweaveError, VerifyError
-from tileweave.teir import byte_bounds, examples, from_json, to_json
-from tileweave.teir.dtypes import numpy_dtype
-from tileweave.teir.program import Invocation, Program
-from tileweave.teir.walk import axes_by_id, primitives_by_id, walk
+from tileweave.teir import byte_bounds, from_json, to_json
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.ir.program import Invocation, Program
+from tileweave.teir.ir.walk import axes_by_id, primitives_by_id, walk
 
 SIZES = {letter: 2 + k % 3 for k, letter in enumerate("abcdkmnpqrstuvxyz")}
 NUMBERS = (0, 1, -1, 2, 3, 7, 64, -4, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30)

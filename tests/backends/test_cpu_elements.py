@@ -12,7 +12,7 @@ from random_programs import Place, extents, place, program_axes, schedule
 from tests.teir.test_extensions import operand, random_array, tilings
 
 from tileweave.backends.cpu import compile
-from tileweave.backends.cpu.target import describe, host
+from tileweave.backends.cpu.target.target import describe, host
 from tileweave.errors import BackendError
 from tileweave.teir import (
     Axis,
@@ -33,12 +33,12 @@ from tileweave.teir import (
     interpret,
     numpy_dtype,
     operation,
-    primitives,
     untiled,
 )
-from tileweave.teir.dtypes import DTYPES, is_float, width_bytes
-from tileweave.teir.extensions import BINARY, IN_PLACE, NEUTRAL, PAIR, REDUCTIONS, UNARY
-from tileweave.teir.text import show
+from tileweave.teir.ir import primitives
+from tileweave.teir.ir.dtypes import DTYPES, is_float, width_bytes
+from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, PAIR, REDUCTIONS, UNARY
+from tileweave.teir.ir.text import show
 
 FLOATS = [name for name in DTYPES if is_float(name)]
 FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Gelu")

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cpu import Target, compile, host
-from tileweave.backends.cpu.blocks import Blocking, cut_direct, cut_staged, overflowing
-from tileweave.backends.cpu.ir import Function, Module
+from tileweave.backends.cpu.llvm.ir import Function, Module
+from tileweave.backends.cpu.llvm.vectors import transpose
+from tileweave.backends.cpu.maps.blocks import Blocking, cut_direct, cut_staged, overflowing
 from tileweave.backends.cpu.plan import Dim
-from tileweave.backends.cpu.vectors import transpose
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_copy
-from tileweave.teir.dtypes import numpy_dtype
+from tileweave.teir.ir.dtypes import numpy_dtype
 
 TINY = replace(host(), l2_bytes=0, l3_bytes=0)
 """Everything is collected and streamed."""

@@ -10,7 +10,7 @@ import pytest
 from random_programs import any_program, arrays_of, contents, difference, shares
 
 from tileweave.backends.cpu import compile, host
-from tileweave.teir.program import Iteration
+from tileweave.teir.ir.program import Iteration
 
 
 def check(first: int, count: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tileweave.backends.cpu import Settings, compile, host
-from tileweave.backends.cpu.elements import element
+from tileweave.backends.cpu.gemm.sides import Contracted, Side
+from tileweave.backends.cpu.llvm.elements import element
+from tileweave.backends.cpu.llvm.streams import TURN, streams
 from tileweave.backends.cpu.plan import Dim
-from tileweave.backends.cpu.sides import Contracted, Side
-from tileweave.backends.cpu.streams import TURN, streams
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
 

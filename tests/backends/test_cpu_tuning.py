@@ -223,7 +223,7 @@ def test_schedules_that_the_model_likes_take_part_and_are_found_again():
 
 
 def test_a_further_program_that_has_no_code_is_left_out(monkeypatch):
-    from tileweave.backends.cpu import tuning
+    from tileweave.backends.cpu.target import tuning
 
     program, compile = product(), tuning.compile
 

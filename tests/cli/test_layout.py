@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileweave.cli.layout import epilog, text_of
-from tileweave.cli.layout_expression import evaluate
-from tileweave.cli.layout_operations import FAMILIES, METHODS, OPERATIONS
+from tileweave.cli.layout.command import epilog, text_of
+from tileweave.cli.layout.expression import evaluate
+from tileweave.cli.layout.operations import FAMILIES, METHODS, OPERATIONS
 from tileweave.cli.main import main
 from tileweave.errors import LayoutError, TileweaveError
 from tileweave.index import symbol

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tileweave.cli.main import main
-from tileweave.teir import First, examples, from_json, split, to_json
+from tileweave.teir import First, from_json, split, to_json
+from tileweave.teir.ir import examples
 
 EXTENTS = {"p": 2, "q": 3, "r": 4, "s": 5, "t": 2, "u": 6}
 

@@ -11,7 +11,7 @@ from math import log, prod, sqrt
 from random_graphs import SHARED, Random, Step, Value, fitting, smooth, some_axes, source, whole_numbers
 
 from tileweave import graph as tw
-from tileweave.graph.dtypes import is_floating
+from tileweave.graph.ir.dtypes import is_floating
 
 INTEGERS = ("int64", "int32", "int8", "uint8")
 FLOATS = ("float64", "float32", "float16", "bfloat16")

@@ -14,7 +14,7 @@ import numpy as np
 from arrays import HOWS, strided
 
 from tileweave import graph as tw
-from tileweave.graph.dtypes import element_type, epsilon, is_floating
+from tileweave.graph.ir.dtypes import element_type, epsilon, is_floating
 from tileweave.space import Box
 
 Random = np.random.Generator

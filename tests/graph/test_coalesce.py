@@ -6,8 +6,8 @@ from arrays import same, values
 from random_graphs import close, random_graph, random_partitions
 
 from tileweave import graph as tw
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import ONE_VIEW
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import ONE_VIEW
 
 RNG = np.random.default_rng(0)
 X, W, B = values(RNG, (7, 5), "int64"), values(RNG, (5, 4), "int64"), values(RNG, (4,), "int64")

@@ -6,7 +6,7 @@ from arrays import same
 
 from tileweave import graph as tw
 from tileweave.errors import DtypeError, GraphError, VerifyError
-from tileweave.graph.operators import OPERATORS
+from tileweave.graph.ops.operators import OPERATORS
 from tileweave.space import AffineMap, Projection
 
 WINDOW = Projection(AffineMap.identity(1), (3,))
@@ -102,7 +102,7 @@ def test_a_declaration_that_does_not_fit_is_refused(register):
 
 
 def test_gradients_of_block_operators(register):
-    from tileweave.graph.grad import GRADIENTS
+    from tileweave.graph.passes.grad import GRADIENTS
 
     square = register(
         "square_block", lambda x: x * x, gradient=lambda operation, y, dy: {"x": dy * operation.input("x") * 2}

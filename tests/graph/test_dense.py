@@ -7,9 +7,9 @@ import pytest
 from arrays import values
 
 from tileweave import graph as tw
-from tileweave.graph.dense import DENSE
-from tileweave.graph.rewrite import Context, choices, rewrite
-from tileweave.graph.shard import shard_operation
+from tileweave.graph.passes.dense import DENSE
+from tileweave.graph.passes.rewrite import Context, choices, rewrite
+from tileweave.graph.passes.shard import shard_operation
 from tileweave.space.affine import enumerate_image
 
 RNG = np.random.default_rng(0)

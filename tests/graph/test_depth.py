@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tileweave import graph as tw
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import OPTIMIZATIONS
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.planner import machines, make_plan
 
 DEEP = sys.getrecursionlimit() + 200

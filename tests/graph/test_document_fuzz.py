@@ -13,8 +13,8 @@ from random_graphs import random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
-from tileweave.graph.document import from_json, to_json
-from tileweave.graph.svg import svg
+from tileweave.graph.ir.document import from_json, to_json
+from tileweave.graph.ir.svg import svg
 
 Random = np.random.Generator
 Path = tuple[str | int, ...]

@@ -7,7 +7,7 @@ from random_graphs import random_cuts, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.generate import _philox_rounds, philox
+from tileweave.graph.ops.generate import _philox_rounds, philox
 
 
 @pytest.mark.parametrize(

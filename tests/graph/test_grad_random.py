@@ -7,9 +7,9 @@ import pytest
 from random_graphs import random_partitions
 
 from tileweave import graph as tw
-from tileweave.graph.grad import GRADIENTS
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import OPTIMIZATIONS
+from tileweave.graph.passes.grad import GRADIENTS
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import OPTIMIZATIONS
 
 Random = np.random.Generator
 

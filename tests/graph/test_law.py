@@ -6,10 +6,10 @@ from every_operator import FLOATS, INTEGERS, steps_for
 from random_graphs import close, random_graph, random_partitions
 
 from tileweave import graph as tw
-from tileweave.graph.operators import OPERATORS
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import OPTIMIZATIONS, RULES
-from tileweave.graph.select import SELECTORS
+from tileweave.graph.ir.select import SELECTORS
+from tileweave.graph.ops.operators import OPERATORS
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import OPTIMIZATIONS, RULES
 
 # before any test adds its own
 OURS = frozenset(name for name, operator in OPERATORS.items() if operator.block.__module__.startswith("tileweave."))

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tileweave import graph as tw
-from tileweave.graph.monoids import MONOIDS
-from tileweave.graph.reductions import TUPLE_MONOIDS, _combine_attention
+from tileweave.graph.ops.monoids import MONOIDS
+from tileweave.graph.ops.reductions import TUPLE_MONOIDS, _combine_attention
 
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0)
 EIGHTHS = st.integers(-80, 80).map(lambda k: k / 8)  # sums and products of three are exact

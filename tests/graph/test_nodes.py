@@ -10,7 +10,7 @@ import pytest
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.nodes import ArrayData, children, topological
+from tileweave.graph.ir.nodes import ArrayData, children, topological
 
 
 def chain(length: int, x: tw.Tensor | None = None) -> tw.Tensor:

@@ -12,11 +12,11 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.grad import GRADIENTS
-from tileweave.graph.operators import BINARY, COMPARISONS, OPERATORS, UNARY
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import OPTIMIZATIONS
-from tileweave.graph.shard import input_region
+from tileweave.graph.ops.operators import BINARY, COMPARISONS, OPERATORS, UNARY
+from tileweave.graph.passes.grad import GRADIENTS
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import OPTIMIZATIONS
+from tileweave.graph.passes.shard import input_region
 
 RNG = np.random.default_rng(0)
 X, Y, V = values(RNG, (3, 4), "float64") + 0.0625, values(RNG, (3, 4), "float64") + 5.125, values(RNG, (4,), "float64")

@@ -10,9 +10,9 @@ from random_graphs import close, random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.nodes import children
-from tileweave.graph.rewrite import Context, Rule, choices, expand_tensor, replay, rewrite, rewrite_stages
-from tileweave.graph.rules import EXPANSIONS, OPTIMIZATIONS, RULES
+from tileweave.graph.ir.nodes import children
+from tileweave.graph.passes.rewrite import Context, Rule, choices, expand_tensor, replay, rewrite, rewrite_stages
+from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS, RULES
 
 RNG = np.random.default_rng(0)
 X, W, B = values(RNG, (4, 3), "int64"), values(RNG, (3, 5), "int64"), values(RNG, (5,), "int64")

@@ -10,7 +10,7 @@ from random_graphs import close, random_cuts, random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.shard import index_of_output, input_region, output_partition, shard_operation
+from tileweave.graph.passes.shard import index_of_output, input_region, output_partition, shard_operation
 from tileweave.space import Box
 
 

@@ -6,10 +6,10 @@ from random_graphs import random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import ONE_VIEW
-from tileweave.graph.shard import shard_operation
-from tileweave.graph.sharding import check_sharding, is_sharding
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import ONE_VIEW
+from tileweave.graph.passes.shard import shard_operation
+from tileweave.graph.passes.sharding import check_sharding, is_sharding
 from tileweave.space import Box
 
 X = tw.as_tensor(np.arange(40.0).reshape(20, 2))

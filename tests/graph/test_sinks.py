@@ -11,8 +11,8 @@ from random_graphs import close, random_cuts, random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError, VerifyError
-from tileweave.graph.sinks import join_sinks, results
-from tileweave.graph.svg import svg
+from tileweave.graph.ir.sinks import join_sinks, results
+from tileweave.graph.ir.svg import svg
 from tileweave.space import Box
 
 RNG = np.random.default_rng(0)
@@ -168,7 +168,7 @@ def test_cuts_that_do_not_fit_are_refused():
 
 def test_documents():
     jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked with jsonschema")
-    from tileweave.graph.schema import schema
+    from tileweave.graph.ir.schema import schema
 
     sharded = cut(ADD, (2, 1))
     text = tw.to_json(sharded)

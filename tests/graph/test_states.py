@@ -5,10 +5,10 @@ import pytest
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph import states
-from tileweave.graph.shard import shard_operation
-from tileweave.graph.sharding import check_sharding
-from tileweave.graph.states import STATES, max_and_sum, moments, state_of
+from tileweave.graph.ops import states
+from tileweave.graph.ops.states import STATES, max_and_sum, moments, state_of
+from tileweave.graph.passes.shard import shard_operation
+from tileweave.graph.passes.sharding import check_sharding
 from tileweave.space import Box
 
 RNG = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import pytest
 from random_graphs import random_graph
 
 from tileweave import graph as tw
-from tileweave.graph.svg import svg
-from tileweave.graph.text import ids
+from tileweave.graph.ir.svg import svg
+from tileweave.graph.ir.text import ids
 
 
 def network():

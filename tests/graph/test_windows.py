@@ -92,7 +92,7 @@ def test_padding_names_and_pairs():
 def test_a_shard_reads_its_halo_and_no_more():
     y = tw.conv(np.zeros((1, 1, 100)), np.zeros((1, 1, 5)), stride=2)
     operation = y.producer
-    from tileweave.graph.shard import input_region
+    from tileweave.graph.passes.shard import input_region
 
     index = tw.partition(operation, (1, 1, 4, 1)).block(1)
     region = input_region(operation, "x", index)

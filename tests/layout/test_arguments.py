@@ -14,7 +14,9 @@ import pytest
 from tileweave import layout as room
 from tileweave.errors import TileweaveError
 from tileweave.index import symbol
-from tileweave.layout import Coord, Iter, Layout, axe, conflicts, convert, lego, memory, movement, strided, svg
+from tileweave.layout import Coord, Iter, Layout, axe, lego, strided
+from tileweave.layout.analysis import conflicts, memory, movement, svg
+from tileweave.layout.core import convert
 from tileweave.layout.cute import CuteLayout
 from tileweave.layout.lego import Chain, GroupBy, OrderBy, PartialTiles, RegP
 

@@ -193,7 +193,7 @@ def test_past_its_bound_composition_is_undecided_and_never_guesses(monkeypatch):
         if b is None:
             continue
         with monkeypatch.context() as patch:
-            patch.setattr("tileweave.layout.composition.BOUND", 1)
+            patch.setattr("tileweave.layout.core.composition.BOUND", 1)
             try:
                 found = compose(a, b)
             except NoLayout as error:
@@ -580,7 +580,7 @@ def _brute_complement(mine, size):
             return False
         free.difference_update(block)
         starts.append(first)
-    from tileweave.layout.fibres import factor_multiset
+    from tileweave.layout.core.fibres import factor_multiset
 
     return factor_multiset(Counter(Coord.of(s) for s in starts)) is not None
 

@@ -11,8 +11,8 @@ import pytest
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import Expr, evaluate, ops, symbol, symbols
 from tileweave.layout import cute
+from tileweave.layout.analysis.memory import bank_conflicts, coalescing, offsets_of, vector_width
 from tileweave.layout.cute import CuteLayout, E, _, composition, make_layout
-from tileweave.layout.memory import bank_conflicts, coalescing, offsets_of, vector_width
 
 M, N, K = symbol("M", 1), symbol("N", 1, multiple_of=4), symbol("K", 1, multiple_of=8)
 VALUES = [{"M": m, "N": n, "K": k} for m, n, k in [(1, 4, 8), (3, 4, 16), (2, 8, 8), (5, 12, 24)]]

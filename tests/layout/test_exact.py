@@ -29,9 +29,9 @@ from tileweave.layout import (
     same_map,
     strided,
 )
-from tileweave.layout.carries import Witness, prefixes, window
-from tileweave.layout.fibres import factor_multiset
-from tileweave.layout.integers import divisors, factorize
+from tileweave.layout.core.carries import Witness, prefixes, window
+from tileweave.layout.core.fibres import factor_multiset
+from tileweave.layout.core.integers import divisors, factorize
 
 MANY = pytest.mark.parametrize("cases", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 
@@ -267,8 +267,8 @@ def test_injectivity_of_large_layouts_is_exact_and_quick(layout, injective):
 
 
 def test_a_search_past_its_bound_says_so(monkeypatch):
-    monkeypatch.setattr("tileweave.layout.search.STATES", 1 << 12)
-    monkeypatch.setattr("tileweave.layout.search.BOUND", 1 << 12)
+    monkeypatch.setattr("tileweave.layout.core.search.STATES", 1 << 12)
+    monkeypatch.setattr("tileweave.layout.core.search.BOUND", 1 << 12)
     rng = Random(4)
     hard = strided((2,) * 60, [rng.randrange(2**40, 2**41) for _ in range(60)])
     with pytest.raises(Undecided) as caught:

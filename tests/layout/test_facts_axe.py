@@ -29,8 +29,8 @@ from tileweave.layout import (
     strided,
 )
 from tileweave.layout.axe import parse
-from tileweave.layout.exact import replica_ratio
-from tileweave.layout.search import absorb
+from tileweave.layout.core.exact import replica_ratio
+from tileweave.layout.core.search import absorb
 
 # What holds.
 

@@ -10,10 +10,10 @@ import pytest
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.layout import cute, lego
-from tileweave.layout.conflicts import search_padding
+from tileweave.layout.analysis.conflicts import search_padding
+from tileweave.layout.analysis.memory import bank_conflicts
 from tileweave.layout.cute import ComposedLayout, CuteLayout, Swizzle, XorLayout, composition, make_layout
 from tileweave.layout.lego import GenP, GroupBy, OrderBy, RegP, TileOrderBy
-from tileweave.layout.memory import bank_conflicts
 
 
 def values(layout):

@@ -23,7 +23,6 @@ from tileweave.layout import (
     common_refinement,
     complement,
     compose,
-    conflicts,
     direct_sum,
     direct_sum_of,
     divide,
@@ -35,8 +34,6 @@ from tileweave.layout import (
     is_injective,
     left_inverse,
     lego,
-    memory,
-    movement,
     normalize,
     product,
     recover,
@@ -46,11 +43,11 @@ from tileweave.layout import (
     slice_pieces,
     strided,
     substitute,
-    svg,
     tile,
     tile_of,
     to_strides,
 )
+from tileweave.layout.analysis import conflicts, memory, movement, svg
 
 E = 1 << 20
 WHOLE = 1 << 60

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Undecided, Unproved
 from tileweave.index.expr import Expr, symbol, symbols
 from tileweave.layout import lego, same_map, substitute
-from tileweave.layout.layout import Coord, Layout
+from tileweave.layout.core.layout import Coord, Layout
 from tileweave.layout.lego import Col, GenP, GroupBy, OrderBy, RegP, Row, TileBy, TileOrderBy
 
 MANY = [200, pytest.param(10_000, marks=pytest.mark.slow)]

@@ -11,11 +11,11 @@ import pytest
 from tileweave.errors import Incongruent, LayoutError, Undecided, Unproved
 from tileweave.index import symbol
 from tileweave.layout import lego
-from tileweave.layout.conflicts import remove_conflicts, search_padding, search_swizzle
+from tileweave.layout.analysis.conflicts import remove_conflicts, search_padding, search_swizzle
+from tileweave.layout.analysis.memory import bank_conflicts, coalescing, offsets_of, vector_width
+from tileweave.layout.analysis.movement import conversion
+from tileweave.layout.core.layout import Coord, Layout
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, make_layout, xor_strides
-from tileweave.layout.layout import Coord, Layout
-from tileweave.layout.memory import bank_conflicts, coalescing, offsets_of, vector_width
-from tileweave.layout.movement import conversion
 
 MANY = [200, pytest.param(10_000, marks=pytest.mark.slow)]
 

@@ -12,8 +12,8 @@ import pytest
 from tileweave.errors import LayoutError
 from tileweave.index import symbol
 from tileweave.layout import Coord, Layout, axe, cute, lego
+from tileweave.layout.analysis.svg import svg, thread_value_svg
 from tileweave.layout.cute import ComposedLayout, CuteLayout, E, Swizzle, XorLayout
-from tileweave.layout.svg import svg, thread_value_svg
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SVG = "{http://www.w3.org/2000/svg}"

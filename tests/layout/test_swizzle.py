@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout
 from tileweave.layout import cute
+from tileweave.layout.core.layout import Layout
 from tileweave.layout.cute import (
     ComposedLayout,
     CuteLayout,
@@ -29,7 +30,6 @@ from tileweave.layout.cute import (
     upcast,
     xor_strides,
 )
-from tileweave.layout.layout import Layout
 
 MANY = [300, pytest.param(10_000, marks=pytest.mark.slow)]
 

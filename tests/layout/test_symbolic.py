@@ -23,13 +23,13 @@ from tileweave.layout import (
     holders,
     image,
     left_inverse,
-    memory,
     normalize,
     right_inverse,
     same_map,
     slice_layout,
     strided,
 )
+from tileweave.layout.analysis import memory
 from tileweave.layout.lego import from_core
 
 

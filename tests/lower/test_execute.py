@@ -6,9 +6,9 @@ import pytest
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.errors import GraphError
-from tileweave.graph.nodes import Tensor
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import OPTIMIZATIONS
+from tileweave.graph.ir.nodes import Tensor
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.lower.programs import ELEMENTS
 from tileweave.space import Box
 

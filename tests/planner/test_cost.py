@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tileweave import graph as g
-from tileweave.graph.shard import input_region, output_partition
+from tileweave.graph.passes.shard import input_region, output_partition
 from tileweave.planner import machines, placement
 from tileweave.planner.beam import _Estimator
 from tileweave.planner.cost import Blocks, Traffic, grid_boxes, machine_runs

@@ -11,9 +11,9 @@ from random_graphs import random_graph
 
 from tileweave import graph as g
 from tileweave.errors import PlanError, VerifyError
-from tileweave.graph.monoids import MONOIDS
-from tileweave.graph.operators import operator_of
-from tileweave.graph.select import view
+from tileweave.graph.ir.select import view
+from tileweave.graph.ops.monoids import MONOIDS
+from tileweave.graph.ops.operators import operator_of
 from tileweave.planner import Machine, Machines, machines, make_plan, placement, simulate, tasks
 from tileweave.planner.explain import cuts_text
 from tileweave.planner.plan import Plan

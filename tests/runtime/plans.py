@@ -14,11 +14,11 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.graph.operators import Operator, register
+from tileweave.graph.ops.operators import Operator, register
 from tileweave.planner import Machines, Plan
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import Waves, candidates, steps_of
-from tileweave.runtime import io
+from tileweave.runtime.io import files as io
 from tileweave.space import Projection
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tileweave as tw
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, MemoryTarget, Sink, TensorType, as_tensor
-from tileweave.runtime import io
+from tileweave.runtime.io import files as io
 from tileweave.space import Box
 
 DTYPES = ["bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64"]
@@ -325,7 +325,7 @@ def test_the_atom_of_a_zarr_is_its_chunk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["npy", "zarr"])
 def test_unaligned_parallel_writes_lose_nothing(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tileweave.runtime import zarrfile
+    from tileweave.runtime.io import zarrfile
 
     monkeypatch.setattr(zarrfile, "CHUNK_BYTES", 256)
     array = sample((64, 10), "int32")

@@ -14,7 +14,8 @@ from random_graphs import random_graph
 from tileweave import graph as g
 from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines, make_plan
-from tileweave.runtime import Done, Failed, Progress, Started, io, run_plan
+from tileweave.runtime import Done, Failed, Progress, Started, run_plan
+from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 
 

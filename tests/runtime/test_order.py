@@ -12,9 +12,9 @@ import pytest
 from plans import random_plan
 
 from tileweave import graph as g
-from tileweave.graph.operators import OPERATORS, Operator, register
-from tileweave.graph.rewrite import rewrite
-from tileweave.graph.rules import RULES
+from tileweave.graph.ops.operators import OPERATORS, Operator, register
+from tileweave.graph.passes.rewrite import rewrite
+from tileweave.graph.passes.rules import RULES
 from tileweave.planner import machines
 from tileweave.runtime import run_plan
 from tileweave.space import Projection

@@ -10,11 +10,12 @@ from test_units import ROOM, run_units
 
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.graph.operators import OPERATORS, Operator, register
-from tileweave.graph.states import STATES, state_of
+from tileweave.graph.ops.operators import OPERATORS, Operator, register
+from tileweave.graph.ops.states import STATES, state_of
 from tileweave.planner import machines, make_plan
 from tileweave.planner.steps import candidates
-from tileweave.runtime import io, run_plan
+from tileweave.runtime import run_plan
+from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.units import units
 from tileweave.space import Box, Projection

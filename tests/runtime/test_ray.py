@@ -16,7 +16,8 @@ from test_local import interrupted, plan_of
 from tileweave import graph as g
 from tileweave.errors import RunError
 from tileweave.planner import machines
-from tileweave.runtime import Done, Progress, Retry, Started, io, run_plan
+from tileweave.runtime import Done, Progress, Retry, Started, run_plan
+from tileweave.runtime.io import files as io
 
 pytestmark = [
     pytest.mark.ray,

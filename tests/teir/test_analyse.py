@@ -17,11 +17,11 @@ from tileweave.teir import (
     Program,
     TensorSpec,
     byte_bounds,
-    examples,
     operands_of,
     out_of_bounds,
     races,
 )
+from tileweave.teir.ir import examples
 
 Touch = tuple[tuple[tuple[object, int], ...], str, int, bool]
 

@@ -19,13 +19,13 @@ from tileweave.teir import (
     demote,
     emit_contraction,
     emit_reduction,
-    examples,
     operands_of,
     operation,
     overlap,
     split,
 )
-from tileweave.teir.walk import index_range, invocations
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.walk import index_range, invocations
 
 
 def enumerated(program) -> bool:

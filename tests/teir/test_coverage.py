@@ -16,11 +16,11 @@ from tileweave.teir import (
     emit_contraction,
     emit_copy,
     emit_relu,
-    examples,
     split,
     uninitialised,
     unwritten,
 )
+from tileweave.teir.ir import examples
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 

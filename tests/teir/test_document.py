@@ -18,11 +18,11 @@ from tileweave.teir import (
     TensorSpec,
     as_document,
     as_tileweave,
-    examples,
     from_json,
     schema,
     to_json,
 )
+from tileweave.teir.ir import examples
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 PROGRAM = examples.guarded_reduction(E)

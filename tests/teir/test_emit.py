@@ -23,8 +23,8 @@ from tileweave.teir import (
     problems,
     races,
 )
-from tileweave.teir.dtypes import DTYPES, accumulator
-from tileweave.teir.schedule import Dim, contraction_tiles, elementwise_tiles, fuse_dims, untiled
+from tileweave.teir.emit.schedule import Dim, contraction_tiles, elementwise_tiles, fuse_dims, untiled
+from tileweave.teir.ir.dtypes import DTYPES, accumulator
 
 
 def operand(array: np.ndarray, dtype: str) -> Operand:

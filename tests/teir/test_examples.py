@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tileweave.teir import Axis, Invocation, Iteration, Program, TensorSpec, examples, interpret, problems, races
-from tileweave.teir.interpret import tile_address
-from tileweave.teir.lower import Brgemm, CopyKernel, Gemm, ScalarKernel, ZeroKernel, eligibility
-from tileweave.teir.text import invocations_table, iterations_table, primitives_table, tree
+from tileweave.teir import Axis, Invocation, Iteration, Program, TensorSpec, interpret, problems, races
+from tileweave.teir.analysis.interpret import tile_address
+from tileweave.teir.analysis.lower import Brgemm, CopyKernel, Gemm, ScalarKernel, ZeroKernel, eligibility
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import invocations_table, iterations_table, primitives_table, tree
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 ALL = [getattr(examples, name) for name in examples.__all__]

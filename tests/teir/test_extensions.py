@@ -37,8 +37,8 @@ from tileweave.teir import (
     uninitialised,
     unwritten,
 )
-from tileweave.teir.dtypes import DTYPES, is_float
-from tileweave.teir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, UNARY
+from tileweave.teir.ir.dtypes import DTYPES, is_float
+from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, UNARY
 
 FLOATS = [name for name in DTYPES if is_float(name)]
 INTEGERS = [name for name in DTYPES if not is_float(name)]

@@ -17,13 +17,13 @@ from tileweave.teir import (
     Program,
     TensorSpec,
     dtype_name,
-    examples,
     interpret,
     numpy_dtype,
     operation,
     register,
 )
-from tileweave.teir.dtypes import DTYPES, accumulator, contraction_dtype, is_float, width_bytes
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.dtypes import DTYPES, accumulator, contraction_dtype, is_float, width_bytes
 
 
 def unary(name: str, extent: int, strides: tuple[int, int], dtypes: tuple[str, str]) -> Program:

@@ -7,18 +7,9 @@ from itertools import product
 import pytest
 
 from tileweave.errors import VerifyError
-from tileweave.teir import (
-    Axis,
-    Primitive,
-    Program,
-    TensorSpec,
-    as_tileweave,
-    eligibility,
-    examples,
-    explain,
-    pack,
-)
-from tileweave.teir.lower import Brgemm, CopyKernel, Gemm, General, ReluKernel, ScalarKernel, ZeroKernel
+from tileweave.teir import Axis, Primitive, Program, TensorSpec, as_tileweave, eligibility, explain, pack
+from tileweave.teir.analysis.lower import Brgemm, CopyKernel, Gemm, General, ReluKernel, ScalarKernel, ZeroKernel
+from tileweave.teir.ir import examples
 
 Strides = tuple[int, ...]
 

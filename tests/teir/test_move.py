@@ -27,7 +27,6 @@ from tileweave.teir import (
     demote,
     eligibility,
     emit_contraction,
-    examples,
     hoist,
     interpret,
     pack,
@@ -37,9 +36,10 @@ from tileweave.teir import (
     uninitialised,
     verify,
 )
-from tileweave.teir.lower import Gemm, General
-from tileweave.teir.text import tree
-from tileweave.teir.walk import walk
+from tileweave.teir.analysis.lower import Gemm, General
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import tree
+from tileweave.teir.ir.walk import walk
 
 E = {"p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6}
 Change = Callable[[], Program]

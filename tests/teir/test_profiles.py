@@ -9,7 +9,8 @@ import pytest
 
 from tileweave.errors import VerifyError
 from tileweave.layout import strided
-from tileweave.teir import Operand, as_document, as_tileweave, emit_contraction, emit_copy, examples, interpret
+from tileweave.teir import Operand, as_document, as_tileweave, emit_contraction, emit_copy, interpret
+from tileweave.teir.ir import examples
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 

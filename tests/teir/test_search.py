@@ -24,7 +24,6 @@ from tileweave.teir import (
     emit_copy,
     emit_reduction,
     estimate,
-    examples,
     gather,
     interpret,
     problems,
@@ -32,8 +31,9 @@ from tileweave.teir import (
     tile,
     uninitialised,
 )
-from tileweave.teir.model import Nest, cost, nests
-from tileweave.teir.text import tree
+from tileweave.teir.analysis.model import Nest, cost, nests
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import tree
 
 SMALL = Machine(cores=4, caches=(Cache(2 << 10, 50e9), Cache(16 << 10, 20e9)))
 """Caches so small that small programs are worth cutting."""

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tileweave.layout import strided
-from tileweave.teir import First, Operand, contraction_tiles, emit_contraction, emit_copy, examples, tile_address
-from tileweave.teir.svg import to_svg
+from tileweave.teir import First, Operand, contraction_tiles, emit_contraction, emit_copy, tile_address
+from tileweave.teir.analysis.svg import to_svg
+from tileweave.teir.ir import examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 FIGURE = {"p": 4, "q": 4, "r": 3, "s": 5, "t": 2, "u": 6, "a": 3, "b": 4, "c": 5, "d": 2, "m": 3, "n": 4, "k": 5}

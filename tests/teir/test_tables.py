@@ -8,23 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from tileweave.teir import (
-    Axis,
-    First,
-    Invocation,
-    Iteration,
-    Last,
-    Primitive,
-    Program,
-    TensorSpec,
-    examples,
-    operation,
-    problems,
-)
-from tileweave.teir.interpret import Memory, Run, tile_address
-from tileweave.teir.lower import Brgemm, Gemm, ScalarKernel, eligibility
-from tileweave.teir.text import invocations_table, iterations_table, primitives_table, tree
-from tileweave.teir.verify import RULES
+from tileweave.teir import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec, operation, problems
+from tileweave.teir.analysis.interpret import Memory, Run, tile_address
+from tileweave.teir.analysis.lower import Brgemm, Gemm, ScalarKernel, eligibility
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import invocations_table, iterations_table, primitives_table, tree
+from tileweave.teir.ir.verify import RULES
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tileweave.teir import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec, examples
-from tileweave.teir.text import axes_table, tensors_table, tree
+from tileweave.teir import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import axes_table, tensors_table, tree
 
 
 def test_the_whole_program():

@@ -13,7 +13,6 @@ from tileweave.teir import (
     Iteration,
     Program,
     demote,
-    examples,
     fuse,
     fuse_epilogue,
     fuse_prologue,
@@ -30,9 +29,10 @@ from tileweave.teir import (
     split_tree,
     verify,
 )
-from tileweave.teir.lower import Brgemm, Gemm, eligibility
-from tileweave.teir.text import tree
-from tileweave.teir.walk import walk
+from tileweave.teir.analysis.lower import Brgemm, Gemm, eligibility
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import tree
+from tileweave.teir.ir.walk import walk
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6}
 

@@ -26,7 +26,6 @@ from tileweave.teir import (
     demote,
     emit_contraction,
     emit_elementwise,
-    examples,
     fuse_epilogue,
     fuse_prologue,
     hoist,
@@ -42,7 +41,8 @@ from tileweave.teir import (
     uninitialised,
     verify,
 )
-from tileweave.teir.text import tree
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.text import tree
 
 Change = Callable[[], Program]
 

@@ -22,7 +22,6 @@ from tileweave.teir import (
     byte_bounds,
     candidates,
     estimate,
-    examples,
     explain,
     from_json,
     interpret,
@@ -36,7 +35,8 @@ from tileweave.teir import (
     unwritten,
     verify,
 )
-from tileweave.teir.verify import RULES
+from tileweave.teir.ir import examples
+from tileweave.teir.ir.verify import RULES
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
 DOCUMENT = examples.contraction_gemm(E)

@@ -37,10 +37,10 @@ from tileweave.graph import (
     rewrite,
     to_json,
 )
-from tileweave.graph.nodes import children
-from tileweave.graph.rules import DENSE, EXPANSIONS, RULES
-from tileweave.graph.shard import moved
-from tileweave.graph.text import columns, ids
+from tileweave.graph.ir.nodes import children
+from tileweave.graph.ir.text import columns, ids
+from tileweave.graph.passes.rules import DENSE, EXPANSIONS, RULES
+from tileweave.graph.passes.shard import moved
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import Session
 

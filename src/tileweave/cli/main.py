@@ -126,7 +126,7 @@ class _LayoutHelp(argparse.Action):
     """The help with every operation; its names are loaded only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from tileweave.cli.layout import epilog
+        from tileweave.cli.layout.command import epilog
 
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = epilog()
@@ -418,7 +418,7 @@ def _einsum(options: argparse.Namespace) -> int:
 
 
 def _layout(options: argparse.Namespace) -> int:
-    from tileweave.cli.layout import evaluate_layout
+    from tileweave.cli.layout.command import evaluate_layout
 
     return evaluate_layout(options)
 

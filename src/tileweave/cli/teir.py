@@ -37,9 +37,9 @@ from tileweave.teir import (
     uninitialised,
     unwritten,
 )
-from tileweave.teir.analyse import accesses
-from tileweave.teir.dtypes import width_bytes
-from tileweave.teir.text import tree
+from tileweave.teir.analysis.analyse import accesses
+from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.text import tree
 
 __all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file", "tune_file"]
 

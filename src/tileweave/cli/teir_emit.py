@@ -26,8 +26,8 @@ from tileweave.teir import (
     to_json,
     untiled,
 )
-from tileweave.teir.dtypes import DTYPES
-from tileweave.teir.extensions import BINARY, IN_PLACE, REDUCTIONS, UNARY
+from tileweave.teir.ir.dtypes import DTYPES
+from tileweave.teir.ir.extensions import BINARY, IN_PLACE, REDUCTIONS, UNARY
 
 __all__ = ["count", "emit_file", "parse_shape", "shown_shape"]
 

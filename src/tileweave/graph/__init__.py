@@ -1,25 +1,7 @@
 """Tensor expression graphs: immutable nodes, operators, selectors, their meaning in NumPy, sharding and gradients."""
 
-from tileweave.graph.assemble import interleave, ones, pad, repeat, stride, zeros
-from tileweave.graph.coalesce import coalesce
-from tileweave.graph.custom import BlockOperator, block_operator, check_projections
-from tileweave.graph.document import from_json, to_json
-from tileweave.graph.evaluate import evaluate
-from tileweave.graph.functions import (
-    argmax,
-    argmin,
-    attention,
-    erf,
-    gelu,
-    layer_norm,
-    logsumexp,
-    rms_norm,
-    standard_deviation,
-    variance,
-)
-from tileweave.graph.generate import arange, normal, random_integers, uniform
-from tileweave.graph.grad import grad
-from tileweave.graph.nodes import (
+from tileweave.graph.ir.document import from_json, to_json
+from tileweave.graph.ir.nodes import (
     ArrayData,
     FileData,
     FileTarget,
@@ -38,7 +20,39 @@ from tileweave.graph.nodes import (
     TensorType,
     topological,
 )
-from tileweave.graph.operators import (
+from tileweave.graph.ir.select import (
+    broadcast_to,
+    concat,
+    flip,
+    full,
+    getitem,
+    permute,
+    resolve,
+    select,
+    slice_,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
+from tileweave.graph.ir.sinks import join_sinks
+from tileweave.graph.ir.text import Explanation, explain
+from tileweave.graph.ir.verify import problems, verify
+from tileweave.graph.ops.assemble import interleave, ones, pad, repeat, stride, zeros
+from tileweave.graph.ops.custom import BlockOperator, block_operator, check_projections
+from tileweave.graph.ops.functions import (
+    argmax,
+    argmin,
+    attention,
+    erf,
+    gelu,
+    layer_norm,
+    logsumexp,
+    rms_norm,
+    standard_deviation,
+    variance,
+)
+from tileweave.graph.ops.generate import arange, normal, random_integers, uniform
+from tileweave.graph.ops.operators import (
     absolute,
     add,
     as_tensor,
@@ -77,30 +91,16 @@ from tileweave.graph.operators import (
     tanh,
     where,
 )
-from tileweave.graph.reductions import TUPLE_MONOIDS, TupleMonoid, attention_in_parts, reduce_in_parts
-from tileweave.graph.rewrite import Rewritten, Rule, rewrite
-from tileweave.graph.rules import EXPANSIONS, OPTIMIZATIONS
-from tileweave.graph.select import (
-    broadcast_to,
-    concat,
-    flip,
-    full,
-    getitem,
-    permute,
-    resolve,
-    select,
-    slice_,
-    squeeze,
-    transpose,
-    unsqueeze,
-)
-from tileweave.graph.shard import Partition, expand, partition
-from tileweave.graph.sharding import check_sharding, is_sharding
-from tileweave.graph.sinks import join_sinks
-from tileweave.graph.states import max_and_sum, moments
-from tileweave.graph.text import Explanation, explain
-from tileweave.graph.verify import problems, verify
-from tileweave.graph.windows import average_pool, conv, max_pool, stencil
+from tileweave.graph.ops.reductions import TUPLE_MONOIDS, TupleMonoid, attention_in_parts, reduce_in_parts
+from tileweave.graph.ops.states import max_and_sum, moments
+from tileweave.graph.ops.windows import average_pool, conv, max_pool, stencil
+from tileweave.graph.passes.coalesce import coalesce
+from tileweave.graph.passes.evaluate import evaluate
+from tileweave.graph.passes.grad import grad
+from tileweave.graph.passes.rewrite import Rewritten, Rule, rewrite
+from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS
+from tileweave.graph.passes.shard import Partition, expand, partition
+from tileweave.graph.passes.sharding import check_sharding, is_sharding
 
 __all__ = [
     "EXPANSIONS",

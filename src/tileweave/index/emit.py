@@ -11,15 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from tileweave.index.expr import Expr, as_expr, const, maximum, minimum, select
-from tileweave.index.poly import (
-    ONE,
-    Monomial,
-    Poly,
-    add,
-    exact_quotient,
-    is_constant,
-    monomial_quotient,
-)
+from tileweave.index.poly import ONE, Monomial, Poly, add, exact_quotient, is_constant, monomial_quotient
 from tileweave.index.ranges import Atom, Key, key_of
 from tileweave.index.rules import Division, merge_digits, recombine
 

@@ -9,18 +9,7 @@ from typing import cast
 from tileweave.errors import LayoutError
 from tileweave.index.emit import Emitter
 from tileweave.index.expr import Expr, const, equal, symbols_of, unequal, walk
-from tileweave.index.poly import (
-    ONE,
-    Poly,
-    add,
-    constant,
-    divide,
-    is_constant,
-    multiply,
-    negate,
-    scale,
-    subtract,
-)
+from tileweave.index.poly import ONE, Poly, add, constant, divide, is_constant, multiply, negate, scale, subtract
 from tileweave.index.ranges import Atom
 from tileweave.index.rules import Division
 

@@ -1,17 +1,9 @@
 """Layouts: exact maps from logical indices to named physical axes."""
 
-from tileweave.layout.combine import (
-    Blocks,
-    common_refinement,
-    direct_sum,
-    direct_sum_of,
-    group,
-    tile,
-    tile_of,
-)
-from tileweave.layout.composition import compose
-from tileweave.layout.convert import as_array, byte_strides, from_array, to_strides
-from tileweave.layout.exact import (
+from tileweave.layout.core.combine import Blocks, common_refinement, direct_sum, direct_sum_of, group, tile, tile_of
+from tileweave.layout.core.composition import compose
+from tileweave.layout.core.convert import as_array, byte_strides, from_array, to_strides
+from tileweave.layout.core.exact import (
     BOUND,
     Replicas,
     Witness,
@@ -22,12 +14,12 @@ from tileweave.layout.exact import (
     recover,
     same_map,
 )
-from tileweave.layout.inverse import complement, divide, left_inverse, product, right_inverse
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided
-from tileweave.layout.notation import parse, to_text
-from tileweave.layout.parametric import substitute
-from tileweave.layout.search import collision, holders, image, is_compact, is_contiguous, is_injective
-from tileweave.layout.slices import Piece, Pieces, slice_layout, slice_pieces
+from tileweave.layout.core.inverse import complement, divide, left_inverse, product, right_inverse
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided
+from tileweave.layout.core.parametric import substitute
+from tileweave.layout.core.search import collision, holders, image, is_compact, is_contiguous, is_injective
+from tileweave.layout.core.slices import Piece, Pieces, slice_layout, slice_pieces
+from tileweave.layout.notation.short import parse, to_text
 
 __all__ = [
     "BOUND",

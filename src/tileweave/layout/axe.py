@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from math import lcm, prod
 
 from tileweave.errors import LayoutError, NoLayout
-from tileweave.layout.checks import need_iters, need_layouts, need_numbers
-from tileweave.layout.combine import (
+from tileweave.layout.core.checks import need_iters, need_layouts, need_numbers
+from tileweave.layout.core.combine import (
     Blocks,
     common_refinement,
     direct_sum,
@@ -26,13 +26,13 @@ from tileweave.layout.combine import (
     tile,
     tile_of,
 )
-from tileweave.layout.exact import Replicas, by_set, normalize, same_map
-from tileweave.layout.layout import Coord, Iter, Layout, Shape, integers, iter_of, layout_of
-from tileweave.layout.notation import parse, to_text
-from tileweave.layout.parametric import has_symbols
-from tileweave.layout.search import holders, set_normal
-from tileweave.layout.slices import Pieces, slice_layout, slice_pieces
-from tileweave.layout.symbolic import is_expr, proved, require_quotient, same
+from tileweave.layout.core.exact import Replicas, by_set, normalize, same_map
+from tileweave.layout.core.layout import Coord, Iter, Layout, Shape, integers, iter_of, layout_of
+from tileweave.layout.core.parametric import has_symbols
+from tileweave.layout.core.search import holders, set_normal
+from tileweave.layout.core.slices import Pieces, slice_layout, slice_pieces
+from tileweave.layout.core.symbolic import is_expr, proved, require_quotient, same
+from tileweave.layout.notation.short import parse, to_text
 
 __all__ = [
     "Blocks",

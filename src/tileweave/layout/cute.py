@@ -12,8 +12,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout
-from tileweave.layout.checks import need_layouts
-from tileweave.layout.cute_algebra import (
+from tileweave.layout.core.checks import need_layouts
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, integers
+from tileweave.layout.core.layout import Layout as CoreLayout
+from tileweave.layout.f2.swizzle import (
+    ComposedLayout,
+    F2Map,
+    Swizzle,
+    XorLayout,
+    f2_from_core,
+    f2_from_layout,
+    f2_from_swizzle,
+    f2_to_core,
+    f2_to_layout,
+    make_swizzle,
+    through_swizzles,
+    xor_strides,
+)
+from tileweave.layout.notation.cute_algebra import (
     coalesce,
     complement,
     composition,
@@ -26,9 +42,9 @@ from tileweave.layout.cute_algebra import (
     nullspace,
     right_inverse,
 )
-from tileweave.layout.cute_symbolic import require_numbers
-from tileweave.layout.cute_text import parse
-from tileweave.layout.cute_tiling import (
+from tileweave.layout.notation.cute_symbolic import require_numbers
+from tileweave.layout.notation.cute_text import parse
+from tileweave.layout.notation.cute_tiling import (
     Cover,
     blocked_product,
     cover_divide,
@@ -48,7 +64,7 @@ from tileweave.layout.cute_tiling import (
     zipped_divide,
     zipped_product,
 )
-from tileweave.layout.cute_tuples import (
+from tileweave.layout.notation.cute_tuples import (
     E,
     Shape,
     _,
@@ -66,7 +82,7 @@ from tileweave.layout.cute_tuples import (
     weakly_congruent,
     zip_shape,
 )
-from tileweave.layout.cute_value import (
+from tileweave.layout.notation.cute_value import (
     CuteLayout,
     as_layout,
     concat,
@@ -74,22 +90,6 @@ from tileweave.layout.cute_value import (
     new_layout,
     select_modes,
     slice_with_offset,
-)
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, integers
-from tileweave.layout.layout import Layout as CoreLayout
-from tileweave.layout.swizzle import (
-    ComposedLayout,
-    F2Map,
-    Swizzle,
-    XorLayout,
-    f2_from_core,
-    f2_from_layout,
-    f2_from_swizzle,
-    f2_to_core,
-    f2_to_layout,
-    make_swizzle,
-    through_swizzles,
-    xor_strides,
 )
 
 __all__ = [

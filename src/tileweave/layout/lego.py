@@ -15,11 +15,12 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, prove
-from tileweave.layout.checks import need_numbers
-from tileweave.layout.composition import compose
-from tileweave.layout.exact import normalize, recover
-from tileweave.layout.layout import DEFAULT_AXIS, Coord, Iter, Layout
-from tileweave.layout.lego_bijections import (
+from tileweave.layout.core.checks import need_numbers
+from tileweave.layout.core.composition import compose
+from tileweave.layout.core.exact import normalize, recover
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.symbolic import require_quotient
+from tileweave.layout.notation.lego_bijections import (
     antidiagonal,
     bricks,
     grouped,
@@ -29,18 +30,10 @@ from tileweave.layout.lego_bijections import (
     reversal,
     xor_swizzle,
 )
-from tileweave.layout.lego_numbers import (
-    Dim,
-    check_index,
-    choose,
-    make_dims,
-    product_of,
-    proved_zero,
-)
-from tileweave.layout.lego_numbers import flat_index as row_major
-from tileweave.layout.lego_numbers import tuple_index as digits_of
-from tileweave.layout.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
-from tileweave.layout.symbolic import require_quotient
+from tileweave.layout.notation.lego_numbers import Dim, check_index, choose, make_dims, product_of, proved_zero
+from tileweave.layout.notation.lego_numbers import flat_index as row_major
+from tileweave.layout.notation.lego_numbers import tuple_index as digits_of
+from tileweave.layout.notation.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
 
 __all__ = [
     "CHECK_BOUND",

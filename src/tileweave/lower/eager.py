@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cpu import Kernel
-from tileweave.backends.cpu.memory import allocation
-from tileweave.backends.cpu.threads import thread_count
+from tileweave.backends.cpu.target.memory import allocation
+from tileweave.backends.cpu.target.threads import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
-from tileweave.graph.elementwise import read_array
-from tileweave.graph.evaluate import gather
-from tileweave.graph.nodes import topological
+from tileweave.graph.ir.nodes import topological
+from tileweave.graph.ops.elementwise import read_array
+from tileweave.graph.passes.evaluate import gather
 from tileweave.lower.execute import compiled, describe, execute
-from tileweave.teir.reach import first_collision
+from tileweave.teir.ir.reach import first_collision
 
 __all__ = ["Contraction", "contract"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cpu import Kernel, compile
-from tileweave.backends.cpu.memory import empty
+from tileweave.backends.cpu.target.memory import empty
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
-from tileweave.graph.operators import Operator, operator_of
-from tileweave.graph.states import combine_states
+from tileweave.graph.ops.operators import Operator, operator_of
+from tileweave.graph.ops.states import combine_states
 from tileweave.lower.programs import ELEMENTS, TEIR_DTYPES, in_order, operand, program, steps
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy

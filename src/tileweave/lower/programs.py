@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tileweave.graph import Operation
-from tileweave.graph.dtypes import wide_type
+from tileweave.graph.ir.dtypes import wide_type
 from tileweave.layout import strided
 from tileweave.teir import (
     Operand,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tileweave.graph import Graph, Operation, Partition, Source, Tensor, resolve
-from tileweave.graph.operators import operator_of
-from tileweave.graph.shard import input_region, output_partition
+from tileweave.graph.ops.operators import operator_of
+from tileweave.graph.passes.shard import input_region, output_partition
 from tileweave.planner.cost import Blocks, Traffic, machine_runs
 from tileweave.planner.machines import Machines
 from tileweave.planner.plan import placement

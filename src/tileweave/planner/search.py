@@ -20,8 +20,8 @@ from typing import cast
 
 from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Graph, Operation, Source, Tensor, join_sinks, resolve, verify
-from tileweave.graph.operators import operator_of
-from tileweave.graph.shard import input_region
+from tileweave.graph.ops.operators import operator_of
+from tileweave.graph.passes.shard import input_region
 from tileweave.planner.beam import beam
 from tileweave.planner.cost import Traffic
 from tileweave.planner.machines import Machines, size_text

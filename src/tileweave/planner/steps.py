@@ -12,7 +12,7 @@ from math import prod
 from typing import cast
 
 from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
-from tileweave.graph.shard import output_partition
+from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box, even_cuts
 

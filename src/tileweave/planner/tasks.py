@@ -14,9 +14,9 @@ from math import prod
 from typing import cast
 
 from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor, resolve
-from tileweave.graph.nodes import Value
-from tileweave.graph.operators import operator_of
-from tileweave.graph.shard import index_of_output, input_region, output_partition
+from tileweave.graph.ir.nodes import Value
+from tileweave.graph.ops.operators import operator_of
+from tileweave.graph.passes.shard import index_of_output, input_region, output_partition
 from tileweave.planner.cost import input_intervals
 from tileweave.planner.plan import Plan, Step
 from tileweave.space import AffineMap, Box

@@ -33,13 +33,13 @@ from tileweave.graph import (
     as_tensor,
     relu,
 )
-from tileweave.graph.dtypes import element_type
-from tileweave.graph.rewrite import Rule, rewrite
-from tileweave.graph.rules import FUSIONS
+from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.passes.rewrite import Rule, rewrite
+from tileweave.graph.passes.rules import FUSIONS
 from tileweave.planner import Machines, Plan, Step, make_plan
 from tileweave.planner import machines as make_machines
-from tileweave.runtime import io
 from tileweave.runtime.events import Listener
+from tileweave.runtime.io import files as io
 from tileweave.runtime.run import run_plan
 from tileweave.runtime.session import PlanningDone, current_session
 
@@ -162,8 +162,9 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
         target: a tensor, a sink, or several.
         machines: from `machines`, a count, or a TOML file; this host as one machine by default.
         fuse: whether operations that can be one are planned as one: a chain of elementwise operations, a product with
-            its bias and relu (`tileweave.graph.rules.FUSIONS`). The value stays, up to the rounding of a sum. A large
-            chain takes in only what there is compiled code for, so that no step falls back to NumPy for another's sake.
+            its bias and relu (`tileweave.graph.passes.rules.FUSIONS`). The value stays, up to the rounding of a sum.
+            A large chain takes in only what there is compiled code for, so that no step falls back to NumPy for
+            another's sake.
 
     Raises:
         PlanError: nothing that was found fits the memory; carries the least that does.

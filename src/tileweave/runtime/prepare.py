@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from tileweave import lower
-from tileweave.backends.cpu.memory import empty, fills_its_memory
+from tileweave.backends.cpu.target.memory import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
-from tileweave.graph.select import view
-from tileweave.graph.shard import index_of_output
+from tileweave.graph.ir.select import view
+from tileweave.graph.passes.shard import index_of_output
 from tileweave.planner import Machines, Plan, Read, ReadPiece, Step, Task, tasks
 from tileweave.planner.simulate import task_cost
 from tileweave.planner.tasks import PARTIAL
-from tileweave.runtime.npyfile import slices
+from tileweave.runtime.io.npyfile import slices
 from tileweave.space import AffineMap, Box
 
 __all__ = ["Block", "Fetch", "Job", "Part", "Prepared", "assemble", "block_bytes", "label", "own", "prepare", "values"]

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.backends.cpu.memory import empty
+from tileweave.backends.cpu.target.memory import empty
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
 from tileweave.planner import Plan
-from tileweave.runtime import io
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
+from tileweave.runtime.io import files as io
+from tileweave.runtime.io.npyfile import slices
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
-from tileweave.runtime.npyfile import slices
 from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.space import Box
 

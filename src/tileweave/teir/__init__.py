@@ -1,24 +1,24 @@
 """TEIR, the tiled execution IR: axes say where, a schedule tree says when, primitives say what."""
 
-from tileweave.teir.analyse import Conflict, byte_bounds, out_of_bounds, races
-from tileweave.teir.branches import overlap
-from tileweave.teir.compose import sequence
-from tileweave.teir.coverage import uninitialised, unwritten
-from tileweave.teir.document import from_json, schema, to_json
-from tileweave.teir.dtypes import dtype_name, numpy_dtype
-from tileweave.teir.emit import emit_contraction
-from tileweave.teir.emit_elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
-from tileweave.teir.emit_pieces import emit_contraction_in_pieces, summed_length
-from tileweave.teir.emit_rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
-from tileweave.teir.follow import fuse_epilogue, fuse_prologue
-from tileweave.teir.interpret import interpret, tile_address
-from tileweave.teir.lower import Explanation, eligibility, explain
-from tileweave.teir.model import Cache, Cost, Machine, estimate
-from tileweave.teir.move import hoist, pack, sink
-from tileweave.teir.network import emit_einsum
-from tileweave.teir.primitives import OperationSpec, operands_of, operation, operations, register
-from tileweave.teir.profiles import as_document, as_tileweave
-from tileweave.teir.program import (
+from tileweave.teir.analysis.analyse import Conflict, byte_bounds, out_of_bounds, races
+from tileweave.teir.analysis.branches import overlap
+from tileweave.teir.analysis.coverage import uninitialised, unwritten
+from tileweave.teir.analysis.interpret import interpret, tile_address
+from tileweave.teir.analysis.lower import Explanation, eligibility, explain
+from tileweave.teir.analysis.model import Cache, Cost, Machine, estimate
+from tileweave.teir.emit.compose import sequence
+from tileweave.teir.emit.contraction import emit_contraction
+from tileweave.teir.emit.elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
+from tileweave.teir.emit.network import emit_einsum
+from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
+from tileweave.teir.emit.rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
+from tileweave.teir.emit.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
+from tileweave.teir.emit.terms import Operand
+from tileweave.teir.ir.document import from_json, schema, to_json
+from tileweave.teir.ir.dtypes import dtype_name, numpy_dtype
+from tileweave.teir.ir.primitives import OperationSpec, operands_of, operation, operations, register
+from tileweave.teir.ir.profiles import as_document, as_tileweave
+from tileweave.teir.ir.program import (
     Axis,
     First,
     Guard,
@@ -34,12 +34,12 @@ from tileweave.teir.program import (
     Program,
     TensorSpec,
 )
-from tileweave.teir.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
+from tileweave.teir.ir.verify import Problem, Rule, problems, verify
 from tileweave.teir.search import Candidate, candidates, gather, tile
-from tileweave.teir.terms import Operand
-from tileweave.teir.transform import demote, fuse, parallelize, promote, reorder, sequentialize, split
-from tileweave.teir.trees import merge, split_tree
-from tileweave.teir.verify import Problem, Rule, problems, verify
+from tileweave.teir.transform.follow import fuse_epilogue, fuse_prologue
+from tileweave.teir.transform.move import hoist, pack, sink
+from tileweave.teir.transform.steps import demote, fuse, parallelize, promote, reorder, sequentialize, split
+from tileweave.teir.transform.trees import merge, split_tree
 
 __all__ = [
     "Axis",

@@ -4,7 +4,7 @@ A program is first gathered: loops that its primitives can consume are promoted.
 cut in many ways on paper, each is put to the model, and the best few are made by transforms, so that every candidate
 computes what the program computes. Initialisations and epilogues follow the tiles.
 
-Source: own; the model is `tileweave.teir.model`.
+Source: own; the model is `tileweave.teir.analysis.model`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from itertools import permutations, product
 from math import ceil, prod
 
 from tileweave.errors import ScheduleError, Undecided
-from tileweave.teir.follow import fuse_epilogue, fuse_prologue
-from tileweave.teir.model import Cost, Machine, Nest, cost, estimate, nests
-from tileweave.teir.move import hoist, pack
-from tileweave.teir.primitives import operands_of, operation
-from tileweave.teir.program import Axis, Id, Invocation, Iteration, Policy, Primitive, Program
-from tileweave.teir.schedule import Dim, Role, Target, tiles_for
-from tileweave.teir.transform import demote, parallelize, promote, split
-from tileweave.teir.walk import Visit, show_path, walk
+from tileweave.teir.analysis.model import Cost, Machine, Nest, cost, estimate, nests
+from tileweave.teir.emit.schedule import Dim, Role, Target, tiles_for
+from tileweave.teir.ir.primitives import operands_of, operation
+from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Policy, Primitive, Program
+from tileweave.teir.ir.walk import Visit, show_path, walk
+from tileweave.teir.transform.follow import fuse_epilogue, fuse_prologue
+from tileweave.teir.transform.move import hoist, pack
+from tileweave.teir.transform.steps import demote, parallelize, promote, split
 
 __all__ = ["Candidate", "candidates", "gather", "tile"]
 
@@ -74,7 +74,7 @@ def candidates(program: Program, machine: Machine | None = None, limit: int = 8)
     Example:
         >>> from tileweave.layout import strided
         >>> from tileweave.teir import Machine, Operand, emit_contraction
-        >>> from tileweave.teir.text import tree
+        >>> from tileweave.teir.ir.text import tree
         >>> side = Operand(strided((512, 512), (512, 1)), "FP32")
         >>> best = candidates(emit_contraction("ik,kj->ij", (side, side), side), Machine(cores=4))[0]
         >>> [line.strip("├└─│ ") for line in tree(best.program).splitlines()][-3:]
@@ -113,7 +113,7 @@ def gather(program: Program) -> Program:
 
     Example:
         >>> from tileweave.teir import as_tileweave, examples
-        >>> from tileweave.teir.text import tree
+        >>> from tileweave.teir.ir.text import tree
         >>> print(tree(gather(as_tileweave(examples.contraction_scalar(dict.fromkeys("pqrstu", 2))))))
         zero
         contraction
@@ -285,7 +285,7 @@ def tile(program: Program, node: Id, tiles: Mapping[Id, int], order: Sequence[Id
 
     Example:
         >>> from tileweave.teir import as_tileweave, examples
-        >>> from tileweave.teir.text import tree
+        >>> from tileweave.teir.ir.text import tree
         >>> program = gather(as_tileweave(examples.contraction_scalar(dict.fromkeys("pqrstu", 6))))
         >>> print(tree(tile(program, "contraction", {"p": 1, "u": 3}, ["p", "u"])))
         zero

@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tileweave.backends.cpu.meanings import MONOIDS, NEUTRAL
+from tileweave.backends.cpu.llvm.meanings import MONOIDS, NEUTRAL
 from tileweave.backends.cpu.plan import Dim, Loop, Op, Stage, Step, minus
 from tileweave.backends.cpu.shape import free, may_alias, rivals_of
-from tileweave.teir.dtypes import width_bytes
-from tileweave.teir.primitives import operands_of
-from tileweave.teir.program import Axis, First, Guard, Invocation, Program
-from tileweave.teir.walk import invocations, primitives_by_id
+from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.primitives import operands_of
+from tileweave.teir.ir.program import Axis, First, Guard, Invocation, Program
+from tileweave.teir.ir.walk import invocations, primitives_by_id
 
 __all__ = ["chained"]
 

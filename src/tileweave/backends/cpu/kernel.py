@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.chain import chained
-from tileweave.backends.cpu.jit import Code, compile_ir
 from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program, written
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
-from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.shape import may_alias
-from tileweave.backends.cpu.target import Target, usable
-from tileweave.backends.cpu.threads import Block, arena, pool, thread_count
+from tileweave.backends.cpu.target.jit import Code, compile_ir
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target.target import Target, usable
+from tileweave.backends.cpu.target.threads import Block, arena, pool, thread_count
 from tileweave.errors import BackendError
-from tileweave.teir.dtypes import numpy_dtype
-from tileweave.teir.primitives import operands_of
-from tileweave.teir.program import Program
-from tileweave.teir.verify import verify
+from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.ir.primitives import operands_of
+from tileweave.teir.ir.program import Program
+from tileweave.teir.ir.verify import verify
 
 __all__ = ["Kernel", "compile", "forget"]
 
@@ -353,9 +353,9 @@ class _Memory:
 
 def _views(program: Program, name: str, base: int) -> list[Array]:
     """One array per invocation that touches a tensor, over all of its indices."""
-    from tileweave.teir.dtypes import width_bytes
-    from tileweave.teir.program import Invocation
-    from tileweave.teir.walk import axes_by_id, primitives_by_id, walk
+    from tileweave.teir.ir.dtypes import width_bytes
+    from tileweave.teir.ir.program import Invocation
+    from tileweave.teir.ir.walk import axes_by_id, primitives_by_id, walk
 
     axes, primitives = axes_by_id(program), primitives_by_id(program)
     j = program.position(name)
@@ -415,7 +415,7 @@ def compile(
             ``threads`` is no positive integer, or tuning is asked for together with ``merge=False``.
 
     Example:
-        >>> from tileweave.teir.program import Axis, Invocation, Primitive, TensorSpec
+        >>> from tileweave.teir.ir.program import Axis, Invocation, Primitive, TensorSpec
         >>> zero = Primitive("z", "Zero", (("M", ()), ("N", ("n",))), ("out",))
         >>> out = TensorSpec("out", "INT32", "out")
         >>> program = Program((out,), (Axis("n", 2, (8,), (0,)),), ("i",), (Invocation("i", "z"),), (zero,))
@@ -427,7 +427,7 @@ def compile(
     Source: own; what a program means is TEIR, sections 10.2 to 10.6.
     """
     if tune:
-        from tileweave.backends.cpu.tuning import tune as tuned  # which compiles what it times
+        from tileweave.backends.cpu.target.tuning import tune as tuned  # which compiles what it times
 
         if not merge:
             problem = "tuning chooses how operations are merged and cut, and merge=False leaves nothing to choose"

@@ -17,20 +17,20 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
-from tileweave.backends.cpu.contract import PARAMETERS as CONTRACTION_PARAMETERS
-from tileweave.backends.cpu.contract import Workspace, emit_contraction, may_start, without_start
-from tileweave.backends.cpu.elements import Element, element
-from tileweave.backends.cpu.elementwise import emit_elementwise
-from tileweave.backends.cpu.ir import Function, Module, Value
-from tileweave.backends.cpu.loops import run_tasks
-from tileweave.backends.cpu.meanings import KNOWN
+from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
+from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, may_start, without_start
+from tileweave.backends.cpu.llvm.elements import Element, element
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import run_tasks
+from tileweave.backends.cpu.llvm.meanings import KNOWN
+from tileweave.backends.cpu.maps.elementwise import emit_elementwise
 from tileweave.backends.cpu.plan import Extent, Loop, Op, Step, reached, start_of
-from tileweave.backends.cpu.settings import DEFAULT, Settings
 from tileweave.backends.cpu.shape import rivals_of
-from tileweave.backends.cpu.target import Target
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target.target import Target
 from tileweave.errors import BackendError
-from tileweave.teir.primitives import operands_of
-from tileweave.teir.program import First, Guard, Id, Program
+from tileweave.teir.ir.primitives import operands_of
+from tileweave.teir.ir.program import First, Guard, Id, Program
 
 __all__ = ["ENV_WORDS", "OBJECT_DATA", "Nest", "emit_program", "written"]
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tileweave.errors import Undecided
-from tileweave.teir.dtypes import width_bytes
-from tileweave.teir.primitives import operands_of
-from tileweave.teir.program import Axis, First, Guard, Id, Invocation, Last, Primitive, Program
-from tileweave.teir.reach import first_collision
-from tileweave.teir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
+from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.primitives import operands_of
+from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Last, Primitive, Program
+from tileweave.teir.ir.reach import first_collision
+from tileweave.teir.ir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
 
 __all__ = [
     "Dim",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tileweave.backends.cpu.elements import Element
-from tileweave.backends.cpu.loops import fuse
-from tileweave.backends.cpu.meanings import MONOIDS
+from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.llvm.loops import fuse
+from tileweave.backends.cpu.llvm.meanings import MONOIDS
 from tileweave.backends.cpu.plan import Dim, Op, injective
-from tileweave.backends.cpu.target import Target
-from tileweave.teir.primitives import operands_of, operation
-from tileweave.teir.program import Program
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.ir.primitives import operands_of, operation
+from tileweave.teir.ir.program import Program
 
 __all__ = ["Pairs", "Shape", "free", "may_alias", "rivals_of", "shape_of"]
 

@@ -1,0 +1,1 @@
+"""Contractions: blocking, packing, panels and micro-kernels."""

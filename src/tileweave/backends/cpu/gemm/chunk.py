@@ -1,0 +1,549 @@
+"""One block of a contraction: a chunk of row panels times a chunk of column panels over one block of K.
+
+Three orders of its loops, which `Cut` chooses between: packed columns stay in the second cache while row panels go by;
+or packed rows stay there while column panels go by, each packed into the first cache; or rows stay while column panels
+are read where they lie and stood up in a stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tileweave.backends.cpu.gemm.gett import Cut
+from tileweave.backends.cpu.gemm.micro import Tile, emit_tile
+from tileweave.backends.cpu.gemm.sides import (
+    LANE_BYTES,
+    SEGMENT_BYTES,
+    ask_steps,
+    emit_ask,
+    emit_lane_table,
+    emit_pack,
+    emit_segment_table,
+)
+from tileweave.backends.cpu.gemm.stage import Stage, emit_runs, emit_stood, stage_of, stood_streams
+from tileweave.backends.cpu.gemm.sweep import sweep
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.streams import NOTHING, Stream, Streams, streams
+from tileweave.backends.cpu.plan import Op
+from tileweave.backends.cpu.target.target import Target
+
+__all__ = ["Chunk", "Columns"]
+
+
+def rounded(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things lie in working memory, in bytes.
+
+    Per thread: the K table, that of the next block where its rows are packed ahead, the tables of the row panels and of
+    the column panels of a chunk, one packed row panel, the packed column panels, the stage. Shared, where rows are
+    packed once: their tables and the packed panels, of two blocks of K where one is packed ahead.
+    """
+
+    row_table: int
+    row_segments: int
+    column_table: int
+    column_segments: int
+    row_panel: int
+    column_panel: int
+    at_following: int
+    at_rows: int
+    at_columns: int
+    at_row_pack: int
+    at_column_pack: int
+    at_stage: int
+    thread_bytes: int
+    shared_pack: int
+    shared_bytes: int
+
+
+def _column_lanes(c: Cut, stage: Stage | None) -> bool:
+    """Whether anything asks where a single lane of a column panel lies."""
+    return not c.stood and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
+
+
+def layout_of(c: Cut, stage: Stage | None) -> Layout:
+    width = c.columns.sums.width_bytes
+    row_segments = c.rows.lane_table_bytes + 8
+    row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
+    column_segments = c.columns.lane_table_bytes + 8 if _column_lanes(c, stage) else 0
+    dense = c.columns.operand_dense or c.columns.output_dense
+    column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
+    row_panel = rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
+    column_panel = rounded((c.kc + c.columns.lanes + 1) * c.columns.width * width)
+    at_following = rounded(c.kc * 16 if c.contracted.tabled and not c.nested else 0)
+    at_rows = at_following * (2 if c.ahead else 1)
+    at_columns = at_rows + (0 if c.shared else rounded(row_table * c.row_panels))
+    at_row_pack = at_columns + rounded(column_table * c.column_panels)
+    at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
+    packed_panels = c.columns.pack_panels if c.swept else c.column_panels
+    at_stage = at_column_pack + rounded(0 if c.direct_columns else column_panel * packed_panels)
+    staged_panels = c.stood * c.rows.panels or (stage.row_panels if stage else 0)
+    staged_bytes = staged_panels * c.rows.width * c.columns.width * width
+    end = at_stage + rounded(staged_bytes) + 64
+    shared_pack = rounded(row_table * c.row_panels) if c.shared else 0
+    shared_bytes = shared_pack + row_panel * c.row_panels * (2 if c.ahead else 1) + 64 if c.shared else 0
+    return Layout(
+        row_table,
+        row_segments,
+        column_table,
+        column_segments,
+        row_panel,
+        column_panel,
+        at_following,
+        at_rows,
+        at_columns,
+        at_row_pack,
+        at_column_pack,
+        at_stage,
+        end,
+        shared_pack,
+        shared_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What tiles need of the column side in one block of K: the operand at the block's first product, packed panels,
+    tables, the K table with first product and count, and the flags."""
+
+    source: str
+    packed: str
+    tables: str
+    k: tuple[str, Value, Value]
+    init: Value
+    relu: Value
+
+
+class Chunk:
+    """Writes the function ``name.block`` of one contraction, and those that it calls.
+
+    Args:
+        module: where they are added.
+        target: the processor.
+        name: of the contraction.
+        op: the contraction.
+        c: how it is cut.
+        start: whether sums that are stored begin with a row.
+    """
+
+    def __init__(self, module: Module, target: Target, name: str, op: Op, c: Cut, start: bool) -> None:
+        self.module = module
+        self.target = target
+        self.name = name
+        self.op = op
+        self.cut = c
+        self.start = start
+        self.stage = stage_of(c, target) if op.init == () else None
+        self.layout = layout_of(c, self.stage)
+
+    def emit(self) -> None:
+        """Add them."""
+        self.helpers()
+        self.tiles()
+        self.block()
+
+    # ---- the pieces ---------------------------------------------------------------------------------------------
+
+    def helpers(self) -> None:
+        """Tables and packing."""
+        c, module, name = self.cut, self.module, self.name
+        emit_lane_table(module, f"{name}.rows.lanes", c.rows)
+        if _column_lanes(c, self.stage):
+            emit_lane_table(module, f"{name}.columns.lanes", c.columns)
+        if c.rows.operand_dense:
+            emit_segment_table(module, f"{name}.rows.segments", c.rows)
+        if c.columns.operand_dense or c.columns.output_dense:
+            emit_segment_table(module, f"{name}.columns.segments", c.columns)
+        if c.contracted.tabled and not c.nested:
+            c.contracted.emit_table(module, f"{name}.products")
+        if not c.direct_rows:
+            emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
+        if not c.direct_columns:
+            emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
+        far = self.far(1) and ask_steps(c.columns, c.contracted, 1, 1) != 0
+        if c.swept and not c.stood and far and self.following is None:
+            emit_ask(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
+        if c.ahead and self.far(0):
+            emit_ask(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
+
+    def tile_names(self) -> dict[tuple[bool, bool], str]:
+        """Tiles by whether the row panel and the column panel are the last, partial ones."""
+        c = self.cut
+        rest_rows = c.rows.total % c.rows.width
+        rest_columns = -(-(c.columns.total % c.columns.width) // c.columns.lanes)
+        if rest_columns == c.columns.groups:
+            rest_columns = 0
+        return {
+            (
+                bool(last_row),
+                bool(last_column),
+            ): f"{self.name}.tile{last_row or c.rows.width}x{last_column or c.columns.groups}"
+            for last_row in {0, rest_rows}
+            for last_column in {0, rest_columns}
+        }
+
+    def tiles(self) -> None:
+        """The register tiles, and what brings a stage to the output."""
+        c = self.cut
+        names = self.tile_names()
+        packed_bytes = c.kc * c.columns.width * c.columns.sums.width_bytes // c.contracted.together
+        for (last_row, last_column), name in names.items():
+            rows = c.rows.total % c.rows.width if last_row else c.rows.width
+            groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
+            init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
+            staged = self.stage is not None or c.stood > 0
+            streams, asks = self.streams() and not staged, self.asks() and not staged
+            alone = last_column or (False, True) not in names  # whether it meets the last columns
+            rest = c.columns.total % (c.columns.lanes if last_column else c.columns.width) if alone else 0
+            whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
+            tile = Tile(
+                rows, groups, c.direct_rows, c.direct_columns, init, clips, whole, free, streams, asks, staged, c.nested
+            )
+            resident = c.swept and packed_bytes <= self.target.l1_bytes * 3 // 4
+            ahead = c.stood > 0 and self.far(1)
+            tile = replace(tile, starts=self.start, ahead=ahead, resident=resident, following=self.following)
+            emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
+        if self.stage is not None:
+            for streaming in (False, True):
+                name = f"{self.name}.runs{'.streamed' if streaming else ''}"
+                emit_runs(self.module, name, c, self.stage, self.layout.row_table, streaming=streaming)
+        if c.stood:
+            tables = self.layout.row_table, self.layout.column_table
+            emit_stood(self.module, f"{self.name}.stood", c, *tables, streaming=False)
+            if stood_streams(c, self.target):
+                emit_stood(self.module, f"{self.name}.stood.streamed", c, *tables, streaming=True)
+
+    @property
+    def following(self) -> Streams | None:
+        """What tiles ask for while columns sweep by; None where there are too few tiles for all of the next columns."""
+        c = self.cut
+        if not c.swept or c.stood or not self.far(1):
+            return None
+        return streams(c.columns, c.contracted, c.kc, c.row_panels * c.columns.pack_panels)
+
+    def asks(self) -> bool:
+        """Whether the output is large and is not streamed."""
+        return self.cut.output_bytes >= self.target.l2_bytes and not self.streams()
+
+    def streams(self) -> bool:
+        """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""
+        c, line = self.cut, self.target.vector_bytes
+        columns, rows = c.columns, c.rows
+        large = self.op.init is not None and c.output_bytes >= self.target.l3_bytes and self.target.has("sse2")
+        if not large or c.k_blocks > 1 or not columns.output_dense or columns.segments > 1:
+            return False
+        whole = columns.lanes * columns.sums.width_bytes == line and columns.width % columns.lanes == 0
+        steps = [dim.strides[1] for dim in (*rows.dims, *columns.dims[1:])]
+        steps += [dim.strides[2] for dim in (*c.batch, *c.outer)]
+        return whole and all(step % line == 0 for step in steps)
+
+    def row_tables(self, f: Function, table: str, panel: Value) -> None:
+        """Fill the tables of one row panel."""
+        f.call(f"{self.name}.rows.lanes", f"ptr {table}", f"i64 {panel}")
+        if self.cut.rows.operand_dense:
+            f.call(f"{self.name}.rows.segments", f"ptr {f.at(table, self.layout.row_segments)}", f"i64 {panel}")
+
+    def pack(
+        self,
+        f: Function,
+        side: str,
+        into: str,
+        source: str,
+        k: tuple[str, Value, Value],
+        table: str,
+        groups: Value = 1,
+    ) -> None:
+        """Pack one panel of a side, or so many groups of them."""
+        segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
+        ktable, first, count = k
+        f.call(
+            f"{self.name}.{side}.pack",
+            f"ptr {into}",
+            f"ptr {source}",
+            f"ptr {ktable}",
+            f"i64 {first}",
+            f"i64 {count}",
+            f"ptr {f.at(table, segments)}",
+            f"ptr {table}",
+            f"i64 {self.layout.row_panel if side == 'rows' else self.layout.column_panel}",
+            f"i64 {self.layout.column_table * self.cut.columns.pack_panels}",
+            f"i64 {groups}",
+        )
+
+    def products(self, f: Function, memory: str, block: Value) -> tuple[str, Value, Value]:
+        """The K table of a block, the block's first product and how many there are."""
+        c = self.cut
+        first = f.mul(block, c.kc)
+        count = f.min(f.sub(c.contracted.total, first), c.kc)
+        if c.contracted.tabled and not c.nested:
+            f.call(f"{self.name}.products", f"ptr {memory}", f"i64 {first}", f"i64 {count}")
+        return memory, first, count
+
+    def packed_rows(self, f: Function, shared: str, block: Value) -> str:
+        """Where the chunk's row panels of a block of K are, packed once for all."""
+        where, c = self.layout, self.cut
+        half = f.mul(f.rem(block, 2), where.row_panel * c.row_panels) if c.ahead else 0
+        return f.at(shared, f.add(half, where.shared_pack))
+
+    def source(self, f: Function, pointer: str, operand: int, first: Value) -> str:
+        """An operand at a block's first product; with a table, offsets are absolute."""
+        if self.cut.contracted.tabled:
+            return pointer
+        return f.at(pointer, f.mul(first, self.cut.contracted.stride(operand)))
+
+    # ---- one chunk of rows times one chunk of columns, one block of K -------------------------------------------
+
+    def block(self) -> None:
+        """The function itself."""
+        c, where = self.cut, self.layout
+        f = Function(
+            self.module,
+            f"{self.name}.block",
+            [("ptr", "memory"), ("ptr", "shared"), ("ptr", "r"), ("ptr", "v"), ("ptr", "out")]
+            + [("i64", "r0"), ("i64", "r1"), ("i64", "v0"), ("i64", "v1"), ("i64", "block")]
+            + [("i1", "init"), ("i1", "relu"), ("i1", "fresh"), ("ptr", "start")],
+        )
+        row_tables = "%shared" if c.shared else f.at("%memory", where.at_rows)
+        column_tables = f.at("%memory", where.at_columns)
+        k = self.products(f, "%memory", "%block")
+        last = f.compare("eq", "%block", c.k_blocks - 1)
+        first = f.compare("eq", "%block", 0)
+        init = f.both("%init", first)
+        relu_now = f.both("%relu", last)
+        r_source = self.source(f, "%r", 0, k[1])
+        v_source = self.source(f, "%v", 1, k[1])
+        f.when("%fresh", lambda: self.tables(f, row_tables, column_tables))
+        packed = f.at("%memory", where.at_column_pack)
+
+        columns = Columns(v_source, packed, column_tables, k, init, relu_now)
+        if c.stood:
+            self.stand(f, columns, row_tables)
+        elif c.swept:
+            sweep(self, f, columns, row_tables)
+        else:
+            self.pack_columns(f, columns, "%v0", "%v1")
+            self.stay(f, columns, r_source, row_tables)
+        if self.streams() or self.stage is not None or (c.stood and stood_streams(c, self.target)):
+            self.module.declare("llvm.x86.sse.sfence", "void {}()")
+            f.emit("call void @llvm.x86.sse.sfence()")
+        f.ret()
+
+    def stay(self, f: Function, columns: Columns, r_source: str, row_tables: str) -> None:
+        """All column panels of the chunk are packed and stay in the second cache, while row panels go by."""
+        c, where = self.cut, self.layout
+
+        def row(panel: Value, _: list[str]) -> None:
+            local = f.sub(panel, "%r0")
+            table = f.at(row_tables, f.mul(local, where.row_table))
+            if c.direct_rows:
+                r = r_source
+            elif c.shared:
+                r = f.at(self.packed_rows(f, "%shared", "%block"), f.mul(local, where.row_panel))
+            else:
+                r = f.at("%memory", where.at_row_pack)
+                self.pack(f, "rows", r, r_source, columns.k, table)
+            following = f.min(f.add(local, 1), f.sub(f.sub("%r1", "%r0"), 1))
+
+            def column(number: Value, _: list[str]) -> None:
+                if c.direct_rows:
+                    part, parts = f.sub(number, "%v0"), f.sub("%v1", "%v0")
+                    first, last = (f.div(f.mul(p, c.rows.width), parts) for p in (part, f.add(part, 1)))
+                    self.ask_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), first, last)
+                self.tile(f, columns, (r, table), panel, number, "%v0")
+
+            f.loop("%v0", "%v1", column)
+
+        f.loop("%r0", "%r1", row)
+
+    def stand(self, f: Function, columns: Columns, row_tables: str) -> None:
+        """All row panels are packed; column panels are read where they lie, and those of a stage stood up together."""
+        c, where = self.cut, self.layout
+        stage = f.at("%memory", where.at_stage)
+        tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
+        group_bytes = SEGMENT_BYTES * c.columns.segments
+
+        def unit(begin: Value, _: list[str]) -> None:
+            f.loop(begin, f.add(begin, c.stood), lambda number, _: panel(number, f.sub(number, begin)))
+            table = f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table))
+            self.call_aligned(f, "stood", [f"ptr {stage}", "ptr %out", f"ptr {row_tables}", f"ptr {table}"])
+
+        def panel(number: Value, local: Value) -> None:
+            following = f.sub(f.min(f.add(number, 1), f.sub("%v1", 1)), "%v0")
+            table = f.at(columns.tables, f.add(f.mul(following, where.column_table), where.column_segments + 8))
+
+            def row(index: Value, _: list[str]) -> None:
+                packed = f.at(f.at("%shared", where.shared_pack), f.mul(index, where.row_panel))
+                into = f.at(stage, f.mul(f.add(f.mul(local, c.rows.panels), index), tile_bytes))
+                line = f.load("i64", f.at(table, f.mul(f.rem(index, c.columns.groups), group_bytes)), 8)
+                ahead = replace(NOTHING, base=f.at(columns.source, line))
+                rows = packed, f.at(row_tables, f.mul(index, where.row_table))
+                self.tile(f, columns, rows, index, number, number, into, ahead)
+
+            f.loop(0, c.rows.panels, row)
+
+        f.loop("%v0", "%v1", unit, step=c.stood)
+
+    def call_aligned(self, f: Function, name: str, arguments: list[str]) -> None:
+        """The function that bypasses the caches where there is one and the output begins where a line begins."""
+        streamed = f"{self.name}.{name}.streamed"
+        if not self.module.has(streamed):
+            f.call(f"{self.name}.{name}", *arguments)
+            return
+        low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.target.vector_bytes - 1}")
+        f.when(
+            f.compare("eq", low, 0),
+            lambda: _discard(f.call(streamed, *arguments)),
+            lambda: _discard(f.call(f"{self.name}.{name}", *arguments)),
+        )
+
+    def bring(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
+        """A full stage to the output, past the caches where its lines begin where lines begin."""
+        arguments = [f"ptr {stage}", "ptr %out", f"ptr {row_table}", f"ptr {column_table}", f"i64 {count}"]
+        self.call_aligned(f, "runs", arguments)
+
+    def tile(
+        self,
+        f: Function,
+        columns: Columns,
+        row: tuple[str, str],
+        panel: Value,
+        number: Value,
+        first: Value,
+        into: str = "%out",
+        ahead: Stream = NOTHING,
+    ) -> None:
+        """One tile: a row panel with its table, and a column panel, given which one was packed first."""
+        c, where = self.cut, self.layout
+        table = f.at(columns.tables, f.mul(f.sub(number, "%v0"), where.column_table))
+        packed = f.at(columns.packed, f.mul(f.sub(number, first), where.column_panel))
+        arguments = [
+            f"ptr {row[0]}",
+            f"ptr {columns.source if c.direct_columns else packed}",
+            f"ptr {into}",
+            f"i64 {columns.k[2]}",
+            f"ptr {columns.k[0]}",
+            f"ptr {row[1]}",
+            f"ptr {table}",
+            f"ptr {f.at(table, where.column_segments)}",
+            f"i1 {columns.init}",
+            f"i1 {columns.relu}",
+            "ptr %start",
+            f"ptr {ahead.base}",
+            f"ptr {ahead.table}",
+            f"i64 {ahead.first}",
+            f"i64 {ahead.last}",
+        ]
+        self.call_tile(f, panel, number, arguments)
+
+    def far(self, operand: int) -> bool:
+        """Whether the row operand, or the vector operand, is larger than the second cache."""
+        side = self.cut.columns if operand else self.cut.rows
+        return side.total * self.cut.contracted.total * side.element.width_bytes > self.target.l2_bytes
+
+    def ask(
+        self, f: Function, side: str, source: str, k: tuple[str, Value], table: str, begin: Value, end: Value
+    ) -> None:
+        """Ask for some of what a panel, or the panels of a group, will be packed from; ``k``: table and count."""
+        segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
+        f.call(
+            f"{self.name}.{side}.ask",
+            f"ptr {source}",
+            f"ptr {k[0]}",
+            f"i64 {k[1]}",
+            f"ptr {f.at(table, segments)}",
+            f"ptr {table}",
+            f"i64 {begin}",
+            f"i64 {end}",
+        )
+
+    def ask_rows(self, f: Function, source: str, table: str, first: Value, last: Value) -> None:
+        """The lines of some rows of the panel of this table, read where they lie, while the one before is computed."""
+        c = self.cut
+        rows, width = c.rows, c.rows.element.width_bytes
+        large = rows.total * c.contracted.total * width > self.target.l2_bytes
+        if not large or c.contracted.tabled or not c.contracted.dense(0, width):
+            return
+
+        def row(index: Value, _: list[str]) -> None:
+            line = f.at(source, f.load("i64", f.at(table, f.mul(index, LANE_BYTES)), 8))
+            for begin in range(0, c.kc * width, 64):
+                vectors.prefetch(f, f.at(line, begin))
+
+        f.loop(first, last, row)
+
+    def pack_columns(self, f: Function, columns: Columns, v0: Value, v1: Value) -> None:
+        """Some of a chunk's column panels, in the order in which the operand lies in memory."""
+        c, where, k = self.cut, self.layout, columns.k
+        if c.direct_columns:
+            return
+
+        def table_of(number: Value) -> str:
+            return f.at(columns.tables, f.mul(f.sub(number, "%v0"), where.column_table))
+
+        if c.columns.grouped:
+            groups = 1 if c.swept else f.div(f.sub(v1, v0), c.columns.pack_panels)
+            self.pack(f, "columns", columns.packed, columns.source, k, table_of(v0), groups)
+            return
+        slab = _SLAB if c.columns.operand_dense and not c.swept else c.kc
+        row_bytes = c.columns.width * c.columns.sums.width_bytes // c.contracted.together
+
+        def part(begin: Value, _: list[str]) -> None:
+            count = f.min(f.sub(k[2], begin), slab)
+            ktable = f.at(k[0], f.mul(begin, 16)) if c.contracted.tabled else k[0]
+            moved = f.mul(begin, c.contracted.stride(1))
+            here = columns.source if c.contracted.tabled else f.at(columns.source, moved)
+
+            def panel(number: Value, _: list[str]) -> None:
+                local = f.sub(number, v0)
+                into = f.at(columns.packed, f.add(f.mul(local, where.column_panel), f.mul(begin, row_bytes)))
+                self.pack(f, "columns", into, here, (ktable, f.add(k[1], begin), count), table_of(number))
+
+            f.loop(v0, v1, panel)
+
+        f.loop(0, k[2], part, step=slab)
+
+    def tables(self, f: Function, row_tables: str, column_tables: str) -> None:
+        """Fill the tables of the chunk's panels; those of rows that are packed once are filled then."""
+        where = self.layout
+
+        def row(panel: Value, _: list[str]) -> None:
+            self.row_tables(f, f.at(row_tables, f.mul(f.sub(panel, "%r0"), where.row_table)), panel)
+
+        def column(panel: Value, _: list[str]) -> None:
+            table = f.at(column_tables, f.mul(f.sub(panel, "%v0"), where.column_table))
+            if self.module.has(f"{self.name}.columns.lanes"):
+                f.call(f"{self.name}.columns.lanes", f"ptr {table}", f"i64 {panel}")
+            if self.module.has(f"{self.name}.columns.segments"):
+                f.call(f"{self.name}.columns.segments", f"ptr {f.at(table, where.column_segments)}", f"i64 {panel}")
+
+        if not self.cut.shared:
+            f.loop("%r0", "%r1", row)
+        f.loop("%v0", "%v1", column)
+
+    def call_tile(self, f: Function, row: Value, column: Value, arguments: list[str]) -> None:
+        """The tile of two panels, of which each may be the last, partial one."""
+        names = self.tile_names()
+        last_row = f.compare("eq", row, self.cut.rows.panels - 1) if (True, False) in names else 0
+        last_column = f.compare("eq", column, self.cut.columns.panels - 1) if (False, True) in names else 0
+
+        def by_column(is_last_row: bool) -> None:
+            f.when(
+                last_column,
+                lambda: _discard(f.call(names[is_last_row, True], *arguments)),
+                lambda: _discard(f.call(names[is_last_row, False], *arguments)),
+            )
+
+        f.when(last_row, lambda: by_column(True), lambda: by_column(False))
+
+
+_SLAB = 16
+"""Products that are packed for all panels of a chunk before the next ones, where the operand's rows are dense."""
+
+
+def _discard(_: str) -> None:
+    return None

@@ -1,0 +1,596 @@
+"""How a contraction is cut: which axes are rows, columns, contracted or batch; tile, blocks, tasks; what is packed.
+
+The columns are the side whose axis is dense in the output: vectors run along it. Everything here is decided before
+code is written, from extents, strides, the processor and the number of threads, and printed by `Cut.explain`.
+
+Source: own; the method is known as GETT (transpose-free contraction by packing), on the loop order of blocked GEMM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tileweave.backends.cpu.gemm.placed import Placed, placeable, placed
+from tileweave.backends.cpu.gemm.sides import Contracted, Side, ask_steps
+from tileweave.backends.cpu.gemm.tile import choose_tile
+from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.llvm.loops import fuse
+from tileweave.backends.cpu.llvm.vectors import short_row
+from tileweave.backends.cpu.plan import Dim, Op, injective
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
+from tileweave.backends.cpu.target.target import Target
+
+__all__ = ["Cut", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A contraction ready for code.
+
+    Args:
+        outer: axes that stay sequential loops around everything, with strides (row operand, vector operand, output).
+        batch: axes that all three tensors share, or that only the output has; same strides.
+        rows: the side that is broadcast.
+        columns: the side along which vectors run.
+        contracted: the axes that are summed.
+        swapped: whether in1 is the row operand.
+        offsets: bytes added to row operand, vector operand, output.
+        kc: products per block.
+        row_panels: row panels per chunk.
+        column_panels: column panels per chunk.
+        direct_rows: the row operand is read where it lies.
+        direct_columns: the vector operand is read where it lies.
+        shared: row panels are packed once for all threads, in a phase of their own.
+        sweeps: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
+        stood: column panels that are staged together, vectors running along the operand's memory and not the output's;
+            0 where they run along the output's.
+    """
+
+    outer: tuple[Dim, ...]
+    batch: tuple[Dim, ...]
+    rows: Side
+    columns: Side
+    contracted: Contracted
+    swapped: bool
+    offsets: tuple[int, int, int]
+    kc: int
+    row_panels: int
+    column_panels: int
+    direct_rows: bool
+    direct_columns: bool
+    shared: bool
+    sweeps: bool
+    stood: int = 0
+
+    @property
+    def swept(self) -> bool:
+        """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
+        return self.sweeps and self.shared and (not self.direct_columns or self.stood > 0)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the rows of the next block of K are packed by those whose columns sweep by the rows of this one.
+
+        One panel at a time, so where panels share lines, being packed element by element, they are better packed apart.
+        """
+        return self.swept and self.k_blocks > 1 and ask_steps(self.rows, self.contracted, 0, 1) != 0
+
+    @property
+    def nested(self) -> bool:
+        """Whether both operands are read where they lie, in loops over several axes of K."""
+        return self.direct_rows and self.direct_columns and self.contracted.tabled and self.k_blocks == 1
+
+    @property
+    def may_place_rows(self) -> bool:
+        """Whether the row operand can be read where it lies."""
+        return placeable(self.contracted, self.rows.element, self.rows.sums)
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks of K."""
+        return -(-self.contracted.total // self.kc)
+
+    @property
+    def row_chunks(self) -> int:
+        """Chunks of rows."""
+        return -(-self.rows.panels // self.row_panels)
+
+    @property
+    def column_chunks(self) -> int:
+        """Chunks of columns."""
+        return -(-self.columns.panels // self.column_panels)
+
+    @property
+    def batches(self) -> int:
+        """Points of the batch axes."""
+        return prod(dim.extent for dim in self.batch)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output's elements."""
+        return self.columns.output_bytes * self.batches * self.rows.total * self.columns.total
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions for one point of the outer axes."""
+        return 2 * self.batches * self.rows.total * self.columns.total * self.contracted.total
+
+    def explain(self) -> str:
+        """One line for people."""
+        rows, columns = self.rows, self.columns
+        how = [
+            f"{'direct' if self.direct_rows else 'packed'} rows",
+            f"{'direct' if self.direct_columns else 'packed'} columns",
+        ]
+        return (
+            f"{self.batches} x ({rows.total} rows, {columns.total} columns, {self.contracted.total} products), "
+            f"tile {rows.width} x {columns.width}, blocks of {self.kc} products, "
+            f"{self.row_panels * rows.width} rows, {self.column_panels * columns.width} columns; {', '.join(how)}"
+            f"{', rows packed once' if self.shared else ''}{' and ahead' if self.ahead else ''}"
+            f"{', columns sweep by' if self.swept else ''}"
+            f"{f', {self.stood} panels stood up in a stage' if self.stood else ''}"
+        )
+
+
+def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT) -> Cut:
+    """Decide how a contraction is computed.
+
+    Args:
+        op: a Contraction that does not read its output other than to accumulate.
+        elements: of in0, in1, out.
+        target: the processor.
+        threads: how many will share the work; 1 inside a parallel region.
+        settings: wishes of the caller.
+    """
+    out = elements[2]
+    dims, offsets = _upright([dim for dim in op.dims if dim.extent > 1], op.offsets)
+    summed = [dim for dim in dims if dim.strides[2] == 0]
+    free, outer = _peeled([dim for dim in dims if dim.strides[2] != 0], op.width_bytes)
+    batch = [dim for dim in free if bool(dim.strides[0]) == bool(dim.strides[1])]
+    side0 = [dim for dim in free if dim.strides[0] and not dim.strides[1]]
+    side1 = [dim for dim in free if dim.strides[1] and not dim.strides[0]]
+    swapped = _dense_in(side0, out.width_bytes, side1)
+    if swapped:
+        side0, side1 = side1, side0
+        outer, batch, summed = [_swap(d) for d in outer], [_swap(d) for d in batch], [_swap(d) for d in summed]
+        offsets = (offsets[1], offsets[0], offsets[2])
+    r, v = (1, 0) if swapped else (0, 1)
+    row_element, column_element = elements[r], elements[v]
+    row_dims = _side_dims(side0, r)
+    column_dims = _side_dims(side1, v)
+    n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
+    widths = row_element.width_bytes, column_element.width_bytes
+    contracted = Contracted(_contracted_dims(summed, widths, 8 * n_rows < n_columns))
+    lanes = _lanes(target, out, n_columns)
+    contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
+    contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
+    stored = op.init == () and not batch and column_element == out and not settings.pack_columns
+    stood = _stood(target, column_dims, lanes, out, n_rows, contracted) if stored else None
+    choices: tuple[int, ...]
+    where = placed(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
+    if stood:
+        column_dims, choices, most_k = stood[0], (stood[1],), contracted.total
+    else:
+        column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
+        most_k = woven_k or most_k
+        choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
+    work = 2 * n_rows * n_columns * contracted.total
+    few = not batch and n_rows <= _FEW_ROWS and _PARALLEL_FLOPS < work < _SWEPT_FLOPS  # there, no sum depends on tiles
+    chosen = choose_tile(target, n_rows, n_columns, lanes, choices, threads if few else 1)
+    mr, nv = settings.tile(chosen, choices, target.registers)
+    mr = min(mr, n_rows)
+    row_lanes = 1
+    while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
+        row_lanes *= 2
+    rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
+    columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
+    c = _blocked(
+        target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, where
+    )
+    if not stood:
+        return wished(c, settings)
+    unit = stood[2]
+    return replace(
+        c,
+        kc=contracted.total,
+        row_panels=rows.panels,
+        column_panels=-(-_balanced(columns.panels, 4 * unit, threads) // unit) * unit,
+        direct_rows=False,
+        direct_columns=True,
+        shared=True,
+        sweeps=True,
+        stood=unit,
+    )
+
+
+def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tuple[int, int, int]]:
+    """Axes turned so that the output, or else an operand, is walked upwards."""
+    turned = []
+    moved = list(offsets)
+    for dim in dims:
+        leading = dim.strides[2] or dim.strides[1] or dim.strides[0]
+        if leading < 0:
+            moved = [o + s * (dim.extent - 1) for o, s in zip(moved, dim.strides, strict=True)]
+            dim = Dim(dim.extent, tuple(-s for s in dim.strides))
+        turned.append(dim)
+    return turned, (moved[0], moved[1], moved[2])
+
+
+def _peeled(free: list[Dim], width_bytes: int) -> tuple[list[Dim], list[Dim]]:
+    """Axes along which the output's elements are all different, and those that must stay outside as loops."""
+    kept: list[Dim] = []
+    peeled: list[Dim] = []
+    if injective(tuple(free), 2, width_bytes):
+        return free, []
+    for dim in sorted(free, key=lambda d: abs(d.strides[2])):
+        if injective((*kept, dim), 2, width_bytes):
+            kept.append(dim)
+        else:
+            peeled.append(dim)
+    return kept, peeled
+
+
+def _swap(dim: Dim) -> Dim:
+    a, b, c = dim.strides
+    return Dim(dim.extent, (b, a, c))
+
+
+def _dense_in(side0: list[Dim], width_bytes: int, side1: list[Dim]) -> bool:
+    """Whether the columns should be in0's side."""
+    dense0 = any(dim.strides[2] == width_bytes for dim in side0)
+    dense1 = any(dim.strides[2] == width_bytes for dim in side1)
+    if dense0 != dense1:
+        return dense0
+    return prod(d.extent for d in side0) > prod(d.extent for d in side1)
+
+
+def _side_dims(dims: list[Dim], operand: int) -> tuple[Dim, ...]:
+    """A side's axes with strides (operand, output), fastest first, fused."""
+    ordered = sorted(dims, key=lambda d: (-d.strides[2], -abs(d.strides[operand])))
+    pairs = [Dim(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
+    return tuple(reversed(fuse(pairs)))
+
+
+def _contracted_dims(dims: list[Dim], widths: tuple[int, int], few_rows: bool) -> tuple[Dim, ...]:
+    """The summed axes with strides (row operand, vector operand), fused, fastest first.
+
+    An axis that is dense in the vector operand comes first, else one that is dense in the row operand: packing needs
+    it. With few rows the row operand is small, and what is near in the vector operand comes first instead.
+    """
+    pairs = [Dim(dim.extent, dim.strides[:2]) for dim in dims]
+
+    def rank(dim: Dim) -> tuple[int, int]:
+        row, column = abs(dim.strides[0]), abs(dim.strides[1])
+        if column == widths[1]:
+            return 0, column
+        return (1, row) if row == widths[0] and not few_rows else (2, column + (0 if few_rows else row))
+
+    ordered = sorted(pairs, key=rank, reverse=True)
+    return tuple(reversed(fuse(ordered)))
+
+
+def _paired(
+    contracted: Contracted,
+    sides: tuple[tuple[Dim, ...], tuple[Dim, ...]],
+    elements: tuple[Element, ...],
+    target: Target,
+    lanes: int,
+) -> Contracted:
+    """Products of BF16 two at a time, where the processor has an instruction for that and both operands pack well."""
+    kinds = tuple(element.name for element in elements)
+    if kinds != ("BF16", "BF16", "FP32") or lanes != 16 or not target.has("avx512bf16"):
+        return contracted
+    if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
+        return contracted
+    for operand, dims in enumerate(sides):
+        dense = [dim.strides[0] == 2 for dim in dims]
+        if not contracted.dense(operand, 2) and not (dense and dense[0]):
+            return contracted
+    return replace(contracted, paired=True)
+
+
+def _woven(
+    contracted: Contracted, widths: tuple[int, int], target: Target, rows: int, columns: int
+) -> tuple[Contracted, int]:
+    """Two large operands that are dense in two different axes of K: blocks of K hold whole tiles of both.
+
+    So every cache line that is read for a block serves several of its products. Returns the axes and the products per
+    block; 0 where nothing is woven.
+    """
+    dims, total = contracted.dims, contracted.total
+    large = not contracted.paired and min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
+    other = next((k for k, dim in enumerate(dims) if k and dim.strides[0] == widths[0]), None)
+    if not large or other is None or dims[0].strides[1] != widths[1]:
+        return contracted, 0
+    q = 16 // min(widths)
+    pairs = [
+        (a, b)
+        for a in _divisors(dims[0].extent)
+        for b in _divisors(dims[other].extent)
+        if a % q == 0 and b % q == 0 and 128 <= a * b <= 400
+    ]
+    if not pairs:
+        return contracted, 0
+
+    def lines(pair: tuple[int, int]) -> float:
+        a, b = pair
+        per_column, per_row = b * max(1.0, a * widths[1] / 64), a * max(1.0, b * widths[0] / 64)
+        return (columns * per_column + rows * per_row) / (a * b)
+
+    a, b = min(pairs, key=lines)
+    first, first_far = _halves(dims[0], a)
+    second, second_far = _halves(dims[other], b)
+    rest = [dim for k, dim in enumerate(dims) if k not in (0, other)]
+    far = [dim for dim in (first_far, second_far, *rest) if dim.extent > 1]
+    return Contracted((first, second, *far), woven=True), a * b
+
+
+def _lanes(target: Target, out: Element, columns: int) -> int:
+    lanes = min(target.lanes(out.width_bytes), 16)
+    while lanes > 1 and lanes // 2 >= columns:
+        lanes //= 2
+    return lanes
+
+
+def _arranged(
+    target: Target, dims: tuple[Dim, ...], lanes: int, operand: Element, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Dim, ...], tuple[int, ...], int]:
+    """Columns in an order that suits the operand's memory as well as the output's.
+
+    Returns the axes, the choices of vectors per panel, and the most products per block. Three cases: the operand is
+    dense in the same axis as the output, and nothing changes; it is dense in another column axis, see `_grouped`; it
+    is dense in K, and then neighbours in memory follow after one run of the output's dense axis.
+    """
+    width, any_vectors, most = operand.width_bytes, (3, 2, 4, 1), max(64, _BLOCK_BYTES // out.width_bytes)
+    if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
+        return dims, any_vectors, most
+    if dims[0].extent % lanes:
+        return dims, any_vectors, most
+    dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
+    if dense is not None:
+        return _grouped(target, dims, dense, lanes, out, rows, contracted) or (dims, any_vectors, most)
+    for vectors in (3, 2, 1):
+        if dims[0].extent % (vectors * lanes) == 0:
+            run, more = _halves(dims[0], vectors * lanes)
+            rest = [dim for dim in (more, *dims[1:]) if dim.extent > 1]
+            return (run, *sorted(rest, key=lambda dim: abs(dim.strides[0]))), (vectors,), most
+    return dims, any_vectors, most
+
+
+def _whole_runs(dims: tuple[Dim, ...], lanes: int, choices: tuple[int, ...]) -> tuple[int, ...]:
+    """Vectors per panel such that panels hold whole runs of a short first axis, which can then be staged."""
+    if len(dims) < 2 or dims[0].extent % lanes == 0:
+        return choices
+    return tuple(v for v in choices if v * lanes % dims[0].extent == 0) or choices
+
+
+def _stood(
+    target: Target, dims: tuple[Dim, ...], lanes: int, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Dim, ...], int, int] | None:
+    """Columns in panels that run along the operand's dense axis, which is not the output's.
+
+    With few rows the operand is larger than the output, so its memory comes first: it is read where it lies, once,
+    and the sums of some panels, which are neighbours in the output, are stood up in a stage.
+
+    Returns:
+        The axes, vectors per panel and panels per stage; None where the operand is better packed.
+    """
+    width = out.width_bytes
+    total = prod(dim.extent for dim in dims)
+    if len(dims) < 2 or dims[0].strides[1] != width or dims[0].strides[0] == width or dims[0].extent % lanes:
+        return None
+    dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
+    if dense is None or dims[dense].extent % lanes or lanes * width != target.vector_bytes or lanes < 4:
+        return None
+    if rows > 64 or not 0 < contracted.total <= _BLOCK_BYTES // width or rows * total * contracted.total < 5_000_000:
+        return None
+    vectors = next(v for v in (3, 2, 1) if dims[dense].extent % (v * lanes) == 0)
+    room = target.l2_bytes // 3 // ((rows + 8) * vectors * lanes * width)
+    units = [x for x in _divisors(dims[0].extent) if x % lanes == 0 and x <= room]
+    if not units:
+        return None
+    run, runs = _halves(dims[dense], vectors * lanes)
+    unit, more = _halves(dims[0], units[-1])
+    rest = sorted((dim for k, dim in enumerate(dims) if k not in (0, dense)), key=lambda dim: abs(dim.strides[0]))
+    return (run, unit, *(dim for dim in (runs, more, *rest) if dim.extent > 1)), vectors, units[-1]
+
+
+_PAGE = 4096
+
+
+def _grouped(
+    target: Target, dims: tuple[Dim, ...], dense: int, lanes: int, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Dim, ...], tuple[int, ...], int] | None:
+    """Columns split so that panels can be packed from an operand that is dense in another column axis.
+
+    The first axis, dense in the output, is cut into runs of one vector; the dense one of the operand into runs that
+    are read at once. Their runs come first, so that a few neighbouring panels use every cache line that is read. Then
+    come as many more of both as a chunk holds, in the ratio that touches the fewest pages per column.
+    """
+    q = short_row(lanes, out.memory)
+    options = [
+        (run, vectors)
+        for vectors in (2, 3, 4)
+        for run in range(q, 17, q)
+        if dims[dense].extent % run == 0 and run % vectors == 0
+    ]
+    if not options:
+        return None
+    run, vectors = max(options, key=lambda option: option[0])
+    most = max(64, 512 // out.width_bytes)
+    blocks = -(-contracted.total // most)
+    kc = -(-contracted.total // blocks)
+    room = max(1, target.l2_bytes // 2 // (kc * lanes * run * out.width_bytes))
+    step = abs(contracted.dims[0].strides[1]) if contracted.dims else 0
+    inner_pages = max(1.0, min(kc, kc * step / _PAGE))
+    output_pages = max(1 / run, min(1.0, abs(dims[dense].strides[1]) / _PAGE))
+
+    def touched(x: int, y: int) -> float:
+        return (lanes * x * inner_pages + rows * run * y * output_pages) / (x * y)
+
+    pairs = [
+        (x, y)
+        for x in _divisors(dims[0].extent // lanes)
+        for y in _divisors(dims[dense].extent // run)
+        if x * y <= room
+    ]
+    x, y = min(pairs, key=lambda pair: (touched(*pair), -pair[0] * pair[1]))
+    lane_run, lanes_left = _halves(dims[0], lanes)
+    read_run, reads_left = _halves(dims[dense], run)
+    lanes_near, lanes_far = _halves(lanes_left, x)
+    reads_near, reads_far = _halves(reads_left, y)
+    rest = [lanes_far, reads_far, *(dim for k, dim in enumerate(dims) if k not in (0, dense))]
+    far = sorted((dim for dim in rest if dim.extent > 1), key=lambda dim: abs(dim.strides[0]))
+    near = [dim for dim in (reads_near, lanes_near) if dim.extent > 1]
+    return (lane_run, read_run, *near, *far), (vectors,), most
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
+    """An axis as runs and the axis over the runs."""
+    return Dim(run, dim.strides), Dim(dim.extent // run, tuple(run * s for s in dim.strides))
+
+
+_FEW_ROWS = 96
+_PARALLEL_FLOPS, _SWEPT_FLOPS = 500_000, 10_000_000
+"""Work from which threads share a contraction, and from which columns may sweep by."""
+_L1_SHARE, _L2_SHARE, _BLOCK_BYTES = 0.64, 0.6, 2048
+"""How much of the first cache a packed column panel takes, and of the second what is packed and stays there; bytes of
+one row or column of a block of K."""
+
+
+def _blocked(
+    target: Target,
+    threads: int,
+    outer: tuple[Dim, ...],
+    batch: tuple[Dim, ...],
+    rows: Side,
+    columns: Side,
+    contracted: Contracted,
+    swapped: bool,
+    offsets: tuple[int, int, int],
+    most_k: int,
+    where: Placed | None,
+) -> Cut:
+    total = contracted.total
+    width = columns.sums.width_bytes // contracted.together  # of one packed element
+    most_k *= contracted.together
+    blocks = -(-total // most_k)
+    kc = -(-total // blocks) if contracted.woven else _even(total, most_k, columns.lanes)
+    same_type = columns.element == columns.sums
+    small = total * columns.total * width <= 24 * 1024
+    few_rows = rows.panels <= 1
+    compact = (
+        rows.total <= _FEW_ROWS
+        and total * columns.total * width <= target.l2_bytes // 2
+        and _close(contracted, columns)
+    )
+    direct_columns = (where is not None and where.columns) or (
+        columns.operand_dense
+        and same_type
+        and columns.segments == 1
+        and (small or few_rows or compact)
+        and columns.output_dense
+    )
+    if where is not None:
+        kc = _even(total, where.products, columns.lanes)
+    elif direct_columns and compact:
+        kc = min(total, 4096)
+    in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
+    column_panels = min(columns.panels, in_l2)
+    row_panels = min(rows.panels, max(1, 2048 // rows.width))
+    column_chunks = -(-columns.panels // column_panels)
+    direct_rows = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
+    if where is not None:
+        direct_rows = True
+        row_panels = min(rows.panels, max(1, where.chunk[0] // rows.width))
+        column_panels = min(columns.panels, max(1, where.chunk[1] // columns.width))
+    at_once = columns.pack_panels
+    column_panels = max(1, column_panels // at_once) * at_once
+    batches = prod(dim.extent for dim in batch)
+    work = 2 * batches * rows.total * columns.total * total
+    shared = (
+        not direct_rows
+        and column_chunks >= 2
+        and rows.total * kc * width >= 16 * 1024
+        and (column_panels * columns.width < 700 or rows.total > 1024)
+        and rows.panels * columns.panels >= 16
+    )
+    sweeps = batches == 1 and not direct_rows and work > _SWEPT_FLOPS and columns.panels >= 4 * at_once
+    near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
+    if sweeps and not near:
+        sweeps = at_once == 1
+        in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
+        kc = _even(total, in_l1, columns.lanes) if sweeps and not contracted.woven else kc
+    sweeps = sweeps and _share(columns.panels // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
+    if sweeps:
+        shared = True
+        row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
+        row_panels = _balanced(rows.panels, row_panels, 1)
+        row_panels = min(rows.panels, -(-row_panels // columns.lanes) * columns.lanes)  # as stages need it
+        column_panels = -(-_balanced(columns.panels, max(at_once, _SWEPT), threads) // at_once) * at_once
+    elif shared:
+        row_panels = min(rows.panels, max(1, (8 << 20) // (kc * rows.width * width)))
+        if threads > 1:
+            column_panels = _balanced(columns.panels, column_panels, threads)
+    elif threads > 1 and work > _PARALLEL_FLOPS:
+        tasks = batches * -(-rows.panels // row_panels) * column_chunks
+        while tasks < 4 * threads and (row_panels > 4 or column_panels > 1):
+            if row_panels * rows.width >= column_panels * columns.width and row_panels > 4:
+                row_panels = -(-row_panels // 2)
+            elif column_panels > 1:
+                column_panels = -(-column_panels // 2)
+            else:
+                break
+            tasks = batches * -(-rows.panels // row_panels) * -(-columns.panels // column_panels)
+        if tasks < threads and direct_rows and direct_columns:
+            row_panels = _balanced(rows.panels, row_panels, threads)
+    column_panels = min(columns.panels, -(-column_panels // at_once) * at_once)
+    return Cut(
+        outer,
+        batch,
+        rows,
+        columns,
+        contracted,
+        swapped,
+        offsets,
+        kc,
+        row_panels,
+        column_panels,
+        direct_rows,
+        direct_columns,
+        shared,
+        sweeps,
+    )
+
+
+_SWEPT = 64
+"""Column panels of a chunk that sweeps by; their tables are made at once."""
+
+
+def _close(contracted: Contracted, columns: Side) -> bool:
+    """Whether the vector operand's rows follow each other in memory, with little or nothing between them."""
+    row_bytes = columns.total * columns.element.width_bytes
+    return bool(contracted.dims) and abs(contracted.dims[0].strides[1]) <= 2 * row_bytes
+
+
+def _even(total: int, most: int, lanes: int) -> int:
+    """Products per block: blocks as even as whole vectors allow, of at most so many products or a few more."""
+    blocks = -(-total // most)
+    kc = -(-total // blocks)
+    return kc if blocks == 1 else -(-kc // lanes) * lanes
+
+
+def _share(parts: int, threads: int) -> float:
+    """How much of the time threads work that share so many equal parts."""
+    return parts / (-(-parts // threads) * threads)
+
+
+def _balanced(panels: int, most: int, threads: int) -> int:
+    """Panels per chunk, at most so many, such that the chunks divide among the threads as evenly as can be."""
+    rounds = max(1, -(-panels // (most * threads)))
+    return max(1, -(-panels // (rounds * threads)))

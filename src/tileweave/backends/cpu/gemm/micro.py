@@ -1,0 +1,409 @@
+"""The register tile: rows x vectors sums held in registers while K runs, then brought to the output once.
+
+The row operand is broadcast element by element, the vector operand is read in vectors; each from its packed panel or
+from where it lies. The output is reached through tables (`tileweave.backends.cpu.gemm.sides`), so any strides will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tileweave.backends.cpu.gemm.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, Side, mask_from
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.elements import Element, vector, zero
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.meanings import relu
+from tileweave.backends.cpu.llvm.streams import TURN, Stream, Streams
+
+__all__ = ["Tile", "emit_tile", "multiply_add"]
+
+
+_PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile's form.
+
+    Args:
+        rows: rows computed; at most the row side's width.
+        vectors: vectors computed; at most the vector side's groups.
+        direct_rows: whether the row operand is read where it lies.
+        direct_vectors: whether the vector operand is.
+        initialises: whether storing without reading the output may be asked for.
+        clips: whether a ReLU may be asked for.
+        whole: whether every vector is known to be one whole run of the output.
+        masks_free: whether masked stores cost no more than whole ones.
+        asks: whether the output's lines are asked for before the sums are formed.
+        streams: whether stores bypass the caches where the output is aligned and only stored.
+        staged: whether ``out`` is the tile's place in a stage, whole vectors in rows of a panel's width.
+        nested: whether all products are in one block and both operands are read where they lie.
+        ahead: whether a line of the next vectors is asked for with every product.
+        starts: whether sums may begin with a row instead of zero, every vector being one run of the output.
+        resident: whether the packed vector operand is in the first cache.
+        following: what tiles ask for of the columns that are packed next.
+    """
+
+    rows: int
+    vectors: int
+    direct_rows: bool
+    direct_vectors: bool
+    initialises: bool
+    clips: bool
+    whole: bool
+    masks_free: bool
+    streams: bool
+    asks: bool
+    staged: bool = False
+    nested: bool = False
+    ahead: bool = False
+    starts: bool = False
+    resident: bool = False
+    following: Streams | None = None
+
+
+Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
+"""One product, or pair: its number in the block, its offset in both operands, the sums so far -> the sums."""
+
+
+def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: str) -> str:
+    """``a * b + c``, in one rounding where the processor has such an instruction."""
+    full = vector(element.memory, lanes)
+    if not element.floating:
+        return f.value(f"add {full} {f.value(f'mul {full} {a}, {b}')}, {c}")
+    name = f"llvm.fmuladd.{vectors.suffix(element.memory, lanes)}"
+    f.module.declare(name, f"{full} {{}}({full}, {full}, {full})")
+    return f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
+
+
+def pair_product(f: Function, a: str, b: str, c: str) -> str:
+    """``c + a0 * b0 + a1 * b1`` in 16 lanes of FP32, ``a`` and ``b`` being pairs of BF16 in the bits of floats.
+
+    The processor's instruction: products are exact, each sum is rounded to nearest even, and subnormal factors and
+    sums count as zero.
+    """
+    name = "llvm.x86.avx512bf16.dpbf16ps.512"
+    f.module.declare(name, "<16 x float> {}(<16 x float>, <32 x bfloat>, <32 x bfloat>)")
+    pairs = (f.value(f"bitcast <16 x float> {value} to <32 x bfloat>") for value in (a, b))
+    return f.value(f"call <16 x float> @{name}(<16 x float> {c}, {', '.join(f'<32 x bfloat> {p}' for p in pairs)})")
+
+
+PARAMETERS = [
+    ("ptr", "r"),
+    ("ptr", "v"),
+    ("ptr", "out"),
+    ("i64", "count"),
+    ("ptr", "ktable"),
+    ("ptr", "rlanes"),
+    ("ptr", "vlanes"),
+    ("ptr", "segments"),
+    ("i1", "init"),
+    ("i1", "relu"),
+    ("ptr", "start"),
+    ("ptr", "ahead"),
+    ("ptr", "asktable"),
+    ("i64", "askfirst"),
+    ("i64", "asklast"),
+]
+
+
+def emit_tile(module: Module, name: str, tile: Tile, rows: Side, columns: Side, contracted: Contracted) -> None:
+    """Add ``name`` with `PARAMETERS`: one tile over one block of K.
+
+    ``r`` and ``v`` are packed panels, or the operands at the block's first product; ``out`` is the output's base.
+    ``ahead`` and what follows it: a `Stream`.
+    """
+    f = Function(module, name, PARAMETERS)
+    work = _Tile(f, tile, rows, columns, contracted)
+    sums = work.sums()
+    work.bring(sums)
+    f.ret()
+
+
+class _Tile:
+    """Writes one tile's function."""
+
+    def __init__(self, f: Function, tile: Tile, rows: Side, columns: Side, contracted: Contracted) -> None:
+        self.f = f
+        self.tile = tile
+        self.rows = rows
+        self.columns = columns
+        self.contracted = contracted
+        self.lanes = columns.lanes
+        self.element = columns.sums
+        self.type = vector(self.element.memory, self.lanes)
+
+    def row_offset(self, row: int, which: int) -> str:
+        f = self.f
+        return f.load("i64", f.at("%rlanes", row * LANE_BYTES + 8 * which), 8)
+
+    def word(self, group: int, segment: int, which: int) -> str:
+        place = 8 + (group * self.columns.segments + segment) * SEGMENT_BYTES + 8 * which
+        return self.f.load("i64", self.f.at("%segments", place), 8)
+
+    # ---- the loop over K ----------------------------------------------------------------------------------------
+
+    def sums(self) -> list[str]:
+        f, tile = self.f, self.tile
+        width = self.element.width_bytes
+        if tile.asks and self.columns.output_dense:
+            self.ask()
+        row_bases = self.row_bases() if tile.direct_rows else []
+        column_bases, masks = self.column_bases() if tile.direct_vectors else ([], [])
+
+        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE and not tile.ahead
+
+        def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
+            b = []
+            if tile.direct_vectors:
+                for base, mask in zip(column_bases, masks, strict=True):
+                    place = f.at(base, offsets[1])
+                    b.append(vectors.load(f, self.element, self.lanes, place, mask))
+                    if large:
+                        vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.contracted.stride(1)))
+            else:
+                panel = f.at("%v", f.mul(k, self.columns.width * width))
+                places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
+                b = [vectors.load(f, self.element, self.lanes, place) for place in places]
+                for place in places if not tile.resident else ():  # else it comes from the second cache
+                    vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
+            if tile.direct_rows:
+                places = [f.at(f.at(base, offsets[0]), constant) for base, constant in row_bases]
+            else:
+                panel = f.at("%r", f.mul(k, self.rows.width * width))
+                places = [f.at(panel, row * width) for row in range(tile.rows)]
+            following: list[Value] = []
+            for row, place in enumerate(places):
+                one = f.load(self.element.memory, place, self.rows.element.width_bytes)
+                a = vectors.broadcast(f, self.element.memory, self.lanes, one)
+                for group in range(tile.vectors):
+                    old = carried[row * tile.vectors + group]
+                    following.append(self.product(a, b[group], old))
+            return following
+
+        start = self.start() if tile.starts else [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
+        return [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
+
+    def start(self) -> list[str]:
+        """The sums before the first product: where storing is asked for, the row at ``start``, else zero."""
+        f, kind = self.f, f"<{self.lanes} x i1>"
+        row = []
+        for group in range(self.tile.vectors):
+            inside = vectors.mask_of(self.lanes, self.lanes)
+            inside = inside if self.tile.whole else mask_from(f, self.word(group, 0, 2), self.lanes)
+            wanted = f.value(f"select i1 %init, {kind} {inside}, {kind} zeroinitializer")
+            place = f.at("%start", self.word(group, 0, 1))
+            row.append(vectors.load(f, self.element, self.lanes, place, wanted))
+        return row * self.tile.rows
+
+    def flat(self, step: Step, start: list[str]) -> list[Value]:
+        """The products of a block one after the other; some at a time where lines are asked for between them."""
+        f, tile = self.f, self.tile
+        together = self.contracted.together
+        count = f.div(f.add("%count", together - 1), together)
+
+        def one(k: Value, carried: list[str]) -> list[Value]:
+            rows = self.contracted.offset(f, 0, "%ktable", f.mul(k, together)) if tile.direct_rows else 0
+            columns = self.contracted.offset(f, 1, "%ktable", k) if tile.direct_vectors else 0
+            if tile.ahead:
+                vectors.prefetch(f, f.at("%ahead", columns))
+            return step(k, (rows, columns), carried)
+
+        carry = [(self.type, value) for value in start]
+        following = tile.following
+        if following is None:
+            return f.loop(0, count, one, carry=carry, nonempty=True)
+        stream = Stream("%ahead", "%asktable", "%askfirst", "%asklast")
+
+        def turn(number: Value, carried: list[str]) -> Sequence[Value]:
+            for part in range(following.at_once):
+                vectors.prefetch(f, following.line(f, stream, f.add(f.mul(number, following.at_once), part)))
+            sums: Sequence[Value] = carried
+            for part in range(TURN):
+                sums = one(f.add(f.mul(number, TURN), part), [str(value) for value in sums])
+            return sums
+
+        turns = f.div(count, TURN)
+        sums = f.loop(0, turns, turn, carry=carry)
+        return f.loop(f.mul(turns, TURN), count, one, carry=[(self.type, value) for value in sums])
+
+    def nested(self, step: Step, start: list[str]) -> list[Value]:
+        """All products as loops over their axes, which needs no table."""
+        f = self.f
+
+        def axis(level: int, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
+            dim = self.contracted.dims[level]
+
+            def one(index: Value, carried: list[str]) -> Sequence[Value]:
+                rows, columns = (f.add(o, f.mul(index, s)) for o, s in zip(offsets, dim.strides, strict=True))
+                return axis(level - 1, (rows, columns), carried) if level else step(0, (rows, columns), carried)
+
+            return f.loop(0, dim.extent, one, carry=[(self.type, value) for value in carried], nonempty=True)
+
+        return axis(len(self.contracted.dims) - 1, (0, 0), start)
+
+    def product(self, a: str, b: str, old: str) -> str:
+        if self.contracted.paired:
+            return pair_product(self.f, a, b, old)
+        return multiply_add(self.f, self.element, self.lanes, a, b, old)
+
+    def ask(self) -> None:
+        """The lines that will be written, while there is time."""
+        f = self.f
+        groups: list[Value] = [self.word(group, 0, 1) for group in range(self.tile.vectors)]
+        groups.append(f.add(groups[-1], self.lanes * self.element.width_bytes - 1))  # vectors may straddle lines
+        for row in range(self.tile.rows):
+            line = f.at("%out", self.row_offset(row, 1))
+            for group in groups:
+                vectors.prefetch(f, f.at(line, group), write=True)
+
+    def row_bases(self) -> list[tuple[str, int]]:
+        """An address per row, as one pointer and a constant where the rows are evenly spaced."""
+        f, side = self.f, self.rows
+        if len(side.dims) <= 1:
+            stride = side.dims[0].strides[0] if side.dims else 0
+            base = f.at("%r", self.row_offset(0, 0))
+            return [(base, row * stride) for row in range(self.tile.rows)]
+        return [(f.at("%r", self.row_offset(row, 0)), 0) for row in range(self.tile.rows)]
+
+    def column_bases(self) -> tuple[list[str], list[str | None]]:
+        """An address and a mask per vector; direct reads need one segment per vector."""
+        f = self.f
+        bases = [f.at("%v", self.word(group, 0, 0)) for group in range(self.tile.vectors)]
+        if self.tile.whole or self.lanes == 1:
+            return bases, [None] * self.tile.vectors
+        return bases, [mask_from(f, self.word(group, 0, 2), self.lanes) for group in range(self.tile.vectors)]
+
+    # ---- the output ---------------------------------------------------------------------------------------------
+
+    def bring(self, sums: list[str]) -> None:
+        if self.tile.staged:
+            self.put(sums)
+            return
+        if not self.columns.output_dense:
+            self.scatter(sums)
+            return
+        f = self.f
+        if not self.tile.streams:
+            self.bring_cached(sums)
+            return
+        full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
+        low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.lanes * self.element.width_bytes - 1}")
+        aligned = f.compare("eq", low, 0)
+        may = f.both("%init", f.both(full, aligned))
+        f.when(may, lambda: self.stream(sums), lambda: self.bring_cached(sums))
+
+    def put(self, sums: list[str]) -> None:
+        """Into the stage."""
+        f, tile, width = self.f, self.tile, self.element.width_bytes
+        for row in range(tile.rows):
+            for group in range(tile.vectors):
+                value = self.clipped(sums[row * tile.vectors + group], self.lanes)
+                place = f.at("%out", (row * self.columns.width + group * self.lanes) * width)
+                f.store(self.type, value, place, self.lanes * width)
+
+    def bring_cached(self, sums: list[str]) -> None:
+        f = self.f
+        if self.tile.whole:
+            self.store_whole(sums)
+            return
+        if self.tile.masks_free and self.columns.segments == 1:
+            self.store_runs(sums)  # a whole vector is a run like any other
+            return
+        full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
+        f.when(full, lambda: self.store_whole(sums), lambda: self.store_runs(sums))
+
+    def stream(self, sums: list[str]) -> None:
+        """Whole lines that nobody reads soon: past the caches, so that they are not read first."""
+        f, tile = self.f, self.tile
+        for row in range(tile.rows):
+            line = f.at("%out", self.row_offset(row, 1))
+            for group in range(tile.vectors):
+                value = self.clipped(sums[row * tile.vectors + group], self.lanes)
+                vectors.store(f, self.element, self.lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True)
+
+    def finished(self, value: str, old: str, lanes: int) -> str:
+        """A sum with what was there before, clipped where that is asked for."""
+        f = self.f
+        full = vector(self.element.memory, lanes)
+        value = f.value(f"{'fadd' if self.element.floating else 'add'} {full} {value}, {old}")
+        return self.clipped(value, lanes)
+
+    def clipped(self, value: str, lanes: int) -> str:
+        """A sum after the ReLU, where that is asked for."""
+        if not self.tile.clips:
+            return value
+        f, full = self.f, vector(self.element.memory, lanes)
+        clipped = relu(f, value, self.element, lanes)
+        return f.value(f"select i1 %relu, {full} {clipped}, {full} {value}")
+
+    def old(self, place: str) -> str:
+        """What one element of the output holds; zero, unread, where storing is asked for."""
+        f, kind = self.f, self.element.memory
+        if not self.tile.initialises:
+            return vectors.load(f, self.element, 1, place)
+        return f.choose(
+            "%init", [kind], lambda: [zero(self.element)], lambda: [vectors.load(f, self.element, 1, place)]
+        )[0]  # type: ignore[return-value]
+
+    def wanted(self, mask: str | None) -> str:
+        """The lanes to be read: none where storing is asked for."""
+        kind = f"<{self.lanes} x i1>"
+        every = mask or vectors.mask_of(self.lanes, self.lanes)
+        return self.f.value(f"select i1 %init, {kind} zeroinitializer, {kind} {every}")
+
+    def store_whole(self, sums: list[str]) -> None:
+        """Whole vectors, each one run; the output is read only where it is added to."""
+        f, tile = self.f, self.tile
+        offsets = [self.word(group, 0, 1) for group in range(tile.vectors)]
+        lines = [f.at("%out", self.row_offset(row, 1)) for row in range(tile.rows)]
+        places = [f.at(line, offset) for line in lines for offset in offsets]
+
+        def stored() -> None:
+            for value, place in zip(sums, places, strict=True):
+                vectors.store(f, self.element, self.lanes, self.clipped(value, self.lanes), place)
+
+        def added() -> None:
+            for value, place in zip(sums, places, strict=True):
+                old = vectors.load(f, self.element, self.lanes, place)
+                vectors.store(f, self.element, self.lanes, self.finished(value, old, self.lanes), place)
+
+        f.when("%init" if tile.initialises else 0, stored, added)
+
+    def store_runs(self, sums: list[str]) -> None:
+        f, tile, segments = self.f, self.tile, self.columns.segments
+        entries = []
+        for group in range(tile.vectors):
+            masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
+            reads = [self.wanted(mask) if tile.initialises else mask for mask in masks]
+            entries.append([(self.word(group, s, 1), masks[s], reads[s]) for s in range(segments)])
+        row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
+        for row in range(tile.rows):
+            line = f.at("%out", row_offsets[row])
+            for group in range(tile.vectors):
+                for offset, mask, read in entries[group]:
+                    place = f.at(line, offset)
+                    old = vectors.load(f, self.element, self.lanes, place, read)
+                    value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
+                    vectors.store(f, self.element, self.lanes, value, place, mask)
+
+    def scatter(self, sums: list[str]) -> None:
+        """The output is not dense along the vectors: through the stack, one element at a time."""
+        f, tile, width = self.f, self.tile, self.element.width_bytes
+        count = tile.vectors * self.lanes
+        buffer = f.slot(self.element.memory, tile.rows * count)
+        for k, value in enumerate(sums):
+            f.store(self.type, value, f.at(buffer, k * self.lanes * width), width)
+        live = f.load("i64", f.at("%vlanes", self.columns.lane_table_bytes), 8)
+        offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
+
+        for row in range(tile.rows):
+            line = f.at("%out", offsets[row])
+
+            def one(index: Value, _: list[str], row: int = row, line: str = line) -> None:
+                place = f.at(line, f.load("i64", f.at("%vlanes", f.add(f.mul(index, LANE_BYTES), 8)), 8))
+                value = f.load(self.element.memory, f.at(buffer, f.mul(f.add(index, row * count), width)), width)
+                f.store(self.element.memory, self.finished(value, self.old(place), 1), place, width)
+
+            f.loop(0, live, one)

@@ -1,0 +1,582 @@
+"""One side of a contraction's output, cut into panels: tables of addresses, and packing.
+
+A *side* is the axes that the output shares with one operand, flattened into one index, the axis with the least output
+stride fastest. A *panel* is ``width`` consecutive indices, held as ``groups`` vectors of ``lanes`` elements. Panels pay
+no attention to the borders of axes, so nothing is wasted there. Where elements lie is said by tables, filled per panel:
+
+- a *lane table* holds, for each index of a panel, the byte offset in the operand and in the output;
+- a *segment table* holds, for each vector, up to ``segments`` runs of lanes that are dense in the side's fastest axis:
+  a byte offset in the operand, one in the output, and the mask of the lanes. Offsets are those of lane 0, whether or
+  not lane 0 belongs to the run, so that a masked access needs no shuffle.
+
+Packing copies a block of K times a panel into ``[k][width]`` order, in the type in which sums are formed; where
+products are `Contracted.paired`, into ``[k / 2][width][2]``, in the operand's own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.elements import Element, convert, splat, vector
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.plan import Dim
+from tileweave.backends.cpu.target.target import Target
+
+__all__ = ["Contracted", "Side", "ask_steps", "emit_ask", "emit_lane_table", "emit_pack", "emit_segment_table"]
+
+SEGMENT_BYTES = 24
+LANE_BYTES = 16
+_MOST_SEGMENTS = 4
+_PRODUCTS_AHEAD, _BYTES_AHEAD = 2, 768
+"""How far ahead of its use a line is asked for: in products, or along a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Axes as (extent, strides = (operand, output)), fastest first, and how they are cut.
+
+    Args:
+        dims: fastest first; possibly none.
+        element: of the operand.
+        sums: the type in which the panel is packed.
+        output_bytes: width of an output element.
+        width: indices per panel.
+        lanes: elements per vector; a power of two.
+    """
+
+    dims: tuple[Dim, ...]
+    element: Element
+    sums: Element
+    output_bytes: int
+    width: int
+    lanes: int
+
+    @property
+    def total(self) -> int:
+        """How many indices there are."""
+        count = 1
+        for dim in self.dims:
+            count *= dim.extent
+        return count
+
+    @property
+    def panels(self) -> int:
+        """How many panels there are; the last one may be partial."""
+        return -(-self.total // self.width)
+
+    @property
+    def groups(self) -> int:
+        """Vectors per panel."""
+        return -(-self.width // self.lanes)
+
+    @property
+    def segments(self) -> int:
+        """The most runs of the fastest axis that a vector meets."""
+        if len(self.dims) < 2 or (self.dims[0].extent % self.lanes == 0 and self.width % self.lanes == 0):
+            return 1
+        return (self.lanes - 2) // self.dims[0].extent + 2 if self.lanes > 1 else 1
+
+    @property
+    def operand_dense(self) -> bool:
+        """Whether segments describe the operand."""
+        return self._dense(0, self.element.width_bytes)
+
+    @property
+    def output_dense(self) -> bool:
+        """Whether segments describe the output."""
+        return self._dense(1, self.output_bytes)
+
+    def _dense(self, which: int, width_bytes: int) -> bool:
+        if not self.dims or self.segments > _MOST_SEGMENTS or self.lanes == 1:
+            return False
+        return self.dims[0].strides[which] == width_bytes
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the operand is dense in the second axis while every vector is one run of the first."""
+        if len(self.dims) < 2 or self.lanes == 1 or self.operand_dense:
+            return False
+        first, second = self.dims[:2]
+        q = vectors.short_row(self.lanes, self.sums.memory)
+        fits = first.extent == self.lanes and self.width == self.groups * self.lanes
+        dense = second.strides[0] == self.element.width_bytes
+        return fits and dense and second.extent % q == 0 and second.extent % self.groups == 0
+
+    @property
+    def pack_panels(self) -> int:
+        """How many panels are packed at once."""
+        return self.dims[1].extent // self.groups if self.grouped else 1
+
+    @property
+    def segment_table_bytes(self) -> int:
+        """One panel's segments, and one word: whether every vector is one whole segment."""
+        return 8 + self.groups * self.segments * SEGMENT_BYTES
+
+    @property
+    def lane_table_bytes(self) -> int:
+        """One panel's lanes; the word after them says how many are inside."""
+        return self.width * LANE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Contracted:
+    """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first.
+
+    ``woven`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles of the
+    first two. ``paired``: two 16-bit products at a time, side by side in 32 bits of a packed panel, the second zero
+    after an odd last one.
+    """
+
+    dims: tuple[Dim, ...]
+    woven: bool = False
+    paired: bool = False
+
+    @property
+    def together(self) -> int:
+        """Products in one row of a packed panel."""
+        return 2 if self.paired else 1
+
+    @property
+    def total(self) -> int:
+        """How many products each sum has."""
+        count = 1
+        for dim in self.dims:
+            count *= dim.extent
+        return count
+
+    @property
+    def tabled(self) -> bool:
+        """Whether offsets come from a table, there being more than one axis."""
+        return len(self.dims) > 1
+
+    def stride(self, operand: int) -> int:
+        """The only axis' stride."""
+        return self.dims[0].strides[operand] if self.dims else 0
+
+    def dense(self, operand: int, width_bytes: int) -> bool:
+        """Whether the fastest contracted axis is dense in an operand."""
+        return bool(self.dims) and self.dims[0].strides[operand] == width_bytes
+
+    def offset(self, f: Function, operand: int, table: str, k: Value) -> Value:
+        """The byte offset of the k-th product of the current block in an operand.
+
+        The table holds pairs, relative to the block's first product where there is one axis only.
+        """
+        if not self.tabled:
+            return f.mul(k, self.stride(operand))
+        return f.load("i64", f.at(table, f.add(f.mul(k, 16), 8 * operand)), 8)
+
+    def emit_table(self, module: Module, name: str) -> None:
+        """Add ``name(table, first, count)``, which fills the pairs of a block."""
+        f = Function(module, name, [("ptr", "table"), ("i64", "first"), ("i64", "count")])
+
+        def one(index: Value, _: list[str]) -> None:
+            rest = f.add("%first", index)
+            offsets: list[Value] = [0, 0]
+            for dim in self.dims:
+                digit = f.rem(rest, dim.extent) if dim is not self.dims[-1] else rest
+                rest = f.div(rest, dim.extent)
+                offsets = [f.add(o, f.mul(digit, s)) for o, s in zip(offsets, dim.strides, strict=True)]
+            for k, offset in enumerate(offsets):
+                f.store("i64", offset, f.at("%table", f.add(f.mul(index, 16), 8 * k)), 8)
+
+        f.loop(0, "%count", one)
+        f.ret()
+
+
+def _offsets(f: Function, dims: tuple[Dim, ...], index: Value) -> tuple[Value, Value, Value]:
+    """The offset in the operand and in the output of a flat index, and its digit in the fastest axis."""
+    rest, operand, output, fastest = index, 0, 0, 0
+    values: list[Value] = [operand, output]
+    first: Value = fastest
+    for k, dim in enumerate(dims):
+        digit = f.rem(rest, dim.extent) if k < len(dims) - 1 else rest
+        rest = f.div(rest, dim.extent) if k < len(dims) - 1 else 0
+        values = [f.add(v, f.mul(digit, s)) for v, s in zip(values, dim.strides, strict=True)]
+        first = digit if k == 0 else first
+    return values[0], values[1], first
+
+
+def emit_lane_table(module: Module, name: str, side: Side) -> None:
+    """Add ``name(table, panel)``: offsets of each index of a panel, those beyond the end repeating the last one,
+    and how many are inside."""
+    f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
+    first = f.mul("%panel", side.width)
+
+    def one(index: Value, _: list[str]) -> None:
+        flat = f.min(f.add(first, index), side.total - 1)
+        operand, output, _digit = _offsets(f, side.dims, flat)
+        place = f.mul(index, LANE_BYTES)
+        f.store("i64", operand, f.at("%table", place), 8)
+        f.store("i64", output, f.at("%table", f.add(place, 8)), 8)
+
+    f.loop(0, side.width, one)
+    live = f.min(f.sub(side.total, first), side.width)
+    f.store("i64", live, f.at("%table", side.lane_table_bytes), 8)
+    f.ret()
+
+
+def emit_segment_table(module: Module, name: str, side: Side) -> None:
+    """Add ``name(table, panel)``: the word that says whether all vectors are whole, then the segments."""
+    f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
+    start = f.mul("%panel", side.width)
+    extent = side.dims[0].extent
+    w_operand, w_output = side.element.width_bytes, side.output_bytes
+
+    def group(index: Value, carried: list[str]) -> list[Value]:
+        begin = f.mul(index, side.lanes)
+        inside = f.min(f.sub(side.width, begin), side.lanes)
+        flat = f.add(start, begin)
+        count = f.min(f.sub(side.total, flat), inside)
+
+        def segment(number: Value, state: list[str]) -> list[Value]:
+            lane, operand_old, output_old = state
+            position = f.min(f.add(flat, lane), side.total - 1)
+            operand, output, digit = _offsets(f, side.dims, position)
+            left = f.sub(count, lane)
+            live = f.compare("sgt", left, 0)
+            run = f.min(f.sub(extent, digit), left)
+            ones = f.sub(f.value(f"shl i64 1, {run}"), 1)
+            mask = f.value(f"select i1 {live}, i64 {f.value(f'shl i64 {ones}, {lane}')}, i64 0")
+            operand = f.sub(operand, f.mul(lane, w_operand))
+            output = f.sub(output, f.mul(lane, w_output))
+            operand = f.value(f"select i1 {live}, i64 {operand}, i64 {operand_old}")
+            output = f.value(f"select i1 {live}, i64 {output}, i64 {output_old}")
+            place = f.add(8, f.mul(f.add(f.mul(index, side.segments), number), SEGMENT_BYTES))
+            for k, word in enumerate((operand, output, mask)):
+                f.store("i64", word, f.at("%table", f.add(place, 8 * k)), 8)
+            step = f.value(f"select i1 {live}, i64 {run}, i64 0")
+            return [f.add(lane, step), operand, output]
+
+        f.loop(0, side.segments, segment, carry=[("i64", 0), ("i64", 0), ("i64", 0)])
+        full = f.compare("eq", count, side.lanes)
+        first_digit = _offsets(f, side.dims, f.min(flat, side.total - 1))[2]
+        one_run = f.compare("sge", f.sub(extent, first_digit), side.lanes)
+        return [f.value(f"and i1 {carried[0]}, {f.value(f'and i1 {full}, {one_run}')}")]
+
+    whole = f.loop(0, side.groups, group, carry=[("i1", "true")])
+    f.store("i64", f.value(f"zext i1 {whole[0]} to i64"), "%table", 8)
+    f.ret()
+
+
+def mask_from(f: Function, word: str, lanes: int) -> str:
+    """The lanes of a segment's mask word."""
+    narrow = word if lanes == 64 else f.value(f"trunc i64 {word} to i{lanes}")
+    return f.value(f"bitcast i{lanes} {narrow} to <{lanes} x i1>")
+
+
+# ---- packing ----------------------------------------------------------------------------------------------------
+
+
+def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
+    """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes, tablebytes, groups)``.
+
+    It packs one panel of one block, or, for `Side.grouped` columns, ``groups`` times `Side.pack_panels` panels, which
+    lie ``panelbytes`` apart and whose groups' tables lie ``tablebytes`` apart.
+
+    Args:
+        module: where it is added.
+        target: the processor.
+        name: of the function.
+        side: the side to pack.
+        contracted: the contracted axes.
+        operand: 0 for the row operand, 1 for the vector operand: whose strides of the contracted axes count.
+    """
+    f = Function(
+        module,
+        name,
+        [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
+        + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes"), ("i64", "tablebytes"), ("i64", "groups")],
+    )
+    packer = _Packer(f, target, side, contracted, operand)
+    if side.grouped and operand == 1:  # row panels are packed one by one
+        packer.grouped()
+    elif side.operand_dense:
+        packer.dense()
+    elif side.lanes > 1 and contracted.dense(operand, side.element.width_bytes):
+        packer.transposed()
+    elif side.lanes > 1 and contracted.woven and operand == 0:
+        packer.crossed()
+    else:
+        packer.gathered()
+    f.ret()
+
+
+def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
+    """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which asks for what `emit_pack` will read.
+
+    The lines pass through the first cache, since a core forgets most requests for the second one that come in a burst;
+    they stay in the second. They come in steps (`ask_steps`), which all together are one panel's block, or,
+    for `Side.grouped` columns, that of `Side.pack_panels` panels.
+    """
+    f = Function(
+        module,
+        name,
+        [("ptr", "source"), ("ptr", "ktable"), ("i64", "kcount"), ("ptr", "segments"), ("ptr", "lanes")]
+        + [("i64", "begin"), ("i64", "end")],
+    )
+    packer = _Packer(f, target, side, contracted, operand)
+    places: list[Value] = []
+    if side.grouped and operand == 1:
+        places = [f.add(packer.lane(0), i * side.dims[0].strides[0]) for i in range(side.lanes)]
+    elif side.operand_dense:
+        places = [packer.word(group, 0, 0) for group in range(side.groups)]
+        places.append(f.add(places[-1], side.lanes * side.element.width_bytes - 1))  # vectors may straddle lines
+
+    def product(k: Value, _: list[str]) -> None:
+        packer.ask(packer.source(k), places)
+
+    dense = contracted.dense(operand, side.element.width_bytes)
+    inside = 1 if dense else contracted.dims[0].extent if contracted.dims else 1  # else woven: dense in the next axis
+
+    def lane(index: Value, _: list[str]) -> None:
+        line = packer.lane(index)
+
+        def along(start: Value, _: list[str]) -> None:
+            f.loop(0, inside, lambda k, _: packer.ask(packer.source(f.add(start, k)), [line]))
+
+        f.loop(0, "%kcount", along, step=inside * (64 // side.element.width_bytes))
+
+    f.loop("%begin", "%end", product if places else lane)
+    f.ret()
+
+
+def ask_steps(side: Side, contracted: Contracted, operand: int, kcount: Value) -> Value:
+    """How many steps `emit_ask` takes: one per product, or, where the operand is dense in K, one per lane; 0: none."""
+    if (side.grouped and operand == 1) or side.operand_dense:
+        return kcount
+    woven = contracted.woven and operand == 0
+    return side.width if woven or contracted.dense(operand, side.element.width_bytes) else 0
+
+
+class _Packer:
+    """The three ways to pack, by where the operand is dense."""
+
+    def __init__(self, f: Function, target: Target, side: Side, contracted: Contracted, operand: int) -> None:
+        self.f = f
+        self.target = target
+        self.side = side
+        self.contracted = contracted
+        self.operand = operand
+        self.row_bytes = side.width * side.sums.width_bytes
+        self.together = contracted.together
+        self.far = side.total * contracted.total * side.element.width_bytes > target.l2_bytes
+
+    def ask(self, start: str, places: Sequence[Value]) -> None:
+        """Lines that will be read soon, of an operand too large for the second cache."""
+        for place in places:
+            vectors.prefetch(self.f, self.f.at(start, place))
+
+    def source(self, k: Value) -> str:
+        return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))
+
+    def put(self, values: Sequence[str], row: Value, group: int) -> None:
+        """One vector of a packed row; of two products, their elements side by side."""
+        f, side, lanes = self.f, self.side, self.side.lanes
+        place = f.at("%into", f.add(f.mul(row, self.row_bytes), group * lanes * side.sums.width_bytes))
+        if not self.contracted.paired:
+            value = convert(f, self.target, values[0], side.element, side.sums, lanes)
+            f.store(vector(side.sums.memory, lanes), value, place, side.sums.width_bytes)
+            return
+        low, high = (f.value(f"zext <{lanes} x i16> {value} to <{lanes} x i32>") for value in values)
+        high = f.value(f"shl <{lanes} x i32> {high}, {splat('i32', lanes, '16')}")
+        f.store(f"<{lanes} x i32>", f.value(f"or <{lanes} x i32> {low}, {high}"), place, 4)
+
+    def rows(self, row: Callable[[Value, Sequence[Value]], None]) -> None:
+        """Every packed row and its products; a product that is not there is -1."""
+        f = self.f
+        if not self.contracted.paired:
+            f.loop(0, "%kcount", lambda k, _: row(k, [k]))
+            return
+        pairs = f.div("%kcount", 2)
+        f.loop(0, pairs, lambda pair, _: row(pair, [f.mul(pair, 2), f.add(f.mul(pair, 2), 1)]))
+        f.when(f.compare("ne", f.rem("%kcount", 2), 0), lambda: row(pairs, [f.mul(pairs, 2), -1]))
+
+    def dense(self) -> None:
+        """The panel's own fastest axis: whole vectors where possible, runs of lanes otherwise."""
+        f, side = self.f, self.side
+        full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
+
+        def whole() -> None:
+            offsets = [self.word(group, 0, 0) for group in range(side.groups)]
+
+            def loaded(k: Value, group: int) -> str:
+                if k == -1:
+                    return "zeroinitializer"
+                return vectors.load(f, side.element, side.lanes, f.at(self.source(k), offsets[group]))
+
+            def row(number: Value, products: Sequence[Value]) -> None:
+                values = [[loaded(k, group) for k in products] for group in range(side.groups)]
+                for group, value in enumerate(values):
+                    self.put(value, number, group)
+
+            self.rows(row)
+
+        def runs() -> None:
+            table = [
+                [
+                    (self.word(group, s, 0), mask_from(f, self.word(group, s, 2), side.lanes))
+                    for s in range(side.segments)
+                ]
+                for group in range(side.groups)
+            ]
+
+            def joined(k: Value, group: int) -> str:
+                value = None
+                for offset, mask in table[group] if k != -1 else []:
+                    value = vectors.load(f, side.element, side.lanes, f.at(self.source(k), offset), mask, value)
+                return value or "zeroinitializer"
+
+            def row(number: Value, products: Sequence[Value]) -> None:
+                for group in reversed(range(side.groups)):
+                    self.put([joined(k, group) for k in products], number, group)
+
+            self.rows(row)
+
+        f.when(full, whole, runs)
+
+    def word(self, group: int, segment: int, which: int) -> str:
+        place = 8 + (group * self.side.segments + segment) * SEGMENT_BYTES + 8 * which
+        return self.f.load("i64", self.f.at("%segments", place), 8)
+
+    def lane(self, index: Value) -> str:
+        return self.f.load("i64", self.f.at("%lanes", self.f.mul(index, LANE_BYTES)), 8)
+
+    def rows_at(self, source: str, places: Sequence[Value], size: int) -> list[str]:
+        """Short rows of the operand, converted; where products are paired, the pairs are its elements."""
+        f, side = self.f, self.side
+        if self.contracted.paired:
+            return [f.load(vector(side.sums.memory, size), f.at(source, place), 2) for place in places]
+        rows = [vectors.load(f, side.element, size, f.at(source, place)) for place in places]
+        return [convert(f, self.target, row, side.element, side.sums, size) for row in rows]
+
+    def transposed(self) -> None:
+        """The operand is dense in K: a few products of all lanes at a time, transposed in registers."""
+        side = self.side
+        q = vectors.short_row(side.lanes, side.sums.memory)
+        limit = self.contracted.dims[0].extent
+        for group in reversed(range(side.groups)):
+            self.stood_up(q, limit, group)
+
+    def stood_up(self, q: int, limit: int, group: int) -> None:
+        """One vector of lanes along all of K, so that few streams are read at a time."""
+        f, side = self.f, self.side
+        first = group * side.lanes
+        lanes = [self.lane(min(first + lane, side.width - 1)) for lane in range(side.lanes)]
+
+        def square(k: Value) -> None:
+            if self.far and not self.contracted.woven:  # whose next products are elsewhere
+                at_line = f.compare("eq", f.rem(k, 64 // side.element.width_bytes), 0)
+                f.when(at_line, lambda: self.ask(f.at(self.source(k), _BYTES_AHEAD), lanes))
+            rows = self.rows_at(self.source(k), lanes, q)
+            for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                row = f.add(f.div(k, self.together), t)
+                place = f.add(f.mul(row, self.row_bytes), first * side.sums.width_bytes)
+                f.store(vector(side.sums.memory, side.lanes), value, f.at("%into", place), side.sums.width_bytes)
+
+        head, inside, done = f.new_label(), f.new_label(), f.new_label()
+        before = f.block
+        f.branch(head)
+        f.place(head)
+        k, following = f.fresh(), f.fresh()
+        f.emit(f"{k} = phi i64 [ 0, %{before} ], [ {following}, %{inside}.end ]")
+        f.emit(f"br i1 {f.compare('slt', k, '%kcount')}, label %{inside}, label %{done}")
+        f.place(inside)
+        run = f.sub("%kcount", k)
+        if self.contracted.tabled:
+            run = f.min(run, f.sub(limit, f.rem(f.add("%kfirst", k), limit)))
+        whole = f.compare("sge", run, q * self.together)
+        f.when(whole, lambda: square(k), lambda: self.one_product(k, first, min(first + side.lanes, side.width)))
+        f.branch(f"{inside}.end")
+        f.place(f"{inside}.end")
+        step = f.value(f"select i1 {whole}, i64 {q * self.together}, i64 1")
+        f.emit(f"{following} = add i64 {k}, {step}")
+        f.branch(head)
+        f.place(done)
+
+    def crossed(self) -> None:
+        """The operand is dense in the second axis of K: as `transposed`, in steps of the first axis' extent."""
+        f, side = self.f, self.side
+        q = vectors.short_row(side.lanes, side.sums.memory)
+        first, second = (dim.extent for dim in self.contracted.dims[:2])
+
+        def group(number: int) -> None:
+            begin = number * side.lanes
+            live = min(side.lanes, side.width - begin)
+            lanes = [self.lane(begin + min(lane, live - 1)) for lane in range(side.lanes)]
+            # nothing may run over into the next product, which may be written already
+            mask = None if live == side.lanes else vectors.mask_of(live, side.lanes)
+
+            def square(k: Value) -> None:
+                rows = self.rows_at(self.source(k), lanes, q)
+                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                    at = f.add(f.mul(f.add(k, t * first), self.row_bytes), begin * side.sums.width_bytes)
+                    vectors.store(f, side.sums, side.lanes, value, f.at("%into", at), mask)
+
+            def line(start: Value) -> None:
+                f.loop(0, second, lambda j, _: square(f.add(start, f.mul(j, first))), step=q)
+
+            def tile(start: Value, _: list[str]) -> None:
+                f.loop(0, first, lambda i, _: line(f.add(start, i)))
+
+            f.loop(0, "%kcount", tile, step=first * second)
+
+        for number in range(side.groups):
+            group(number)
+
+    def grouped(self) -> None:
+        """The operand is dense in the side's second axis, and a vector is one run of the first.
+
+        Several panels share each line that is read, and several of their groups each page: products run outermost.
+        """
+        f, side = self.f, self.side
+        q = vectors.short_row(side.lanes, side.sums.memory)
+        stride, width = side.dims[0].strides[0], side.sums.width_bytes
+
+        def row(k: Value, _: list[str]) -> None:
+            source = self.source(k)
+            ahead = self.source(f.min(f.add(k, _PRODUCTS_AHEAD), f.sub("%kcount", 1))) if self.far else ""
+            f.loop(0, "%groups", lambda group, _: one(k, source, ahead, group), nonempty=True)
+
+        def one(k: Value, source: str, ahead: str, number: Value) -> None:
+            offset = f.load("i64", f.at("%lanes", f.mul(number, "%tablebytes")), 8)
+            start = f.at(source, offset)
+            if ahead:
+                self.ask(f.at(ahead, offset), [lane * stride for lane in range(side.lanes)])
+            into = f.at("%into", f.mul(number, f.mul("%panelbytes", side.pack_panels)))
+            into = f.at(into, f.mul(k, self.row_bytes))
+            for part in range(side.dims[1].extent // q):
+                places = [lane * stride + part * q * side.element.width_bytes for lane in range(side.lanes)]
+                rows = self.rows_at(start, places, q)
+                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+                    panel, group = divmod(part * q + t, side.groups)
+                    place = f.at(f.at(into, f.mul("%panelbytes", panel)), group * side.lanes * width)
+                    f.store(vector(side.sums.memory, side.lanes), value, place, width)
+
+        f.loop(0, "%kcount", row)
+
+    def gathered(self) -> None:
+        """Dense nowhere that helps: one element at a time."""
+        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k, 0, self.side.width))
+
+    def one_product(self, k: Value, first: int, last: int) -> None:
+        """One product of some lanes, element by element."""
+        f, side = self.f, self.side
+        source = self.source(k)
+        place = f.mul(f.div(k, self.together), self.row_bytes)
+        second = f.compare("ne", f.rem(k, 2), 0) if self.contracted.paired else ""
+
+        def one(index: Value, _: list[str]) -> None:
+            value = f.load(side.element.memory, f.at(source, self.lane(index)), side.element.width_bytes)
+            if second:
+                at = f.at("%into", f.add(place, f.mul(index, 4)))
+                word = f.value(f"zext i16 {value} to i32")  # a zero beside it, until there is a second
+                f.when(second, lambda: f.store("i16", value, f.at(at, 2), 2), lambda: f.store("i32", word, at, 4))
+                return
+            value = convert(f, self.target, value, side.element, side.sums)
+            at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
+            f.store(side.sums.memory, value, at, side.sums.width_bytes)
+
+        f.loop(first, last, one)

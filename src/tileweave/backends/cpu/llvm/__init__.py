@@ -1,0 +1,1 @@
+"""LLVM text: values, loops, vectors and mathematical functions."""

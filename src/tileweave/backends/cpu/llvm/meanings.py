@@ -1,0 +1,226 @@
+"""What TEIR's operations mean in registers: scalars or vectors in, a scalar or a vector out.
+
+Values are held as in memory. Narrow floating point is widened to FP32, computed there, and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tileweave.backends.cpu.llvm import functions
+from tileweave.backends.cpu.llvm.elements import Element, convert, element, splat, vector, zero
+from tileweave.backends.cpu.llvm.functions import Floats
+from tileweave.backends.cpu.llvm.ir import Function
+from tileweave.backends.cpu.llvm.vectors import suffix
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
+
+__all__ = ["CHEAP", "HEAVY", "KNOWN", "MONOIDS", "NEUTRAL", "Registers", "relu", "wide_of"]
+
+_FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
+    "Exp": functions.exp,
+    "Log": functions.log,
+    "Sqrt": functions.sqrt,
+    "Tanh": functions.tanh,
+    "Sigmoid": functions.sigmoid,
+    "Gelu": functions.gelu,
+}
+_ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
+_FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
+
+CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
+"""Operations that do not compute in a wider type than those of their operands."""
+HEAVY = frozenset((*_FUNCTIONS, "ReduceMaxSumExp"))
+"""Operations of dozens of instructions per vector."""
+MONOIDS = {
+    "ReduceSum": "sum",
+    "Contraction": "sum",
+    "ReduceProd": "prod",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceMaxSumExp": "pair",
+}
+"""Operation that reduces -> its monoid."""
+KNOWN = frozenset((*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *MONOIDS, "Cast", "Neg", "Abs", "Max", "Min"))
+"""Operations that there is code for."""
+NEUTRAL = {"sum": ("Zero",), "prod": ("One",), "max": ("Lowest",), "min": ("Highest",), "pair": ("Lowest", "Zero")}
+
+
+class Registers:
+    """Writes the values of operations.
+
+    Args:
+        f: the function that computes.
+        target: the processor.
+        lanes: elements per value.
+    """
+
+    def __init__(self, f: Function, target: Target, lanes: int) -> None:
+        self.f = f
+        self.target = target
+        self.lanes = lanes
+
+    def convert(self, value: str, source: Element, to: Element) -> str:
+        """As NumPy's ``astype``."""
+        return convert(self.f, self.target, value, source, to, self.lanes)
+
+    def fill(self, number: float, out: Element) -> str:
+        """A number in every lane; infinities are the ends of an integer's range."""
+        if out.plain and out.floating:
+            return self.floats(out).constant(number)
+        if out.floating:
+            bits = int(numpy_dtype(out.name).type(number).view("int16"))
+            return splat(out.memory, self.lanes, str(bits))
+        end = 1 << (8 * out.width_bytes - 1)
+        return splat(out.memory, self.lanes, str(int(max(-end, min(end - 1, number)))))
+
+    def floats(self, wide: Element) -> Floats:
+        """Arithmetic in FP32 or FP64."""
+        return Floats(self.f, self.target, wide.memory, self.lanes)
+
+    def value(
+        self, kind: str, inputs: Sequence[tuple[str, Element]], out: Element, old: str = "", number: float = 0.0
+    ) -> str:
+        """What an elementwise operation writes.
+
+        Args:
+            kind: the operation.
+            inputs: values with their types.
+            out: the type of the result.
+            old: what the output held, for operations in place.
+            number: of a Fill.
+        """
+        if kind == "Fill" or kind in _FILLS:
+            return self.fill(_FILLS.get(kind, number), out)
+        value, source = inputs[0]
+        if kind == "ReLU":
+            return relu(self.f, value, out, self.lanes)
+        if kind == "Copy":
+            return self.convert(value, source, out)
+        if kind == "Cast":
+            return self.cast(value, source, out)
+        wide = wide_of(out)
+        values = [self.convert(x, e, wide) for x, e in inputs]
+        if kind in _FUNCTIONS:
+            result = _FUNCTIONS[kind](self.floats(wide), values[0])
+        elif kind in ("Neg", "Abs"):
+            result = self.signed(kind, values[0], wide)
+        elif kind in ("Max", "Min"):
+            result = self.extreme(kind == "Max", values[0], values[1], wide)
+        else:
+            if old:
+                values.insert(0, self.convert(old, out, wide))
+            result = self.arithmetic(_ARITHMETIC[kind], values[0], values[1], wide)
+        return self.convert(result, wide, out)
+
+    def arithmetic(self, operation: str, a: str, b: str, wide: Element) -> str:
+        """add, sub, mul, div; integers wrap."""
+        return self.f.value(f"{'f' if wide.floating else ''}{operation} {vector(wide.memory, self.lanes)} {a}, {b}")
+
+    def signed(self, kind: str, a: str, wide: Element) -> str:
+        """``-a`` or ``|a|``: of floating point the sign bit alone; the least integer stays what it is."""
+        full = vector(wide.memory, self.lanes)
+        if not wide.floating:
+            negative = self.f.value(f"sub {full} {zero(wide, self.lanes)}, {a}")
+            if kind == "Neg":
+                return negative
+            return self.select(self.f.value(f"icmp slt {full} {a}, {zero(wide, self.lanes)}"), negative, a, full)
+        if kind == "Neg":
+            return self.f.value(f"fneg {full} {a}")
+        name = f"llvm.fabs.{suffix(wide.memory, self.lanes)}"
+        self.f.module.declare(name, f"{full} {{}}({full})")
+        return self.f.value(f"call {full} @{name}({full} {a})")
+
+    def extreme(self, greatest: bool, a: str, b: str, wide: Element) -> str:
+        """The greater or the lesser, NaN kept."""
+        full = vector(wide.memory, self.lanes)
+        if not wide.floating:
+            chosen = self.f.value(f"icmp {'sgt' if greatest else 'slt'} {full} {a}, {b}")
+            return self.select(chosen, a, b, full)
+        chosen = self.f.value(f"fcmp {'ogt' if greatest else 'olt'} {full} {a}, {b}")
+        result = self.select(chosen, a, b, full)  # b where either is NaN
+        return self.select(self.f.value(f"fcmp uno {full} {a}, {a}"), a, result, full)
+
+    def select(self, condition: str, yes: str, no: str, full: str) -> str:
+        """Per lane, one of two values."""
+        return self.f.value(f"select {vector('i1', self.lanes)} {condition}, {full} {yes}, {full} {no}")
+
+    def cast(self, value: str, source: Element, out: Element) -> str:
+        """Between any types; floating point is cut and clamped to an integer's range, NaN is 0."""
+        if not source.floating or out.floating:
+            return self.convert(value, source, out)
+        wide = wide_of(source)
+        into, full = vector(out.memory, self.lanes), vector(wide.memory, self.lanes)
+        name = f"llvm.fptosi.sat.{suffix(out.memory, self.lanes)}.{suffix(wide.memory, self.lanes)}"
+        self.f.module.declare(name, f"{into} {{}}({full})")
+        return self.f.value(f"call {into} @{name}({full} {self.convert(value, source, wide)})")
+
+    # ---- reductions ---------------------------------------------------------------------------------------------
+
+    def neutral(self, monoid: str, wide: Element) -> tuple[str, ...]:
+        """The neutral element, in the type of the accumulator."""
+        return tuple(self.fill(_FILLS[kind], wide) for kind in NEUTRAL[monoid])
+
+    def taken(self, kind: str, inputs: Sequence[tuple[str, Element]], wide: Element) -> tuple[str, ...]:
+        """An element of the monoid from the inputs of a reduction."""
+        values = [self.convert(x, e, wide) for x, e in inputs]
+        if kind == "Contraction":
+            return (self.arithmetic("mul", values[0], values[1], wide),)
+        if kind == "ReduceMaxSumExp":
+            return values[0], self.fill(1.0, wide)
+        return (values[0],)
+
+    def combined(self, monoid: str, a: Sequence[str], b: Sequence[str], wide: Element) -> tuple[str, ...]:
+        """Two elements of the monoid as one."""
+        if monoid == "pair":
+            return self.pair(a, b, wide)
+        if monoid in ("max", "min"):
+            return (self.extreme(monoid == "max", a[0], b[0], wide),)
+        return (self.arithmetic("add" if monoid == "sum" else "mul", a[0], b[0], wide),)
+
+    def pair(self, a: Sequence[str], b: Sequence[str], wide: Element) -> tuple[str, str]:
+        """``(max, sum of exp(x - max))``: the part with the lesser maximum is scaled down to the other."""
+        v = self.floats(wide)
+        above = v.compare("ogt", b[0], a[0])
+        high, low = v.select(above, b[0], a[0]), v.select(above, a[0], b[0])
+        high = v.select(v.compare("uno", b[0], b[0]), b[0], high)
+        # equal infinities differ by nothing
+        down = v.select(v.compare("oeq", a[0], b[0]), v.constant(0.0), v.sub(low, high))
+        of_high, of_low = v.select(above, b[1], a[1]), v.select(above, a[1], b[1])
+        return high, v.multiply_add(of_low, functions.exp(v, down), of_high)
+
+    def multiply_add(self, inputs: Sequence[tuple[str, Element]], old: str, wide: Element) -> str:
+        """``old + in0 * in1``, in one rounding where the processor can."""
+        a, b = (self.convert(x, e, wide) for x, e in inputs)
+        if wide.floating:
+            return self.floats(wide).multiply_add(a, b, old)
+        return self.arithmetic("add", old, self.arithmetic("mul", a, b, wide), wide)
+
+
+def wide_of(one: Element) -> Element:
+    """The type in which values of a type are computed."""
+    return element(accumulator(one.name))
+
+
+def relu(f: Function, value: str, element: Element, lanes: int) -> str:
+    """``max(value, 0)`` with NaN kept."""
+    full = vector(element.memory, lanes)
+    nothing = zero(element, lanes)
+    if not element.floating:
+        keep = f.value(f"icmp sgt {full} {value}, {nothing}")
+    elif element.plain:
+        keep = f.value(f"fcmp ugt {full} {value}, {nothing}")
+    else:
+        return _relu_bits(f, value, element, lanes)
+    return f.value(f"select {vector('i1', lanes)} {keep}, {full} {value}, {full} {nothing}")
+
+
+def _relu_bits(f: Function, value: str, element: Element, lanes: int) -> str:
+    """The same on the bits of BF16 and FP16: negative numbers become zero, negative NaNs do not."""
+    infinity = 0xFF80 if element.name == "BF16" else 0xFC00
+    full = vector("i16", lanes)
+    limit = splat("i16", lanes, str(infinity - 65536))
+    positive = f.value(f"icmp sge {full} {value}, {zero(element, lanes)}")
+    nan = f.value(f"icmp ugt {full} {value}, {limit}")
+    keep = f.value(f"or {vector('i1', lanes)} {positive}, {nan}")
+    return f.value(f"select {vector('i1', lanes)} {keep}, {full} {value}, {full} {zero(element, lanes)}")

@@ -1,0 +1,185 @@
+"""Vectors in IR: whole and masked loads and stores, broadcasts, transposes in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tileweave.backends.cpu.llvm.elements import Element, vector
+from tileweave.backends.cpu.llvm.ir import Function
+
+__all__ = [
+    "broadcast",
+    "gather",
+    "load",
+    "mask_below",
+    "mask_of",
+    "prefetch",
+    "scatter",
+    "short_row",
+    "store",
+    "suffix",
+    "transpose",
+]
+
+_SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
+
+
+def suffix(type: str, lanes: int) -> str:
+    """How intrinsics name a vector type."""
+    return _SUFFIX[type] if lanes == 1 else f"v{lanes}{_SUFFIX[type]}"
+
+
+def mask_of(end: int, lanes: int, begin: int = 0) -> str:
+    """The constant mask of the lanes from ``begin`` to ``end``, exclusive."""
+    return "<" + ", ".join(f"i1 {'true' if begin <= lane < end else 'false'}" for lane in range(lanes)) + ">"
+
+
+def mask_below(f: Function, count: str, lanes: int) -> str:
+    """The mask of the first ``count`` lanes, the count being known at run time."""
+    every = broadcast(f, "i64", lanes, count)
+    numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
+    return f.value(f"icmp slt <{lanes} x i64> {numbers}, {every}")
+
+
+def load(
+    f: Function, element: Element, lanes: int, pointer: str, mask: str | None = None, others: str | None = None
+) -> str:
+    """So many consecutive elements; masked lanes are not read and are zero, or those of ``others``; one has no mask."""
+    full = vector(element.memory, lanes)
+    if mask is None or lanes == 1:
+        return f.load(full, pointer, element.width_bytes)
+    name = f"llvm.masked.load.{suffix(element.memory, lanes)}.p0"
+    f.module.declare(name, f"{full} {{}}(ptr, i32, <{lanes} x i1>, {full})")
+    return f.value(
+        f"call {full} @{name}(ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask}, "
+        f"{full} {others or 'zeroinitializer'})"
+    )
+
+
+def store(
+    f: Function,
+    element: Element,
+    lanes: int,
+    value: str,
+    pointer: str,
+    mask: str | None = None,
+    *,
+    streaming: bool = False,
+) -> None:
+    """Write consecutive elements; masked lanes are left alone. ``streaming``, past the caches, needs alignment."""
+    full = vector(element.memory, lanes)
+    if mask is None or lanes == 1:
+        if streaming:
+            align = element.width_bytes * lanes
+            f.emit(f"store {full} {value}, ptr {pointer}, align {align}, !nontemporal !0")
+        else:
+            f.store(full, value, pointer, element.width_bytes)
+        return
+    name = f"llvm.masked.store.{suffix(element.memory, lanes)}.p0"
+    f.module.declare(name, f"void {{}}({full}, ptr, i32, <{lanes} x i1>)")
+    f.emit(f"call void @{name}({full} {value}, ptr {pointer}, i32 {element.width_bytes}, <{lanes} x i1> {mask})")
+
+
+def _places(f: Function, lanes: int, pointer: str, stride_bytes: int) -> str:
+    """The addresses of evenly spaced elements."""
+    offsets = "<" + ", ".join(f"i64 {lane * stride_bytes}" for lane in range(lanes)) + ">"
+    return f.value(f"getelementptr i8, ptr {pointer}, <{lanes} x i64> {offsets}")
+
+
+def gather(f: Function, element: Element, lanes: int, pointer: str, stride_bytes: int, mask: str | None = None) -> str:
+    """Evenly spaced elements; masked lanes are not read and are zero."""
+    full = vector(element.memory, lanes)
+    name = f"llvm.masked.gather.{suffix(element.memory, lanes)}.v{lanes}p0"
+    f.module.declare(name, f"{full} {{}}(<{lanes} x ptr>, i32, <{lanes} x i1>, {full})")
+    places = _places(f, lanes, pointer, stride_bytes)
+    return f.value(
+        f"call {full} @{name}(<{lanes} x ptr> {places}, i32 {element.width_bytes}, "
+        f"<{lanes} x i1> {mask or mask_of(lanes, lanes)}, {full} zeroinitializer)"
+    )
+
+
+def scatter(
+    f: Function, element: Element, lanes: int, value: str, pointer: str, stride_bytes: int, mask: str | None = None
+) -> None:
+    """Write evenly spaced elements; masked lanes are left alone."""
+    full = vector(element.memory, lanes)
+    name = f"llvm.masked.scatter.{suffix(element.memory, lanes)}.v{lanes}p0"
+    f.module.declare(name, f"void {{}}({full}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
+    places = _places(f, lanes, pointer, stride_bytes)
+    f.emit(
+        f"call void @{name}({full} {value}, <{lanes} x ptr> {places}, i32 {element.width_bytes}, "
+        f"<{lanes} x i1> {mask or mask_of(lanes, lanes)})"
+    )
+
+
+def prefetch(f: Function, pointer: str, *, write: bool = False, level: int = 1) -> None:
+    """Ask for a cache line that will be read, or written, in the cache of this level; any address will do."""
+    f.module.declare("llvm.prefetch.p0", "void {}(ptr, i32, i32, i32)")
+    f.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {4 - level}, i32 1)")
+
+
+def broadcast(f: Function, type: str, lanes: int, value: str) -> str:
+    """A scalar in every lane."""
+    if lanes == 1:
+        return value
+    full = vector(type, lanes)
+    one = f.value(f"insertelement {full} poison, {type} {value}, i64 0")
+    return f.value(f"shufflevector {full} {one}, {full} poison, <{lanes} x i32> zeroinitializer")
+
+
+def _shuffle(f: Function, type: str, lanes: int, a: str, b: str, indices: Sequence[int]) -> str:
+    full = vector(type, lanes)
+    mask = "<" + ", ".join(f"i32 {index}" for index in indices) + ">"
+    return f.value(f"shufflevector {full} {a}, {full} {b}, <{len(indices)} x i32> {mask}")
+
+
+def transpose(f: Function, type: str, lanes: int, rows: Sequence[str], q: int = 0) -> list[str]:
+    """Short rows stood upright: ``rows[lane]`` has ``q`` elements, the result has ``q`` vectors of ``lanes``.
+
+    Rows ``r, r + q, r + 2q, ..`` are joined first, which costs little when they come from memory; what remains is the
+    transpose of q x q squares in parallel. Squares of more than 16 bytes swap their quarters until they are no wider.
+    Then each round interleaves row ``r`` with row ``r + q / 2``, within 16 bytes, which is one instruction everywhere:
+    it turns the digits of an element's number, its row's and its lane's, by one place; after log2(q) rounds rows and
+    lanes have changed places. ``q`` is a power of two that divides ``lanes``; by default what `short_row` says.
+    """
+    q = q or short_row(lanes, type)
+    current = [_joined(f, type, [rows[r + part * q] for part in range(lanes // q)], q) for r in range(q)]
+    size = q
+    while size > short_row(lanes, type):
+        size //= 2
+        low = [lane if not lane & size else lanes + lane - size for lane in range(lanes)]
+        high = [lane + size if not lane & size else lanes + lane for lane in range(lanes)]
+        for row in range(q):
+            if not row & size:
+                a, b = current[row], current[row + size]
+                current[row] = _shuffle(f, type, lanes, a, b, low)
+                current[row + size] = _shuffle(f, type, lanes, a, b, high)
+    starts = [lane // size * size + lane % size // 2 + lanes * (lane % 2) for lane in range(lanes)]
+    for begin in range(0, q, size):
+        part = current[begin : begin + size]
+        for _ in range(size.bit_length() - 1):
+            pairs = list(zip(part[: size // 2], part[size // 2 :], strict=True))
+            part = [
+                _shuffle(f, type, lanes, a, b, [start + half for start in starts])
+                for a, b in pairs
+                for half in (0, size // 2)
+            ]
+        current[begin : begin + size] = part
+    return current
+
+
+def short_row(lanes: int, type: str) -> int:
+    """How many elements fill 16 bytes, or all lanes where there are fewer."""
+    width = {"double": 8, "i64": 8, "float": 4, "i32": 4, "i16": 2, "i8": 1}[type]
+    return min(lanes, 16 // width)
+
+
+def _joined(f: Function, type: str, parts: Sequence[str], size: int) -> str:
+    """Vectors one after the other in one vector."""
+    current, count = list(parts), size
+    while len(current) > 1:
+        joined = []
+        for a, b in zip(current[::2], current[1::2], strict=True):
+            joined.append(_shuffle(f, type, count, a, b, range(2 * count)))
+        current, count = joined, 2 * count
+    return current[0]

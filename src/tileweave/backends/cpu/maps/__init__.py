@@ -1,0 +1,1 @@
+"""Elementwise programs, reductions and transposes."""

@@ -1,0 +1,490 @@
+"""Chains of operations over one set of axes, with any strides: elementwise operations, and reductions behind them.
+
+At every point of the axes, the stages of a chain run one after the other in registers: a tile that one stage writes and
+the next one reads is stored once and never read. Where the order of points is free, axes are sorted and fused, and the
+axis in which most operands are dense runs in vectors. Otherwise the axes run in their given order, one element at a
+time.
+
+A reduction keeps its results in vectors of registers. Along the vectors' own axis it forms ``lanes * unroll``
+interleaved partial results, which are combined pairwise at the end; along other axes it takes up to 16 elements at a
+time into what the output holds. Either order depends on extents, strides and the processor, never on threads. Rows of
+an operand that no cache holds are taken two at a time, from both its halves: as two streams from memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, emit_nest, emit_points
+from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, MONOIDS, Registers, wide_of
+from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
+from tileweave.backends.cpu.maps.pieces import Pieces, pieces_of
+from tileweave.backends.cpu.maps.points import Carried, Points
+from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
+from tileweave.backends.cpu.plan import Dim, Op, Stage
+from tileweave.backends.cpu.shape import Pairs, Shape, shape_of
+from tileweave.backends.cpu.target.target import Target
+
+__all__ = ["emit_elementwise"]
+
+
+def emit_elementwise(
+    module: Module,
+    target: Target,
+    name: str,
+    op: Op,
+    elements: tuple[Element, ...],
+    rivals: Pairs,
+    *,
+    parallel: bool,
+) -> None:
+    """Add the function ``name(env, thread, operands..)`` that performs a chain.
+
+    Args:
+        module: where it is added.
+        target: the processor.
+        name: of the function.
+        op: any operation but a Contraction that is not a stage.
+        elements: one per operand.
+        rivals: operands that may lie in the same memory.
+        parallel: whether it may use the pool.
+    """
+    shape = shape_of(op, elements, rivals, target)
+    names = [f"p{k}" for k in range(len(op.operands))]
+    f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *(("ptr", p) for p in names)])
+    pointers = [f.at(f"%{p}", offset) for p, offset in zip(names, shape.offsets, strict=True)]
+    stages = op.stages
+    if not shape.free:
+        points = Points(target, op, elements, rivals, shape.along.strides)
+        emit_nest(f, shape.dims, pointers, lambda moved: points.literal(f, moved))
+    elif _maps(stages) and transposable(target, shape.dims, elements, plain=_plain(stages, elements)):
+        only = stages[0]
+
+        def meaning(g: Function, value: str, lanes: int) -> str:
+            return Registers(g, target, lanes).value(only.kind, [(value, elements[0])], elements[1])
+
+        emit_transpose(f, target, shape.dims, elements, pointers, meaning, parallel=parallel)
+    else:
+        pieces = pieces_of(op, elements) if parallel and prod(dim.extent for dim in shape.outer) < _FEW else None
+        if pieces is not None:
+            _emit_pieces(f, target, pieces, rivals)
+            f.ret()
+            return
+        chain = _Chain(target, op, elements, rivals, shape)
+        if not chain.outer:
+            chain.inner(f, pointers, [])
+            f.ret()
+            return
+        seen = ""
+        if chain.streamed is not None:  # whoever waits for the task sees what it has streamed
+            module.declare("llvm.x86.sse.sfence", "void {}()")
+            seen = "call void @llvm.x86.sse.sfence()"
+        many = parallel and chain.cost >= PARALLEL_BYTES
+        emit_points(f, chain.outer, pointers, chain.inner, parallel=many, last=seen)
+    f.ret()
+
+
+def _emit_pieces(f: Function, target: Target, pieces: Pieces, rivals: Pairs) -> None:
+    """Partial results, then what they come to; each in a function of its own."""
+    held = f.slot("i8", pieces.size_bytes)
+    starts = {o: f.at(held, place) for o, place in zip(pieces.results, pieces.places, strict=True)}
+    operands = [starts.get(o, f"%p{o}") for o in range(len(pieces.part_elements))]
+    for k, part in enumerate(pieces.parts):
+        name = f"{f.name}.part{k}"
+        emit_elementwise(f.module, target, name, part, pieces.part_elements, rivals, parallel=k == 0)
+        f.call(name, "ptr %env", "i64 %thread", *(f"ptr {p}" for p in operands))
+    name = f"{f.name}.whole"
+    emit_elementwise(f.module, target, name, pieces.whole, pieces.whole_elements, frozenset(), parallel=False)
+    results = [f"ptr {p}" for o in pieces.results for p in (starts[o], f"%p{o}")]
+    f.call(name, "ptr %env", "i64 %thread", *results)
+
+
+def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """An axis over runs, and a run of it; nothing and all of it where runs do not divide it."""
+    if dim.extent % run or dim.extent == run:
+        return (), (dim,)
+    return (Dim(dim.extent // run, tuple(run * s for s in dim.strides)),), (Dim(run, dim.strides),)
+
+
+def _bisected(dim: Dim) -> tuple[Dim, tuple[int, ...]]:
+    """The first half of an axis, which is the longer one, and the strides from there to the second one."""
+    extent = -(-dim.extent // 2)
+    return Dim(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
+
+
+def _moved(f: Function, pointers: Sequence[str], by: Sequence[int]) -> list[str]:
+    """Addresses so many bytes on."""
+    return [f.at(pointer, distance) for pointer, distance in zip(pointers, by, strict=True)]
+
+
+def _maps(stages: tuple[Stage, ...]) -> bool:
+    """Whether all there is to do is to write a function of one operand to another."""
+    only = stages[0]
+    return len(stages) == 1 and only.inputs == (0,) and not only.reads_output and only.kind not in MONOIDS
+
+
+def _plain(stages: tuple[Stage, ...], elements: tuple[Element, ...]) -> bool:
+    """Whether values are written as they were read."""
+    return stages[0].kind == "Copy" and elements[0] == elements[-1]
+
+
+_LONG, _SLICE, _RUN = 8192, 1024, 16
+"""Elements of the vectors' axis that one piece takes, without and with a reduction along other axes; elements of such
+an axis that are taken at a time."""
+_GATHERED = 16
+"""Most elements of a vector that are gathered or scattered one by one."""
+_AHEAD_BYTES = 2048
+"""Where the output goes past the caches, inputs are asked for so long before they are read."""
+_FEW = 16
+"""Results of a reduction that are no work for many threads."""
+_ENOUGH = 256
+"""Elements that make the start of a piece worth its while."""
+_APART_BYTES = 1 << 16
+"""Between two places that are read as streams of their own, at least."""
+
+Body = Callable[[list[list[str]], str | None, list[str]], list[str]]
+"""Some vectors: their addresses, a mask, and values carried along; returns the values to carry on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Twins:
+    """Points of an outer axis that are taken two at a time: one of its first half with one of its second half.
+
+    Args:
+        at: the place of the axis among the outer ones, where it has as many points as its first half.
+        count: how many points have a twin; the last one has none where the whole is odd.
+        strides: from a point to its twin.
+    """
+
+    at: int
+    count: int
+    strides: tuple[int, ...]
+
+
+class _Chain:
+    """How a chain runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
+
+    def __init__(self, target: Target, op: Op, elements: tuple[Element, ...], rivals: Pairs, shape: Shape) -> None:
+        self.target = target
+        self.elements = elements
+        self.rivals = rivals
+        self.stages = op.stages
+        self.dropped = op.dropped
+        self.points = Points(target, op, elements, rivals, shape.along.strides)
+        self.begun = frozenset(o for stage in self.points.reductions if stage.fresh is not None for o in stage.outputs)
+        self.heavy = any(stage.kind in HEAVY for stage in self.stages)
+        width = max(e.width_bytes for e in elements)
+        self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
+        self.along, self.sums, outer = shape.along, shape.sums, shape.outer
+        crossed = None if self.points.reductions else self.crossed(outer)
+        if crossed is not None:
+            runs, self.sums = _halved(crossed, _RUN)
+            outer = tuple(dim for one in outer for dim in (runs if one is crossed else (one,)))
+        self.across = crossed is not None or (bool(self.points.reductions) and not shape.sums_along)
+        self.lanes = self.most_lanes()
+        self.unroll = self.vectors_at_once()
+        self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
+        near = list[Dim]()
+        size = self.along.extent * prod(dim.extent for dim in self.sums)
+        while len(outer) > 1 and size < _ENOUGH and self.streamed is None:
+            near.insert(0, outer[-1])
+            size, outer = size * outer[-1].extent, outer[:-1]
+        self.near = tuple(near)
+        if self.streamed is not None:
+            self.outer = self.as_read(outer)
+        else:
+            self.outer = outer if self.near or self.across or self.points.reductions else paged(outer)
+        self.piece = 0
+        step = self.lanes * self.unroll
+        longest = -(-(_SLICE if self.across else _LONG) // step) * step
+        if not shape.sums_along and self.along.extent >= 2 * longest and not self.near:
+            self.piece = longest
+            pieces = -(-self.along.extent // longest)
+            self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
+        if not self.outer:
+            self.streamed = None
+        self.twins = self.twins_of(shape)
+        if self.twins is not None:
+            at = self.twins.at
+            self.outer = (*self.outer[:at], _bisected(self.outer[at])[0], *self.outer[at + 1 :])
+            self.unroll = max(1, self.unroll // 2)
+
+    def twins_of(self, shape: Shape) -> _Twins | None:
+        """How to read a large operand of sums as two streams, which memory brings faster than one; None for others."""
+        given = {o for stage in self.stages for o in stage.inputs} - {o for stage in self.stages for o in stage.outputs}
+        moved = [self.elements[o].width_bytes * prod(dim.extent for dim in shape.dims if dim.strides[o]) for o in given]
+        few = prod(dim.extent for dim in self.outer) < 4 * _FEW
+        if not shape.sums_along or few or not moved or max(moved) < self.target.l3_bytes:
+            return None
+        for at, dim in enumerate(self.outer):
+            half, strides = _bisected(dim)
+            if half.extent > 1 and max(abs(strides[o]) for o in given) >= _APART_BYTES:
+                return _Twins(at, dim.extent // 2, strides)
+        return None
+
+    def read(self) -> set[int]:
+        """The operands that are read from memory."""
+        before = {o for stage in self.stages if stage.reads_output for o in stage.outputs}
+        return (before | {o for stage in self.stages for o in stage.inputs}) - self.dropped
+
+    def streams(self, points: int) -> int | None:
+        """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
+        stored = {o for stage in self.stages for o in stage.outputs} - self.dropped
+        if self.across or self.points.reductions or len(stored) != 1 or stored & self.read():
+            return None
+        o = stored.pop()
+        width = self.elements[o].width_bytes
+        large = points * width >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
+        whole = self.along.strides[o] == width and self.lanes * width == self.target.vector_bytes
+        return o if large and whole and self.target.has("sse2") else None
+
+    def as_read(self, outer: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Outer axes in the order of what is read: what is written past the caches may come in any."""
+        return tuple(sorted(outer, key=lambda dim: -max((abs(dim.strides[o]) for o in self.read()), default=0)))
+
+    def crossed(self, outer: tuple[Dim, ...]) -> Dim | None:
+        """An axis in which an operand is dense that is not so along the vectors: its lines are met again at once."""
+        for o, one in enumerate(self.elements):
+            if abs(self.along.strides[o]) > one.width_bytes:
+                found = [dim for dim in outer if abs(dim.strides[o]) == one.width_bytes]
+                if found:
+                    return found[0]
+        return None
+
+    def most_lanes(self) -> int:
+        """Elements per vector: as the widest type asks for that is computed with, and no more than there are."""
+        plain = all(stage.kind in CHEAP for stage in self.stages)
+        lanes = self.target.lanes(max((e if plain else wide_of(e)).width_bytes for e in self.elements))
+        pairs = zip(self.along.strides, self.elements, strict=True)
+        if any(stride not in (0, one.width_bytes) for stride, one in pairs):
+            lanes = min(lanes, _GATHERED)
+        while lanes > 1 and lanes // 2 >= self.along.extent:
+            lanes //= 2
+        return lanes
+
+    def vectors_at_once(self) -> int:
+        """Vectors per turn of the innermost loop, a power of two."""
+        most = 2 if self.heavy else 8 if self.points.reductions else 4
+        while most > 1 and most * self.lanes > self.along.extent:
+            most //= 2
+        return most
+
+    # ---- one point of the outer axes ----------------------------------------------------------------------------
+
+    def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
+        """What happens at one point of the outer axes."""
+        piece = digits[-1] if self.piece else 0
+
+        def rows(*twins: tuple[int, ...]) -> None:
+            emit_nest(f, self.near, pointers, lambda moved: self.row(f, moved, piece, twins))
+
+        if self.twins is None or self.twins.count == self.outer[self.twins.at].extent:
+            rows(*(() if self.twins is None else (self.twins.strides,)))
+        else:
+            twins = self.twins
+            f.when(f.compare("slt", digits[twins.at], twins.count), lambda: rows(twins.strides), rows)
+
+    def row(self, f: Function, pointers: list[str], piece: Value, twins: tuple[tuple[int, ...], ...] = ()) -> None:
+        """All of the axes that are left: the vectors' own and those that are summed."""
+        if self.across:  # an axis of a few points per vector goes innermost
+            self.sum_across(f, pointers, piece)
+        elif self.points.reductions:
+            self.sum_along(f, pointers, ((0,) * len(pointers), *twins))
+        else:
+
+            def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
+                for place in places:
+                    self.points.point(f, place, self.lanes, mask, [])
+                return []
+
+            def kept() -> None:
+                self.run(f, pointers, piece, body, [], self.unroll)
+
+            o = self.streamed
+            if o is None:
+                kept()
+            else:
+                f.when(self.apart(f, pointers, o), lambda: self.stream(f, pointers, piece, o), kept)
+
+    def apart(self, f: Function, pointers: list[str], o: int) -> Value:
+        """Whether an output begins with a whole element and is no operand's memory."""
+        size = self.elements[o].width_bytes
+        address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
+        result: Value = f.compare("eq", f.value(f"and i64 {address}, {size - 1}"), 0)
+        for other in {rival for rival, w in self.rivals if w == o}:
+            result = f.both(result, f.value(f"icmp ne ptr {pointers[o]}, {pointers[other]}"))
+        return result
+
+    def stream(self, f: Function, pointers: list[str], piece: Value, o: int) -> None:
+        """The vectors' axis: whole vectors of the output's memory past the caches, the two ends by masks."""
+        lanes, width = self.lanes, self.elements[o].width_bytes
+        left = f.sub(self.along.extent, f.mul(piece, self.piece))
+        count = f.min(left, self.piece) if self.piece else left
+
+        strides = self.along.strides
+        dense = [i for i in sorted(self.read()) if strides[i] == self.elements[i].width_bytes]
+
+        def at(index: Value, mask: str | None) -> None:
+            places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, strides, strict=True)]
+            for i in dense if mask is None else ():
+                vectors.prefetch(f, f.at(places[i], _AHEAD_BYTES))
+            self.points.point(f, places, lanes, mask, [], streaming=mask is None)
+
+        address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
+        missing = f.value(f"and i64 {f.value(f'sub i64 0, {address}')}, {lanes * width - 1}")
+        head = f.min(f.div(missing, width), count)
+        whole = f.value(f"and i64 {f.sub(count, head)}, {-lanes}")
+        tail = f.add(head, whole)
+        at(0, vectors.mask_below(f, str(head), lanes))
+        f.loop(head, tail, lambda index, _: at(index, None), step=lanes)
+        at(tail, vectors.mask_below(f, str(f.sub(count, tail)), lanes))
+
+    def run(
+        self, f: Function, pointers: list[str], piece: Value, body: Body, carried: Carried, unroll: int
+    ) -> list[str]:
+        """The vectors' axis: some vectors at a time, then one at a time, then a masked one; values are carried on."""
+        types, values = [type for type, _ in carried], [value for _, value in carried]
+        extent, lanes = self.along.extent, self.lanes
+        left = extent % lanes
+        many, one = extent - extent % (lanes * unroll), extent - left
+
+        def vectors_at(index: Value, count: int, mask: str | None, carry: list[str]) -> list[str]:
+            strides = self.along.strides
+            places = [
+                [f.at(p, f.mul(f.add(index, u * lanes), s)) for p, s in zip(pointers, strides, strict=True)]
+                for u in range(count)
+            ]
+            return body(places, mask, carry)
+
+        def over(first: Value, last: Value, count: int) -> None:
+            def turn(index: Value, carry: list[str]) -> list[Value]:
+                return list(vectors_at(index, count, None, carry))
+
+            carry = list(zip(types, values, strict=True))
+            values[:] = [str(value) for value in f.loop(first, last, turn, step=lanes * count, carry=carry)]
+
+        def rest(begin: Value) -> None:
+            if unroll > 1:
+                over(f.sub(many, begin), f.sub(one, begin), 1)
+            if left:
+                values[:] = vectors_at(f.sub(one, begin), 1, self.mask(f, left), values)
+
+        if not self.piece:
+            over(0, many, unroll)
+            rest(0)
+            return values
+        begin = f.mul(piece, self.piece)
+        over(0, f.min(f.sub(many, begin), self.piece), unroll)
+        if many < extent:  # pieces carry nothing: their results are their own
+            f.when(f.compare("eq", piece, -(-extent // self.piece) - 1), lambda: rest(begin))
+        return values
+
+    def mask(self, f: Function, left: int) -> str:
+        """The mask of the first lanes."""
+        if left > 1:
+            return vectors.mask_of(left, self.lanes)
+        # LLVM 22 widens a masked store of narrowed values whose constant mask has one lane: this one is not constant
+        one = f.add(f.value("lshr i64 %thread, 63"), 1)
+        return vectors.mask_below(f, str(one), self.lanes)
+
+    # ---- reductions ---------------------------------------------------------------------------------------------
+
+    def sum_along(self, f: Function, pointers: list[str], rows: Sequence[tuple[int, ...]]) -> None:
+        """Reductions along the vectors' axis, and along others with it: partial results per lane.
+
+        Each of ``rows`` begins at this distance from the pointers; their loops run together.
+        """
+        registers = Registers(f, self.target, self.lanes)
+        neutral = self.points.neutral(registers)
+        size = len(neutral)
+
+        def body(places: list[list[str]], mask: str | None, carry: list[str]) -> list[str]:
+            result = list(carry)
+            for k, row in enumerate(rows):
+                for u, place in enumerate(places):
+                    first = (k * self.unroll + u) * size
+                    moved = _moved(f, place, row)
+                    result[first : first + size] = self.points.point(
+                        f, moved, self.lanes, mask, carry[first : first + size]
+                    )
+            return result
+
+        def nested(dims: Sequence[Dim], pointers: list[str], carried: Carried) -> list[str]:
+            if not dims:
+                return self.run(f, pointers, 0, body, carried, self.unroll)
+            types = [type for type, _ in carried]
+
+            def inside(index: Value, carry: list[str]) -> list[Value]:
+                moved = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, dims[0].strides, strict=True)]
+                return list(nested(dims[1:], moved, list(zip(types, carry, strict=True))))
+
+            return [str(value) for value in f.loop(0, dims[0].extent, inside, carry=carried, nonempty=True)]
+
+        found = nested(self.sums, pointers, neutral * self.unroll * len(rows))
+        for k, row in enumerate(rows):
+            starts = range(k * self.unroll * size, (k + 1) * self.unroll * size, size)
+            self.conclude(f, _moved(f, pointers, row), [found[first : first + size] for first in starts])
+
+    def conclude(self, f: Function, pointers: list[str], parts: list[list[str]]) -> None:
+        """Partial results per lane to one result, which is written."""
+        registers = Registers(f, self.target, self.lanes)
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [self.points.joined(registers, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+        result, lanes = parts[0], self.lanes
+        while lanes > 1:
+            lanes //= 2
+            halves = [self.points.half(f, result, lanes, upper) for upper in (False, True)]
+            result = self.points.joined(Registers(f, self.target, lanes), *halves)
+        if not self.begun.issuperset(self.points.results):
+            held = self.points.joined(Registers(f, self.target, 1), self.points.found(f, pointers, 1, None), result)
+            result = [a if o in self.begun else b for o, a, b in zip(self.points.results, result, held, strict=True)]
+        self.points.keep(f, pointers, dict(zip(self.points.results, result, strict=True)), 1, None)
+
+    def sum_across(self, f: Function, pointers: list[str], piece: Value) -> None:
+        """Reductions along other axes than the vectors' own: a few elements of the last one at a time."""
+        registers = Registers(f, self.target, self.lanes)
+        neutral = self.points.neutral(registers)
+        size, types = len(neutral), [type for type, _ in neutral]
+        starts = {o: value for o, (_, value) in zip(self.points.results, neutral, strict=True) if o in self.begun}
+        last = self.sums[-1] if self.sums else Dim(1, (0,) * len(pointers))
+
+        def begin(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
+            for place in places:
+                self.points.keep(f, place, starts, self.lanes, mask)
+            return []
+
+        def elements(count: Value) -> Body:
+            def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
+                def one(index: Value, carry: list[str]) -> list[Value]:
+                    result: list[Value] = []
+                    for u, place in enumerate(places):
+                        moved = [f.at(p, f.mul(index, s)) for p, s in zip(place, last.strides, strict=True)]
+                        result += self.points.point(f, moved, self.lanes, mask, carry[u * size : (u + 1) * size])
+                    return result
+
+                held = [value for place in places for value in self.points.found(f, place, self.lanes, mask)]
+                sums = f.loop(0, count, one, carry=list(zip(types * len(places), held, strict=True)), nonempty=True)
+                for u, place in enumerate(places):
+                    part = [str(value) for value in sums[u * size : (u + 1) * size]]
+                    self.points.keep(f, place, dict(zip(self.points.results, part, strict=True)), self.lanes, mask)
+                return []
+
+            return body
+
+        def runs(moved: list[str]) -> None:
+            def run(index: Value, _: list[str]) -> None:
+                places = [f.at(p, f.mul(index, s)) for p, s in zip(moved, last.strides, strict=True)]
+                count = f.min(f.sub(last.extent, index), _RUN)
+                self.run(f, places, piece, elements(count), [], self.unroll)
+
+            f.loop(0, last.extent, run, step=_RUN)
+
+        if starts:
+            self.run(f, pointers, piece, begin, [], self.unroll)
+        emit_nest(f, self.sums[:-1], pointers, runs)

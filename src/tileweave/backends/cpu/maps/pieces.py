@@ -1,0 +1,130 @@
+"""Reductions to few results: cut into pieces, whose partial results are combined in their order.
+
+How many pieces there are depends on extents and types alone, so the result has the same bits for any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.llvm.meanings import MONOIDS, wide_of
+from tileweave.backends.cpu.plan import Dim, Op, Stage
+
+__all__ = ["Pieces", "pieces_of"]
+
+_MOST, _LEAST = 64, 4
+"""How many pieces there are."""
+_PIECE_POINTS = 8192
+"""Points that are worth a piece."""
+_HELD_BYTES = 32 * 1024
+"""Partial results are on the stack."""
+_STEP = 256
+"""A piece of a long axis is a multiple of this, so that whole vectors fill it."""
+_KINDS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A cut reduction.
+
+    Args:
+        results: numbers of the operands that are reductions' results, in the order of their stages.
+        parts: what forms partial results: pieces that may be formed at once, and what is left over. They have the
+            operands of the whole, with partial results for results.
+        part_elements: the types of these operands.
+        places: bytes from the beginning of all partial results to those of each result.
+        size_bytes: of all partial results.
+        whole: takes partial results into results; its operands are, for every result, the partial ones and itself.
+        whole_elements: the types of these.
+    """
+
+    results: tuple[int, ...]
+    parts: tuple[Op, ...]
+    part_elements: tuple[Element, ...]
+    places: tuple[int, ...]
+    size_bytes: int
+    whole: Op
+    whole_elements: tuple[Element, ...]
+
+
+def pieces_of(op: Op, elements: tuple[Element, ...]) -> Pieces | None:
+    """A chain with reductions in pieces; None where it has many results, or few points.
+
+    Args:
+        op: a chain whose points may be visited in any order.
+        elements: one per operand.
+    """
+    sums = [stage for stage in op.stages if stage.kind in MONOIDS]
+    dims = [dim for dim in op.dims if dim.extent > 1]
+    if not sums or any(MONOIDS[stage.kind] not in _KINDS for stage in sums):
+        return None
+    results = tuple(stage.outputs[0] for stage in sums)
+    kept = sorted((dim for dim in dims if dim.strides[results[0]]), key=lambda dim: -abs(dim.strides[results[0]]))
+    over = sorted((dim for dim in dims if not dim.strides[results[0]]), key=lambda dim: dim.extent)
+    wide = [wide_of(elements[o]) for o in results]
+    spans = [one.width_bytes * prod(dim.extent for dim in kept) for one in wide]
+    count = min(_MOST, prod(dim.extent for dim in dims) // _PIECE_POINTS, _HELD_BYTES // sum(spans) - 1)
+    if not over or count < _LEAST or over[-1].extent < count:
+        return None
+    cut = over[-1]
+    length = cut.extent // count
+    if length >= 16 * _STEP:
+        length -= length % _STEP
+    count = cut.extent // length
+    rest = cut.extent - count * length
+    places = [sum(spans[:k]) * (count + 1) for k in range(len(spans) + 1)]
+
+    def part(begin: int, *ahead: Dim) -> Op:
+        """A chain over these axes and the others, into the partial results from this one on."""
+        into = {o: [one.width_bytes * n for n in _packed(kept)] for o, one in zip(results, wide, strict=True)}
+        axes: list[tuple[Dim, dict[int, int]]] = [(dim, {}) for dim in over[:-1]]
+        axes += [(dim, {o: row[k] for o, row in into.items()}) for k, dim in enumerate(kept)]
+        axes += [(dim, dict(zip(results, spans, strict=True)) if dim is steps else {}) for dim in ahead]
+        offsets = [offset + begin * length * stride for offset, stride in zip(op.offsets, cut.strides, strict=True)]
+        for o, span in zip(results, spans, strict=True):
+            offsets[o] = begin * span
+        moved = tuple(
+            Dim(dim.extent, tuple(row.get(o, 0) if o in into else s for o, s in enumerate(dim.strides)))
+            for dim, row in axes
+        )
+        stages = tuple(replace(s, fresh=()) if s.kind in MONOIDS else s for s in op.stages)
+        return replace(op, kind="Chain", dims=moved, offsets=tuple(offsets), stages=stages, guard=())
+
+    steps = Dim(count, tuple(length * s for s in cut.strides))
+    parts = [part(0, steps, Dim(length, cut.strides))] + ([part(count, Dim(rest, cut.strides))] if rest else [])
+    return Pieces(
+        results,
+        tuple(parts),
+        tuple(wide[results.index(o)] if o in results else one for o, one in enumerate(elements)),
+        tuple(places[:-1]),
+        places[-1],
+        _whole(op, sums, kept, wide, len(parts) - 1 + count),
+        tuple(one for k, o in enumerate(results) for one in (wide[k], elements[o])),
+    )
+
+
+def _packed(dims: Sequence[Dim]) -> list[int]:
+    """How many elements apart neighbours along an axis are where all are dense, the last axis innermost."""
+    return [prod(dim.extent for dim in dims[k + 1 :]) for k in range(len(dims))]
+
+
+def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Dim], wide: Sequence[Element], count: int) -> Op:
+    """The reduction of partial results."""
+    results = [stage.outputs[0] for stage in sums]
+    apart = [*_packed(kept), prod(dim.extent for dim in kept)]
+    dims = tuple(
+        Dim(
+            dim.extent,
+            tuple(s for o, one in zip(results, wide, strict=True) for s in (one.width_bytes * n, dim.strides[o])),
+        )
+        for dim, n in zip((*kept, Dim(count, (0,) * len(op.operands))), apart, strict=True)
+    )
+    stages = [
+        Stage(_KINDS[MONOIDS[stage.kind]], (2 * k,), (2 * k + 1,), fresh=stage.fresh) for k, stage in enumerate(sums)
+    ]
+    operands = tuple(op.operands[o] for o in results for _ in range(2))
+    offsets = tuple(offset for o in results for offset in (0, op.offsets[o]))
+    return Op("Chain", operands, dims, offsets, op.width_bytes, stages=tuple(stages))

@@ -1,0 +1,405 @@
+"""Threads that run machine code without Python, and the memory that they work in.
+
+The pool's threads are native: they look for work for a fraction of a millisecond, then sleep on a condition variable.
+One parallel loop runs at a time; a caller that finds the pool busy runs its own loop alone, so nothing can deadlock and
+no result depends on who ran what. Tasks are claimed one by one from a shared counter, which balances them.
+
+The pool is never taken down: its memory and code stay for the life of the process. After a fork the child begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import mmap
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+
+from tileweave.backends.cpu.target.jit import compile_ir
+from tileweave.backends.cpu.target.target import host
+from tileweave.errors import BackendError
+
+__all__ = ["Arena", "Block", "Pool", "arena", "available_threads", "pool", "thread_count"]
+
+# The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
+_LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION = (
+    0,
+    64,
+    128,
+    192,
+    200,
+    208,
+    256,
+    320,
+    576,
+)
+_SIZE = 1024
+_SPINS = 10_000
+"""How often a thread without work looks for some before it sleeps: some 0.3 ms in all, since to be woken takes longer
+than the threads of a loop, or two calls, are apart."""
+_POLITE = 2048
+"""After so many it offers its processor to whoever wants it, now and then."""
+_MOST_THREADS = 255
+
+_SOURCE = """
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @sched_yield()
+declare void PAUSE_TYPE
+
+define internal void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %thread) nounwind {
+entry:
+  %next = getelementptr i8, ptr %pool, i64 NEXT
+  br label %claim
+claim:
+  %task = atomicrmw add ptr %next, i64 1 seq_cst
+  %more = icmp slt i64 %task, %count
+  br i1 %more, label %run, label %done
+run:
+  call void %function(ptr %context, i64 %task, i64 %thread)
+  br label %claim
+done:
+  ret void
+}
+
+define void @run(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %threads, i64 %thread) nounwind {
+entry:
+  %lock = getelementptr i8, ptr %pool, i64 LOCK
+  %word = getelementptr i8, ptr %pool, i64 WORD
+  %next = getelementptr i8, ptr %pool, i64 NEXT
+  %few = icmp slt i64 %threads, 2
+  %one = icmp slt i64 %count, 2
+  %alone = or i1 %few, %one
+  br i1 %alone, label %serial, label %try
+try:
+  %pair = cmpxchg ptr %lock, i64 0, i64 1 seq_cst seq_cst
+  %mine = extractvalue { i64, i1 } %pair, 1
+  br i1 %mine, label %begin, label %serial
+serial:
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %each, label %end
+each:
+  %i = phi i64 [ 0, %serial ], [ %j, %each ]
+  call void %function(ptr %context, i64 %i, i64 %thread)
+  %j = add i64 %i, 1
+  %again = icmp slt i64 %j, %count
+  br i1 %again, label %each, label %end
+end:
+  ret void
+begin:
+  %at.function = getelementptr i8, ptr %pool, i64 FUNCTION
+  %at.context = getelementptr i8, ptr %pool, i64 CONTEXT
+  %at.tasks = getelementptr i8, ptr %pool, i64 TASKS
+  store ptr %function, ptr %at.function, align 8
+  store ptr %context, ptr %at.context, align 8
+  store i64 %count, ptr %at.tasks, align 8
+  store atomic i64 0, ptr %next seq_cst, align 8
+  %old = load atomic i64, ptr %word seq_cst, align 8
+  %generation = lshr i64 %old, 20
+  %newer = add i64 %generation, 1
+  %high = shl i64 %newer, 20
+  %limit = shl i64 %threads, 8
+  %opened = or i64 %high, 65536
+  %fresh = or i64 %opened, %limit
+  store atomic i64 %fresh, ptr %word seq_cst, align 8
+  %at.sleepers = getelementptr i8, ptr %pool, i64 SLEEPERS
+  %sleepers = load atomic i64, ptr %at.sleepers seq_cst, align 8
+  %asleep = icmp sgt i64 %sleepers, 0
+  br i1 %asleep, label %wake, label %work
+wake:
+  %mutex = getelementptr i8, ptr %pool, i64 MUTEX
+  %condition = getelementptr i8, ptr %pool, i64 CONDITION
+  %w0 = call i32 @pthread_mutex_lock(ptr %mutex)
+  %w1 = call i32 @pthread_cond_broadcast(ptr %condition)
+  %w2 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %work
+work:
+  call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 0)
+  %closed = atomicrmw and ptr %word, i64 -65537 seq_cst
+  br label %wait
+wait:
+  %turn = phi i64 [ 0, %work ], [ %turned, %rest ]
+  %now = load atomic i64, ptr %word seq_cst, align 8
+  %inside = and i64 %now, 255
+  %busy = icmp ne i64 %inside, 0
+  br i1 %busy, label %still, label %finish
+still:
+  call void PAUSE
+  %turned = add i64 %turn, 1
+  %long = icmp sgt i64 %turn, 2000
+  br i1 %long, label %yield, label %rest
+yield:
+  %y = call i32 @sched_yield()
+  br label %rest
+rest:
+  br label %wait
+finish:
+  store atomic i64 0, ptr %lock seq_cst, align 8
+  ret void
+}
+
+define ptr @worker(ptr %argument) nounwind {
+entry:
+  %pool = load ptr, ptr %argument, align 8
+  %at.thread = getelementptr i8, ptr %argument, i64 8
+  %thread = load i64, ptr %at.thread, align 8
+  %word = getelementptr i8, ptr %pool, i64 WORD
+  %at.sleepers = getelementptr i8, ptr %pool, i64 SLEEPERS
+  %mutex = getelementptr i8, ptr %pool, i64 MUTEX
+  %condition = getelementptr i8, ptr %pool, i64 CONDITION
+  br label %idle
+idle:
+  %last = phi i64 [ 0, %entry ], [ %seen, %skip ], [ %seen, %ran ]
+  %first = phi i64 [ 0, %entry ], [ %patience, %skip ], [ 0, %ran ]
+  br label %spin
+spin:
+  %turn = phi i64 [ %first, %idle ], [ %turned, %pause ], [ %turned, %offer ]
+  %now = load atomic i64, ptr %word seq_cst, align 8
+  %generation = lshr i64 %now, 20
+  %new = icmp ne i64 %generation, %last
+  br i1 %new, label %found, label %pause.or.sleep
+pause.or.sleep:
+  %long = icmp sgt i64 %turn, SPINS
+  br i1 %long, label %sleep, label %pause
+pause:
+  call void PAUSE
+  %turned = add i64 %turn, 1
+  %part = and i64 %turned, 127
+  %due = icmp eq i64 %part, 0
+  %late = icmp sgt i64 %turned, POLITE
+  %polite = and i1 %due, %late
+  br i1 %polite, label %offer, label %spin
+offer:
+  %s5 = call i32 @sched_yield()
+  br label %spin
+sleep:
+  %s0 = call i32 @pthread_mutex_lock(ptr %mutex)
+  %s1 = atomicrmw add ptr %at.sleepers, i64 1 seq_cst
+  br label %check
+check:
+  %then = load atomic i64, ptr %word seq_cst, align 8
+  %then.generation = lshr i64 %then, 20
+  %same = icmp eq i64 %then.generation, %last
+  br i1 %same, label %doze, label %awake
+doze:
+  %s2 = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
+  br label %check
+awake:
+  %s3 = atomicrmw sub ptr %at.sleepers, i64 1 seq_cst
+  %s4 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  br label %found
+found:
+  %seen.word = phi i64 [ %now, %spin ], [ %then, %awake ]
+  br label %join
+join:
+  %expected = phi i64 [ %seen.word, %found ], [ %actual, %retry ]
+  %seen = lshr i64 %expected, 20
+  %open.bit = and i64 %expected, 65536
+  %open = icmp ne i64 %open.bit, 0
+  %limit.high = lshr i64 %expected, 8
+  %limit = and i64 %limit.high, 255
+  %allowed = icmp slt i64 %thread, %limit
+  %wanted = and i1 %open, %allowed
+  br i1 %wanted, label %enter, label %skip
+skip:
+  %patience = select i1 %allowed, i64 0, i64 ENOUGH
+  br label %idle
+enter:
+  %one.more = add i64 %expected, 1
+  %pair = cmpxchg ptr %word, i64 %expected, i64 %one.more seq_cst seq_cst
+  %actual = extractvalue { i64, i1 } %pair, 0
+  %joined = extractvalue { i64, i1 } %pair, 1
+  br i1 %joined, label %ran, label %retry
+retry:
+  br label %join
+ran:
+  %at.function = getelementptr i8, ptr %pool, i64 FUNCTION
+  %at.context = getelementptr i8, ptr %pool, i64 CONTEXT
+  %at.tasks = getelementptr i8, ptr %pool, i64 TASKS
+  %function = load ptr, ptr %at.function, align 8
+  %context = load ptr, ptr %at.context, align 8
+  %count = load i64, ptr %at.tasks, align 8
+  call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %thread)
+  %left = atomicrmw sub ptr %word, i64 1 seq_cst
+  br label %idle
+}
+"""
+
+
+def available_threads() -> int:
+    """How many processors this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def thread_count(where: str, threads: object) -> int:
+    """The number of threads that a caller asks for; None: all processors. No pool has more than 255.
+
+    Raises:
+        BackendError: it is no positive integer.
+    """
+    wanted = available_threads() if threads is None else threads
+    if not isinstance(wanted, int | np.integer) or isinstance(wanted, bool) or wanted < 1:
+        facts = {"source": "", "log": ""}
+        legal = "a positive integer, or None for all processors"
+        raise BackendError(where, f"{threads!r} is no number of threads", legal=legal, facts=facts)
+    return min(int(wanted), _MOST_THREADS)
+
+
+@functools.cache
+def _code() -> dict[str, int]:
+    target = host()
+    if target.has("sse2"):
+        pause, pause_type = "@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"
+    elif target.has("neon"):
+        pause, pause_type = "@llvm.aarch64.hint(i32 1)", "@llvm.aarch64.hint(i32)"
+    else:
+        pause, pause_type = "@llvm.donothing()", "@llvm.donothing()"
+    names = {
+        "FUNCTION": _FUNCTION,
+        "CONDITION": _CONDITION,
+        "CONTEXT": _CONTEXT,
+        "SLEEPERS": _SLEEPERS,
+        "MUTEX": _MUTEX,
+        "TASKS": _TASKS,
+        "LOCK": _LOCK,
+        "WORD": _WORD,
+        "NEXT": _NEXT,
+        "SPINS": _SPINS,
+        "ENOUGH": _SPINS + 1,
+        "POLITE": _POLITE,
+    }
+    source = _SOURCE
+    for name, offset in names.items():
+        source = source.replace(f"i64 {name}\n", f"i64 {offset}\n").replace(f", {name}\n", f", {offset}\n")
+    source = source.replace("PAUSE_TYPE", pause_type)
+    return compile_ir(source.replace("PAUSE", pause), ("run", "worker"), target).addresses
+
+
+class Pool:
+    """Native threads that share the tasks of one parallel loop at a time.
+
+    ``address`` is what machine code passes to ``run``; ``run`` is the address of that function.
+    """
+
+    def __init__(self) -> None:
+        code = _code()
+        self.run = code["run"]
+        self._worker = code["worker"]
+        self._lock = threading.Lock()
+        self._threads = 1
+        self._memory = ctypes.create_string_buffer(_SIZE + 64)
+        self._keep(self._memory)
+        self.address = -(-ctypes.addressof(self._memory) // 64) * 64
+        try:
+            process = ctypes.CDLL(None)
+            self._create: Any = process.pthread_create
+            process.pthread_mutex_init(ctypes.c_void_p(self.address + _MUTEX), None)
+            process.pthread_cond_init(ctypes.c_void_p(self.address + _CONDITION), None)
+        except (OSError, AttributeError, TypeError):
+            self._create = None  # no POSIX threads here: every loop runs alone
+
+    @staticmethod
+    def _keep(memory: Any) -> None:
+        """Threads may touch it until the process ends, which may be after Python has freed everything."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+
+    def ensure(self, threads: int) -> None:
+        """Have so many threads, the caller's own among them."""
+        if threads <= self._threads or self._create is None:
+            return
+        with self._lock:
+            masked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                while self._threads < min(threads, _MOST_THREADS):
+                    argument = (ctypes.c_int64 * 2)(self.address, self._threads)
+                    self._keep(argument)
+                    handle = ctypes.c_void_p()
+                    if self._create(ctypes.byref(handle), None, ctypes.c_void_p(self._worker), argument):
+                        return  # the system allows no more: fewer threads, same values
+                    self._threads += 1
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+
+
+_POOL: list[Pool] = []
+_POOL_LOCK = threading.Lock()
+
+
+def pool(threads: int = 1) -> Pool:
+    """The pool of this process, with at least so many threads."""
+    if not _POOL:
+        with _POOL_LOCK:
+            if not _POOL:
+                _POOL.append(Pool())
+    _POOL[0].ensure(threads)
+    return _POOL[0]
+
+
+class Arena:
+    """Memory blocks lent to calls and taken back; large ones ask for large pages.
+
+    Args:
+        keep_bytes: how much may lie idle.
+    """
+
+    def __init__(self, keep_bytes: int = 256 * 1024 * 1024) -> None:
+        self._keep_bytes = keep_bytes
+        self._idle: dict[int, list[Block]] = {}
+        self._idle_bytes = 0
+
+    def take(self, size_bytes: int) -> Block:
+        """A block of at least this size, aligned to 64 bytes; its content is whatever it was."""
+        size = 4096 if size_bytes <= 4096 else 1 << (size_bytes - 1).bit_length()
+        if size > 1 << 22:  # beyond 4 MiB, steps of an eighth waste less than powers of two
+            step = 1 << (size_bytes.bit_length() - 4)
+            size = -(-size_bytes // step) * step
+        try:
+            block = self._idle[size].pop()
+        except (KeyError, IndexError):
+            return Block(size)
+        self._idle_bytes -= size
+        return block
+
+    def give(self, block: Block) -> None:
+        """Take a block back."""
+        if self._idle_bytes + block.size <= self._keep_bytes:
+            self._idle.setdefault(block.size, []).append(block)
+            self._idle_bytes += block.size
+
+
+class Block:
+    """Anonymous memory: its ``address`` and ``size`` in bytes, and the ``memory`` itself for Python to write to."""
+
+    __slots__ = ("address", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
+        if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # small pages hold the same values
+                self.memory.madvise(mmap.MADV_HUGEPAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+
+arena = Arena()
+"""The blocks of this process."""
+
+
+def _after_fork() -> None:
+    global _POOL_LOCK
+    _POOL.clear()
+    _POOL_LOCK = threading.Lock()  # a thread that is gone may hold the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,533 @@
+"""Tuning: several ways to compute a program are timed on this machine, and the best is remembered.
+
+What there is to choose is which of several programs of one value is compiled (the given one, others of the caller, and
+the best that `tileweave.teir.candidates` finds by its model), how many threads take part, and how contractions are cut
+(`Settings`). The search starts from the backend's own choice, changes one thing at a time, keeps what helps, and times
+the best few again in turns.
+
+Winners are kept in a folder beside the object cache, one small JSON file per program, machine and number of threads. A
+file appears whole or not at all; one that is damaged, or about something else, is ignored and written anew. Nothing in
+it can change a value: it names settings, and the number of a program in a list that is made again.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.gemm.gett import Cut, cut
+from tileweave.backends.cpu.kernel import Kernel, address_of, compile
+from tileweave.backends.cpu.llvm.elements import element
+from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
+from tileweave.backends.cpu.target.jit import cache_directory
+from tileweave.backends.cpu.target.memory import LINE_BYTES, empty
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target.target import Target, usable
+from tileweave.backends.cpu.target.threads import thread_count
+from tileweave.errors import BackendError
+from tileweave.teir.analysis.model import Cache, Machine
+from tileweave.teir.ir.document import to_json
+from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.ir.program import Program
+from tileweave.teir.ir.verify import verify
+from tileweave.teir.search import candidates
+from tileweave.version import __version__
+
+__all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
+
+Array = NDArray[Any]
+
+_PART = 1 << 20
+"""So many random numbers are made at a time."""
+ADVANTAGE = 0.02
+"""A winner is at least this much faster than the backend's own choice, else that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to compute: which program of the list, with how many threads, and with which wishes."""
+
+    program: int = 0
+    threads: int = 1
+    settings: Settings = DEFAULT
+
+    def __str__(self) -> str:
+        words = [str(self.settings)] if self.settings != DEFAULT or not self.program else []
+        named = [f"program {self.program}"] if self.program else []
+        return ", ".join([*named, *words, f"{self.threads} thread{'s' if self.threads > 1 else ''}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A choice that was timed.
+
+    Args:
+        choice: what was compiled.
+        cycles: the modelled time in cycles of one core, of all contractions; 0 where there is nothing to model.
+        seconds: the least that was measured of one call.
+    """
+
+    choice: Choice
+    cycles: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The outcome of tuning.
+
+    Args:
+        programs: the programs to choose from; the first is the one that was given.
+        notes: what each of them is, in words.
+        choice: the winner.
+        trials: all that was timed, the backend's own choice first.
+        remembered: whether the winner comes from the cache file.
+        target: the processor.
+        unkept: why the winner will not be remembered, where its file cannot be written.
+    """
+
+    programs: tuple[Program, ...]
+    notes: tuple[str, ...]
+    choice: Choice
+    trials: tuple[Trial, ...]
+    remembered: bool
+    target: Target
+    unkept: str = ""
+
+    @property
+    def program(self) -> Program:
+        """The winning program."""
+        return self.programs[self.choice.program]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The winner, compiled."""
+        return compile(self.program, threads=self.choice.threads, settings=self.choice.settings, target=self.target)
+
+    def explain(self) -> str:
+        """Every choice with its modelled and its measured time, relative to the backend's own, and why one won."""
+        own = self.trials[0]
+        lines = [f"{'time':>10} {'of own':>7} {'model':>7}  choice"]
+        for trial in sorted(self.trials, key=lambda trial: trial.seconds):
+            model = f"{trial.cycles / own.cycles:7.2f}" if own.cycles and trial.cycles else f"{'-':>7}"
+            mark = "*" if trial.choice == self.choice else " "
+            share = trial.seconds / own.seconds
+            lines.append(f"{_shown(trial.seconds):>10} {share:7.2f} {model} {mark}{trial.choice}")
+        best = next(trial for trial in self.trials if trial.choice == self.choice)
+        gain = own.seconds / best.seconds - 1
+        if self.choice == own.choice:
+            why = f"nothing was more than {ADVANTAGE:.0%} faster"
+        else:
+            why = f"{gain:.0%} more work per second than the backend's own choice"
+        timed = {trial.choice.program for trial in self.trials} - {0}
+        lines += [f"program {k}: {self.notes[k]}" for k in sorted(timed)]
+        where = f"{self.target.cpu}, {'remembered' if self.remembered else f'timed now, {len(self.trials)} choices'}"
+        lines.append(f"winner: {self.choice}: {why} ({where})")
+        return "\n".join([*lines, *([f"it will not be remembered: {self.unkept}"] if self.unkept else [])])
+
+
+def tune(
+    program: Program,
+    *,
+    threads: int | None = None,
+    arrays: Mapping[str, Array] | None = None,
+    programs: Sequence[Program] = (),
+    schedules: int = 2,
+    target: Target | None = None,
+    seconds: float = 10.0,
+    cache: bool = True,
+    again: bool = False,
+) -> Tuned:
+    """The fastest way to compute a program that was found on this machine; remembered for the next time.
+
+    Args:
+        program: any that `compile` takes.
+        threads: the most that may be used; None: all processors of the process.
+        arrays: by tensor name, to time on; what the program writes is copied first. None: random numbers, dense.
+        programs: others of the same value, as transforms make them; the winner may be one of them.
+        schedules: how many of the programs that `tileweave.teir.candidates` finds take part as well.
+        target: the processor; None: this one.
+        seconds: after which no further choice is tried.
+        cache: whether a winner is read from the cache file and kept there, and what is compiled for trials is kept.
+        again: time even where a winner is remembered.
+
+    Returns:
+        The winner, with everything that was timed.
+
+    Raises:
+        VerifyError: the program is not well formed.
+        BackendError: a program has other tensors than the first, or no code; the arrays do not fit, or their memory is
+            refused; a number is out of range.
+
+    Source: own.
+    """
+    target, most = usable(target), thread_count("tune(program, threads=..)", threads)
+    if type(schedules) is not int or schedules < 0:
+        raise BackendError("tune(program, schedules=..)", f"{schedules!r} is no number of them", legal="0, 1, ..")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise BackendError("tune(program, seconds=..)", f"{seconds!r} is no such time", legal="seconds from 0 on")
+    for one in (program, *programs):
+        verify(one)
+    for other in programs:
+        if [s for s in other.tensors if s.role != "scratch"] != [s for s in program.tensors if s.role != "scratch"]:
+            legal = "programs of the same operands, as transforms make them"
+            raise BackendError("tune(program, programs=..)", f"{other.name!r} has other tensors", legal=legal)
+    offered = (program, *programs)
+    file = _file(offered, schedules, most, target)
+    remembered = None if again or not cache else _read(file, len(offered) + schedules, most)
+    if remembered is not None and remembered[0].program < len(offered):
+        choice, trials, notes = remembered
+        return Tuned(offered, notes, choice, trials, True, target)
+    found = candidates(program, _machine(target, most), schedules + 1) if schedules else ()
+    made = [candidate for candidate in found if candidate.program not in offered][:schedules]
+    every = (*offered, *(candidate.program for candidate in made))
+    if remembered is not None and remembered[0].program < len(every):
+        choice, trials, notes = remembered
+        return Tuned(every, notes, choice, trials, True, target)
+    notes = (*("as it was given" for _ in offered), *("; ".join(candidate.how) for candidate in made))
+    search = _Search(every, most, target, _arrays(program, arrays), seconds, cache)
+    choice = search.run()
+    unkept = _write(file, _document(file, choice, search.trials, notes)) if cache else ""
+    return Tuned(every, notes, choice, tuple(search.trials), False, target, unkept)
+
+
+def forget_tuned() -> None:
+    """Remove every winner that is remembered on disk."""
+    folder = cache_directory() / "tuned"
+    for file in folder.glob("*/*.json") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+# ---- the search -----------------------------------------------------------------------------------------------------
+
+
+class _Search:
+    """What was tried, and how long there is time."""
+
+    def __init__(
+        self,
+        programs: tuple[Program, ...],
+        threads: int,
+        target: Target,
+        arrays: dict[str, Array],
+        seconds: float,
+        cache: bool,
+    ) -> None:
+        self.programs = programs
+        self.threads = threads
+        self.target = target
+        self.arrays = arrays
+        self.cache = cache
+        self.start = time.perf_counter()
+        self.end = self.start + seconds
+        self.trials: list[Trial] = []
+        self.calls: dict[Choice, Callable[[], None]] = {}
+        self.known: set[Any] = set()
+
+    def run(self) -> Choice:
+        """The winner: one change after the other, then the best of all in turns."""
+        own = Choice(0, self.threads)
+        self.attempt(own)
+        best = self.trials[0]
+        for group in _changes(self.cuts(own), self.target):
+            now = best.choice.settings
+            found = [self.attempt(replace(best.choice, settings=_over(now, wish))) for wish in group]
+            best = min([best, *(trial for trial in found if trial)], key=lambda trial: trial.seconds)
+        for fewer in _fewer(self.threads):
+            self.attempt(replace(best.choice, threads=fewer))
+        for k in range(1, len(self.programs)):
+            self.attempt(Choice(k, self.threads))
+            self.attempt(Choice(k, self.threads, best.choice.settings))
+        return self.finalists(own)
+
+    def cuts(self, choice: Choice) -> tuple[_Called, ...]:
+        return _cuts(self.programs[choice.program], choice.threads, self.target, choice.settings)
+
+    def attempt(self, choice: Choice) -> Trial | None:
+        """Compile a choice and time it briefly; None where it makes no new code, or no time is left."""
+        cuts = self.cuts(choice)
+        made = (choice.program, choice.threads, cuts)
+        if made in self.known or (self.trials and time.perf_counter() > self.end):
+            return None
+        self.known.add(made)
+        program = self.programs[choice.program]
+        try:
+            kernel = compile(
+                program, threads=choice.threads, settings=choice.settings, target=self.target, cache=self.cache
+            )
+        except BackendError:
+            if not choice.program:
+                raise
+            return None  # a further program needs not compile
+        operands = [self.arrays[spec.name] for spec in kernel.program.tensors if spec.role != "scratch"]
+        call = kernel.prepare(*operands)
+        trial = Trial(choice, sum(one.cycles for one in cuts), _least(call))
+        self.trials.append(trial)
+        self.calls[choice] = call
+        return trial
+
+    def finalists(self, own: Choice) -> Choice:
+        """The best few and the backend's own choice, timed in turns, so that a disturbance meets all of them."""
+        least = {trial.choice: trial.seconds for trial in self.trials}
+        close = sorted((c for c in least if least[c] < 1.2 * min(least.values())), key=lambda c: least[c])
+        few = list(dict.fromkeys([own, *close[:4]]))
+        end = time.perf_counter() + max(0.5, (self.end - self.start) / 4)
+        for turn in range(7):
+            for choice in few if turn < 2 or time.perf_counter() < end else ():
+                least[choice] = min(least[choice], _least(self.calls[choice], rounds=1))
+        self.trials = [replace(trial, seconds=least[trial.choice]) for trial in self.trials]
+        winner = min(few, key=lambda choice: least[choice])
+        return winner if least[winner] < least[own] * (1 - ADVANTAGE) else own
+
+
+def _least(call: Callable[[], None], rounds: int = 3) -> float:
+    """The least seconds per call of a few rounds; a round is as many calls as take a millisecond or so."""
+    call()
+    start = time.perf_counter()
+    call()
+    least = time.perf_counter() - start
+    count = max(1, min(1000, int(0.001 / max(least, 1e-7))))
+    for _ in range(rounds if least < 0.1 else 0):
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        least = min(least, (time.perf_counter() - start) / count)
+    return least
+
+
+def _fewer(threads: int) -> Iterator[int]:
+    while threads > 1:
+        threads //= 2
+        yield threads
+
+
+def _changes(cuts: Sequence[_Called], target: Target) -> list[list[Settings]]:
+    """Wishes that change one thing each, in groups; around what the largest contraction has."""
+    if not cuts:
+        return []
+    c = cuts[0].cut
+    lanes, kc = c.columns.lanes, c.kc
+    rows, columns = c.row_panels * c.rows.width, c.column_panels * c.columns.width
+    tiles = [(8, 3), (14, 2), (28, 1), (6, 4)] if target.registers >= 32 else [(4, 3), (6, 2), (14, 1), (3, 4)]
+    room = target.registers
+    shapes = [(r, v) for r, v in tiles if (v - 1) * lanes < c.columns.total and r * v + v + 1 <= room]
+    swept = Settings(pack_rows=True, share_rows=True, sweep=True, row_block=c.rows.total)
+    return [
+        [
+            Settings(pack_rows=c.direct_rows),
+            Settings(pack_columns=c.direct_columns),
+            Settings(share_rows=not c.shared),
+            Settings(sweep=False) if c.swept else swept,
+        ],
+        [Settings(rows=r, vectors=v) for r, v in shapes],
+        [Settings(products=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
+        [Settings(column_block=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
+        [Settings(row_block=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
+    ]
+
+
+def _over(settings: Settings, wish: Settings) -> Settings:
+    """Settings with a further wish, which wins where both say something."""
+    return replace(settings, **{name: value for name, value in asdict(wish).items() if value is not None})
+
+
+# ---- the model ------------------------------------------------------------------------------------------------------
+
+_BYTES_PER_CYCLE = 8.0
+"""What one core moves between its caches and memory in a cycle, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A contraction of a program: how it is cut, the threads that share a call of it, and the calls of each thread."""
+
+    cut: Cut
+    threads: int
+    calls: float
+
+    @property
+    def cycles(self) -> float:
+        """The modelled cycles of all calls."""
+        return self.calls * _cycles(self.cut, self.threads)
+
+
+def _cuts(program: Program, threads: int, target: Target, settings: Settings) -> tuple[_Called, ...]:
+    """The contractions of a program, the one with most work first."""
+    found: list[_Called] = []
+
+    def visit(steps: Sequence[Step], shared: int, calls: float) -> None:
+        for step in steps:
+            if isinstance(step, Loop):
+                extent = step.axis.extent
+                busy = min(shared, extent) if step.parallel else 1
+                visit(step.body, 1 if step.parallel else shared, calls * extent / busy)
+            elif step.kind == "Contraction" and step.operands[2] not in step.operands[:2]:
+                elements = tuple(element(program.tensors[j].dtype) for j in step.operands)
+                found.append(_Called(cut(step, elements, target, shared, settings), shared, calls))
+
+    visit(make_plan(program), threads, 1.0)
+    return tuple(sorted(found, key=lambda one: -one.calls * one.cut.flops))
+
+
+def _cycles(c: Cut, threads: int) -> float:
+    """The modelled cycles of one contraction: multiply-adds in register tiles, packing, and the output's traffic."""
+    width = c.columns.sums.width_bytes
+    tile = max(c.rows.width * c.columns.groups / 2, (c.rows.width + c.columns.groups) / 2, 4.0)
+    sums = c.batches * c.rows.panels * c.columns.panels * c.contracted.total * tile
+    row_bytes = c.batches * c.rows.total * c.contracted.total * width
+    column_bytes = c.batches * c.columns.total * c.contracted.total * width
+    row_times = 0 if c.direct_rows else 1 if c.shared else c.column_chunks
+    column_times = 0 if c.direct_columns else 1 if c.swept else c.row_chunks
+    packed = 2 * (row_bytes * row_times + column_bytes * column_times)
+    moved = c.output_bytes * (2 * c.k_blocks - 1) + packed
+    tasks = c.column_chunks * (1 if c.shared else c.batches * c.row_chunks)
+    busy = max(1, min(threads, tasks))
+    return (sums + moved / _BYTES_PER_CYCLE) / busy
+
+
+def _machine(target: Target, threads: int) -> Machine:
+    """The processor as the model of schedules knows it; rates are guesses that fit a core of 3 GHz."""
+    flops = 3e9 * 4 * target.lanes(4) if target.vector_bytes < 64 else 3e9 * 2 * target.lanes(4)
+    caches = (Cache(target.l1_bytes, 100e9), Cache(target.l2_bytes, 40e9), Cache(target.l3_bytes, 20e9))
+    return Machine(threads, flops, target.vector_bytes, caches, 20e9 * max(1, threads / 2))
+
+
+# ---- arrays to time on ----------------------------------------------------------------------------------------------
+
+
+def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Array]:
+    """One array per operand: copies of what is written, the given ones, or random numbers of the bytes it needs."""
+    specs = [spec for spec in program.tensors if spec.role != "scratch"]
+    if given is not None:
+        missing = [spec.name for spec in specs if spec.name not in given]
+        if missing:
+            wants = ", ".join(spec.name for spec in specs)
+            raise BackendError("tune(program, arrays=..)", f"no array is given for {missing[0]!r}", legal=wants)
+        return {s.name: given[s.name] if s.role == "in" else _copied(given[s.name]) for s in specs}
+    extents = reached(program)
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for spec in specs:
+        dtype = numpy_dtype(spec.dtype)
+        extent = extents.get(spec.name)
+        low, high = (extent.low, extent.high) if extent else (0, dtype.itemsize)
+        before = -(min(low, 0) // dtype.itemsize)
+        before = -(-before // LINE_BYTES) * LINE_BYTES  # the base begins with a line
+        count = before + max(1, -(-high // dtype.itemsize))
+        try:
+            numbers = empty((count,), dtype)
+        except (MemoryError, ValueError):  # NumPy's words for too much, and for far too much
+            problem = f"there is no memory for {count * dtype.itemsize} bytes of {spec.name!r}"
+            raise BackendError("tune(program)", problem, legal="arrays=.. to time on") from None
+        for begin in range(0, count, _PART):
+            part = numbers[begin : begin + _PART]
+            whole = dtype.kind == "i"
+            part[:] = rng.integers(-3, 4, part.size) if whole else rng.standard_normal(part.size, np.float32)
+        arrays[spec.name] = numbers[before:]
+    return arrays
+
+
+def _copied(array: Array) -> Array:
+    """A copy with the strides of the array, whatever their signs and gaps, that begins as far behind a cache line."""
+    if not isinstance(array, np.ndarray) or array.size == 0:
+        return array
+    low, high = np.lib.array_utils.byte_bounds(array)
+    memory = np.zeros(high - low + LINE_BYTES, np.uint8)
+    shift = (low - address_of(memory)) % LINE_BYTES
+    copy: Array = np.ndarray(array.shape, array.dtype, memory, shift + address_of(array) - low, array.strides)
+    copy[...] = array
+    return copy
+
+
+# ---- the cache file -------------------------------------------------------------------------------------------------
+
+
+def _file(programs: Sequence[Program], schedules: int, threads: int, target: Target) -> Path:
+    """Where the winner is kept: a name made of all that it depends on."""
+    about = [*map(to_json, programs), str(schedules), str(threads), repr(target), __version__]
+    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
+    return cache_directory() / "tuned" / digest[:2] / f"{digest[2:]}.json"
+
+
+_FORMAT = "tileweave tuned 1"
+
+
+def _document(file: Path, choice: Choice, trials: Sequence[Trial], notes: Sequence[str]) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "key": file.stem,
+        "programs": list(notes),
+        "winner": next(k for k, trial in enumerate(trials) if trial.choice == choice),
+        "trials": [
+            {
+                "program": t.choice.program,
+                "threads": t.choice.threads,
+                "settings": {k: v for k, v in asdict(t.choice.settings).items() if v is not None},
+                "cycles": t.cycles,
+                "seconds": t.seconds,
+            }
+            for t in trials
+        ],
+    }
+
+
+def _read(file: Path, programs: int, threads: int) -> tuple[Choice, tuple[Trial, ...], tuple[str, ...]] | None:
+    """The winner in a cache file, and what was timed; None where there is none or it is not what was written."""
+    try:
+        document = json.loads(file.read_text("utf-8"))
+        notes, winner = tuple(map(str, document["programs"])), document["winner"]
+        if document["format"] != _FORMAT or document["key"] != file.stem or not 0 < len(notes) <= programs:
+            return None
+        trials = tuple(_trial(entry, len(notes), threads) for entry in document["trials"])
+        known = type(winner) is int and 0 <= winner < len(trials)
+        return (trials[winner].choice, trials, notes) if known else None
+    except (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, BackendError):
+        return None
+
+
+def _trial(entry: Any, programs: int, threads: int) -> Trial:
+    number, used = entry["program"], entry["threads"]
+    cycles, seconds = float(entry["cycles"]), float(entry["seconds"])
+    good = type(number) is int and type(used) is int and 0 <= number < programs and 1 <= used <= threads
+    if not good or not (0 <= cycles < 1e30 and 0 < seconds < 1e9):
+        raise ValueError("no trial of these programs")
+    return Trial(Choice(number, used, Settings(**entry["settings"])), cycles, seconds)
+
+
+def _write(file: Path, document: Mapping[str, Any]) -> str:
+    """Keep a winner; a cache that cannot be written is no failure: what is wrong with it is returned."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump(document, out, indent=1)
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _shown(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

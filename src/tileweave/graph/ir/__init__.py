@@ -1,0 +1,1 @@
+"""The nodes of a graph, their types, selectors, text and documents."""

@@ -1,0 +1,495 @@
+"""The nodes of a tensor expression graph: immutable, interned values that refer to what they depend on.
+
+::
+
+    Tensor        = one output of a producer: Operation | Selector | Source
+    Operation     = operator name, index box, named inputs, named outputs, parameters, signature?, after*
+    Selector      = kind, named inputs, one output type, parameters              (moves values, never computes)
+    Source        = data (an array, a file, nothing yet), type, name, placement?
+    Sink          = a tensor, a target (memory, a file), placement?, part?       (the region that it writes)
+    Signature     = projection per input and output, reduction monoids, marginal costs
+    SequencePoint = operations and sinks that happen before it
+    Graph         = the sequence points that are observed
+
+A value that nothing observes is simply unreachable. Two nodes built from the same parts are the same object, so
+equality is identity and a shared graph stays small. Nodes pickle as one topological table, however deep they are.
+
+Source: Tapestry, "TEG: Tapestry Expression Graph" and "Representing Graphs".
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Union
+
+import numpy as np
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.sugar import TensorSugar
+from tileweave.space import Box, Projection
+
+__all__ = [
+    "ArrayData",
+    "FileData",
+    "FileTarget",
+    "Graph",
+    "Hole",
+    "MemoryTarget",
+    "Node",
+    "Operation",
+    "Selector",
+    "SequencePoint",
+    "Signature",
+    "Sink",
+    "SinkPart",
+    "Source",
+    "Tensor",
+    "TensorType",
+    "children",
+    "topological",
+]
+
+Value = Union[None, bool, int, float, str, tuple["Value", ...]]  # noqa: UP007  (a recursive alias needs Union)
+Named = tuple[tuple[str, Any], ...]
+
+
+class _Interned(type):
+    """Builds a node, then returns the living equal one if there is one. The key tells 1, True, 1.0 and -0.0 apart."""
+
+    _table: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+    _lock = threading.RLock()  # a finaliser may build a node while one is being built
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        node = super().__call__(*args, **kwargs)
+        key = (cls, *[_key(getattr(node, name)) for name in _field_names(cls)])
+        with _Interned._lock:
+            return _Interned._table.setdefault(key, node)
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
+
+
+def _key(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or value is None:
+        return value
+    if kind is tuple:
+        return tuple(map(_key, value))
+    if kind is float:
+        return (float, struct.pack("d", value))
+    if isinstance(value, Node):
+        return id(value)  # a plain integer keys as (int, value), so the two cannot meet
+    return (kind, value)
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Node(metaclass=_Interned):
+    """The base of every node: identity is equality, and pickling goes through a topological table."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_table, (_to_table([self]),)
+
+    def __copy__(self) -> Node:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Node:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A shape and an element type. Tensors start at the origin and are dense."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if any(n < 0 for n in self.shape):
+            raise GraphError("TensorType(shape, dtype)", f"shape {self.shape} has a negative extent", legal="0 or more")
+
+    @property
+    def box(self) -> Box:
+        """The whole tensor as a region."""
+        return Box.of(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the dense tensor."""
+        return self.box.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Tensor(TensorSugar, Node):
+    """A logical tensor: one named output of its producer."""
+
+    producer: Operation | Selector | Source
+    output: str = "out"
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and element type."""
+        return self.producer.output_types[self.output]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.type.box.size
+
+    def __repr__(self) -> str:
+        what = self.producer
+        label = what.operator if isinstance(what, Operation) else what.kind if isinstance(what, Selector) else "source"
+        return f"<Tensor {what.output_types.get(self.output, self.output)} = {label}>"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Signature(Node):
+    """How an operation may be cut: which region of each tensor an index point needs, and what a cut costs.
+
+    Args:
+        dims: names of the index dimensions, e.g. ``("batch", "in", "out")``.
+        inputs: (name, projection) pairs.
+        outputs: (name, projection) pairs. A dimension that no output uses is a reduction.
+        reductions: (dimension, monoid name) pairs, for the index dimensions that may be cut only into partial results.
+        costs: (resource, amount per index point) pairs; the marginal cost of one step along a dimension
+            of a box is the amount times the product of its other extents.
+    """
+
+    dims: tuple[str, ...]
+    inputs: tuple[tuple[str, Projection], ...]
+    outputs: tuple[tuple[str, Projection], ...]
+    reductions: tuple[tuple[int, str], ...] = ()
+    costs: tuple[tuple[str, float], ...] = ()
+
+    def input(self, name: str) -> Projection:
+        """The projection of a named input."""
+        return dict(self.inputs)[name]
+
+    def output(self, name: str) -> Projection:
+        """The projection of a named output."""
+        return dict(self.outputs)[name]
+
+    @property
+    def monoids(self) -> dict[int, str]:
+        """Reduction dimension -> monoid name."""
+        return dict(self.reductions)
+
+    def cost(self, resource: str, box: Box) -> float:
+        """The amount of a resource that a block of the index needs."""
+        return dict(self.costs).get(resource, 0.0) * box.size
+
+    def marginal_cost(self, resource: str, box: Box, dim: int) -> float:
+        """The amount that one more step along a dimension of the block adds."""
+        rest = [n for k, n in enumerate(box.shape) if k != dim]
+        return self.cost(resource, Box.of(rest))
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Operation(Node):
+    """A block operation over an index box. Without a signature it can be run but not cut again.
+
+    Args:
+        operator: a name registered in `tileweave.graph.ops.operators`.
+        index: the work, a dense box; a shard keeps its place in the parent's index.
+        inputs: (name, tensor) pairs; each tensor has the shape of the projection's cover of `index`.
+        outputs: (name, type) pairs.
+        parameters: (name, value) pairs of plain values.
+        signature: how it may be cut, or None.
+        after: sequence points that happen before it.
+    """
+
+    operator: str
+    index: Box
+    inputs: tuple[tuple[str, Tensor], ...]
+    outputs: tuple[tuple[str, TensorType], ...]
+    parameters: tuple[tuple[str, Value], ...] = ()
+    signature: Signature | None = None
+    after: tuple[SequencePoint, ...] = ()
+
+    @property
+    def output_types(self) -> dict[str, TensorType]:
+        """Output name -> type."""
+        return dict(self.outputs)
+
+    def input(self, name: str) -> Tensor:
+        """The tensor of a named input."""
+        return dict(self.inputs)[name]
+
+    def parameter(self, name: str) -> Any:
+        """A parameter's value."""
+        return dict(self.parameters)[name]
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.operator} {self.index}>"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Selector(Node):
+    """A view: every output element is a known input element or a generated value; nothing is computed."""
+
+    kind: str
+    inputs: tuple[tuple[str, Tensor], ...]
+    out: TensorType
+    parameters: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def output_types(self) -> dict[str, TensorType]:
+        """The one output, named ``out``."""
+        return {"out": self.out}
+
+    def parameter(self, name: str) -> Any:
+        """A parameter's value."""
+        return dict(self.parameters)[name]
+
+    def __repr__(self) -> str:
+        return f"<Selector {self.kind} {self.out}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayData:
+    """An array in this process. Two are equal when they hold the same array object."""
+
+    array: np.ndarray[Any, Any]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrayData) and other.array is self.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+
+@dataclass(frozen=True, slots=True)
+class FileData:
+    """A tensor in a file: path or URL, format (npy, npz, zarr), and the member of a container."""
+
+    path: str
+    format: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """No data yet: the run binds an array. The key tells holes of one name and type apart."""
+
+    key: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Source(Node):
+    """Where a tensor comes from. `placement` pins it to a machine by number."""
+
+    data: ArrayData | FileData | Hole
+    type: TensorType
+    name: str = ""
+    placement: int | None = None
+
+    @property
+    def output_types(self) -> dict[str, TensorType]:
+        """The one output, named ``out``."""
+        return {"out": self.type}
+
+    def __repr__(self) -> str:
+        return f"<Source {self.name or 'array'} {self.type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTarget:
+    """The result is handed back by the run as an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """The result becomes a file: path or URL, format (npy, npz, zarr), member name for containers."""
+
+    path: str
+    format: str
+    key: str = ""
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPart:
+    """The region of a result that one of several sinks writes.
+
+    Args:
+        box: the region, not empty.
+        shape: of the whole result.
+
+    Raises:
+        GraphError: the region is empty or not inside the result.
+    """
+
+    box: Box
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if self.box.rank != len(self.shape) or self.box.empty or not Box.of(self.shape).contains(self.box):
+            raise GraphError(
+                "SinkPart(box, shape)", f"{self.box} is no region of {self.shape}", legal="a box inside, not empty"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.box} of [{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Sink(Node):
+    """Where a tensor goes. `placement` pins it to a machine by number.
+
+    A sink with a `part` is a shard: it writes one region of a result. The shards of one result stand next to each
+    other in one sequence point, have the same target, placement and element type, and are the blocks of a grid.
+    """
+
+    tensor: Tensor
+    target: MemoryTarget | FileTarget
+    placement: int | None = None
+    part: SinkPart | None = None
+
+    def __repr__(self) -> str:
+        where = self.target.path if isinstance(self.target, FileTarget) else "memory"
+        return f"<Sink {self.tensor.type} -> {where}{f' {self.part}' if self.part is not None else ''}>"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class SequencePoint(Node):
+    """A strict happens-before: what it holds is done before anything that lists it in `after` starts."""
+
+    before: tuple[Operation | Sink, ...]
+
+    def __repr__(self) -> str:
+        return f"<SequencePoint of {len(self.before)}>"
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class Graph(Node):
+    """The sequence points that are observed: the roots of everything that will be computed."""
+
+    points: tuple[SequencePoint, ...]
+
+    def __repr__(self) -> str:
+        return f"<Graph of {', '.join(map(repr, self.points)) or 'nothing'}>"
+
+    @classmethod
+    def of(cls, *observed: Tensor | Sink | Operation) -> Graph:
+        """The graph that observes these tensors (as memory sinks), sinks and operations."""
+        roots = tuple(Sink(item, MemoryTarget()) if isinstance(item, Tensor) else item for item in observed)
+        return cls((SequencePoint(roots),))
+
+    def nodes(self) -> list[Node]:
+        """Every reachable node once, dependencies first; this graph last."""
+        return topological([self])
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The observed sinks in order."""
+        return tuple(item for point in self.points for item in point.before if isinstance(item, Sink))
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """Every reachable operation, dependencies first."""
+        return tuple(node for node in self.nodes() if isinstance(node, Operation))
+
+    def __str__(self) -> str:
+        from tileweave.graph.ir.text import text  # the text is written in terms of these nodes
+
+        return text(self)
+
+    def _repr_svg_(self) -> str:
+        from tileweave.graph.ir.svg import svg
+
+        return svg(self)
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes that a node refers to directly, in field order."""
+    stack = [getattr(node, name) for name in reversed(_field_names(type(node)))]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Node):
+            yield value
+        elif type(value) is tuple:
+            stack.extend(reversed(value))
+
+
+def topological(roots: Sequence[Node]) -> list[Node]:
+    """Every node reachable from the roots once, dependencies first, in a deterministic order; no recursion."""
+    order: list[Node] = []
+    state: dict[int, bool] = {}
+    stack: list[tuple[Node, Iterator[Node]]] = []
+    for root in roots:
+        if id(root) in state:
+            continue
+        state[id(root)] = False
+        stack.append((root, children(root)))
+        while stack:
+            node, rest = stack[-1]
+            child = next((c for c in rest if id(c) not in state), None)
+            if child is None:
+                stack.pop()
+                order.append(node)
+            else:
+                state[id(child)] = False
+                stack.append((child, children(child)))
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class _Ref:
+    position: int
+
+
+def _to_table(roots: Sequence[Node]) -> list[tuple[type, tuple[Any, ...]]]:
+    nodes = topological(roots)
+    position = {id(node): k for k, node in enumerate(nodes)}
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, Node):
+            return _Ref(position[id(value)])
+        return tuple(map(encode, value)) if isinstance(value, tuple) else value
+
+    return [(type(node), tuple(encode(getattr(node, name)) for name in _field_names(type(node)))) for node in nodes]
+
+
+def _from_table(table: Sequence[tuple[type, tuple[Any, ...]]]) -> Node:
+    nodes: list[Node] = []
+
+    def decode(value: Any) -> Any:
+        if isinstance(value, _Ref):
+            return nodes[value.position]
+        return tuple(map(decode, value)) if isinstance(value, tuple) else value
+
+    for cls, values in table:
+        nodes.append(cls(*map(decode, values)))
+    return nodes[-1]
+
+
+def named(values: Mapping[str, Any]) -> Named:
+    """A mapping as the (name, value) pairs that nodes hold."""
+    return tuple(values.items())

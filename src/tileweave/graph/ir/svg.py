@@ -1,0 +1,130 @@
+"""A graph as a picture, in the visual language of the Tapestry document: one shape and colour per kind of node.
+
+Tensors are blue blocks, operations grey arrows that carry their index box, selectors green slanted boxes, signatures
+yellow, sequence points octagons, sources and sinks grey boxes with a point. Arrows follow the values.
+
+Source: Tapestry, "TEG: Tapestry Expression Graph".
+"""
+
+from __future__ import annotations
+
+from tileweave.draw import BoxNode, Edge, layers
+from tileweave.graph.ir.nodes import (
+    FileData,
+    FileTarget,
+    Graph,
+    Node,
+    Operation,
+    Selector,
+    SequencePoint,
+    Signature,
+    Sink,
+    Source,
+    Tensor,
+)
+from tileweave.graph.ir.text import ids
+from tileweave.space import AffineMap
+
+__all__ = ["svg"]
+
+TENSOR, OPERATION, SELECTOR, SIGNATURE, POINT = "#d0d0ff", "#E5E8E8", "#a0d0d0", "#ffffd0", "#B4F8C8"
+
+
+def svg(graph: Graph, *, signatures: bool = False, limit: int = 400) -> str:
+    """The graph as an SVG picture; the same graph gives the same text.
+
+    Args:
+        graph: any graph.
+        signatures: whether to draw the signature beside each operation.
+        limit: most nodes that are drawn; the picture says how many there are.
+
+    Example:
+        >>> import numpy as np
+        >>> from tileweave.graph import add
+        >>> svg(Graph.of(add(np.ones(3), 1.0))).startswith("<svg")
+        True
+    """
+    names = ids(graph)
+    nodes = graph.nodes()
+    keys = {node: f"n{k}" for k, node in enumerate(nodes)}
+    boxes: list[BoxNode] = []
+    edges: list[Edge] = []
+    for node in nodes:
+        if isinstance(node, (Graph, Signature)):
+            continue
+        key = keys[node]
+        boxes.append(_box(node, key, names))
+        if isinstance(node, Operation) and node.signature is not None and signatures:
+            beside = f"{key}s"
+            dims = tuple(
+                f"{d}: {n}{' ' + node.signature.monoids[k] if k in node.signature.monoids else ''}"
+                for k, (d, n) in enumerate(zip(node.signature.dims, node.index.shape, strict=False))
+            )
+            boxes.append(BoxNode(beside, ("Signature", *dims), "component", SIGNATURE, key))
+            edges.append(Edge(beside, key, dashed=True))
+        edges += _edges(node, keys)
+    return layers(boxes, edges, limit=limit)
+
+
+def _box(node: Node, key: str, names: dict[Node, str]) -> BoxNode:
+    match node:
+        case Tensor():
+            shape = f"[{', '.join(map(str, node.shape))}]"
+            return BoxNode(key, (f"Tensor: {names[node]}", shape, node.dtype.name), "box3d", TENSOR)
+        case Operation():
+            return BoxNode(key, (node.operator, str(node.index), *_shown(node)), "arrow", OPERATION)
+        case Selector():
+            return BoxNode(key, (node.kind, *_read(node), *_shown(node)), "parallelogram", SELECTOR)
+        case Source():
+            data = f"from {node.data.path}" if isinstance(node.data, FileData) else "from memory"
+            lines = (f"Source: {node.name}" if node.name else "Source", data)
+            return BoxNode(key, lines, "cds", OPERATION)
+        case Sink():
+            target = f"to {node.target.path}" if isinstance(node.target, FileTarget) else "to memory"
+            part = (str(node.part.box),) if node.part is not None else ()
+            return BoxNode(key, ("Sink", target, *part), "cds", OPERATION)
+        case _:
+            return BoxNode(key, ("Sequence", "Point"), "octagon", POINT)
+
+
+def _shown(node: Operation | Selector) -> tuple[str, ...]:
+    """The parameters, each on a line, shortened."""
+    lines = [f"{name}={value}" for name, value in node.parameters if name not in ("matrix", "offset")]
+    return tuple(line if len(line) <= 28 else line[:27] + "…" for line in lines)
+
+
+def _read(node: Selector) -> tuple[str, ...]:
+    """What a view reads: a slice in NumPy's notation, the map of any other view that is short."""
+    if "matrix" not in dict(node.parameters):
+        return ()
+    view = AffineMap(node.parameter("matrix"), node.parameter("offset"), len(node.out.shape))
+    if node.kind in ("slice", "flip"):
+        steps = [row[k] for k, row in enumerate(view.matrix)]
+        return (f"[{', '.join(map(_range, view.offset, node.out.shape, steps))}]",)
+    return (str(view),) if len(str(view)) <= 28 else ()
+
+
+def _range(start: int, extent: int, step: int) -> str:
+    if step == 1 or not extent:
+        return f"{start}:{start + extent}"
+    stop = start + step * (extent - 1) + (1 if step > 0 else -1)
+    return f"{start}:{stop if stop >= 0 else ''}:{step}"
+
+
+def _edges(node: Node, keys: dict[Node, str]) -> list[Edge]:
+    key = keys[node]
+    match node:
+        case Tensor():
+            label = node.output if len(node.producer.output_types) > 1 else ""
+            return [Edge(keys[node.producer], key, label)]
+        case Operation() | Selector():
+            many = len(node.inputs) > 1 and isinstance(node, Operation)
+            read = [Edge(keys[tensor], key, name if many else "") for name, tensor in node.inputs]
+            after = node.after if isinstance(node, Operation) else ()
+            return read + [Edge(keys[point], key, dashed=True) for point in after]
+        case Sink():
+            return [Edge(keys[node.tensor], key)]
+        case SequencePoint():
+            return [Edge(keys[item], key, dashed=True) for item in node.before]
+        case _:
+            return []

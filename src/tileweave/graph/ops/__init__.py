@@ -1,0 +1,1 @@
+"""Operators: their meaning, parameters, monoids and the functions that users call."""

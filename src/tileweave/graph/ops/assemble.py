@@ -1,0 +1,187 @@
+"""Selectors that assemble one dimension from parts: interleave, repeat and pad, beside concat.
+
+None of them copies or computes; `resolve` reads each part where it is, and padding is made where it is needed.
+
+Source: Tapestry, "Selector Expressions and Tensor Views".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.nodes import Selector, Tensor, TensorType, Value
+from tileweave.graph.ir.select import Segment, full, getitem, register_assembly
+
+__all__ = ["interleave", "ones", "pad", "repeat", "stride", "zeros"]
+
+
+def _axis(where: str, x: Tensor, axis: Any) -> int:
+    rank = len(x.shape)
+    if not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
+        legal = f"{-rank}..{rank - 1}" if rank else "no axis"
+        raise GraphError(where, f"axis {axis!r} does not exist", inputs={"x": x.type}, legal=legal)
+    return int(axis) % rank
+
+
+def _count(where: str, name: str, value: Any, least: int, x: Tensor) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise GraphError(where, f"{name} is {value!r}", inputs={"x": x.type}, legal=f"an integer, {least} or more")
+    return int(value)
+
+
+def stride(x: Tensor, step: int, axis: int = 0) -> Tensor:
+    """Every step-th element along a dimension, from the first: ``x[::step]``."""
+    dim = _axis("stride(x, step, axis)", x, axis)
+    step = _count("stride(x, step, axis)", "step", step, 1, x)
+    return getitem(x, (slice(None),) * dim + (slice(None, None, step),))
+
+
+def repeat(x: Tensor, count: int, axis: int = 0) -> Tensor:
+    """A tensor joined to itself so many times along a dimension, as `numpy.tile`; no copy is made.
+
+    Example:
+        >>> from tileweave.graph.ops.operators import as_tensor
+        >>> np.asarray(repeat(as_tensor([1, 2]), 3)).tolist()
+        [1, 2, 1, 2, 1, 2]
+    """
+    where = "repeat(x, count, axis)"
+    dim, count = _axis(where, x, axis), _count(where, "count", count, 0, x)
+    if count == 1:
+        return x
+    shape = tuple(count * n if k == dim else n for k, n in enumerate(x.shape))
+    return Tensor(Selector("repeat", (("x", x),), TensorType(shape, x.dtype), (("dim", dim), ("count", count))))
+
+
+def _repeat_segments(selector: Selector) -> Iterator[Segment]:
+    x, dim = selector.inputs[0][1], selector.parameter("dim")
+    for k in range(selector.parameter("count")):
+        yield Segment(k * x.shape[dim], x.shape[dim], x)
+
+
+register_assembly("repeat", _repeat_segments)
+
+
+def interleave(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape taken in turns along a dimension: the result at ``n * i + k`` is tensor k at i.
+
+    Example:
+        >>> from tileweave.graph.ops.operators import as_tensor
+        >>> np.asarray(interleave([as_tensor([1, 2]), as_tensor([8, 9])])).tolist()
+        [1, 8, 2, 9]
+    """
+    where = "interleave(tensors, axis)"
+    if not tensors:
+        raise GraphError(where, "there is no tensor", legal="at least one tensor")
+    first = tensors[0]
+    dim = _axis(where, first, axis)
+    for k, part in enumerate(tensors):
+        if part.type != first.type:
+            raise GraphError(
+                where,
+                f"tensor {k} does not fit tensor 0",
+                inputs={"tensor 0": first.type, f"tensor {k}": part.type},
+                legal="equal shapes and element types",
+            )
+    if len(tensors) == 1:
+        return first
+    shape = tuple(len(tensors) * n if k == dim else n for k, n in enumerate(first.shape))
+    inputs = tuple((f"x{k}", part) for k, part in enumerate(tensors))
+    return Tensor(Selector("interleave", inputs, TensorType(shape, first.dtype), (("dim", dim),)))
+
+
+def _interleave_segments(selector: Selector) -> Iterator[Segment]:
+    dim = selector.parameter("dim")
+    for k, (_, part) in enumerate(selector.inputs):
+        yield Segment(k, part.shape[dim], part, step=len(selector.inputs))
+
+
+register_assembly("interleave", _interleave_segments)
+
+
+def pad(
+    x: Tensor,
+    width: int | tuple[int, int] | Sequence[tuple[int, int]],
+    mode: Literal["constant", "reflect"] = "constant",
+    value: bool | int | float = 0,
+) -> Tensor:
+    """A tensor with elements added before and after each dimension, as `numpy.pad`.
+
+    Args:
+        x: any tensor.
+        width: (before, after) per dimension, or one pair or one number for all of them.
+        mode: ``constant`` adds `value`; ``reflect`` mirrors about the first and last element, which stay single.
+        value: for ``constant``, in the type of x.
+
+    Raises:
+        GraphError: a width is negative, the pairs do not fit, or there is nothing to reflect.
+
+    Example:
+        >>> from tileweave.graph.ops.operators import as_tensor
+        >>> np.asarray(pad(as_tensor([1, 2, 3]), (2, 1), "reflect")).tolist()
+        [3, 2, 1, 2, 3, 2]
+    """
+    where = "pad(x, width, mode)"
+    if mode not in ("constant", "reflect"):
+        raise GraphError(where, f"mode {mode!r} does not exist", inputs={"x": x.type}, legal="constant, reflect")
+    for dim, (before, after) in enumerate(_widths(where, x, width)):
+        if not before and not after:
+            continue
+        extent = x.shape[dim]
+        if mode == "reflect" and extent == 0:
+            raise GraphError(where, f"axis {dim} is empty, nothing to reflect", inputs={"x": x.type})
+        shape = tuple(n + before + after if k == dim else n for k, n in enumerate(x.shape))
+        stored = full((), value, x.dtype).producer
+        parameters: tuple[tuple[str, Value], ...] = (("dim", dim), ("before", before), ("after", after), ("mode", mode))
+        if mode == "constant" and isinstance(stored, Selector):
+            parameters = (*parameters, ("value", stored.parameter("value")))
+        x = Tensor(Selector("pad", (("x", x),), TensorType(shape, x.dtype), parameters))
+    return x
+
+
+def _widths(where: str, x: Tensor, width: Any) -> list[tuple[int, int]]:
+    rank = len(x.shape)
+    pairs = np.asarray(width, dtype=object)
+    try:
+        table = np.broadcast_to(pairs, (rank, 2))
+    except ValueError:
+        raise GraphError(
+            where, f"widths {width} do not fit rank {rank}", inputs={"x": x.type}, legal="(before, after) per dimension"
+        ) from None
+    return [(_count(where, "a width", a, 0, x), _count(where, "a width", b, 0, x)) for a, b in table.tolist()]
+
+
+def _pad_segments(selector: Selector) -> Iterator[Segment]:
+    x, dim = selector.inputs[0][1], selector.parameter("dim")
+    before, after, extent = selector.parameter("before"), selector.parameter("after"), x.shape[dim]
+    if selector.parameter("mode") == "constant":
+        fill = selector.parameter("value")
+        yield Segment(0, before, None, fill=fill)
+        yield Segment(before, extent, x)
+        yield Segment(before + extent, after, None, fill=fill)
+        return
+    # mirrored runs have the period 2 * (extent - 1): up from 0 to extent - 2, down from extent - 1 to 1
+    run, place = max(extent - 1, 1), 0
+    while place < before + extent + after:
+        at = (place - before) % (2 * run)
+        rising = at < run
+        count = min(run - at % run, before + extent + after - place)
+        first = 0 if extent == 1 else at if rising else 2 * run - at
+        yield Segment(place, count, x, first, 1 if rising else -1)
+        place += count
+
+
+register_assembly("pad", _pad_segments)
+
+
+def zeros(shape: Sequence[int], dtype: Any = np.float64) -> Tensor:
+    """A tensor of zeros, generated wherever it is read."""
+    return full(shape, 0, dtype)
+
+
+def ones(shape: Sequence[int], dtype: Any = np.float64) -> Tensor:
+    """A tensor of ones, generated wherever it is read."""
+    return full(shape, 1, dtype)

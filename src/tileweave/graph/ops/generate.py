@@ -1,0 +1,264 @@
+"""Generators whose values depend on their coordinates: arange and random numbers.
+
+They are operations without inputs. A shard keeps its place in the index, so it makes exactly its part of the whole,
+alone: random numbers are counter-based, the value at a coordinate is a function of the seed and the coordinate.
+
+Source: Tapestry, "Random Generators"; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (Philox 4x32-10).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import DtypeError, GraphError
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ops.operators import (
+    Array,
+    Arrays,
+    Operator,
+    add,
+    as_tensor,
+    cast,
+    element_type,
+    is_floating,
+    maximum,
+    multiply,
+    register,
+    remainder,
+    subtract,
+)
+from tileweave.space import Box, Projection
+
+__all__ = ["arange", "normal", "philox", "random_integers", "uniform"]
+
+
+def _generator(name: str, shape: Sequence[int], dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
+    shape = _extents(f"{name}(shape)", shape)
+    rank = len(shape)
+    signature = Signature(
+        tuple(f"d{k}" for k in range(rank)),
+        (),
+        (("out", Projection.select(range(rank), rank)),),
+        costs=(("flops", 1.0),),
+    )
+    return Tensor(Operation(name, Box.of(shape), (), (("out", TensorType(shape, dtype)),), parameters, signature))
+
+
+def _extents(where: str, shape: Any) -> tuple[int, ...]:
+    """A shape as NumPy takes it: an integer, or several."""
+    try:
+        found = tuple(operator.index(n) for n in (shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        raise GraphError(where, f"{shape!r} is not a shape", legal="integers of zero or more") from None
+    if any(n < 0 for n in found):
+        raise GraphError(where, f"shape {shape!r} has a negative extent", legal="integers of zero or more")
+    return found
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
+    """The numbers ``start + step * i`` below stop, as `numpy.arange`; a shard makes its part alone.
+
+    Example:
+        >>> np.asarray(arange(2, 11, 3)).tolist()
+        [2, 5, 8]
+    """
+    start, stop = (0, start) if stop is None else (start, stop)
+    try:
+        like = np.arange(start, start + (stop - stop), step, dtype=dtype)  # stop tells the type, too
+        count = max(int(np.ceil((stop - start) / step)), 0)
+        if count >= 2**63:
+            raise ValueError(f"{count} numbers are too many")
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        raise GraphError(
+            "arange(start, stop, step)",
+            str(error),
+            inputs={"start": start, "stop": stop, "step": step},
+            legal="numbers, and a step other than 0",
+        ) from None
+    return _generator("arange", (count,), like.dtype, ("start", start), ("step", step))
+
+
+def _arange_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    dtype = operation.output_types["out"].dtype
+    start, step = operation.parameter("start"), operation.parameter("step")
+    (low,), (high,) = operation.index.start, operation.index.stop
+    # as NumPy does it: the difference of the first two values, in the type of the result
+    first = np.array(start).astype(dtype)
+    delta = np.array(start + step).astype(dtype) - first
+    return {"out": (first + np.arange(low, high).astype(dtype) * delta).astype(dtype)}
+
+
+register(Operator("arange", _arange_block))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# random numbers
+
+
+def philox(counter: Array, seed: int) -> list[Array]:
+    """Four independent 32-bit words per 64-bit counter, by Philox 4x32-10.
+
+    Args:
+        counter: unsigned 64-bit integers of any shape.
+        seed: 64 bits; the key.
+
+    Returns:
+        Four arrays of 32-bit words (held in 64 bits), each of the shape of `counter`.
+    """
+    low = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    words = [counter & low, counter >> shift, np.zeros_like(counter), np.zeros_like(counter)]
+    return _philox_rounds(words, seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF)
+
+
+def _philox_rounds(words: list[Array], key: int, other: int) -> list[Array]:
+    low, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a, b, c, d = words
+    for _ in range(10):
+        left, right = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = (
+            (right >> shift) ^ b ^ np.uint64(key),
+            right & low,
+            (left >> shift) ^ d ^ np.uint64(other),
+            left & low,
+        )
+        key, other = (key + 0x9E3779B9) & 0xFFFFFFFF, (other + 0xBB67AE85) & 0xFFFFFFFF
+    return [a, b, c, d]
+
+
+def _counters(operation: Operation) -> Array:
+    """The row-major number of every point of the operation's index in the whole tensor."""
+    shape = operation.parameter("shape")
+    out = np.zeros(operation.index.shape, np.uint64)
+    for k, (low, high) in enumerate(zip(operation.index.start, operation.index.stop, strict=True)):
+        along = np.arange(low, high, dtype=np.uint64) * np.uint64(prod(shape[k + 1 :]))
+        out += along.reshape([-1 if j == k else 1 for j in range(len(shape))])
+    return out
+
+
+def _unit(first: Array, second: Array) -> Array:
+    """A double in [0, 1) with 53 random bits from two words."""
+    return ((first >> np.uint64(5)) * np.uint64(1 << 26) + (second >> np.uint64(6))).astype(np.float64) / 2.0**53
+
+
+def _uniform_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    a, b, _, _ = philox(_counters(operation), operation.parameter("seed"))
+    out = _unit(a, b).astype(operation.output_types["out"].dtype)
+    # a double just below 1 rounds to 1 in a narrower type: keep the interval half open
+    return {"out": np.minimum(out, np.nextafter(out.dtype.type(1), out.dtype.type(0)))}
+
+
+def _normal_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    a, b, c, d = philox(_counters(operation), operation.parameter("seed"))
+    radius = np.sqrt(-2.0 * np.log(1.0 - _unit(a, b)))
+    out = radius * np.cos(2.0 * np.pi * _unit(c, d))
+    return {"out": np.asarray(out).astype(operation.output_types["out"].dtype)}
+
+
+def _integers_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    a, b, _, _ = philox(_counters(operation), operation.parameter("seed"))
+    low, span = operation.parameter("low"), operation.parameter("span")
+    offset = ((a << np.uint64(32)) + b) % np.uint64(span)
+    return {"out": (offset.astype(np.int64) + low).astype(operation.output_types["out"].dtype)}
+
+
+register(Operator("uniform", _uniform_block))
+register(Operator("normal", _normal_block))
+register(Operator("random_integers", _integers_block))
+
+
+def _random(name: str, shape: Sequence[int], seed: int, dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise GraphError(f"{name}(shape, seed)", f"seed {seed!r}", legal="an integer, 0 <= seed < 2**64")
+    shape = _extents(f"{name}(shape, seed)", shape)
+    return _generator(name, shape, dtype, ("seed", int(seed)), ("shape", shape), *parameters)
+
+
+def _floating(where: str, dtype: Any) -> np.dtype[Any]:
+    kind = element_type(where, dtype)
+    if not is_floating(kind):
+        raise DtypeError(where, f"element type {kind} is not a floating type", legal="float32, float64, ..")
+    return kind
+
+
+def uniform(shape: Sequence[int], seed: int, low: Any = 0.0, high: Any = 1.0, dtype: Any = np.float64) -> Tensor:
+    """Random numbers, evenly between low and high; the value at a coordinate depends on the seed and the coordinate.
+
+    Args:
+        shape: of the result.
+        seed: 64 bits; the same seed gives the same tensor, whole or in parts, on every machine.
+        low: least value; a number, or a tensor that broadcasts to the shape.
+        high: upper bound; the same.
+        dtype: a floating type.
+
+    Example:
+        >>> u = uniform((1000,), seed=7)
+        >>> bool((np.asarray(u[100:110]) == np.asarray(u)[100:110]).all())
+        True
+    """
+    kind = _floating("uniform(shape, seed)", dtype)
+    out = _random("uniform", shape, seed, kind)
+    if _is(low, 0.0) and _is(high, 1.0):
+        return out
+    low, high = cast(as_tensor(low), kind), cast(as_tensor(high), kind)
+    return _of_shape("uniform", add(low, multiply(out, subtract(high, low))), out)
+
+
+def normal(shape: Sequence[int], seed: int, mean: Any = 0.0, deviation: Any = 1.0, dtype: Any = np.float64) -> Tensor:
+    """Normally distributed random numbers; mean and standard deviation are numbers or tensors, else as `uniform`."""
+    kind = _floating("normal(shape, seed)", dtype)
+    out = _random("normal", shape, seed, kind)
+    if not _is(deviation, 1.0):
+        out = _of_shape("normal", multiply(out, cast(as_tensor(deviation), kind)), out)
+    return out if _is(mean, 0.0) else _of_shape("normal", add(out, cast(as_tensor(mean), kind)), out)
+
+
+def random_integers(shape: Sequence[int], seed: int, low: Any, high: Any, dtype: Any = np.int64) -> Tensor:
+    """Random integers, ``low <= value < high``, else as `uniform`.
+
+    Bounds that are tensors are not looked at before a run: where high is not above low, the value is low.
+    """
+    where = "random_integers(shape, seed, low, high)"
+    kind = element_type(where, dtype)
+    if kind.kind not in "iu":
+        raise DtypeError(where, f"element type {kind} is not an integer type", legal="int64, uint8, ..")
+    if not (_is_integer(low) and _is_integer(high)):
+        return _integers_between(where, shape, seed, low, high, kind)
+    if low >= high or low < np.iinfo(kind).min or high - 1 > np.iinfo(kind).max:
+        problem = f"{low}..{high} does not fit {kind.name}"
+        raise GraphError(where, problem, legal="low < high, both in the range of an integer type")
+    return _random("random_integers", shape, seed, kind, ("low", int(low)), ("span", int(high) - int(low)))
+
+
+def _integers_between(where: str, shape: Any, seed: int, low: Any, high: Any, kind: np.dtype[Any]) -> Tensor:
+    """63 random bits modulo the distance of the bounds, from the lower one on."""
+    bounds = [as_tensor(bound, where) for bound in (low, high)]
+    if any(bound.dtype.kind not in "iu" for bound in bounds):
+        raise DtypeError(where, "a bound is not an integer", inputs={"low": bounds[0].type, "high": bounds[1].type})
+    first, last = (cast(bound, np.int64) for bound in bounds)
+    bits = random_integers(shape, seed, 0, 2**63 - 1)
+    span = maximum(subtract(last, first), 1)
+    return _of_shape("random_integers", cast(add(first, remainder(bits, span)), kind), bits)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is(value: Any, number: float) -> bool:
+    return type(value) in (int, float) and value == number
+
+
+def _of_shape(name: str, result: Tensor, like: Tensor) -> Tensor:
+    if result.shape != like.shape:
+        raise GraphError(
+            f"{name}(shape, seed)",
+            f"the parameters broadcast the shape {like.shape} to {result.shape}",
+            legal="parameters that broadcast to the shape",
+        )
+    return result

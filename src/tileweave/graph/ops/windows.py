@@ -1,0 +1,382 @@
+"""Operators that read windows: convolution in any number of dimensions, pooling, stencils.
+
+The input projection of a window strides: the window of output point o is ``stride * o + dilation * k``. Padding is a
+selector before the operator, so it is made where it is needed. Neighbouring shards share their halo by reading it.
+
+Source: Tapestry, "Sharding Convolution Operators" and "Sparse Strided Convolution Operators".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from tileweave.errors import DtypeError, GraphError
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.select import full, slice_, squeeze, unsqueeze
+from tileweave.graph.ops.assemble import pad
+from tileweave.graph.ops.operators import (
+    Array,
+    Arrays,
+    Operator,
+    add,
+    as_tensor,
+    cast,
+    common_type,
+    divide,
+    is_floating,
+    register,
+    wide_type,
+    widened,
+)
+from tileweave.space import AffineMap, Box, Projection
+
+__all__ = ["average_pool", "conv", "max_pool", "stencil"]
+
+Sizes = int | Sequence[int]
+Padding = int | Sequence[int] | Sequence[tuple[int, int]] | Literal["valid", "same"]
+
+
+def _sizes(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * rank
+    if len(values) != rank or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
+        raise GraphError(
+            where, f"{name} {value!r} does not fit", legal=f"an integer, or {rank} integers, of {least} or more"
+        )
+    return tuple(int(n) for n in values)
+
+
+def _pairs(where: str, padding: Any, rank: int) -> list[tuple[int, int]]:
+    """What to add before and after each dimension: a number, one per dimension, or pairs."""
+    if isinstance(padding, (int, np.integer)):
+        return [(p, p) for p in _sizes(where, "padding", int(padding), rank, 0)]
+    try:
+        given = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in padding]
+        fits = len(given) == rank and all(
+            len(pair) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in pair) for pair in given
+        )
+    except TypeError:
+        fits = False
+    if not fits:
+        raise GraphError(
+            where,
+            f"padding {padding!r} does not fit",
+            legal=f"'valid', 'same', an integer, {rank} integers, or {rank} pairs, of zero or more",
+        )
+    return [(int(before), int(after)) for before, after in given]
+
+
+def _padded(
+    where: str,
+    x: Tensor,
+    padding: Any,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    value: Any = 0,
+) -> Tensor:
+    """x with its last dimensions padded; ``same`` makes ceil(extent / stride) windows, an odd element at the end."""
+    rank = len(kernel)
+    pairs: list[tuple[int, int]]
+    if padding == "valid":
+        return x
+    if padding == "same":
+        pairs = []
+        for n, k, s, d in zip(x.shape[-rank:], kernel, stride, dilation, strict=True):
+            total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+            pairs.append((total // 2, total - total // 2))
+    else:
+        pairs = _pairs(where, padding, rank)
+    return pad(x, [*[(0, 0)] * (len(x.shape) - rank), *pairs], "constant", value)
+
+
+def _outputs(
+    where: str, x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """The number of windows per dimension; a window larger than the input is refused."""
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    extents = x.shape[-len(kernel) :]
+    if any(span > n for span, n in zip(spans, extents, strict=True)):
+        raise GraphError(
+            where,
+            f"windows of {tuple(spans)} elements do not fit {extents}",
+            inputs={"x (padded)": x.type},
+            legal="windows no larger than the padded input",
+        )
+    return tuple((n - span) // s + 1 for n, span, s in zip(extents, spans, stride, strict=True))
+
+
+def _used(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], out: Sequence[int]
+) -> Tensor:
+    """x without the trailing elements that no window reads."""
+    axes = zip(out, kernel, stride, dilation, strict=True)
+    needed = [s * (o - 1) + d * (k - 1) + 1 for o, k, s, d in axes]
+    return slice_(x, Box.of((*x.shape[: -len(needed)], *needed)))
+
+
+def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
+    """A view [.., windows.., kernel..] of the last dimensions of an array."""
+    rank = len(kernel)
+    lead, extents, strides = x.shape[:-rank], x.shape[-rank:], x.strides[-rank:]
+    axes = zip(extents, kernel, stride, dilation, strict=True)
+    out = tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes)
+    steps = tuple(s * step for s, step in zip(stride, strides, strict=True))
+    inner = tuple(d * step for d, step in zip(dilation, strides, strict=True))
+    return as_strided(x, (*lead, *out, *kernel), (*x.strides[:-rank], *steps, *inner), writeable=False)
+
+
+def _window_projection(
+    lead: AffineMap,
+    first: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    lead_shape: Sequence[int],
+) -> Projection:
+    """Leading coordinates by a map, then the windows of the index dimensions from `first` on."""
+    rows = tuple(tuple(s if column == first + k else 0 for column in range(lead.inputs)) for k, s in enumerate(stride))
+    map = AffineMap((*lead.matrix, *rows), (*lead.offset, *(0,) * len(rows)), lead.inputs)
+    return Projection(map, (*lead_shape, *kernel), (*(1,) * lead.outputs, *dilation))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# convolution
+
+
+def conv(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation of a batch of channels with a stack of filters, in as many dimensions as w has beyond two.
+
+    ``out[n, f, o..] = b[f] + sum over c, k.. of x[n, c, stride * o + dilation * k ..] * w[f, c, k..]``. One operation
+    over (batch, filter, out.., channel); the channel is a sum, so it may be cut into partial results. With groups
+    the index is (batch, group, out..).
+
+    Args:
+        x: [batch, channels, spatial..].
+        w: [filters, channels / groups, kernel..].
+        b: [filters], or None.
+        stride: elements between windows, one or per dimension.
+        padding: zeros before and after: a number, one per dimension, pairs, ``valid`` (none) or ``same``.
+        dilation: elements between the points of a window.
+        groups: the channels and the filters fall into so many groups that do not see each other.
+
+    Raises:
+        GraphError: ranks, channels or groups do not fit, or no window fits the input.
+
+    Example:
+        >>> np.asarray(conv(np.arange(5.0)[None, None], np.ones((1, 1, 3)))).tolist()
+        [[[3.0, 6.0, 9.0]]]
+
+    Source: Tapestry, "Sharding Convolution Operators".
+    """
+    where = "conv(x, w, b)" if b is not None else "conv(x, w)"
+    x, w = as_tensor(x, where), as_tensor(w, where)
+    types = {"x": x.type, "w": w.type}
+    legal = "x [batch, channels, spatial..], w [filters, channels / groups, kernel..]"
+    rank = len(w.shape) - 2
+    if rank < 1 or len(x.shape) != rank + 2:
+        raise GraphError(where, f"ranks {len(x.shape)} and {len(w.shape)} do not fit", inputs=types, legal=legal)
+    groups = _sizes(where, "groups", groups, 1)[0]
+    if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups or 0 in w.shape:
+        problem = f"{x.shape[1]} channels and {w.shape[0]} filters of {w.shape[1]} do not fit {groups} groups"
+        raise GraphError(where, problem, inputs=types, legal=legal)
+    if x.dtype.kind == "b" and w.dtype.kind == "b":
+        raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
+    kernel = w.shape[2:]
+    steps, gaps = _sizes(where, "stride", stride, rank), _sizes(where, "dilation", dilation, rank)
+    dtype = common_type(x, w)
+    x, w = cast(_padded(where, x, padding, kernel, steps, gaps), dtype), cast(w, dtype)
+    out = _outputs(where, x, kernel, steps, gaps)
+    x = _used(x, kernel, steps, gaps, out)
+    result = _conv(x, w, steps, gaps, groups, out)
+    if b is None:
+        return result
+    b = as_tensor(b, where)
+    if b.shape != (w.shape[0],):
+        raise GraphError(where, f"b has shape {b.shape}, there are {w.shape[0]} filters", inputs=types | {"b": b.type})
+    return add(result, unsqueeze(b, tuple(range(1, rank + 1))))
+
+
+def _conv(
+    x: Tensor, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...], groups: int, out: tuple[int, ...]
+) -> Tensor:
+    rank, kernel = len(out), w.shape[2:]
+    each = (w.shape[0] // groups, w.shape[1])  # filters and channels of a group
+    inputs = rank + 3 if groups == 1 else rank + 2
+    spatial = tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
+    if groups == 1:
+        index = Box.of((x.shape[0], w.shape[0], *out, w.shape[1]))
+        dims = ("batch", "filter", *spatial, "channel")
+        read = _window_projection(AffineMap.select((0, inputs - 1), inputs), 2, kernel, stride, dilation, (1, 1))
+        filters = Projection(AffineMap.select((1, inputs - 1, *(None,) * rank), inputs), (1, 1, *kernel))
+        made = Projection.select((0, 1, *range(2, rank + 2)), inputs)
+        reductions: tuple[tuple[int, str], ...] = ((inputs - 1, "sum"),)
+        flops = 2.0 * prod(kernel)
+    else:
+        index = Box.of((x.shape[0], groups, *out))
+        dims = ("batch", "group", *spatial)
+        lead = AffineMap(_rows(inputs, {0: (0, 1), 1: (1, each[1])}), (0, 0), inputs)
+        read = _window_projection(lead, 2, kernel, stride, dilation, (1, each[1]))
+        per_group = AffineMap(_rows(inputs, {0: (1, each[0])}, 2 + rank), (0,) * (2 + rank), inputs)
+        filters = Projection(per_group, (each[0], each[1], *kernel))
+        rows = {0: (0, 1), 1: (1, each[0])} | {k: (k, 1) for k in range(2, rank + 2)}
+        made = Projection(AffineMap(_rows(inputs, rows), (0,) * len(rows), inputs), (1, each[0], *(1,) * rank))
+        reductions = ()
+        flops = 2.0 * prod(kernel) * prod(each)
+    signature = Signature(dims, (("x", read), ("w", filters)), (("out", made),), reductions, (("flops", flops),))
+    kind = TensorType((x.shape[0], w.shape[0], *out), x.dtype)
+    parameters = (("stride", stride), ("dilation", dilation), ("filters", each[0]), ("channels", each[1]))
+    grouped = (*parameters, ("groups", groups))
+    return Tensor(Operation("conv", index, (("x", x), ("w", w)), (("out", kind),), grouped, signature))
+
+
+def _rows(inputs: int, rows: dict[int, tuple[int, int]], count: int | None = None) -> tuple[tuple[int, ...], ...]:
+    """A matrix whose row r has one coefficient, ``rows[r] = (column, value)``; other rows are zero."""
+    count = len(rows) if count is None else count
+    return tuple(tuple(rows[r][1] if r in rows and rows[r][0] == c else 0 for c in range(inputs)) for r in range(count))
+
+
+def _conv_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x, w = inputs["x"], inputs["w"]
+    rank = len(w.shape) - 2
+    seen = _windows(x, w.shape[2:], operation.parameter("stride"), operation.parameter("dilation"))
+    spatial, inner = list(range(3, 3 + rank)), list(range(3 + rank, 3 + 2 * rank))
+    filters, channels = w.shape[0], w.shape[1]
+    groups = 1
+    if operation.parameter("groups") > 1:
+        filters, channels = operation.parameter("filters"), operation.parameter("channels")
+        groups = x.shape[1] // channels
+    wide = wide_type(x.dtype)
+    seen, w = seen.astype(wide, copy=False), w.astype(wide, copy=False)
+    seen = seen.reshape((x.shape[0], groups, channels, *seen.shape[2:])) if groups > 1 else seen[:, None]
+    w = w.reshape((groups, filters, *w.shape[1:]))
+    # n, group, filter, out..: labels 0, 1, 2, spatial; the channel is label 99
+    out = np.einsum(
+        seen, [0, 1, 50, *spatial, *inner], w, [1, 2, 50, *inner], [0, 1, 2, *spatial], optimize=groups == 1
+    )
+    return {"out": np.asarray(out.reshape((out.shape[0], groups * filters, *out.shape[3:])), x.dtype)}
+
+
+register(Operator("conv", _conv_block))
+
+
+def stencil(x: Any, weights: Any, boundary: Literal["constant", "reflect"] = "constant", value: Any = 0) -> Tensor:
+    """Every element replaced by a weighted sum of its neighbourhood; the result has the shape of x.
+
+    Args:
+        x: of the rank of the weights.
+        weights: odd extents; the middle one is the element's own.
+        boundary: what lies outside: a constant, or the mirror image.
+        value: the constant.
+
+    Example:
+        >>> np.asarray(stencil(np.array([0.0, 0.0, 1.0, 0.0]), np.array([1.0, -2.0, 1.0]))).tolist()
+        [0.0, 1.0, -2.0, 1.0]
+
+    Source: Tapestry, "Finite Element Simulations".
+    """
+    where = "stencil(x, weights)"
+    x, weights = as_tensor(x, where), as_tensor(weights, where)
+    if len(x.shape) != len(weights.shape) or not x.shape or any(n % 2 == 0 for n in weights.shape):
+        raise GraphError(
+            where,
+            f"weights of shape {weights.shape} do not fit x of shape {x.shape}",
+            inputs={"x": x.type, "weights": weights.type},
+            legal="equal ranks of 1 or more, odd extents of the weights",
+        )
+    wide = pad(x, [(n // 2, n // 2) for n in weights.shape], boundary, value)
+    return squeeze(conv(unsqueeze(wide, (0, 1)), unsqueeze(weights, (0, 1))), (0, 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# pooling
+
+
+def _pooling(
+    where: str, x: Any, window: Sizes, stride: Sizes | None, dilation: Sizes
+) -> tuple[Tensor, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    x = as_tensor(x, where)
+    rank = len(x.shape) - 2
+    if rank < 1:
+        raise GraphError(
+            where, f"rank {len(x.shape)} is too low", inputs={"x": x.type}, legal="[batch, channels, spatial..]"
+        )
+    kernel = _sizes(where, "window", window, rank)
+    steps = kernel if stride is None else _sizes(where, "stride", stride, rank)
+    return x, kernel, steps, _sizes(where, "dilation", dilation, rank)
+
+
+def max_pool(
+    x: Any, window: Sizes, *, stride: Sizes | None = None, padding: Padding = 0, dilation: Sizes = 1
+) -> Tensor:
+    """The greatest value of each window of [batch, channels, spatial..]; padding never wins.
+
+    Args:
+        x: the input.
+        window: its extent, one or per spatial dimension.
+        stride: elements between windows; the window's extent when left out.
+        padding: as in `conv`, with the least value of the type.
+        dilation: elements between the points of a window.
+    """
+    where = "max_pool(x, window)"
+    x, kernel, steps, gaps = _pooling(where, x, window, stride, dilation)
+    kind = x.dtype.kind
+    least = bool(0) if kind == "b" else int(np.iinfo(x.dtype).min) if kind in "iu" else -np.inf
+    x = _padded(where, x, padding, kernel, steps, gaps, least)
+    out = _outputs(where, x, kernel, steps, gaps)
+    x = _used(x, kernel, steps, gaps, out)
+    rank, inputs = len(out), len(x.shape)
+    read = _window_projection(AffineMap.select((0, 1), inputs), 2, kernel, steps, gaps, (1, 1))
+    spatial = tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
+    made = Projection.select(range(inputs), inputs)
+    costs = (("flops", float(prod(kernel))),)
+    signature = Signature(("batch", "channel", *spatial), (("x", read),), (("out", made),), (), costs)
+    shape = (*x.shape[:2], *out)
+    parameters = (("window", kernel), ("stride", steps), ("dilation", gaps))
+    kind_out = TensorType(shape, x.dtype)
+    return Tensor(Operation("max_pool", Box.of(shape), (("x", x),), (("out", kind_out),), parameters, signature))
+
+
+def _max_pool_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    kernel = operation.parameter("window")
+    seen = _windows(inputs["x"], kernel, operation.parameter("stride"), operation.parameter("dilation"))
+    return {"out": np.asarray(np.max(seen, axis=tuple(range(-len(kernel), 0))))}
+
+
+register(Operator("max_pool", _max_pool_block))
+
+
+def average_pool(x: Any, window: Sizes, *, stride: Sizes | None = None, padding: Padding = 0) -> Tensor:
+    """The mean of each window of [batch, channels, spatial..]; padding counts as zeros.
+
+    Args:
+        x: the input; integers become float64.
+        window: its extent, one or per spatial dimension.
+        stride: elements between windows; the window's extent when left out.
+        padding: as in `conv`.
+    """
+    where = "average_pool(x, window)"
+    x, kernel, steps, _ = _pooling(where, x, window, stride, 1)
+    wide = widened(x)
+    if x.shape[1]:
+        weights = full((x.shape[1], 1, *kernel), 1.0, wide.dtype)
+        total = conv(wide, weights, stride=steps, padding=padding, groups=x.shape[1])
+    else:
+        padded = _padded(where, wide, padding, kernel, steps, (1,) * len(kernel))
+        extents = _outputs(where, padded, kernel, steps, (1,) * len(kernel))
+        total = full((*x.shape[:2], *extents), 0.0, wide.dtype)
+    out = divide(total, float(prod(kernel)))
+    return cast(out, x.dtype) if is_floating(x.dtype) else out

@@ -1,0 +1,1 @@
+"""Functions from graphs to graphs: evaluate, rewrite, shard, coalesce, differentiate."""

@@ -1,0 +1,284 @@
+"""Rewrites: rules as values, local expansion with its choices, global search to a fixed point, traces that replay.
+
+A rule sends one tensor to tensors of the same type and value. Nothing else in the graph changes, and what no longer
+is observed is unreachable. No rewrite crosses a sequence point: an operation that one holds, or that comes after
+one, stays.
+
+Source: Tapestry, "Graph Rewrite Rules".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal, cast
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, children
+from tileweave.graph.passes.shard import moved
+
+__all__ = ["Context", "Rewritten", "Rule", "Step", "choices", "expand_tensor", "replay", "rewrite", "rewrite_stages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule may ask about the graph around a tensor.
+
+    Args:
+        uses: tensor -> how many nodes read it.
+        pinned: operations that sequence points hold, or that come after one.
+        below: node -> the pinned operations that it stands on, a bit each; filled as it is asked for.
+        bits: numbers that no pinned operation has in `below`.
+    """
+
+    uses: Mapping[Tensor, int]
+    pinned: AbstractSet[Operation] = frozenset()
+    below: dict[Node, int] = field(default_factory=dict, repr=False, compare=False)
+    bits: Iterator[int] = field(default_factory=count, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, graph: Graph) -> Context:
+        """The context of a graph's tensors."""
+        nodes = graph.nodes()
+        return cls(_uses(nodes), _pinned(nodes))
+
+    def alone(self, tensor: Tensor) -> bool:
+        """Whether at most one node reads a tensor and its producer may be rewritten."""
+        return self.uses.get(tensor, 1) <= 1 and tensor.producer not in self.pinned
+
+    def keeps(self, tensor: Tensor, replacement: Tensor) -> bool:
+        """Whether every pinned operation that a tensor stands on is still under its replacement."""
+        return not self.pinned or not self._held(tensor) & ~self._held(replacement)
+
+    def _held(self, tensor: Tensor) -> int:
+        below = self.below
+        stack: list[tuple[Node, Iterator[Node]]] = [(tensor, children(tensor))] if tensor not in below else []
+        while stack:
+            node, rest = stack[-1]
+            child = next((c for c in rest if c not in below), None)
+            if child is not None:
+                stack.append((child, children(child)))
+                continue
+            stack.pop()
+            held = 1 << next(self.bits) if node in self.pinned else 0
+            for child in children(node):
+                held |= below[child]
+            below[node] = held
+        return below[tensor]
+
+
+def _uses(nodes: Sequence[Node]) -> dict[Tensor, int]:
+    uses: dict[Tensor, int] = {}
+    for node in nodes:
+        for child in children(node):
+            if isinstance(child, Tensor):
+                uses[child] = uses.get(child, 0) + 1
+    return uses
+
+
+def _pinned(nodes: Sequence[Node]) -> frozenset[Operation]:
+    held = [op for node in nodes if isinstance(node, SequencePoint) for op in node.before]
+    after = [node for node in nodes if isinstance(node, Operation) and node.after]
+    return frozenset(op for op in (*held, *after) if isinstance(op, Operation))
+
+
+Rewriting = Callable[[Tensor, Context], Tensor | Sequence[Tensor] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rewrite of one tensor.
+
+    Args:
+        name: unique among the rules of a call.
+        law: one sentence that says why the value stays the same.
+        function: (tensor, context) -> its replacement, several to choose from, or None where the rule does not apply.
+        kind: ``semantic`` writes a definition out, ``optimization`` makes something cheaper.
+        exact: whether floats keep every bit; otherwise only the order of rounding changes.
+    """
+
+    name: str
+    law: str
+    function: Rewriting
+    kind: Literal["semantic", "optimization"] = "optimization"
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One application: in which pass, at which node of the pass's graph, which rule, which of its choices."""
+
+    number: int
+    position: int
+    rule: str
+    choice: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"pass {self.number}, node {self.position}: {self.rule}[{self.choice}]  {self.before} => {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A rewritten graph, how it came about, and whether nothing was left to do within the bound."""
+
+    graph: Graph
+    trace: tuple[Step, ...]
+    complete: bool
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.trace))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# local expansion
+
+
+def choices(tensor: Tensor, rules: Sequence[Rule], context: Context | None = None) -> list[tuple[Rule, int, Tensor]]:
+    """Every replacement that some rule has for a tensor, in the order of the rules; ambiguous ones are all kept.
+
+    Raises:
+        GraphError: a rule answered a tensor of another type.
+    """
+    context = context if context is not None else Context({})
+    if tensor.producer in context.pinned:
+        return []
+    found = []
+    for rule in rules:
+        answer = rule.function(tensor, context)
+        options = [answer] if isinstance(answer, Tensor) else list(answer or ())
+        for k, option in enumerate(options):
+            if option.type != tensor.type:
+                raise GraphError(
+                    f"rule {rule.name}",
+                    f"answered {option.type} for {tensor.type}",
+                    inputs={"tensor": tensor},
+                    legal="a tensor of the same shape and element type",
+                )
+            if option is not tensor and context.keeps(tensor, option):
+                found.append((rule, k, option))
+    return found
+
+
+def expand_tensor(tensor: Tensor, rules: Sequence[Rule], *, depth: int = 16) -> Tensor:
+    """A tensor by the first rule that applies, and its result again, at most so many times: precedence by order.
+
+    Only the tensor's own producer is rewritten, not what it stands on; `rewrite` does that.
+    """
+    for _ in range(depth):
+        found = choices(tensor, rules)
+        if not found:
+            break
+        tensor = found[0][2]
+    return tensor
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# global search
+
+Decide = Callable[[int, Tensor, Context], Iterator[tuple[Rule, int, Tensor]]]
+Choose = Callable[[Sequence[tuple[Rule, int, Tensor]]], int]
+
+_AT_ONE_NODE = 16
+
+
+def rewrite(graph: Graph, rules: Sequence[Rule], *, passes: int = 32, choose: Choose | None = None) -> Rewritten:
+    """The rules applied from the sources to the sinks, pass after pass, until none applies or the passes are used up.
+
+    Args:
+        graph: any graph.
+        rules: in order of precedence.
+        passes: the most passes; 1 is one sweep.
+        choose: among the replacements of a tensor, the number of the one to take; -1 for none. The first when left out.
+
+    Returns:
+        The graph and its trace. The same graph, rules and choices give the same result.
+    """
+    names = [rule.name for rule in rules]
+    if len(set(names)) != len(names):
+        raise GraphError("rewrite(graph, rules)", "two rules have one name", inputs={"rules": ", ".join(names)})
+
+    def decide(position: int, tensor: Tensor, context: Context) -> Iterator[tuple[Rule, int, Tensor]]:
+        for _ in range(_AT_ONE_NODE):
+            found = choices(tensor, rules, context)
+            number = 0 if choose is None or not found else choose(found)
+            if not found or number < 0:
+                return
+            yield found[number]
+            tensor = found[number][2]
+
+    trace: list[Step] = []
+    for number in range(passes):
+        graph, steps = _sweep(graph, decide, number)
+        trace += steps
+        if not steps:
+            return Rewritten(graph, tuple(trace), True)
+    return Rewritten(graph, tuple(trace), False)
+
+
+def rewrite_stages(graph: Graph, stages: Sequence[tuple[Sequence[Rule], int]]) -> Rewritten:
+    """Several (rules, passes), one after the other; the numbers of passes in the trace run on."""
+    trace: list[Step] = []
+    complete, first = True, 0
+    for rules, passes in stages:
+        done = rewrite(graph, rules, passes=passes)
+        graph, complete = done.graph, complete and done.complete
+        trace += [Step(s.number + first, s.position, s.rule, s.choice, s.before, s.after) for s in done.trace]
+        first += passes
+    return Rewritten(graph, tuple(trace), complete)
+
+
+def replay(graph: Graph, trace: Sequence[Step], rules: Sequence[Rule]) -> Graph:
+    """The graph that a trace led to, from the graph that it began with.
+
+    Raises:
+        GraphError: a step does not apply: another graph, or other rules.
+    """
+    table = {rule.name: rule for rule in rules}
+    for number in sorted({step.number for step in trace}):
+        todo = {position: [s for s in trace if s.number == number and s.position == position]
+                for position in {s.position for s in trace if s.number == number}}  # fmt: skip
+
+        def decide(
+            position: int, tensor: Tensor, context: Context, todo: dict[int, list[Step]] = todo
+        ) -> Iterator[tuple[Rule, int, Tensor]]:
+            for step in todo.pop(position, ()):
+                rule = table.get(step.rule)
+                found = choices(tensor, [rule], context) if rule is not None else []
+                pick = next((f for f in found if f[1] == step.choice), None)
+                if pick is None:
+                    raise GraphError("replay(graph, trace, rules)", f"a step does not apply: {step}")
+                yield pick
+                tensor = pick[2]
+
+        graph, _ = _sweep(graph, decide, number)
+        if todo:
+            raise GraphError("replay(graph, trace, rules)", f"there is no node {min(todo)} in pass {number}")
+    return graph
+
+
+def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Step]]:
+    """One pass: every node is rebuilt on its rewritten inputs, then rewritten itself."""
+    nodes = graph.nodes()
+    old_uses, pinned = _uses(nodes), _pinned(nodes)
+    new: dict[Node, Node] = {}
+    uses: dict[Tensor, int] = {}
+    kept: set[Operation] = set()
+    steps = []
+    context = Context(uses, kept)
+    for position, node in enumerate(nodes):
+        new[node] = moved(node, new)
+        if isinstance(node, Operation) and node in pinned:
+            kept.add(cast("Operation", new[node]))
+        if not isinstance(node, Tensor):
+            continue
+        tensor = cast("Tensor", new[node])
+        for rule, choice, replacement in decide(position, tensor, context):
+            steps.append(Step(number, position, rule.name, choice, repr(tensor), repr(replacement)))
+            tensor = replacement
+        new[node] = tensor
+        uses[tensor] = uses.get(tensor, 0) + old_uses.get(node, 0)
+    return cast("Graph", new[graph]), steps

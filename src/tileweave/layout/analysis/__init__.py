@@ -1,0 +1,1 @@
+"""What a layout costs: vector width, bank conflicts, data movement, and pictures."""

@@ -1,0 +1,258 @@
+"""Removing bank conflicts: the best swizzle or padding of a buffer for a set of accesses, and whether it is optimal.
+
+The families are searched whole, the passes counted as in `memory.bank_conflicts`. When the passes reach the bound that
+no placement can beat, the remedy is optimal; otherwise it is the best of its family, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave.errors import LayoutError
+from tileweave.layout.analysis.memory import (
+    TABLE_BOUND,
+    WARP,
+    Offsets,
+    check_positive,
+    offsets_of,
+    phase_length,
+    serve,
+    warps_of,
+)
+from tileweave.layout.core.layout import Coord
+from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle
+from tileweave.layout.notation.cute_tuples import zip_shape
+from tileweave.layout.notation.cute_value import CuteLayout
+
+__all__ = ["Remedy", "remove_conflicts", "search_padding", "search_swizzle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """The best way found to lay a buffer out for a set of accesses.
+
+    Args:
+        kind: nothing was needed or helped, a swizzle, or padding.
+        layout: the new layout: same logical indices, new offsets.
+        swizzle: the swizzle, if one is used.
+        padding: elements added after each row, if any.
+        passes: passes of all accesses together, after.
+        before: the same for the layout as it was.
+        lower_bound: no placement whatever takes fewer passes.
+        searched: candidates that were counted; every member of the stated family is among them.
+    """
+
+    kind: Literal["none", "swizzle", "padding"]
+    layout: Any
+    swizzle: Swizzle | None
+    padding: int
+    passes: int
+    before: int
+    lower_bound: int
+    searched: int
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the bound proves that no placement of any kind is better; otherwise it is best within its family."""
+        return self.passes == self.lower_bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Counts passes of fixed accesses under a change of their offsets."""
+
+    accesses: tuple[tuple[np.ndarray[Any, Any], Offsets], ...]
+    element_bytes: int
+    vector: int
+    banks: int
+    bank_bytes: int
+
+    def __call__(self, change: Callable[[Offsets], Offsets]) -> int | None:
+        total = 0
+        for lanes, offsets in self.accesses:
+            moved = change(offsets)
+            if self.vector > 1 and (moved % self.vector).any():
+                return None
+            args = (self.element_bytes, self.vector, self.banks, self.bank_bytes, "remove_conflicts(layout, accesses)")
+            total += serve(lanes, moved, *args)[0]
+        return total
+
+    def least(self) -> int:
+        """What no placement can beat: in each phase, the distinct bytes over the bytes of one pass."""
+        width = self.element_bytes * self.vector
+        row = self.banks * self.bank_bytes
+        phases = phase_length(width, self.banks, self.bank_bytes)
+        return sum(
+            -(-int(np.unique(offsets[lanes % WARP // phases == phase]).size) * width // row)
+            for lanes, offsets in self.accesses
+            for phase in np.unique(lanes % WARP // phases)
+        )
+
+
+def _cost(
+    layout: Any, accesses: Sequence[Any], element_bytes: int, vector: int, banks: int, bank_bytes: int, where: str
+) -> _Cost:
+    check_positive(where, element_bytes=element_bytes, vector=vector, banks=banks, bank_bytes=bank_bytes)
+    if not isinstance(accesses, Sequence) or isinstance(accesses, str | bytes) or not accesses:
+        raise LayoutError(where, "there are no accesses", legal="a list of thread sets, at least one")
+    found = [warp for threads in accesses for warp in warps_of(layout, threads, where)]
+    return _Cost(tuple(found), element_bytes, vector, banks, bank_bytes)
+
+
+def search_swizzle(
+    layout: Any,
+    accesses: Sequence[Any],
+    *,
+    element_bytes: int = 4,
+    vector: int = 1,
+    banks: int = 32,
+    bank_bytes: int = 4,
+) -> Remedy:
+    """The swizzle with the fewest passes over all accesses, all ``Swizzle(B, M, S)`` within the buffer tried.
+
+    Args:
+        layout: the buffer without swizzle; its offsets fill whole powers of two for the swizzle to stay inside.
+        accesses: thread sets, as in `bank_conflicts`.
+        element_bytes, vector, banks, bank_bytes: as in `bank_conflicts`.
+
+    Returns:
+        a `Remedy`; `optimal` tells whether no placement at all could do better. Fewest bits win among equals.
+
+    Example:
+        >>> tile = CuteLayout((32, 32), (32, 1))
+        >>> rows, columns = np.arange(32) * 32, np.arange(32)
+        >>> found = search_swizzle(tile, [rows, columns])
+        >>> print(found.swizzle, found.before, found.passes, found.optimal)
+        Sw<5,0,5> 33 2 True
+
+    Source: own; the family is CuTe's.
+    """
+    where = "search_swizzle(layout, accesses)"
+    cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
+    top = max(int(offsets.max()) for _lanes, offsets in cost.accesses)
+    bits = _buffer_bits(layout, top, where)
+    before, least = cost(lambda offsets: offsets) or 0, cost.least()
+    best: tuple[int, Swizzle | None] = (before, None)
+    searched = 1
+    for swizzle in _swizzles(bits, banks):
+        if best[0] == least:
+            break
+        passes = cost(swizzle)
+        searched += 1
+        if passes is not None and passes < best[0]:
+            best = (passes, swizzle)
+    passes, chosen = best
+    if chosen is None:
+        return Remedy("none", layout, None, 0, passes, before, least, searched)
+    return Remedy("swizzle", _behind(chosen, layout), chosen, 0, passes, before, least, searched)
+
+
+def _buffer_bits(layout: Any, top: int, where: str) -> int:
+    """How many address bits the buffer has, so that a swizzle stays within it."""
+    if isinstance(layout, CuteLayout):
+        top = sum(d * (n - 1) for n, d in layout.flat if d > 0)
+    elif layout.size <= TABLE_BOUND:
+        top = int(offsets_of(layout, np.arange(layout.size)).max())
+    if top >= 1 << 40:
+        raise LayoutError(where, f"the buffer reaches offset {top}", legal="buffers that fit shared memory")
+    return top.bit_length()
+
+
+def _swizzles(bits: int, banks: int) -> list[Swizzle]:
+    """All swizzles whose source and target lie within so many bits, fewest bits first."""
+    out = []
+    for b in range(1, min(bits // 2, banks.bit_length() - 1) + 1):
+        for base in range(bits - 2 * b + 1):
+            out += [Swizzle(b, base, s * shift) for shift in range(b, bits - base - b + 1) for s in (1, -1)]
+    return out
+
+
+def _behind(swizzle: Swizzle, layout: Any) -> Any:
+    """The layout behind the swizzle: composed where that has a form, else a table of offsets."""
+    if isinstance(layout, CuteLayout):
+        return ComposedLayout(swizzle, 0, layout)
+    return swizzle(offsets_of(layout, np.arange(layout.size)))
+
+
+def search_padding(
+    layout: Any,
+    accesses: Sequence[Any],
+    row: int,
+    *,
+    most: int = 32,
+    element_bytes: int = 4,
+    vector: int = 1,
+    banks: int = 32,
+    bank_bytes: int = 4,
+) -> Remedy:
+    """The least padding with the fewest passes: up to `most` elements inserted after every `row` elements.
+
+    Args:
+        layout: the buffer without padding.
+        accesses: thread sets, as in `bank_conflicts`.
+        row: elements per row; offset o moves to ``o + o // row * padding``.
+        most: the greatest padding tried, in elements.
+        element_bytes, vector, banks, bank_bytes: as in `bank_conflicts`.
+
+    Example:
+        >>> tile = CuteLayout((32, 32), (32, 1))
+        >>> found = search_padding(tile, [np.arange(32) * 32, np.arange(32)], 32)
+        >>> found.padding, found.passes, found.optimal, str(found.layout)
+        (1, 2, True, '(32,32):(33,1)')
+
+    Source: own.
+    """
+    where = "search_padding(layout, accesses, row)"
+    check_positive(where, row=row)
+    cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
+    before, least = cost(lambda offsets: offsets) or 0, cost.least()
+    best, searched = (before, 0), 1
+    for padding in range(1, most + 1):
+        if best[0] == least:
+            break
+        passes = cost(lambda offsets, p=padding: offsets + offsets // row * p)  # type: ignore[misc]
+        searched += 1
+        if passes is not None and passes < best[0]:
+            best = (passes, padding)
+    passes, padding = best
+    kind: Literal["none", "padding"] = "padding" if padding else "none"
+    return Remedy(kind, _padded(layout, row, padding), None, padding, passes, before, least, searched)
+
+
+def _padded(layout: Any, row: int, padding: int) -> Any:
+    """The padded layout: strided where every stride is within a row or of whole rows, else a table of offsets."""
+    if not padding:
+        return layout
+    if isinstance(layout, CuteLayout) and not isinstance(layout.zero, Coord):
+        inside = sum(abs(d) * (n - 1) for n, d in layout.flat if d % row)
+        if inside < row and all(d >= 0 for _n, d in layout.flat):
+            strides = iter([d + d // row * padding for _n, d in layout.flat])
+            return CuteLayout(layout.shape, zip_shape(layout.shape, strides))
+    offsets = offsets_of(layout, np.arange(layout.size))
+    return offsets + offsets // row * padding
+
+
+def remove_conflicts(layout: Any, accesses: Sequence[Any], row: int | None = None, **model: int) -> Remedy:
+    """The better of the best swizzle and, if `row` is given, the best padding; a swizzle wins ties.
+
+    A swizzle costs no memory.
+
+    Args:
+        layout: the buffer as it is.
+        accesses: thread sets, as in `bank_conflicts`.
+        row: elements per row, for padding.
+        model: ``element_bytes``, ``vector``, ``banks``, ``bank_bytes`` as in `bank_conflicts`.
+
+    Example:
+        >>> remove_conflicts(CuteLayout((32, 32), (32, 1)), [np.arange(32)], 32).kind
+        'swizzle'
+    """
+    swizzled = search_swizzle(layout, accesses, **model)
+    if row is None or swizzled.optimal:
+        return swizzled
+    padded = search_padding(layout, accesses, row, **model)
+    return padded if padded.passes < swizzled.passes else swizzled

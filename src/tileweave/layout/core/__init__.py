@@ -1,0 +1,1 @@
+"""The layout value and its exact algebra."""

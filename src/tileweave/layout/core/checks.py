@@ -1,0 +1,96 @@
+"""Arguments of public functions, checked before work starts and named in the house's form."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tileweave.errors import LayoutError, Unproved
+from tileweave.layout.core.layout import IntArray, Iter, Layout, Shape, integers, is_symbolic
+from tileweave.layout.core.symbolic import require_positive, require_same
+
+__all__ = ["check_shape", "integer_array", "need_arrays", "need_axis", "need_iters", "need_layouts", "need_numbers"]
+
+
+def need_layouts(where: str, *layouts: Layout) -> None:
+    """Raise a `LayoutError` unless every argument is a `Layout`."""
+    for layout in layouts:
+        if layout.__class__ is not Layout:
+            raise LayoutError(where, f"{_short(layout)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
+
+
+def need_numbers(where: str, *layouts: Layout) -> None:
+    """Raise a `LayoutError` unless every argument is a `Layout`, and `Unproved` if one is symbolic."""
+    need_layouts(where, *layouts)
+    for layout in layouts:
+        for it in (*layout.shard, *layout.replica, Iter(1, layout.offset)):
+            if is_symbolic(it):
+                raise Unproved(
+                    where,
+                    "the layout is symbolic",
+                    inputs={"layout": layout},
+                    legal="numbers: substitute(layout, values) replaces symbols by their values",
+                    facts={"condition": "extents, strides and offset are numbers"},
+                )
+
+
+def need_iters(where: str, *iters: Iter) -> None:
+    """Raise a `LayoutError` unless every argument is an `Iter`."""
+    for it in iters:
+        if it.__class__ is not Iter:
+            raise LayoutError(where, f"{_short(it)} is not an iter", legal="Iter(extent, stride)")
+
+
+def need_arrays(where: str, *arrays: IntArray) -> None:
+    """Raise a `LayoutError` unless every argument is a NumPy array."""
+    for array in arrays:
+        if not isinstance(array, np.ndarray):
+            raise LayoutError(where, f"{_short(array)} is not an array", legal="a NumPy array")
+
+
+def check_shape(shape: Shape, size: int, where: str, layout: Layout) -> tuple[int, ...]:
+    """The shape as a tuple of positive ints with `size` points, or an error."""
+    out = integers(shape, where, "extent")
+    points = 1
+    for n in out:
+        if n.__class__ is not int:
+            require_positive(n, where)
+        elif n < 1:
+            raise LayoutError(
+                where,
+                f"extent {n} is not a positive integer",
+                inputs={"layout": layout, "shape": out},
+                legal="positive integers",
+            )
+        points *= n
+    if points.__class__ is not int or size.__class__ is not int:
+        require_same(points, size, where)
+    elif points != size:
+        raise LayoutError(
+            where,
+            f"the shape {out} has {points} points",
+            inputs={"layout": layout, "shape": out},
+            legal=f"{size} points",
+        )
+    return out
+
+
+def need_axis(where: str, axis: str) -> None:
+    """Raise a `LayoutError` unless the argument is the name of an axis."""
+    if axis.__class__ is not str or not axis.isidentifier():
+        raise LayoutError(where, f"{_short(axis)} is not the name of an axis", legal="an identifier")
+
+
+def integer_array(where: str, values: object, what: str) -> IntArray:
+    """Anything that NumPy takes for an array of integers, as one; else a `LayoutError`."""
+    try:
+        array: IntArray = np.asarray(values)
+    except Exception:  # an object that only half behaves like a sequence
+        array = np.asarray(None)
+    if array.dtype.kind not in "iu":
+        raise LayoutError(where, f"{what} {_short(values)} are not integers", legal="an array of integers")
+    return array
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""Linear maps over F2, and swizzles."""

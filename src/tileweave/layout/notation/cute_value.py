@@ -1,0 +1,310 @@
+"""The CuTe value: nested ``shape:stride`` layouts, **first mode fastest**."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import Incongruent, LayoutError
+from tileweave.index import Expr
+from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.symbolic import simple
+from tileweave.layout.notation.cute_tuples import (
+    GREATEST,
+    Pair,
+    Shape,
+    Stride,
+    _,
+    check_depth,
+    check_range,
+    congruent,
+    flat_tuple,
+    inner_product,
+    make_shape,
+    make_stride,
+    rank,
+    short_text,
+    tuple_text,
+    whole_number,
+    zip_shape,
+)
+
+__all__ = [
+    "CuteLayout",
+    "as_layout",
+    "concat",
+    "is_free",
+    "mode_number",
+    "new_layout",
+    "select_modes",
+    "slice_with_offset",
+]
+
+_CHUNK = 1 << 15
+"""How many linear indices are evaluated at once."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class CuteLayout:
+    """A layout ``shape:stride``: coordinate ``c`` goes to ``sum(c_i * d_i)``; linear indices run first mode fastest.
+
+    Args:
+        shape: a positive integer or a nested tuple of them.
+        stride: the same nesting; integers of any sign, or coordinates (`E`). When one leaf is a coordinate, all
+            become coordinates (0 the zero vector, k the vector k@m).
+
+    Extents and strides may be index expressions. Evaluation, sizes, coalesce, compositions, complements, divides and
+    products then prove what they rely on; the other operations need numbers.
+
+    Raises:
+        LayoutError: an extent that is not positive, a stride that is no integer or coordinate.
+        Incongruent: shape and stride nest differently.
+        Unproved: an extent that its ranges do not prove positive.
+
+    Example:
+        >>> layout = CuteLayout(((2, 2), 4), ((1, 8), 2))
+        >>> print(layout, layout(3), layout(1, 2), layout((0, 1), 2))
+        ((2,2),4):((1,8),2) 9 5 12
+
+    Source: CuTe; seed 003, sections 1 to 4.
+    """
+
+    shape: Shape
+    stride: Stride
+    _flat: tuple[Pair, ...] | None = field(init=False, repr=False, compare=False)  # made when first asked for
+
+    def __init__(self, shape: Any, stride: Any) -> None:
+        if type(shape) is type(stride) is tuple and len(shape) == len(stride) and _plain(shape, stride):
+            _set_shape(self, shape)
+            _set_stride(self, stride)
+            _set_flat(self, None)
+            return
+        where = "CuteLayout(shape, stride)"
+        shape = make_shape(shape, where)
+        stride = make_stride(stride, where)
+        if not congruent(shape, stride):
+            raise Incongruent(
+                where,
+                "shape and stride nest differently",
+                inputs={"shape": tuple_text(shape), "stride": tuple_text(stride)},
+                legal="one stride for each extent",
+            )
+        strides = flat_tuple(stride)
+        if any(isinstance(d, Coord) for d in strides):
+            strides = tuple(map(Coord.of, strides))
+            stride = zip_shape(shape, iter(strides))
+        _set_shape(self, shape)
+        _set_stride(self, stride)
+        _set_flat(self, tuple(zip(flat_tuple(shape), strides, strict=True)))
+
+    @property
+    def flat(self) -> tuple[Pair, ...]:
+        """The modes without nesting: (extent, stride) pairs, first fastest."""
+        found = self._flat
+        if found is None:
+            found = tuple(zip(flat_tuple(self.shape), flat_tuple(self.stride), strict=True))
+            _set_flat(self, found)
+        return found
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates: the product of the extents."""
+        out = 1
+        for n, _d in self._flat or self.flat:
+            out *= n
+        return out if type(out) is int else simple(out)
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether an extent or a stride is an index expression."""
+        for n, d in self._flat or self.flat:
+            if type(n) is not int:
+                return True
+            if type(d) is not int and (type(d) is not Coord or any(type(v) is not int for _axis, v in d.terms)):
+                return True
+        return False
+
+    @property
+    def zero(self) -> Any:
+        """The value at the origin: 0, or the zero vector where the strides are coordinates."""
+        flat = self._flat or self.flat
+        return Coord() if flat and isinstance(flat[0][1], Coord) else 0
+
+    def __call__(self, *crd: Any) -> Any:
+        """The value at a linear index or a coordinate; with `_` among the coordinates, the sublayout that it leaves.
+
+        Args:
+            crd: one linear index, or one coordinate per mode, or one tuple of them. Integers, integer arrays
+                (vectorised) or index expressions.
+
+        Raises:
+            LayoutError: a number out of range: layouts are finite here.
+            Unproved: an index expression whose range does not prove it within its mode.
+        """
+        if len(crd) == 1:
+            index = crd[0]
+            if type(index) is int:
+                rest, out = index, self.zero
+                if rest >= 0:
+                    for n, d in self._flat or self.flat:
+                        rest, digit = divmod(rest, n)
+                        out = out + digit * d
+                    if rest == 0:  # false, too, where the rest is an expression
+                        return out if type(out) is int else simple(out)
+                check_range(index, self.size, "layout(index)", self.shape)
+            return self._at(index)
+        return self._at(crd)
+
+    def _at(self, crd: Any) -> Any:
+        if isinstance(crd, list):
+            crd = tuple(crd)
+        if isinstance(crd, tuple):
+            check_depth(crd, "layout(coordinate)")
+        if is_free(crd):
+            return concat(list(select_modes(crd, self, True)))
+        if isinstance(crd, np.ndarray) and crd.size > _CHUNK:  # piece by piece, within the cache
+            flat = crd.reshape(-1)
+            pieces = [self._at(flat[k : k + _CHUNK]) for k in range(0, flat.size, _CHUNK)]
+            return np.concatenate(pieces).reshape(crd.shape)
+        return simple(inner_product(crd, self.shape, self.stride, "layout(coordinate)"))
+
+    def __getitem__(self, mode: int) -> CuteLayout:
+        """The layout of one top-level mode; a layout without tuple has the one mode 0."""
+        if not isinstance(self.shape, tuple):
+            modes: tuple[tuple[Any, Any], ...] = ((self.shape, self.stride),)
+        else:
+            modes = tuple(zip(self.shape, self.stride, strict=True))  # type: ignore[arg-type]
+        number = whole_number(mode)
+        if number is None or not -len(modes) <= number < len(modes):
+            raise LayoutError(
+                "layout[mode]",
+                f"there is no mode {short_text(mode)}",
+                inputs={"layout": self},
+                legal=f"0..{len(modes) - 1}",
+            )
+        return new_layout(*modes[number])
+
+    def __iter__(self) -> Iterator[CuteLayout]:
+        return (self[k] for k in range(rank(self.shape)))
+
+    def __len__(self) -> int:
+        return rank(self.shape)
+
+    def __str__(self) -> str:
+        return f"{tuple_text(self.shape)}:{tuple_text(self.stride)}"
+
+    def _repr_svg_(self) -> str:
+        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
+
+        return svg(self)
+
+
+def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) -> CuteLayout:
+    """A layout from parts that are known to be sound: no checks, for results of the algebra."""
+    self = _new(CuteLayout)
+    _set_shape(self, shape)
+    _set_stride(self, stride)
+    if flat is None:
+        nested = type(shape) is tuple
+        flat = tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True)) if nested else ((shape, stride),)
+    _set_flat(self, flat)
+    return self
+
+
+def as_layout(value: Any, where: str) -> CuteLayout:
+    """A layout as it is; an integer n as the layout n:1.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    if isinstance(value, CuteLayout):
+        return value
+    if isinstance(value, Expr) or whole_number(value) is not None:
+        return CuteLayout(make_shape(value, where), 1)
+    raise LayoutError(where, f"{short_text(value)} is no layout", legal="a CuteLayout, or an integer n for n:1")
+
+
+def mode_number(value: Any, where: str) -> int:
+    """The number of a mode as a plain integer.
+
+    Raises:
+        LayoutError: anything else.
+    """
+    number = whole_number(value)
+    if number is None:
+        raise LayoutError(where, f"{short_text(value)} is no number of a mode", legal="integers")
+    return number
+
+
+def _plain(shape: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
+    """Whether these are flat tuples of plain integers, sound as they stand: the common case, decided quickly."""
+    for n in shape:
+        if type(n) is not int or not 0 < n < GREATEST:
+            return False
+    for d in stride:  # noqa: SIM110 - a loop is twice as quick as all(..)
+        if type(d) is not int or not -GREATEST < d < GREATEST:
+            return False
+    return True
+
+
+_new = object.__new__
+_set_shape = CuteLayout.__dict__["shape"].__set__  # the slots themselves: assignment is closed
+_set_stride = CuteLayout.__dict__["stride"].__set__
+_set_flat = CuteLayout.__dict__["_flat"].__set__
+
+
+def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
+    """The layout whose modes are the given layouts; a single one stands for itself unless `keep` asks for a tuple."""
+    if len(layouts) == 1 and not keep:
+        return layouts[0]
+    shape, stride = tuple([a.shape for a in layouts]), tuple([a.stride for a in layouts])
+    flat = tuple([pair for a in layouts for pair in a.flat])
+    if any(type(d) is Coord for _n, d in flat):  # mixed strides become coordinates together
+        return CuteLayout(shape, stride)
+    return new_layout(shape, stride, flat)
+
+
+def slice_with_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
+    """The modes at which the coordinate is free, and the value of the rest with 0 in the free places."""
+    check_depth(crd, "slice_(layout, crd)")
+    return concat(list(select_modes(crd, layout, True))), layout(_zeroed(crd))
+
+
+def _zeroed(crd: Any) -> Any:
+    if isinstance(crd, tuple):
+        return tuple(map(_zeroed, crd))
+    return 0 if is_free(crd) else crd
+
+
+def is_free(crd: Any) -> bool:
+    """Whether a coordinate is `_` (or None), or holds one."""
+    if isinstance(crd, tuple):
+        return any(map(is_free, crd))
+    return crd is _ or crd is None
+
+
+def select_modes(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
+    """The modes at which `crd` is (not) free, in order; tuples of the coordinate descend."""
+    if isinstance(crd, tuple):
+        if not isinstance(layout.shape, tuple) or len(crd) != len(layout.shape):
+            raise Incongruent(
+                "slice_(layout, crd)",
+                f"coordinate {tuple_text(crd)} does not fit",
+                inputs={"layout": layout},
+                legal="_ or a coordinate for each mode",
+            )
+        for c, mode in zip(crd, layout, strict=True):
+            kept = list(select_modes(c, mode, free))
+            if isinstance(c, tuple) and kept:
+                yield concat(kept)
+            else:
+                yield from kept
+        return
+    stays = is_free(crd)
+    if not stays:
+        check_range(crd, layout.size, "slice_(layout, crd)", layout.shape)
+    if stays is free:
+        yield layout

@@ -1,0 +1,335 @@
+"""Sources and sinks in files: .npy, .npz and zarr (local, or behind an fsspec URL).
+
+Whatever is wrong with a file is said before work starts. A sink is written under a temporary name beside its target
+and appears whole when the run commits, or not at all.
+
+zarr is an optional package (``tileweave[io]``) and is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.graph import FileData, FileTarget, Sink, TensorType
+from tileweave.runtime.io import npyfile, zarrfile
+from tileweave.space import Box
+
+__all__ = [
+    "Reader",
+    "Sinks",
+    "Writer",
+    "atom",
+    "check_targets",
+    "describe",
+    "open_sinks",
+    "open_source",
+    "target",
+]
+
+Array = np.ndarray[Any, Any]
+FORMATS = ("npy", "npz", "zarr")
+_LEGAL = "a path that ends in .npy, .npz or .zarr"
+
+
+class Reader(Protocol):
+    """A tensor in a file. `type` is what the file holds now."""
+
+    type: TensorType
+
+    def read(self, box: Box) -> Array:
+        """The values of a box; not to be written."""
+
+    def close(self) -> None:
+        """Lets go of the file."""
+
+
+class Writer(Protocol):
+    """A tensor that is being written to a file; boxes may come in any order and from several threads."""
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box."""
+
+
+class _File(Protocol):
+    def add(self, key: str, kind: TensorType) -> Writer: ...
+
+    def prepare(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def _split(path: str, where: str) -> tuple[str, str]:
+    """(path, format); the path of a file URL is local again."""
+    if path.startswith("file://"):
+        path = path.removeprefix("file://")
+    format = path.rstrip("/").rpartition(".")[2].lower()
+    if format not in FORMATS or not path.rstrip("/").rpartition("/")[2].rpartition(".")[0]:
+        raise StorageError(where, "the format is not known by its suffix", legal=_LEGAL)
+    if "://" in path and format != "zarr":
+        raise StorageError(where, f".{format} files are read and written locally", legal="a local path, or a zarr URL")
+    return path, format
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sources
+
+
+def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, FileData]:
+    """Shape and element type of a tensor in a file, without reading its elements.
+
+    Args:
+        path: path of a .npy, .npz or zarr file, or the URL of a zarr.
+        key: the member of a .npz or of a zarr group; a container of one member needs none.
+
+    Raises:
+        StorageError: no such file, a format that is not known, a broken or truncated file, a member that does
+            not exist or is not named, elements that are not numbers.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(folder + "/a.npz", x=np.zeros((2, 3), np.float32))
+        ...     kind, data = describe(folder + "/a.npz")
+        >>> str(kind), data.key
+        ('float32[2, 3]', 'x')
+    """
+    where = f"source({os.fspath(path)!r})"
+    path, format = _split(os.fspath(path), where)
+    if format == "npy":
+        if key:
+            raise StorageError(where, f"a .npy has no member {key!r}", legal="no key")
+        return npyfile.describe_npy(path, where), FileData(path, format)
+    key = _member(path, format, key, where)
+    if format == "npz":
+        return npyfile.describe_npz(path, key, where), FileData(path, format, key)
+    return zarrfile.open_zarr(path, key, where).type, FileData(path, format, key)
+
+
+def _member(path: str, format: str, key: str, where: str) -> str:
+    """The key, or the one member that there is."""
+    names: list[str] = (npyfile if format == "npz" else zarrfile).members_of(path, where)
+    if key in names or names == [""]:
+        if key and names == [""]:
+            raise StorageError(where, f"the zarr is one array and has no member {key!r}", legal="no key")
+        return key
+    if not key and len(names) == 1:
+        return names[0]
+    shown = ", ".join(map(repr, names[:20])) + (", .." if len(names) > 20 else "")
+    problem = f"there is no member {key!r}" if key else f"the file holds {len(names)} arrays and no key says which"
+    raise StorageError(where, problem, legal=f"key= one of {shown}" if names else "a file that holds an array")
+
+
+def open_source(data: FileData, expected: TensorType | None = None) -> Reader:
+    """A reader of a tensor in a file.
+
+    Args:
+        data: as `describe` gave it.
+        expected: what the file must still hold.
+
+    Raises:
+        StorageError: as `describe`, and where the file holds something else than expected.
+    """
+    where = f"source({data.path!r})"
+    reader: Reader
+    if data.format == "npy":
+        reader = npyfile.open_npy(data.path, where)
+    elif data.format == "npz":
+        _member(data.path, "npz", data.key, where)
+        reader = npyfile.open_npz(data.path, data.key, where)
+    else:
+        reader = zarrfile.open_zarr(data.path, data.key, where)
+    if expected is not None and reader.type != expected:
+        raise StorageError(
+            where, f"the file now holds {reader.type}", legal=f"{expected}, as when the program was written"
+        )
+    return reader
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sinks
+
+
+def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False) -> FileTarget:
+    """Where a sink goes; the suffix says the format.
+
+    Raises:
+        StorageError: a format that is not known, a key for a .npy, a key that cannot name a member.
+
+    Example:
+        >>> target("out/y.npz", key="logits").format
+        'npz'
+    """
+    where = f"sink({os.fspath(path)!r})"
+    path, format = _split(os.fspath(path), where)
+    if not isinstance(overwrite, bool):
+        raise StorageError(where, f"overwrite={overwrite!r} is neither yes nor no", legal="True or False")
+    if format == "npy" and key:
+        raise StorageError(where, f"a .npy has no member {key!r}", legal="no key")
+    if key and (key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/"))):
+        raise StorageError(where, f"{key!r} cannot name a member", legal="names, joined by /")
+    return FileTarget(path.rstrip("/"), format, key, overwrite)
+
+
+def atom(sink: Sink) -> tuple[int, ...] | None:
+    """The extents of the region of a sink that must have one writer: a zarr chunk; None where any box may be written.
+
+    Boxes whose boundaries are multiples of these extents, or end with the tensor, may be written in parallel.
+    """
+    if isinstance(sink.target, FileTarget) and sink.target.format == "zarr":
+        return zarrfile.chunk_shape(sink.tensor.type)
+    return None
+
+
+def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
+    """Refuses sinks that could not be written, before work starts.
+
+    Raises:
+        StorageError: a target exists and may not be replaced, or is not what it would be replaced by; its folder is
+            missing or read-only; its element type has no place in the format; two sinks write one tensor.
+    """
+    seen: dict[str, list[FileTarget]] = {}
+    for one, kind in targets:
+        where = f"sink({one.path!r})"
+        if not npyfile.supported(kind.dtype):
+            problem = f"a .{one.format} does not hold elements of type {kind.dtype.name}"
+            raise StorageError(
+                where,
+                problem,
+                inputs={"tensor": kind},
+                legal="bool, integers, float16, float32 or float64: cast(tensor, 'float32')",
+            )
+        others = seen.setdefault(_where_it_lies(one), [])
+        if any(other.key == one.key or one.format == "npy" for other in others):
+            legal = "one sink per file" if one.format == "npy" else "a key of its own for every sink of the file"
+            raise StorageError(where, "two sinks write the same tensor", legal=legal)
+        if any("" in (other.key, one.key) for other in others):
+            raise StorageError(where, "two sinks share the file and one has no key", legal="a key for every sink")
+        others.append(one)
+        if one.format == "zarr":
+            zarrfile.load(where)
+        if "://" in one.path:
+            _check_remote(one, where)
+        else:
+            _check_local(one, where)
+
+
+def _where_it_lies(one: FileTarget) -> str:
+    return one.path if "://" in one.path else str(Path(one.path).resolve())
+
+
+def _check_local(one: FileTarget, where: str) -> None:
+    path = Path(_where_it_lies(one))
+    if not path.parent.is_dir():
+        raise StorageError(where, f"the folder {str(path.parent)!r} does not exist", legal="a folder that exists")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StorageError(where, f"the folder {str(path.parent)!r} cannot be written", legal="a writable folder")
+    if not path.exists():
+        return
+    if not one.overwrite:
+        raise StorageError(where, "it exists", legal="another path, or overwrite=True (--overwrite)")
+    fits = zarrfile.is_zarr(path) if one.format == "zarr" else path.is_file()
+    if not fits:
+        what = "a directory" if path.is_dir() else "a file"
+        raise StorageError(where, f"it exists and is {what}, not a .{one.format}", legal="another path")
+    if one.format == "npz" and one.key:
+        npyfile.members_of(one.path, where)  # they will be kept
+
+
+def _check_remote(one: FileTarget, where: str) -> None:
+    fs, path = zarrfile.remote(one.path, where)
+    try:
+        exists = fs.exists(path)
+    except Exception as error:  # every store has errors of its own
+        raise StorageError(where, f"the URL cannot be reached: {error}", legal="a store that answers") from None
+    if exists and not one.overwrite:
+        raise StorageError(where, "it exists", legal="another URL, or overwrite=True (--overwrite)")
+
+
+class Sinks:
+    """The files of one run. They appear together at `commit`; after `abort` nothing is left of them.
+
+    Args:
+        targets: checked by `check_targets`; several may be members of one .npz or zarr group.
+    """
+
+    def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
+        self._targets = targets
+        self._files: dict[str, _File] = {}
+        writers: list[Writer] = []
+        try:
+            for one, kind in targets:
+                writers.append(self._add(one, kind))
+        except BaseException:
+            self.abort()
+            raise
+        self.writers = tuple(writers)
+
+    def _add(self, one: FileTarget, kind: TensorType) -> Writer:
+        lies = _where_it_lies(one)
+        try:
+            if lies not in self._files:
+                self._files[lies] = _new_file(one, lies)
+            return self._files[lies].add(one.key, kind)
+        except StorageError:
+            raise
+        except Exception as error:  # the disk is full, or the store refuses, each in its own words
+            raise StorageError(
+                f"sink({one.path!r})", f"it cannot be written: {error}", inputs={"tensor": kind}
+            ) from error
+
+    def commit(self) -> None:
+        """Every file appears, whole. Where one cannot be completed, none appears.
+
+        Raises:
+            StorageError: a file cannot be completed, or another one has appeared in its place meanwhile.
+        """
+        try:
+            for file in self._files.values():
+                file.prepare()
+            check_targets(self._targets)
+            for path in list(self._files):
+                self._files[path].publish()
+                del self._files[path]
+        except OSError as error:
+            raise StorageError("sink(tensor, path)", f"a file cannot be completed: {error}") from error
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Removes every file that has not appeared."""
+        while self._files:
+            _, file = self._files.popitem()
+            with suppress(Exception):  # the next file's remains must go too
+                file.abort()
+
+
+def _new_file(one: FileTarget, lies: str) -> _File:
+    mark = f"tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    if "://" in lies:
+        folder, _, name = lies.rpartition("/")
+        return zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}")
+    path = Path(lies)
+    temporary = path.with_name(f".{path.name}.{mark}")
+    if one.format == "zarr":
+        return zarrfile.ZarrDirectory(path, temporary)
+    return (npyfile.NpyFile if one.format == "npy" else npyfile.NpzFile)(path, temporary)
+
+
+def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]]) -> Sinks:
+    """Checked targets, opened for writing under temporary names.
+
+    Raises:
+        StorageError: as `check_targets`, and where the disk has no room.
+    """
+    check_targets(targets)
+    return Sinks(targets)

@@ -1,0 +1,226 @@
+"""Zarr arrays, local or behind an fsspec URL: reading by slices, and directories that appear whole or not at all.
+
+A chunk is the atom of writing: two writers of one chunk would lose each other's values. The chunks of an array that
+we create are known before it exists, so that a plan can cut along them; a write that does not keep to them
+excludes every other such write for its duration.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.graph import TensorType
+from tileweave.runtime.io.npyfile import slices, supported
+from tileweave.space import Box
+
+__all__ = ["RemoteZarr", "ZarrDirectory", "ZarrReader", "chunk_shape", "is_zarr", "members_of", "open_zarr"]
+
+Array = np.ndarray[Any, Any]
+
+CHUNK_BYTES = 4 << 20
+"""The most bytes of one chunk of an array that we create."""
+
+
+def chunk_shape(kind: TensorType) -> tuple[int, ...]:
+    """The chunks of an array that we create: its largest extents halved until a chunk is small enough.
+
+    Example:
+        >>> chunk_shape(TensorType((8192, 8192), np.dtype("float32")))
+        (1024, 1024)
+    """
+    shape = [max(1, n) for n in kind.shape]
+    size_bytes = kind.dtype.itemsize
+    for n in shape:
+        size_bytes *= n
+    while size_bytes > CHUNK_BYTES and max(shape) > 1:
+        dim = shape.index(max(shape))
+        size_bytes //= shape[dim]
+        shape[dim] = -(-shape[dim] // 2)
+        size_bytes *= shape[dim]
+    return tuple(shape)
+
+
+def load(where: str) -> Any:
+    """The zarr package, loaded on first use."""
+    try:
+        import zarr
+    except ImportError:
+        raise StorageError(
+            where, "zarr files need a package that is missing", legal="pip install 'tileweave[io]'"
+        ) from None
+    return zarr
+
+
+def is_zarr(directory: Path) -> bool:
+    """Whether a local directory is a zarr array or group, of format 2 or 3."""
+    return any((directory / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def remote(url: str, where: str) -> tuple[Any, str]:
+    """The file system of a URL and the path in it."""
+    load(where)
+    import fsspec
+
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise StorageError(where, f"the URL needs a package that is missing: {error}", legal="install it") from None
+    except ValueError as error:
+        raise StorageError(where, f"the URL cannot be used: {error}", legal="a protocol that fsspec knows") from None
+    return fs, path
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reading
+
+
+def _node(path: str, key: str, where: str) -> Any:
+    zarr = load(where)
+    if "://" not in path and not Path(path).exists():
+        raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
+    try:
+        return zarr.open(store=path, mode="r", path=key or None)
+    except ImportError as error:
+        raise StorageError(where, f"the URL needs a package that is missing: {error}", legal="install it") from None
+    except Exception as error:  # zarr, fsspec and every store behind them have errors of their own
+        what = f"member {key!r}" if key else "the file"
+        problem = f"{what} is not a zarr array or group: {type(error).__name__}: {error}"
+        raise StorageError(where, problem, legal="a zarr array, or a group and a key") from None
+
+
+def members_of(path: str, where: str) -> list[str]:
+    """The names of the arrays in a zarr group, however deep; ``[""]`` where the path is an array itself."""
+    node = _node(path, "", where)
+    if not hasattr(node, "members"):
+        return [""]
+    return sorted(name for name, member in node.members(max_depth=None) if not hasattr(member, "members"))
+
+
+class ZarrReader:
+    """Reads boxes of one zarr array."""
+
+    def __init__(self, array: Any, where: str) -> None:
+        self._array = array
+        dtype = np.dtype(array.dtype)
+        if not supported(dtype):
+            raise StorageError(where, f"the array holds elements of type {dtype}", legal="bool, integers or floats")
+        self.type = TensorType(tuple(int(n) for n in array.shape), dtype.newbyteorder("="))
+
+    def read(self, box: Box) -> Array:
+        """The values of a box, as a new array."""
+        return np.asarray(self._array[slices(box)], self.type.dtype)
+
+    def close(self) -> None:
+        """Nothing is held open between reads."""
+
+
+def open_zarr(path: str, key: str, where: str) -> ZarrReader:
+    """A reader of a zarr array, or of a member of a zarr group."""
+    node = _node(path, key, where)
+    if hasattr(node, "members"):
+        raise StorageError(where, f"member {key!r} is a group", legal="an array")
+    return ZarrReader(node, where)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# writing
+
+
+class _ZarrWriter:
+    """One zarr array being filled."""
+
+    def __init__(self, array: Any, kind: TensorType, chunks: tuple[int, ...]) -> None:
+        self._array, self._kind, self._chunks = array, kind, chunks
+        self._unaligned = threading.Lock()
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box; boxes that share a chunk are stored one after the other."""
+        if box.empty:
+            return
+        bounds = zip(box.start, box.stop, self._chunks, self._kind.shape, strict=True)
+        aligned = all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in bounds)
+        with nullcontext() if aligned else self._unaligned:
+            self._array[slices(box)] = block
+
+
+def _create(zarr: Any, store: str, key: str, kind: TensorType) -> _ZarrWriter:
+    chunks = chunk_shape(kind)
+    options = {"shape": kind.shape, "dtype": kind.dtype, "chunks": chunks}
+    if key:
+        array = zarr.open_group(store=store, mode="a").create_array(name=key, **options)
+    else:
+        array = zarr.create_array(store=store, **options)
+    return _ZarrWriter(array, kind, chunks)
+
+
+class ZarrDirectory:
+    """A local zarr array or group that appears whole at `publish`, or not at all."""
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        self._path, self._temporary = path, temporary
+        self._zarr = load(f"sink({str(path)!r})")
+
+    def add(self, key: str, kind: TensorType) -> _ZarrWriter:
+        """The writer of the array, or of one more member of the group."""
+        return _create(self._zarr, str(self._temporary), key, kind)
+
+    def prepare(self) -> None:
+        """Zarr has stored each block when its write returned."""
+
+    def publish(self) -> None:
+        """The directory appears by one rename; one that is replaced is set aside first and comes back on failure."""
+        if not self._path.exists():
+            self._temporary.rename(self._path)
+            return
+        aside = self._temporary.with_name(self._temporary.name + "-old")
+        self._path.rename(aside)
+        try:
+            self._temporary.rename(self._path)
+        except BaseException:
+            aside.rename(self._path)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+class RemoteZarr:
+    """A zarr array or group behind a URL. Its root metadata moves last, so that a part never looks whole."""
+
+    def __init__(self, url: str, temporary: str) -> None:
+        where = f"sink({url!r})"
+        self._zarr = load(where)
+        self._fs, self._path = remote(url, where)
+        self._temporary_url = temporary
+        self._temporary = remote(temporary, where)[1]
+
+    def add(self, key: str, kind: TensorType) -> _ZarrWriter:
+        """The writer of the array, or of one more member of the group."""
+        return _create(self._zarr, self._temporary_url, key, kind)
+
+    def prepare(self) -> None:
+        """Zarr has stored each block when its write returned."""
+
+    def publish(self) -> None:
+        """Moves every object, the root's metadata last; one that is replaced is removed first."""
+        if self._fs.exists(self._path):
+            self._fs.rm(self._path, recursive=True)
+        root = f"{self._temporary}/zarr.json"
+        found = sorted(self._fs.find(self._temporary), key=lambda name: (name == root, name))
+        for name in found:
+            self._fs.mv(name, self._path + name[len(self._temporary) :])
+        self.abort()
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        if self._fs.exists(self._temporary):
+            self._fs.rm(self._temporary, recursive=True)

@@ -1,0 +1,293 @@
+"""Which bytes a program touches, and whether two of its iterations meet: answers that are exact.
+
+An access is one operand of one invocation. Its addresses are an offset plus a stride times an index for every axis on
+the path and every axis that the primitive consumes; guards restrict single indices, so every index has an interval.
+Bounds are then closed formulas, and whether two accesses share a byte is one question about bounded integers
+(`reach.reach`), answered with a witness or proved impossible; beyond the bound of that search it is `Undecided`.
+
+Tensors are taken to lie in separate memory; `races` compares accesses of the same tensor.
+
+Source: TEIR, sections 10.4 and 10.7.7; the analyses are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.primitives import operands_of, operation
+from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Program
+from tileweave.teir.ir.reach import SEARCH_LIMIT, Term, reach
+from tileweave.teir.ir.verify import Problem, verify
+from tileweave.teir.ir.walk import Visit, axes_by_id, index_range, invocations, primitives_by_id, show_path, walk
+
+__all__ = ["Access", "Conflict", "accesses", "byte_bounds", "commute", "find_conflict", "out_of_bounds", "races"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One operand of one invocation, with everything that its addresses depend on.
+
+    Args:
+        visit: the invocation and its path.
+        tensor: the operand's name.
+        writes: whether the invocation writes it.
+        accumulates: the monoid by which it only takes values into it, or ``""``; accesses of one monoid may change
+            places.
+        offset: bytes from the base, all offsets included.
+        terms: per axis, (stride in bytes, least index, greatest index).
+        width: bytes per element.
+    """
+
+    visit: Visit
+    tensor: str
+    writes: bool
+    accumulates: str
+    offset: int
+    terms: tuple[tuple[Id, Term], ...]
+    width: int
+
+    @property
+    def path(self) -> str:
+        """The invocation's path."""
+        return show_path(self.visit)
+
+    def bounds(self) -> tuple[int, int]:
+        """The least byte and the byte behind the greatest, relative to the base."""
+        low = self.offset + sum(min(s * a, s * b) for _, (s, a, b) in self.terms)
+        high = self.offset + sum(max(s * a, s * b) for _, (s, a, b) in self.terms)
+        return low, high + self.width
+
+    def address(self, indices: Mapping[Id, int]) -> int:
+        """The byte of an element, relative to the base."""
+        return self.offset + sum(stride * indices[id] for id, (stride, _, _) in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two accesses that share a byte, with the indices at which they do.
+
+    Args:
+        tensor: whose byte.
+        byte: relative to the tensor's base.
+        first: the invocation's path and the index of every axis it depends on.
+        second: the same for the other access.
+    """
+
+    tensor: str
+    byte: int
+    first: tuple[str, tuple[tuple[Id, int], ...]]
+    second: tuple[str, tuple[tuple[Id, int], ...]]
+
+    def __str__(self) -> str:
+        def show(access: tuple[str, tuple[tuple[Id, int], ...]]) -> str:
+            return f"{access[0]} at (" + ", ".join(f"{id}={index}" for id, index in access[1]) + ")"
+
+        return f"byte {self.byte} of {self.tensor!r}: {show(self.first)} and {show(self.second)}"
+
+
+def accesses(program: Program) -> tuple[Access, ...]:
+    """Every access of a well-formed program, in execution order; invocations that no guard ever admits are left out.
+
+    An operand that a primitive both reads and writes is one access.
+    """
+    axes, primitives = axes_by_id(program), primitives_by_id(program)
+    found: list[Access] = []
+    for visit in invocations(program):
+        if not isinstance(visit.node, Invocation):
+            continue
+        primitive = primitives[visit.node.primitive]
+        spec, names = operation(primitive.operation), operands_of(primitive, program)
+        ranges: list[tuple[Axis, int, int]] = []
+        for node in visit.path:
+            axis = axes[node.axis]
+            ranges.append((axis, *index_range(visit, axis)))
+        ranges += [(axes[id], 0, axes[id].extent - 1) for _, ids in primitive.axes for id in ids]
+        if any(low > high for _, low, high in ranges):
+            continue
+        for name in dict.fromkeys(names):
+            j = program.position(name)
+            writes = name == names[-1]
+            found.append(
+                Access(
+                    visit,
+                    name,
+                    writes,
+                    spec.monoid if writes and name not in names[:-1] else "",
+                    sum(axis.offsets[j] for axis, _, _ in ranges),
+                    tuple((axis.id, (axis.strides[j], low, high)) for axis, low, high in ranges),
+                    width_bytes(program.tensors[j].dtype),
+                )
+            )
+    return tuple(found)
+
+
+def byte_bounds(program: Program) -> dict[str, tuple[int, int]]:
+    """Per tensor that is touched, the least byte and the byte behind the greatest, relative to its base; exact.
+
+    Raises:
+        VerifyError: the program is not well formed.
+
+    Example:
+        >>> from tileweave.teir.ir.program import Axis, Invocation, Iteration, Primitive, Program, TensorSpec
+        >>> zero = Primitive("z", "Zero", (("M", ()), ("N", ())), ("out",))
+        >>> nodes = (Iteration("n", "n", ("zero",)), Invocation("zero", "z"))
+        >>> out = TensorSpec("out", "FP32", "out")
+        >>> byte_bounds(Program((out,), (Axis("n", 5, (-4,), (8,)),), ("n",), nodes, (zero,)))
+        {'out': (-8, 12)}
+    """
+    verify(program)
+    bounds: dict[str, tuple[int, int]] = {}
+    for access in accesses(program):
+        low, high = access.bounds()
+        before = bounds.get(access.tensor, (low, high))
+        bounds[access.tensor] = min(low, before[0]), max(high, before[1])
+    return bounds
+
+
+def out_of_bounds(program: Program, buffers: Mapping[str, int | tuple[int, int]]) -> tuple[Problem, ...]:
+    """The accesses that leave the given buffers; empty exactly when every byte that is ever touched lies inside.
+
+    Args:
+        program: well formed.
+        buffers: per tensor, its size in bytes from the base, or the interval of legal bytes relative to the base, end
+            excluded. Scratch tensors have their own size.
+
+    Raises:
+        VerifyError: the program is not well formed.
+    """
+    verify(program)
+    sizes = {spec.name: spec.size_bytes for spec in program.tensors if spec.role == "scratch"}
+    legal: dict[str, tuple[int, int]] = {}
+    for name, given in {**sizes, **buffers}.items():
+        legal[name] = given if isinstance(given, tuple) else (0, given)
+    found = []
+    for access in accesses(program):
+        low, high = access.bounds()
+        first, end = legal.get(access.tensor, (0, 0))
+        if low < first or high > end:
+            message = f"it touches bytes {low}..{high - 1} of {access.tensor!r}"
+            found.append(Problem("address.in-bounds", access.path, message, f"bytes {first}..{end - 1}"))
+    return tuple(found)
+
+
+def races(program: Program, limit: int = SEARCH_LIMIT) -> Conflict | None:
+    """Two different iterations of a parallel node, one of which writes a byte that the other reads or writes, or None.
+
+    Iterations of the nodes above are the same for both; iterations below may differ. None is a proof.
+
+    Args:
+        program: well formed.
+        limit: of the search, per pair of accesses.
+
+    Raises:
+        VerifyError: the program is not well formed.
+        Undecided: the search passed ``limit``.
+    """
+    verify(program)
+    found = accesses(program)
+    for visit in walk(program):
+        if isinstance(visit.node, Iteration) and visit.node.policy == "parallel":
+            conflict = iterations_conflict(program, found, visit, limit=limit)
+            if conflict is not None:
+                return conflict
+    return None
+
+
+def commute(a: Access, b: Access) -> bool:
+    """Whether two accesses may change places because both take values into the tensor by one commutative monoid."""
+    return a.accumulates != "" and a.accumulates == b.accumulates
+
+
+def iterations_conflict(
+    program: Program,
+    found: Collection[Access],
+    visit: Visit,
+    *,
+    additions_commute: bool = False,
+    limit: int = SEARCH_LIMIT,
+) -> Conflict | None:
+    """A byte on which two different iterations of one node conflict, or None.
+
+    Args:
+        program: well formed.
+        found: its `accesses`.
+        visit: the iteration node.
+        additions_commute: whether two additions to the same byte, or two steps of another monoid, are no conflict.
+        limit: of the search.
+    """
+    node = visit.node
+    if not isinstance(node, Iteration):
+        return None
+    below = [access for access in found if node in access.visit.path]
+    fixed = {above.axis for above in visit.path}
+    last = program.axis(node.axis).extent - 1
+    for k, a in enumerate(below):
+        for b in below[k:]:
+            if a.tensor != b.tensor or not (a.writes or b.writes):
+                continue
+            if additions_commute and commute(a, b):
+                continue
+            for between in ((1, last), (-last, -1)):
+                conflict = find_conflict(a, b, fixed, {node.axis: between}, limit)
+                if conflict is not None:
+                    return conflict
+    return None
+
+
+def find_conflict(
+    a: Access,
+    b: Access,
+    fixed: Collection[Id],
+    between: Mapping[Id, tuple[int, int]],
+    limit: int = SEARCH_LIMIT,
+) -> Conflict | None:
+    """A byte that two accesses of one tensor share, or None: there is none.
+
+    Args:
+        a: one access.
+        b: the other.
+        fixed: axes whose index is the same for both.
+        between: axes with the least and greatest value of a's index minus b's. All other axes are free.
+        limit: of the search.
+    """
+    left, right = dict(a.terms), dict(b.terms)
+    ids = [*left, *(id for id in right if id not in left)]
+    terms: list[Term] = []
+    for id in ids:
+        if id in left and id in right:
+            terms.append(_difference(left[id], right[id], between.get(id), id in fixed))
+        elif id in left:
+            terms.append(left[id])
+        else:
+            stride, low, high = right[id]
+            terms.append((-stride, low, high))
+    start = a.offset - b.offset
+    factors = reach(terms, 1 - a.width - start, b.width - 1 - start, limit)
+    if factors is None:
+        return None
+    first: dict[Id, int] = {}
+    second: dict[Id, int] = {}
+    for id, factor in zip(ids, factors, strict=True):
+        if id in left and id in right:
+            first[id] = max(left[id][1], right[id][1] + factor)
+            second[id] = first[id] - factor
+        elif id in left:
+            first[id] = factor
+        else:
+            second[id] = factor
+    byte = max(a.address(first), b.address(second))
+    return Conflict(a.tensor, byte, (a.path, tuple(first.items())), (b.path, tuple(second.items())))
+
+
+def _difference(left: Term, right: Term, between: tuple[int, int] | None, same: bool) -> Term:
+    """The term of one axis' index difference: both strides are the axis' own, so only the difference counts."""
+    stride, low, high = left
+    least, greatest = low - right[2], high - right[1]
+    if same:
+        # equal indices exist exactly when the intervals meet
+        return (stride, 0, 0) if least <= 0 <= greatest else (stride, 0, -1)
+    if between is not None:
+        least, greatest = max(least, between[0]), min(greatest, between[1])
+    return stride, least, greatest

@@ -1,0 +1,187 @@
+"""The emitter of contractions: an equation and operands of any layout become a program.
+
+An emitter knows descriptions only: an equation, and one `Operand` per tensor, whose layout has one iter of D per index
+letter and element strides of any sign on the axis ``m``. The base of a tensor is where its layout is zero.
+
+Programs are in the ``tileweave`` profile. Their tensors are ``in0, in1, .., out``, ``bias`` for an initial value, and
+the scratch tensor ``acc`` where the output is narrower than the sums it takes. `emit_elements` has the other emitters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from tileweave.errors import GraphError
+from tileweave.teir.emit.build import Step, build
+from tileweave.teir.emit.schedule import Chooser, Dim, Role, fuse_dims, untiled
+from tileweave.teir.emit.terms import (
+    Operand,
+    Term,
+    check_output,
+    dims_of,
+    extents_of,
+    letter_strides,
+    packed_strides,
+    parse,
+    refined,
+    shown,
+)
+from tileweave.teir.ir.dtypes import contraction_dtype, width_bytes
+from tileweave.teir.ir.program import Program, TensorSpec
+
+__all__ = ["emit_contraction"]
+
+
+def emit_contraction(
+    equation: str,
+    operands: Sequence[Operand],
+    out: Operand,
+    *,
+    accumulate: bool = False,
+    init: Literal["zero"] | Operand | None = None,
+    relu: bool = False,
+    tiling: Chooser = untiled,
+    name: str = "contraction",
+) -> Program:
+    """The program of an einsum of two operands: ``out = init + sum of in0 * in1``, then ReLU if asked.
+
+    Args:
+        equation: ``"trus,pqtu->pqrs"``. A letter twice in one operand walks its diagonal; a letter that is not in the
+            output is summed over.
+        operands: in0 and in1. Replicas of their layouts are ignored: any replica holds the value.
+        out: no two of its elements may share a byte.
+        accumulate: add to what the output holds, instead of to ``init``.
+        init: ``"zero"`` (also None), or an operand of the output's shape, zero strides broadcast: the tensor ``bias``.
+        relu: apply ReLU to the sums.
+        tiling: chooses the tiles of the dims it is given; `schedule` has some; by default roles are whole.
+        name: of the program.
+
+    Returns:
+        A well-formed program. Sums are formed in the widest type of the operands, in FP32 at least, and narrowed once;
+            those of INT8 wrap, but for a ReLU they are formed in INT32.
+
+    Raises:
+        GraphError: the equation does not fit the operands, or these are none.
+        DtypeError: integers and floating point are mixed.
+        LayoutError: elements of the output share a byte, or a layout leaves the memory axis ``m``.
+
+    Example:
+        >>> from tileweave.layout import strided
+        >>> a, b = Operand(strided((2, 3), (3, 1)), "FP32"), Operand(strided((3, 4), (4, 1)), "FP32")
+        >>> program = emit_contraction("ik,kj->ij", (a, b), Operand(strided((2, 4), (4, 1)), "FP32"))
+        >>> [primitive.operation for primitive in program.primitives]
+        ['Zero', 'Contraction']
+
+    Source: TEIR, sections 10.7.5 to 10.7.7; the choice of roles is our own.
+    """
+    where = f"emit_contraction({equation!r}, ..)"
+    inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init)
+    biased = len(terms) == 4
+    wide = contraction_dtype(*(operand.dtype for _, operand in terms))
+    if relu and wide == "INT8":
+        wide = "INT32"  # a sum that wraps is narrowed to the same number whenever that is done, but not its ReLU
+    names = ("in0", "in1", "out", "bias")[: len(terms)]
+    specs = [TensorSpec(n, op.dtype, "in") for n, (_, op) in zip(names, terms, strict=True)]
+    specs[2] = TensorSpec("out", out.dtype, "inout" if accumulate else "out")
+    strides = [letter_strides(letters, operand) for letters, operand in terms]
+    offsets = [operand.offset_bytes for _, operand in terms]
+    extents = extents_of(where, terms)
+    acc = "out" if wide == out.dtype else "acc"
+    if acc == "acc":
+        packed, size_bytes = packed_strides(output, extents, strides[2], width_bytes(wide))
+        specs.append(TensorSpec("acc", wide, "scratch", size_bytes))
+        strides.append(packed)
+        offsets.append(0)
+    dims, swapped = _contraction_dims(inputs, output, extents, strides)
+    sources = ("in1", "in0") if swapped else ("in0", "in1")
+    body = [*_initial(acc, accumulate, biased), Step("Contraction", (*sources, acc), reduces=True)]
+    if relu:
+        body.append(Step("ReLU", (acc, acc)))
+    if acc == "acc":
+        body.append(Step("Copy", (acc, "out")))
+    return build(name, tuple(specs), dims, tiling(dims), body, offsets)
+
+
+def _contraction_terms(
+    where: str,
+    equation: str,
+    operands: Sequence[Operand],
+    out: Operand,
+    accumulate: bool,
+    init: Literal["zero"] | Operand | None,
+) -> tuple[list[str], str, list[Term]]:
+    """The letters of the inputs and of the output, and every operand with its letters; or why they do not fit."""
+    if not isinstance(operands, Sequence):
+        raise GraphError(where, f"{type(operands).__name__} is given as operands", legal="two operands")
+    if len(operands) != 2:
+        raise GraphError(where, f"it takes two operands, not {len(operands)}", legal="two operands")
+    if accumulate and init is not None:
+        legal = "one initial value: what out holds, or init"
+        raise GraphError(where, "both accumulate and init are given", legal=legal)
+    inputs, output = parse(where, equation, 2)
+    terms = [*zip(inputs, operands, strict=True), (output, out)]
+    if isinstance(init, Operand):
+        terms.append((output, init))
+    extents_of(where, terms)
+    check_output(where, output, out)
+    for letter in output:
+        if letter not in "".join(inputs):
+            raise GraphError(where, f"letter {letter!r} of the output is in no input", inputs=shown(terms))
+    terms = refined(where, terms)
+    return [letters for letters, _ in terms[:2]], terms[2][0], terms
+
+
+def _initial(acc: str, accumulate: bool, biased: bool) -> list[Step]:
+    """What stands before the sum: the bias, zero, or what the output holds."""
+    if biased:
+        return [Step("Copy", ("bias", acc))]
+    if not accumulate:
+        return [Step("Zero", (acc,))]
+    return [Step("Copy", ("out", acc))] if acc != "out" else []
+
+
+# ── roles ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _contraction_dims(
+    inputs: Sequence[str], output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]
+) -> tuple[tuple[Dim, ...], bool]:
+    """The dims of a contraction in iteration order, and whether in0 and in1 change places.
+
+    The output's fastest dim is made N, so in1 must move along it. Dims of both inputs and the output are batch; when
+    the fastest dim is one of them it is N all the same, and the dims of either input alone are M.
+    """
+
+    def owner(letter: str) -> Role:
+        """A first sorting: in0's free letters M, in1's N; letters fuse only within these."""
+        if letter not in output:
+            return "K"
+        both = letter in inputs[0] and letter in inputs[1]
+        return "batch" if both else "M" if letter in inputs[0] else "N"
+
+    dims = fuse_dims(dims_of(extents, strides, owner))
+    moving = [dim for dim in dims if dim.role != "K"]
+    fastest = min(moving, key=lambda dim: abs(dim.strides[2]), default=None)
+    swapped = fastest is not None and fastest.role == "M"
+    across = fastest is not None and fastest.role == "batch"
+
+    def role(dim: Dim) -> Role:
+        if dim is fastest:
+            return "N"
+        if dim.role in ("K", "batch"):
+            return dim.role
+        if across:
+            return "M"
+        return "N" if (dim.role == "N") != swapped else "M"
+
+    rank = {"batch": 0, "M": 1, "N": 2, "K": 3}
+    reduced = 1 if swapped else 0
+    dims = tuple(Dim(dim.name, dim.extent, dim.strides, role(dim)) for dim in dims)
+
+    def key(dim: Dim) -> tuple[int, int]:
+        if dim.role == "K":
+            return rank["K"], -max(abs(dim.strides[reduced]), abs(dim.strides[1 - reduced]))
+        return rank[dim.role], -abs(dim.strides[2])
+
+    return tuple(sorted(dims, key=key)), swapped

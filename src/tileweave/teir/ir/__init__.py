@@ -1,0 +1,1 @@
+"""The TEIR program: values, operations, rules of well-formedness, text and documents."""

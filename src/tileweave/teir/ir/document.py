@@ -1,0 +1,358 @@
+"""Programs as JSON: a canonical writer, and a reader that refuses what is no program with the place and the reason.
+
+The file holds data only; reading it never executes, imports or opens anything. Reading a file that this module wrote
+and writing it again gives the same bytes.
+
+Source: own format for the values of TEIR, tables 10.1.1 to 10.3.1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, NoReturn, TypeVar
+
+from tileweave.errors import VerifyError
+from tileweave.teir.ir.dtypes import DTYPES
+from tileweave.teir.ir.program import (
+    Axis,
+    First,
+    Guard,
+    Id,
+    Invocation,
+    Iteration,
+    Last,
+    Node,
+    Primitive,
+    Program,
+    Scalar,
+    TensorSpec,
+)
+from tileweave.teir.ir.verify import verify
+
+__all__ = ["FORMAT", "VERSION", "from_json", "schema", "to_json"]
+
+FORMAT = "tileweave.teir"
+VERSION = 1
+
+T = TypeVar("T")
+
+
+def to_json(program: Program) -> str:
+    """The canonical text of a program, from which `from_json` gives the program back.
+
+    Raises:
+        VerifyError: the program cannot be written: a role or a metadata key twice, infinities or NaN; rule ``json``.
+
+    Example:
+        >>> from tileweave.teir.ir.program import Program
+        >>> from_json(to_json(Program((), (), (), (), ()))) == Program((), (), (), (), ())
+        True
+    """
+    try:
+        return "\n".join(_lines(_program_data(program))) + "\n"
+    except ValueError as error:
+        raise VerifyError("to_json(program)", str(error), facts={"rule": "json", "path": "$"}) from None
+
+
+def _program_data(program: Program) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": program.name,
+        "profile": program.profile,
+        "tensors": [_tensor_data(t) for t in program.tensors],
+        "axes": [
+            {"id": a.id, "extent": a.extent, "strides": list(a.strides), "offsets": list(a.offsets)}
+            for a in program.axes
+        ],
+        "roots": list(program.roots),
+        "nodes": [_node_data(node) for node in program.nodes],
+        "primitives": [
+            {
+                "id": p.id,
+                "operation": p.operation,
+                "axes": {role: list(ids) for role, ids in _once(p, p.axes)},
+                "operands": list(p.operands),
+                "metadata": dict(_once(p, p.metadata)),
+            }
+            for p in program.primitives
+        ],
+    }
+
+
+def _tensor_data(spec: TensorSpec) -> dict[str, Any]:
+    fields = {"name": spec.name, "dtype": spec.dtype, "role": spec.role, "size_bytes": spec.size_bytes}
+    return fields if spec.shape is None else {**fields, "shape": list(spec.shape)}
+
+
+def _once(primitive: Primitive, pairs: Sequence[tuple[str, T]]) -> Sequence[tuple[str, T]]:
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError(f"primitive {primitive.id!r}: the keys {[key for key, _ in pairs]} repeat")
+    return pairs
+
+
+def _node_data(node: Node) -> dict[str, Any]:
+    guard = [{"first" if isinstance(t, First) else "last": t.axis} for t in node.guard] or None
+    if isinstance(node, Iteration):
+        fields: dict[str, Any] = {"axis": node.axis, "policy": node.policy, "children": list(node.children)}
+        return {"kind": "iteration", "id": node.id, **fields, "guard": guard}
+    return {"kind": "invocation", "id": node.id, "primitive": node.primitive, "guard": guard}
+
+
+def _lines(data: dict[str, Any]) -> list[str]:
+    """The top level one key per line, and lists of records one record per line."""
+    lines = ["{"]
+    for k, (key, value) in enumerate(data.items()):
+        comma = "," if k < len(data) - 1 else ""
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            records = [f"    {_flat(item)}{',' if j < len(value) - 1 else ''}" for j, item in enumerate(value)]
+            lines += [f"  {_flat(key)}: [", *records, f"  ]{comma}"]
+        else:
+            lines.append(f"  {_flat(key)}: {_flat(value)}{comma}")
+    return [*lines, "}"]
+
+
+def _flat(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=True)
+
+
+def from_json(text: str | bytes, *, check: bool = True) -> Program:
+    """The program that a JSON text describes.
+
+    Args:
+        text: as `to_json` writes it; key order and white space are free.
+        check: also `verify` it.
+
+    Raises:
+        VerifyError: the text is not JSON, or not of the form that `schema` states: rule ``json``, and ``path`` is the
+            place as a JSON path such as ``$.axes[0].extent``. Or a well-formedness rule is broken.
+    """
+    if not isinstance(text, str | bytes | bytearray):
+        _refuse("$", f"{type(text).__name__} is no text", "a JSON text")
+    try:
+        data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+    except RecursionError:
+        _refuse("$", "it nests too deeply", "a program")
+    except (ValueError, UnicodeDecodeError) as error:
+        _refuse("$", f"it is not JSON: {error}", "a JSON text in UTF-8 without repeated keys")
+    program = _program(_Place("$", data))
+    if check:
+        verify(program)
+    return program
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError(f"the keys {[key for key, _ in pairs]} repeat")
+    return data
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _refuse(path: str, problem: str, legal: str, rule: str = "json") -> NoReturn:
+    raise VerifyError("from_json(text)", f"{path}: {problem}", legal=legal, facts={"rule": rule, "path": path})
+
+
+def _whole(value: Any) -> Any:
+    """A number without a fraction as an integer: to JSON Schema 1.0 is one. Other values as they are."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class _Place:
+    """A value of the text and the JSON path that leads to it."""
+
+    def __init__(self, path: str, value: Any) -> None:
+        self.path = path
+        self.value = value
+
+    def refuse(self, legal: str) -> NoReturn:
+        try:
+            shown = json.dumps(self.value)
+        except RecursionError:
+            shown = "a value that nests too deeply"
+        _refuse(self.path, f"{shown if len(shown) < 60 else shown[:57] + '...'} is not {legal}", legal)
+
+    def record(self, *keys: str, optional: Sequence[str] = ()) -> dict[str, _Place]:
+        """The fields of an object that has exactly these keys, and perhaps the optional ones."""
+        if not isinstance(self.value, dict):
+            self.refuse(f"an object with the keys {', '.join(keys)}")
+        for key in self.value:
+            if key not in (*keys, *optional):
+                rule = "invocation.no-children" if key == "children" and "primitive" in keys else "json"
+                _refuse(self.path, f"unknown key {json.dumps(key)}", f"the keys {', '.join(keys)}", rule)
+        for key in keys:
+            if key not in self.value:
+                _refuse(self.path, f"the key {key!r} is missing", f"the keys {', '.join(keys)}")
+        return {key: _Place(f"{self.path}.{key}", value) for key, value in self.value.items()}
+
+    def items(self) -> list[tuple[str, _Place]]:
+        if not isinstance(self.value, dict):
+            self.refuse("an object")
+        return [(key, _Place(f"{self.path}.{key}", value)) for key, value in self.value.items()]
+
+    def list(self, read: Callable[[_Place], T]) -> tuple[T, ...]:
+        if not isinstance(self.value, list):
+            self.refuse("a list")
+        return tuple(read(_Place(f"{self.path}[{k}]", value)) for k, value in enumerate(self.value))
+
+    def text(self) -> str:
+        if not isinstance(self.value, str):
+            self.refuse("a string")
+        return self.value
+
+    def integer(self) -> int:
+        value = _whole(self.value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.refuse("an integer")
+        return value
+
+    def id(self) -> Id:
+        value = _whole(self.value)
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            self.refuse("a string or an integer")
+        return value
+
+    def scalar(self) -> Scalar:
+        if not isinstance(self.value, str | int | float) or self.value in (inf, -inf):
+            self.refuse("a string, a finite number, true or false")
+        return self.value
+
+    def choice(self, *values: str) -> Any:
+        if not isinstance(self.value, str) or self.value not in values:
+            self.refuse("one of " + ", ".join(values))
+        return self.value
+
+
+def _program(place: _Place) -> Program:
+    if isinstance(place.value, dict) and "format" not in place.value:
+        place.refuse(f'a TEIR program: an object with "format": {json.dumps(FORMAT)}')
+    if isinstance(place.value, dict) and place.value["format"] != FORMAT:
+        _Place("$.format", place.value["format"]).refuse(json.dumps(FORMAT))
+    if isinstance(place.value, dict) and "version" in place.value:
+        version = place.value["version"]
+        if isinstance(version, bool) or version != VERSION:
+            _Place("$.version", version).refuse(f"version {VERSION}")
+    fields = place.record("format", "version", "name", "profile", "tensors", "axes", "roots", "nodes", "primitives")
+    return Program(
+        tensors=fields["tensors"].list(_tensor),
+        axes=fields["axes"].list(_axis),
+        roots=fields["roots"].list(_Place.id),
+        nodes=fields["nodes"].list(_node),
+        primitives=fields["primitives"].list(_primitive),
+        profile=fields["profile"].choice("document", "tileweave"),
+        name=fields["name"].text(),
+    )
+
+
+def _tensor(place: _Place) -> TensorSpec:
+    fields = place.record("name", "dtype", "role", "size_bytes", optional=("shape",))
+    return TensorSpec(
+        fields["name"].text(),
+        fields["dtype"].choice(*DTYPES),
+        fields["role"].choice("in", "out", "inout", "scratch"),
+        fields["size_bytes"].integer(),
+        fields["shape"].list(_Place.integer) if "shape" in fields else None,
+    )
+
+
+def _axis(place: _Place) -> Axis:
+    fields = place.record("id", "extent", "strides", "offsets")
+    strides, offsets = fields["strides"].list(_Place.integer), fields["offsets"].list(_Place.integer)
+    return Axis(fields["id"].id(), fields["extent"].integer(), strides, offsets)
+
+
+def _node(place: _Place) -> Node:
+    kind = place.value.get("kind") if isinstance(place.value, dict) else None
+    if kind == "invocation":
+        fields = place.record("kind", "id", "primitive", "guard")
+        return Invocation(fields["id"].id(), fields["primitive"].id(), _guard(fields["guard"]))
+    fields = place.record("kind", "id", "axis", "policy", "children", "guard")
+    fields["kind"].choice("iteration", "invocation")
+    return Iteration(
+        fields["id"].id(),
+        fields["axis"].id(),
+        fields["children"].list(_Place.id),
+        fields["policy"].choice("sequential", "parallel"),
+        _guard(fields["guard"]),
+    )
+
+
+def _guard(place: _Place) -> Guard:
+    return () if place.value is None else place.list(_term)
+
+
+def _term(place: _Place) -> First | Last:
+    if isinstance(place.value, dict) and "last" in place.value:
+        return Last(place.record("last")["last"].id())
+    return First(place.record("first")["first"].id())
+
+
+def _primitive(place: _Place) -> Primitive:
+    fields = place.record("id", "operation", "axes", "operands", "metadata")
+    return Primitive(
+        fields["id"].id(),
+        fields["operation"].text(),
+        tuple((role, ids.list(_Place.id)) for role, ids in fields["axes"].items()),
+        fields["operands"].list(_Place.text),
+        tuple((key, value.scalar()) for key, value in fields["metadata"].items()),
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of the format, as data; it states form, and `verify` states the rules."""
+    id_schema = {"type": ["string", "integer"]}
+    ids = {"type": "array", "items": id_schema}
+    integers = {"type": "array", "items": {"type": "integer"}}
+    terms = [_object(first=id_schema), _object(last=id_schema)]
+    guard = {"oneOf": [{"type": "null"}, {"type": "array", "items": {"oneOf": terms}}]}
+    iteration = _object(
+        kind={"const": "iteration"},
+        id=id_schema,
+        axis=id_schema,
+        policy={"enum": ["sequential", "parallel"]},
+        children=ids,
+        guard=guard,
+    )
+    invocation = _object(kind={"const": "invocation"}, id=id_schema, primitive=id_schema, guard=guard)
+    tensor = _object(
+        name={"type": "string"},
+        dtype={"enum": list(DTYPES)},
+        role={"enum": ["in", "out", "inout", "scratch"]},
+        size_bytes={"type": "integer"},
+        shape=integers,
+    )
+    tensor["required"].remove("shape")
+    axis = _object(id=id_schema, extent={"type": "integer"}, strides=integers, offsets=integers)
+    primitive = _object(
+        id=id_schema,
+        operation={"type": "string"},
+        axes={"type": "object", "additionalProperties": ids},
+        operands={"type": "array", "items": {"type": "string"}},
+        metadata={"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    )
+    program = _object(
+        format={"const": FORMAT},
+        version={"const": VERSION},
+        name={"type": "string"},
+        profile={"enum": ["document", "tileweave"]},
+        tensors={"type": "array", "items": tensor},
+        axes={"type": "array", "items": axis},
+        roots=ids,
+        nodes={"type": "array", "items": {"oneOf": [iteration, invocation]}},
+        primitives={"type": "array", "items": primitive},
+    )
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "TEIR program", **program}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

@@ -1,0 +1,282 @@
+"""Operations beyond the document's, registered as its own are; the ``tileweave`` profile has them.
+
+- *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Gelu on floating point; Cast between any two
+  types.
+- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point.
+- *In place on the output*: Bias adds in0 to it, Scale multiplies it by in0; in0 is usually broadcast by zero strides.
+- *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
+  the number ``value`` of the primitive's metadata.
+- *Reductions*: ReduceSum, ReduceProd, ReduceMax, ReduceMin take in0 into the output along their K axes.
+- *Running pairs*: ReduceMaxSumExp takes in0 into pairs (m, s) along its K axes: m is the maximum so far and s the sum
+  of ``exp(in0 - m)``. A pair is one output element of two halves, which the only axis of the role P leads to.
+  LowestZero writes the neutral pair (-inf, 0).
+
+Choices, each the same in every backend:
+
+- Narrow floating point (BF16, FP16) is computed in FP32 and rounded once per step. Integers wrap.
+- Max and Min give NaN when either input is NaN; which of 0.0 and -0.0 wins is free.
+- Gelu is ``x * P(X <= x)`` of the normal distribution, to two units of the last place, and not the approximation by
+  tanh.
+- ReduceMaxSumExp joins (m, s) and (n, t) with ``m >= n`` to ``(m, s + t * exp(n - m))``, and one element x is the pair
+  (x, 1). Equal infinities differ by nothing, so a row of -inf is counted: its s is the number of its elements, and
+  ``m + log(s)`` is the logarithm of the sum of exponentials for every row. A NaN makes both halves NaN.
+- Cast rounds to nearest even between floating-point types, wraps between integers, and from floating point to integers
+  cuts the fraction, clamps to the type's range and turns NaN into 0.
+
+Source: own, in the form of TEIR's table 10.3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
+from tileweave.teir.ir.primitives import OperationSpec, register
+
+__all__ = ["BINARY", "FILL", "IN_PLACE", "NEUTRAL", "PAIR", "REDUCTIONS", "UNARY"]
+
+Function = Callable[..., Any]
+
+
+def _wide(dtype: Any) -> Any:
+    return numpy_dtype(accumulator(dtype_name(dtype)))
+
+
+def _sigmoid(x: Any) -> Any:
+    small = np.exp(-np.abs(x))  # never overflows
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def _gelu(x: Any) -> Any:
+    wide = x.astype("float64")
+    return np.where(np.isneginf(x), 0.0, wide * np.frompyfunc(_below, 1, 1)(wide).astype("float64"))
+
+
+_INVERSE_ROOT = (math.sqrt(0.5), -4.833646656726457e-17)
+"""1 / sqrt(2), and what its nearest double lacks."""
+
+
+def _below(x: float) -> float:
+    """P(X <= x) of the normal distribution; in the tail the rounding of x / sqrt(2) would count thousandfold."""
+    high, low = _INVERSE_ROOT
+    u = -x * high
+    near = math.erfc(u) / 2
+    if not -40.0 < x < -1.0:
+        return near
+    lost = _product_error(-x, high, u) - x * low  # the argument is u + lost
+    return near - math.exp(-u * u) * lost / math.sqrt(math.pi)
+
+
+def _product_error(a: float, b: float, product: float) -> float:
+    """``a * b - product`` without rounding, by Dekker's halves."""
+    split = 134217729.0  # 2 ** 27 + 1
+    a_high, b_high = (split * v - (split * v - v) for v in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _cast(inputs: tuple[Any, ...], output: Any) -> Any:
+    (x,) = inputs
+    if x.dtype == output.dtype or not is_float(dtype_name(x.dtype)) or is_float(dtype_name(output.dtype)):
+        return x.astype(output.dtype)
+    cut = np.trunc(x.astype("float64"))
+    bound = 2.0 ** (8 * output.dtype.itemsize - 1)
+    inside = (cut >= -bound) & (cut < bound)  # false for NaN
+    limits = np.iinfo(output.dtype)
+    clamped = np.where(cut >= bound, limits.max, np.where(cut < -bound, limits.min, 0))
+    return np.where(inside, np.where(inside, cut, 0).astype("int64"), clamped).astype(output.dtype)
+
+
+def _of(function: Function) -> Callable[[tuple[Any, ...], Any], Any]:
+    """A step that computes the inputs' function in the wide type."""
+
+    def step(inputs: tuple[Any, ...], output: Any) -> Any:
+        return function(*(x.astype(_wide(x.dtype)) for x in inputs)).astype(output.dtype)
+
+    return step
+
+
+def _into(function: Function) -> Callable[[tuple[Any, ...], Any], Any]:
+    """A step that takes the input into the output."""
+
+    def step(inputs: tuple[Any, ...], output: Any) -> Any:
+        wide = _wide(output.dtype)
+        return function(output.astype(wide), inputs[0].astype(wide)).astype(output.dtype)
+
+    return step
+
+
+def _filled(value: Callable[[Any], Any]) -> Callable[[tuple[Any, ...], Any], Any]:
+    def step(inputs: tuple[Any, ...], output: Any) -> Any:
+        return np.full_like(output, value(output.dtype))
+
+    return step
+
+
+def _lowest(dtype: Any) -> Any:
+    return -math.inf if is_float(dtype_name(dtype)) else np.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    return math.inf if is_float(dtype_name(dtype)) else np.iinfo(dtype).max
+
+
+def _fill(inputs: tuple[Any, ...], output: Any) -> Any:
+    return np.full_like(output, numpy_dtype(dtype_name(output.dtype)).type(inputs[0]))
+
+
+def _lowest_zero(inputs: tuple[Any, ...], output: Any) -> Any:
+    return np.stack([np.full_like(output[..., 0], -math.inf), np.zeros_like(output[..., 1])], -1)
+
+
+def _max_sum_exp(inputs: tuple[Any, ...], output: Any) -> Any:
+    x = inputs[0].astype(output.dtype)
+    m, s = output[..., 0], output[..., 1]
+    top = np.maximum(m, x)
+    with np.errstate(invalid="ignore"):
+        scaled, one = (np.exp(np.where(part == top, 0, part - top)).astype(output.dtype) for part in (m, x))
+    return np.stack([top, s * scaled + one], -1)
+
+
+# ── which element types fit ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _any(names: tuple[str, ...]) -> str:
+    return ""
+
+
+def _same(names: tuple[str, ...]) -> str:
+    return "" if len(set(names)) == 1 else f"its operands differ in type: {', '.join(names)}"
+
+
+def _floating(names: tuple[str, ...]) -> str:
+    return _same(names) or ("" if is_float(names[0]) else f"it is a function of floating point, not of {names[0]}")
+
+
+def _widens(names: tuple[str, ...]) -> str:
+    source, target = names
+    if is_float(source) != is_float(target) or width_bytes(source) > width_bytes(target):
+        return f"it takes {source} into {target}, which does not hold all of its values"
+    if source != target and width_bytes(source) == width_bytes(target):
+        return f"it takes {source} into {target}, which does not hold all of its values"
+    return ""
+
+
+def _sums_wide(names: tuple[str, ...]) -> str:
+    why = _widens(names)
+    if not why and width_bytes(contraction_dtype(*names)) > width_bytes(names[1]):
+        return f"it accumulates in {names[1]}, which is narrower than {contraction_dtype(*names)}"
+    return why
+
+
+def _pairs_wide(names: tuple[str, ...]) -> str:
+    return _sums_wide(names) or ("" if is_float(names[0]) else f"it is a function of floating point, not of {names[0]}")
+
+
+def _floating_pair(names: tuple[str, ...]) -> str:
+    wide = names[0] in ("FP32", "FP64")
+    return "" if wide else f"a pair is FP32 or FP64, not {names[0]}"
+
+
+# ── the operations ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _elementwise(name: str, inputs: int, meaning: str, function: Function, fits: Callable[..., str]) -> str:
+    register(OperationSpec(name, ("M", "N"), inputs, False, (), meaning, _of(function), fits, ()))
+    return name
+
+
+UNARY: tuple[str, ...] = (
+    _elementwise("Neg", 1, "out = -in0", np.negative, _same),
+    _elementwise("Abs", 1, "out = |in0|", np.absolute, _same),
+    _elementwise("Exp", 1, "out = exp(in0)", np.exp, _floating),
+    _elementwise("Log", 1, "out = log(in0), natural", np.log, _floating),
+    _elementwise("Sqrt", 1, "out = sqrt(in0)", np.sqrt, _floating),
+    _elementwise("Tanh", 1, "out = tanh(in0)", np.tanh, _floating),
+    _elementwise("Sigmoid", 1, "out = 1 / (1 + exp(-in0))", _sigmoid, _floating),
+    _elementwise("Gelu", 1, "out = in0 * P(X <= in0), X normal", _gelu, _floating),
+    register(OperationSpec("Cast", ("M", "N"), 1, False, (), "out = in0 in out's type", _cast, _any, ())).name,
+)
+"""Operations of one input, element by element."""
+
+BINARY: tuple[str, ...] = (
+    _elementwise("Add", 2, "out = in0 + in1", np.add, _same),
+    _elementwise("Sub", 2, "out = in0 - in1", np.subtract, _same),
+    _elementwise("Mul", 2, "out = in0 * in1", np.multiply, _same),
+    _elementwise("Div", 2, "out = in0 / in1", np.divide, _floating),
+    _elementwise("Max", 2, "out = max(in0, in1), NaN kept", np.maximum, _same),
+    _elementwise("Min", 2, "out = min(in0, in1), NaN kept", np.minimum, _same),
+)
+"""Operations of two inputs, element by element."""
+
+
+def _in_place(name: str, meaning: str, function: Function, monoid: str) -> str:
+    spec = OperationSpec(name, ("M", "N"), 1, True, (), meaning, _into(function), _widens, (), monoid)
+    return register(spec).name
+
+
+IN_PLACE: tuple[str, ...] = (
+    _in_place("Bias", "out = out + in0", np.add, "sum"),
+    _in_place("Scale", "out = out * in0", np.multiply, "prod"),
+)
+"""Operations that take one input into the element that the output holds."""
+
+
+def _neutral(name: str, meaning: str, value: Callable[[Any], Any]) -> str:
+    return register(OperationSpec(name, ("M", "N"), 0, False, (), meaning, _filled(value), _any, ())).name
+
+
+NEUTRAL: dict[str, str] = {
+    "sum": "Zero",
+    "prod": _neutral("One", "out = 1", lambda dtype: 1),
+    "max": _neutral("Lowest", "out = -inf, or the least integer", _lowest),
+    "min": _neutral("Highest", "out = inf, or the greatest integer", _highest),
+}
+"""Monoid -> the operation that fills the output with its neutral element."""
+
+
+def _reduction(monoid: str, name: str, meaning: str, function: Function, fits: Callable[..., str]) -> str:
+    spec = OperationSpec(name, ("M", "N", "K"), 1, True, ("K",), meaning, _into(function), fits, (), monoid)
+    return register(spec).name
+
+
+REDUCTIONS: dict[str, str] = {
+    "sum": _reduction("sum", "ReduceSum", "out = out + in0", np.add, _sums_wide),
+    "prod": _reduction("prod", "ReduceProd", "out = out * in0", np.multiply, _sums_wide),
+    "max": _reduction("max", "ReduceMax", "out = max(out, in0), NaN kept", np.maximum, _widens),
+    "min": _reduction("min", "ReduceMin", "out = min(out, in0), NaN kept", np.minimum, _widens),
+}
+"""Monoid -> the operation that reduces by it."""
+
+FILL: str = register(
+    OperationSpec("Fill", ("M", "N"), 0, False, (), "out = value", _fill, _any, (), parameters=("value",))
+).name
+"""The operation that writes the number ``value`` of its metadata."""
+
+PAIR: tuple[str, str] = (
+    register(
+        OperationSpec(
+            "LowestZero", ("M", "N", "P"), 0, False, (), "out = (-inf, 0)", _lowest_zero, _floating_pair, (), "", "P"
+        )
+    ).name,
+    register(
+        OperationSpec(
+            "ReduceMaxSumExp",
+            ("M", "N", "K", "P"),
+            1,
+            True,
+            ("K",),
+            "(m, s) = (n, s * exp(m - n) + exp(in0 - n)), n = max(m, in0)",
+            _max_sum_exp,
+            _pairs_wide,
+            (),
+            "max-sum-exp",
+            "P",
+        )
+    ).name,
+)
+"""The neutral pair, and the reduction into running pairs (maximum, sum of exponentials)."""

@@ -1,0 +1,155 @@
+"""What a value must be before any other rule can be asked: its types, names that can be shown, and a bounded depth.
+
+Each function yields the places that are wrong, with what is wrong there;
+`tileweave.teir.ir.verify` makes rules of them.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tileweave.teir.ir.program import Axis, First, Id, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+from tileweave.teir.ir.walk import nodes_by_id, primitives_by_id, printed
+
+__all__ = ["ADDRESS_LIMIT", "DEPTH_LIMIT", "depth", "is_integer", "names", "shown", "types"]
+
+ADDRESS_LIMIT = 2**63
+"""Extents, and distances in bytes between any two addresses of a program, stay below this."""
+
+DEPTH_LIMIT = 128
+"""How many axes an invocation has at most: those that its ancestors iterate and those that its primitive consumes."""
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, and no truth value."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """An integer in digits, or how long it is."""
+    if is_integer(value) and isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
+def types(program: Any) -> Iterator[tuple[str, str]]:
+    """Parts that are not what `tileweave.teir.ir.program` states; numbers are left to the rules that bound them."""
+    if not isinstance(program, Program):
+        yield "program", f"it is {type(program).__name__} and no Program"
+        return
+    for name in ("profile", "name"):
+        yield from _wrong("program", name, getattr(program, name), _text)
+    yield from _wrong("program", "roots", program.roots, _IDS)
+    for name, legal in _PARTS.items():
+        values = getattr(program, name)
+        yield from _wrong("program", name, values, _tuple_of(_any))
+        for k, value in enumerate(values if isinstance(values, tuple) else ()):
+            if not isinstance(value, tuple(legal)):
+                yield f"{name}[{k}]", f"it is {type(value).__name__} and no {' or '.join(c.__name__ for c in legal)}"
+                continue
+            for field, good in legal[type(value)].items():
+                yield from _wrong(f"{name}[{k}]", field, getattr(value, field), good)
+
+
+def _wrong(path: str, field: str, value: object, good: Callable[[Any], bool]) -> Iterator[tuple[str, str]]:
+    if not good(value):
+        verb = "are" if field.endswith("s") else "is"
+        yield path, f"its {field} {verb} {shown(value) if is_integer(value) else reprlib.repr(value)}"
+
+
+def _any(value: Any) -> bool:
+    return True
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _id(value: Any) -> bool:
+    return isinstance(value, str) or (is_integer(value) and abs(value) < ADDRESS_LIMIT)
+
+
+def _tuple_of(good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda values: isinstance(values, tuple) and all(map(good, values))
+
+
+def _pair_of(one: Callable[[Any], bool], two: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda pair: isinstance(pair, tuple) and len(pair) == 2 and one(pair[0]) and two(pair[1])
+
+
+def _scalar(value: Any) -> bool:
+    return isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 1024)
+
+
+def _term(value: Any) -> bool:
+    return not isinstance(value, First | Last) or _id(value.axis)
+
+
+_IDS, _TEXTS, _GUARD = _tuple_of(_id), _tuple_of(_text), _tuple_of(_term)
+
+_PARTS: dict[str, dict[type, dict[str, Callable[[Any], bool]]]] = {
+    "tensors": {TensorSpec: {"name": _text, "dtype": _text, "role": _text}},
+    "axes": {Axis: {"id": _id, "strides": _tuple_of(_any), "offsets": _tuple_of(_any)}},
+    "nodes": {
+        Iteration: {"id": _id, "axis": _id, "children": _IDS, "policy": _text, "guard": _GUARD},
+        Invocation: {"id": _id, "primitive": _id, "guard": _GUARD},
+    },
+    "primitives": {
+        Primitive: {
+            "id": _id,
+            "operation": _text,
+            "axes": _tuple_of(_pair_of(_text, _IDS)),
+            "operands": _TEXTS,
+            "metadata": _tuple_of(_pair_of(_text, _scalar)),
+        }
+    },
+}
+
+
+def names(program: Program) -> Iterator[tuple[str, str]]:
+    """Names and identifiers that are not one line of text."""
+    for path, name in _all_names(program):
+        if isinstance(name, str) and printed(name) != name:
+            yield path, f"{name!a} cannot be shown on one line"
+
+
+def _all_names(program: Program) -> Iterator[tuple[str, object]]:
+    yield "program", program.name
+    for k, spec in enumerate(program.tensors):
+        yield f"tensors[{k}]", spec.name
+    for k, axis in enumerate(program.axes):
+        yield f"axes[{k}]", axis.id
+    for k, node in enumerate(program.nodes):
+        yield f"nodes[{k}]", node.id
+    for k, primitive in enumerate(program.primitives):
+        yield f"primitives[{k}]", primitive.id
+        for key, value in primitive.metadata:
+            yield f"primitives[{k}].metadata", key
+            yield f"primitives[{k}].metadata", value
+
+
+def depth(program: Program) -> Iterator[tuple[str, str]]:
+    """The first node with more axes than `DEPTH_LIMIT`."""
+    nodes, primitives = nodes_by_id(program), primitives_by_id(program)
+    met: set[Id] = set()
+    stack = [(root, 0) for root in program.roots]
+    while stack:
+        id, above = stack.pop()
+        if id in met or id not in nodes:
+            continue
+        met.add(id)
+        node = nodes[id]
+        if isinstance(node, Iteration):
+            stack += [(child, above + 1) for child in node.children]
+            count, what = above + 1, f"it and its ancestors iterate {above + 1} axes"
+        else:
+            known = primitives.get(node.primitive)
+            consumed = sum(len(ids) for _, ids in known.axes) if known else 0
+            count, what = above + consumed, f"its ancestors iterate {above} axes and its primitive consumes {consumed}"
+        if count > DEPTH_LIMIT:
+            yield f"node {id!r}", what
+            return

@@ -1,0 +1,1 @@
+"""Transforms: Program -> Program, each keeping the value or refusing with the reason."""
