@@ -14,7 +14,7 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.graph.ops.operators import Operator, register
+from tileweave.graph.ops.operators import OPERATORS, Operator, register
 from tileweave.planner import Machines, Plan
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import Waves, candidates, steps_of
@@ -66,7 +66,7 @@ def _meet(operation: g.Operation, inputs: Mapping[str, Array]) -> dict[str, Arra
 PAIR = threading.Barrier(2)
 """Shards of ``meeting`` pass it two at a time."""
 OPERATOR = "test_misbehaving"
-if OPERATOR not in g.operators.OPERATORS:
+if OPERATOR not in OPERATORS:
     register(Operator(OPERATOR, _apply))
     register(Operator("test_meeting", _meet))
 

@@ -14,6 +14,7 @@ from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
 from tileweave.teir.emit.rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
 from tileweave.teir.emit.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
 from tileweave.teir.emit.terms import Operand
+from tileweave.teir.ir import examples
 from tileweave.teir.ir.document import from_json, schema, to_json
 from tileweave.teir.ir.dtypes import dtype_name, numpy_dtype
 from tileweave.teir.ir.primitives import OperationSpec, operands_of, operation, operations, register
@@ -92,6 +93,7 @@ __all__ = [
     "emit_softmax",
     "emit_zero",
     "estimate",
+    "examples",
     "explain",
     "from_json",
     "fuse",

@@ -37,7 +37,7 @@ def evaluate(tensors: Sequence[Tensor], bind: Mapping[Source, Array] | None = No
 
     Example:
         >>> import numpy as np
-        >>> from tileweave.graph import operators as op
+        >>> from tileweave.graph.ops import operators as op
         >>> evaluate([op.relu(np.array([-1.0, 2.0]))])[0].tolist()
         [0.0, 2.0]
     """
