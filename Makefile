@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := io,ray,demo,plot,prove,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format bench clean
+.PHONY: help demo test test-slow check replay format bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | sort
@@ -30,6 +30,9 @@ check: .venv/ready         ## format, lint, types, floors, then the tests (which
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory test
+
+replay: .venv/ready        ## layout results, programs, LLVM text and plans of a fixed corpus, compared with the golden digests
+	$(BIN)/python tests/replay.py
 
 format: .venv/ready        ## format and sort
 	$(BIN)/ruff format .
