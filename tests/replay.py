@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,9 +138,7 @@ def layouts() -> Iterator[tuple[str, str]]:
             "compose": lambda x=x, y=y: layout.compose(x, y),
             "image": lambda x=x: layout.image(x),
             "injective": lambda x=x: layout.is_injective(x),
-            "slice": lambda x=x, s=s1: layout.slice_layout(
-                x, s, tuple(e // 3 for e in s), tuple(e - e // 3 for e in s)
-            ),
+            "slice": lambda x=x, s=s1, b=begin: layout.slice_layout(x, s, b, tuple(map(operator.sub, s, b))),
         }
         yield f"{number:03}", "\n".join(f"{name} {attempt(call)}" for name, call in calls.items())
 
