@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := io,ray,demo,plot,prove,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check replay format bench clean
+.PHONY: help demo test test-slow check layers replay format bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | sort
@@ -24,12 +24,16 @@ test: .venv/ready          ## the tests
 test-slow: .venv/ready     ## the long random suites
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m slow
 
-check: .venv/ready         ## format, lint, types, floors, then the tests (which run the docs)
+check: .venv/ready         ## format, lint, types, layers, size census, then the tests (which run the docs)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/structure.py census
 	$(MAKE) --no-print-directory test
+
+layers: .venv/ready        ## draw packages and sub-packages from their imports, for docs/architecture.md
+	$(BIN)/python tools/structure.py layers docs/images/layers.svg
 
 replay: .venv/ready        ## layout results, programs, LLVM text and plans of a fixed corpus, compared with the golden digests
 	$(BIN)/python tests/replay.py
