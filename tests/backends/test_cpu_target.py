@@ -7,7 +7,7 @@ import pytest
 
 from tileweave.backends import cpu
 from tileweave.backends.cpu import Target, host
-from tileweave.backends.cpu.target.threads import available_threads
+from tileweave.backends.host import available_threads
 from tileweave.errors import BackendError, VerifyError
 from tileweave.teir import Axis, First, Invocation, Iteration, Primitive, Program, TensorSpec
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tileweave as tw
-from tileweave.backends.cpu.target.memory import empty, fills_its_memory
+from tileweave.backends.host import empty, fills_its_memory
 from tileweave.runtime.prepare import own
 
 

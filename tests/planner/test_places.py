@@ -3,6 +3,7 @@
 import pytest
 
 from tileweave import graph as g
+from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
 from tileweave.planner import Machine, Machines, machines, make_plan, tasks
 from tileweave.planner.plan import Plan
@@ -10,14 +11,14 @@ from tileweave.planner.simulate import costed
 from tileweave.planner.steps import candidates, steps_of
 
 
-def describe(operation, stage):
-    return ""
+def decide(operation, stage):
+    return Decision("")
 
 
 def by_rows(graph, count, parts):
     """The plan that cuts the first dimension of every operation into so many parts."""
     grids = {o: (parts, *(1 for _ in o.index.shape[1:])) for o in graph.operations}
-    steps = steps_of(graph, grids, count, describe, lambda sink: None)
+    steps = steps_of(graph, grids, count, decide, lambda sink: None)
     return costed(Plan(graph, machines(count, memory="1GiB"), steps))[0]
 
 
@@ -45,14 +46,14 @@ def test_a_machine_that_does_not_exist_is_refused(what):
     y = g.exp(source((4, 4), 7 if what == "source" else None))
     graph = g.Graph.of(g.Sink(y, g.MemoryTarget(), 7 if what == "sink" else None))
     with pytest.raises(PlanError, match="placed on machine 7"):
-        make_plan(graph, machines(2, memory="1GiB"), describe)
+        make_plan(graph, machines(2, memory="1GiB"), decide)
 
 
 def test_what_is_not_cut_runs_where_there_is_most_room():
     unlike = Machines((Machine("small", 1000), Machine("large", 1 << 30), Machine("middle", 1 << 20)))
     assert unlike.order == (1, 2, 0)
     graph = g.Graph.of(g.sum(g.exp(source((100, 20)))))
-    plan = make_plan(graph, unlike, describe)
+    plan = make_plan(graph, unlike, decide)
     assert plan.peak_bytes[1] > 1000 and plan.peak_bytes[0] <= 1000
     even = Machines(tuple(Machine(f"m{k}", 1 << 20) for k in range(3)))
     assert even.order == (0, 1, 2)
@@ -62,7 +63,7 @@ def test_a_source_larger_than_every_machine_streams():
     """Sources and sinks are cut by their own identity signature: 3 TB through four machines of 2 GiB."""
     big = source((400_000, 1_000_000))
     graph = g.Graph.of(g.max(big, 1))
-    plan = make_plan(graph, machines(4, memory="2GiB"), describe)
+    plan = make_plan(graph, machines(4, memory="2GiB"), decide)
     assert plan.bytes_read == 400_000 * 1_000_000 * 8
     assert max(plan.peak_bytes) <= 2 << 30
     reads = [r.box for t in tasks(plan) if plan.steps[t.step].stage != "store" for r in t.reads if r.name == "x"]

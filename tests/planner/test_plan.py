@@ -10,6 +10,7 @@ import pytest
 from random_graphs import random_graph
 
 from tileweave import graph as g
+from tileweave.backends.base import Decision
 from tileweave.errors import PlanError, VerifyError
 from tileweave.graph.ir.select import view
 from tileweave.graph.ops.monoids import MONOIDS
@@ -23,12 +24,12 @@ from tileweave.planner.tasks import PARTIAL
 from tileweave.space import Box
 
 
-def describe(operation, stage):
-    return stage
+def decide(operation, stage):
+    return Decision(stage)
 
 
 def plan_of(*tensors, count=4, memory="1GiB", **rates):
-    return make_plan(g.Graph.of(*tensors), machines(count, memory=memory, **rates), describe)
+    return make_plan(g.Graph.of(*tensors), machines(count, memory=memory, **rates), decide)
 
 
 def mlp(rng, batch=37, dims=(11, 7, 5)):
@@ -94,7 +95,7 @@ def test_tasks_compute_the_value_under_any_choice_of_grids():
     for count in (1, 2, 3, 4, 6):
         for waves in (Waves(), Waves(2), Waves(5), Waves(4, square=True)):
             grids = {op: chance.choice(candidates(op, count)) for op in graph.operations}
-            steps = steps_of(graph, grids, count, describe, lambda sink: None, waves)
+            steps = steps_of(graph, grids, count, decide, lambda sink: None, waves)
             plan, result = costed(Plan(graph, machines(count), steps))
             got, made = run_by_tasks(plan)
             for a, b in zip(want, got, strict=True):
@@ -211,10 +212,10 @@ def test_placement_is_a_layout_from_shards_to_machines_and_waves():
 def test_a_pinned_sink_runs_on_its_machine():
     x = g.exp(g.as_tensor(np.ones((8, 8))))
     graph = g.Graph.of(g.Sink(x, g.MemoryTarget(), 2))
-    plan = make_plan(graph, machines(4, memory="1GiB"), describe)
+    plan = make_plan(graph, machines(4, memory="1GiB"), decide)
     assert {t.machine for t in tasks(plan) if plan.steps[t.step].stage == "store"} == {2}
     with pytest.raises(PlanError, match="machine 9"):
-        make_plan(g.Graph.of(g.Sink(x, g.MemoryTarget(), 9)), machines(4), describe)
+        make_plan(g.Graph.of(g.Sink(x, g.MemoryTarget(), 9)), machines(4), decide)
 
 
 def test_sequence_points_order_tasks():
@@ -226,7 +227,7 @@ def test_sequence_points_order_tasks():
         late.operator, late.index, late.inputs, late.outputs, late.parameters, late.signature, (point,)
     )
     graph = g.Graph((point, g.SequencePoint((g.Sink(g.Tensor(ordered), g.MemoryTarget()),))))
-    plan = make_plan(graph, machines(2, memory="1GiB"), describe)
+    plan = make_plan(graph, machines(2, memory="1GiB"), decide)
     made = tasks(plan)
     stores = [t for t in made if plan.steps[t.step].node is first]
     for task in made:
@@ -262,7 +263,7 @@ def test_what_a_task_waits_for_grows_with_the_steps_and_not_with_the_tasks_behin
     for parts in (2, 16):
         graph = chain_of_stages(6)
         grids = dict.fromkeys(graph.operations, (parts, 1))
-        made = tasks(Plan(graph, machines(parts), steps_of(graph, grids, parts, describe, lambda sink: None)))
+        made = tasks(Plan(graph, machines(parts), steps_of(graph, grids, parts, decide, lambda sink: None)))
         assert len(made) == 2 * 6 * parts
         assert sum(len(task.needs) for task in made) == 6 * parts  # each store reads one block
         assert sum(len(task.after) for task in made) == 5 * parts  # each block but the first stage's, one step
@@ -277,7 +278,7 @@ def test_what_a_task_waits_for_grows_with_the_steps_and_not_with_the_tasks_behin
 def named(graph, used):
     """The budget that a refusal names."""
     with pytest.raises(PlanError) as caught:
-        make_plan(graph, used, describe)
+        make_plan(graph, used, decide)
     return caught.value.least_bytes
 
 
@@ -287,18 +288,18 @@ def the_named_budget_does(seed, count, dtype="float32", steps=8):
     graph = g.Graph.of(*(value.tensor for value in values))
     tiny = Machines(tuple(Machine(f"m{k}", 1 + (seed % 3) * k) for k in range(count)))
     try:
-        make_plan(graph, tiny, describe)
+        make_plan(graph, tiny, decide)
     except PlanError as error:
         budget = error.least_bytes
-        plan = make_plan(graph, machines(tiny, memory=budget), describe)
+        plan = make_plan(graph, machines(tiny, memory=budget), decide)
         assert max(plan.peak_bytes) <= budget
         for smaller in {budget - 1, budget // 2} - {0}:  # a smaller budget is met, or refused with one that does
             try:
-                plan = make_plan(graph, machines(tiny, memory=smaller), describe)
+                plan = make_plan(graph, machines(tiny, memory=smaller), decide)
                 assert max(plan.peak_bytes) <= smaller
             except PlanError as again:
                 assert smaller < again.least_bytes
-                make_plan(graph, machines(tiny, memory=again.least_bytes), describe)
+                make_plan(graph, machines(tiny, memory=again.least_bytes), decide)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -319,7 +320,7 @@ def test_the_named_budget_does_where_small_blocks_are_many(count):
     graph = g.Graph.of(g.relu(g.matmul(a, a)))
     budget = named(graph, machines(count, memory=10))
     assert budget <= 1 << 20  # the three matrices are 12 MiB
-    assert max(make_plan(graph, machines(count, memory=budget), describe).peak_bytes) <= budget
+    assert max(make_plan(graph, machines(count, memory=budget), decide).peak_bytes) <= budget
 
 
 def test_a_larger_budget_is_never_refused_where_a_smaller_one_was_met():
@@ -327,7 +328,7 @@ def test_a_larger_budget_is_never_refused_where_a_smaller_one_was_met():
     met = False
     for budget in range(400, 12_000, 1000):
         try:
-            make_plan(graph, machines(2, memory=budget), describe)
+            make_plan(graph, machines(2, memory=budget), decide)
             met = True
         except PlanError:
             assert not met

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileweave.backends.base import backend
 from tileweave.cli.files import check_new, write_whole
 from tileweave.cli.teir_emit import count, emit_file, parse_shape, shown_shape
 from tileweave.errors import BackendError, GraphError, StorageError, Undecided, VerifyError
@@ -123,14 +124,13 @@ def explain_file(options: argparse.Namespace) -> int:
     program = _load(options.file)
     for primitive in program.primitives:
         print(explain(primitive, program))
-    from tileweave.backends import cpu
-
+    by = backend()
     try:
-        kernel = cpu.compile(program, threads=options.threads)
+        kernel = by.compile(program, threads=options.threads)
     except BackendError as error:
-        print(f"cpu backend: no code: {error.problem}")
+        print(f"{by.name} backend: no code: {error.problem}")
         return 0
-    print(f"cpu backend: {kernel.target.cpu}, {kernel.threads} threads")
+    print(f"{by.name} backend: {kernel.about}")
     print("\n".join(f"  {line}" for line in kernel.explain().splitlines() if line.strip()))
     return 0
 
@@ -144,12 +144,10 @@ def tune_file(options: argparse.Namespace) -> int:
     found = _array_problems(program, given)
     if found:
         raise _refusal(options.file, program, found)
-    from tileweave.backends import cpu
-
     arrays = _operands(program, given, {}) if given else None
     limits = {"threads": options.threads, "seconds": options.seconds, "schedules": options.schedules}
     try:
-        tuned = cpu.tune(program, arrays=arrays, again=options.again, **limits)
+        tuned = backend().tune(program, arrays=arrays, again=options.again, **limits)
     except BackendError as error:
         where = _shown_path(options.file)
         raise BackendError(where, error.problem, legal=error.legal, facts=error.facts) from None
@@ -417,12 +415,10 @@ def _check_targets(program: Program, targets: Mapping[str, str], overwrite: bool
 def _runner(program: Program, options: argparse.Namespace) -> Callable[[Mapping[str, Array]], None]:
     if options.interpret:
         return lambda arrays: interpret(program, arrays)
-    from tileweave.backends import cpu
-
     try:
         if options.tuned:
-            return cpu.tune(program, threads=options.threads).kernel.run
-        return cpu.compile(program, threads=options.threads).run
+            return backend().tune(program, threads=options.threads).kernel.run
+        return backend().compile(program, threads=options.threads).run
     except BackendError as error:
         legal = f"{error.legal}; --interpret runs every program, slowly".removeprefix("; ")
         raise BackendError(

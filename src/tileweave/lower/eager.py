@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cpu import Kernel
-from tileweave.backends.cpu.target.memory import allocation
-from tileweave.backends.cpu.target.threads import thread_count
+from tileweave.backends.base import Kernel, backend
+from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
 from tileweave.graph.ir.nodes import topological
 from tileweave.graph.ops.elementwise import read_array
 from tileweave.graph.passes.evaluate import gather
-from tileweave.lower.execute import compiled, describe, execute
+from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.teir.ir.reach import first_collision
 
 __all__ = ["Contraction", "contract"]
@@ -195,7 +194,7 @@ class Contraction:
         lines = []
         for operation in self._operations:
             equation = dict(operation.parameters).get("equation", "")
-            lines.append(f"{operation.operator} {equation}".rstrip() + f"  {describe(operation, 'block')}")
+            lines.append(f"{operation.operator} {equation}".rstrip() + f"  {decide(operation, 'block')}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -229,7 +228,7 @@ class Contraction:
         for operation in self._operations:
             tensors, (_, kind) = [tensor for _, tensor in operation.inputs], operation.outputs[0]
             last = operation is self._operations[-1]
-            new = allocation(kind.shape, kind.dtype)
+            new = backend(decide(operation, "block").backend or COPIES).empty(kind.shape, kind.dtype)
             sample = out if last and out is not None else new()
             if not all(tensor in places for tensor in tensors):
                 return ()

@@ -12,27 +12,51 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cpu import Kernel, compile
-from tileweave.backends.cpu.target.memory import empty
+from tileweave.backends.base import ELEMENTS, Backend, Decision, Kernel, backend, backends
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ops.operators import Operator, operator_of
 from tileweave.graph.ops.states import combine_states
-from tileweave.lower.programs import ELEMENTS, TEIR_DTYPES, in_order, operand, program, steps
+from tileweave.lower.programs import TEIR_DTYPES, View, in_order, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
-__all__ = ["compiled", "copy", "describe", "execute"]
+__all__ = ["compiled", "copy", "decide", "execute"]
 
 Array = np.ndarray[Any, Any]
 
 
-def describe(operation: Operation, stage: str) -> str:
-    """What computes a shard of an operation: ``teir: ...`` for compiled programs, ``numpy: ...`` for definitions."""
+_DECIDED: weakref.WeakKeyDictionary[Operation, dict[Any, Decision]] = weakref.WeakKeyDictionary()
+
+
+def decide(operation: Operation, stage: str) -> Decision:
+    """What computes the shards of an operation: a backend's kernel, or the operator's definition in NumPy, and why.
+
+    Args:
+        operation: the whole operation; all shards are computed alike.
+        stage: ``block``, ``partial`` or ``combine``.
+    """
     if stage == "combine":
-        return f"numpy: combine by {_monoid(operation)}"
-    native = steps(operation, stage)
-    return f"teir: {native}" if native else f"numpy: {operation.operator}"
+        return Decision(f"combine by {_monoid(operation)}")
+    asked = backends()
+    known = _DECIDED.setdefault(operation, {})
+    key = (stage, *map(id, asked))
+    if key not in known:
+        known[key] = _decision(operation, stage, asked)
+    return known[key]
+
+
+def _decision(operation: Operation, stage: str, asked: Sequence[Backend]) -> Decision:
+    whole = whole_program(operation, stage)
+    if whole is None:
+        return Decision(operation.operator, "there is no program for it")
+    refusals = []
+    for one in asked:
+        found = one.supports(whole)
+        if found.kernel:
+            return found
+        refusals.append(f"{one.name}: {found.reason}")
+    return Decision(operation.operator, "; ".join(refusals))
 
 
 def execute(
@@ -43,6 +67,7 @@ def execute(
     *,
     threads: int | None = 1,
     tune: bool = False,
+    decision: Decision | None = None,
 ) -> dict[str, Array]:
     """The outputs of one shard.
 
@@ -54,7 +79,8 @@ def execute(
             results are ``partial0.out, partial1.out, ..`` (a name per output) beside the inputs that the operator
             applies last.
         threads: that the kernel may use; None: all processors.
-        tune: whether the kernel is found by timing, as `tileweave.backends.cpu.compile` does it.
+        tune: whether the kernel is found by timing, as the backend does it.
+        decision: what a plan decided on; by default what `decide` says now.
 
     Returns:
         New arrays by output name.
@@ -65,9 +91,12 @@ def execute(
     shard = _on_block(operation, index, stage == "partial")
     kind = shard.outputs[0][1]
     some = not kind.box.empty and all(array.size for array in inputs.values())
-    if some and describe(operation, stage).startswith("teir"):
-        out = empty(kind.shape, kind.dtype)
-        _native(operation, inputs, out, threads, tune)
+    decision = decision or decide(operation, stage)
+    if some and decision.backend:
+        out = backend(decision.backend).empty(kind.shape, kind.dtype)()
+        arrays = {name: _regular(array) for name, array in inputs.items()}
+        kernel = _kernel(decision.backend, operation, stage, arrays, out, threads, tune)
+        kernel(*in_order(operation, arrays, out))
         return {"out": out}
     with np.errstate(all="ignore"):
         return operator.block(shard, inputs)
@@ -122,14 +151,11 @@ def _regular(array: Array) -> Array:
 
 _KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
 KEEP_KERNELS = 1024
+COPIES = "cpu"
+"""The backend that rearranges blocks on their way between shards: they lie in the memory of the host."""
 _LOCK = threading.Lock()
 _TUNING = threading.Lock()
 """Held while choices are timed, so that they do not disturb each other; other compilations need not wait for them."""
-
-
-def _native(operation: Operation, inputs: Mapping[str, Array], out: Array, threads: int | None, tune: bool) -> None:
-    arrays = {name: _regular(array) for name, array in inputs.items()}
-    _kernel(operation, arrays, out, threads, tune)(*in_order(operation, arrays, out))
 
 
 def compiled(
@@ -137,41 +163,55 @@ def compiled(
 ) -> Kernel | None:
     """The kernel of a whole operation for operands and an output of these strides; None where NumPy computes it."""
     regular = all(_regular(array) is array for array in (*arrays, out))
-    if not regular or not describe(operation, "block").startswith("teir"):
+    decision = decide(operation, "block")
+    if not regular or not decision.backend:
         return None
     names = [name for name, _ in operation.inputs]
-    return _kernel(operation, dict(zip(names, arrays, strict=True)), out, threads, tune)
+    return _kernel(
+        decision.backend, operation, "block", dict(zip(names, arrays, strict=True)), out, threads=threads, tune=tune
+    )
 
 
 def _kernel(
-    operation: Operation, arrays: Mapping[str, Array], out: Array, threads: int | None, tune: bool = False
+    by: str,
+    operation: Operation,
+    stage: str,
+    arrays: Mapping[str, Array],
+    out: Array,
+    threads: int | None,
+    tune: bool,
 ) -> Kernel:
     key = (
+        by,
         operation.operator,
         operation.parameters,
+        stage,
         threads,
         tune,
         out.dtype,
         out.strides,
         *((name, array.dtype, array.shape, array.strides) for name, array in arrays.items()),
     )
-    return _KERNELS.get(key) or _kept(key, program(operation, arrays, out), threads, tune)
+    found = _KERNELS.get(key)
+    if found is None:
+        views = {name: View.of(array) for name, array in arrays.items()}
+        found = _kept(key, by, program(operation, stage, views, View.of(out)), threads, tune)
+    return found
 
 
-def _kept(key: Any, program: Program, threads: int | None, tune: bool = False) -> Kernel:
+def _kept(key: Any, by: str, program: Program, threads: int | None, tune: bool = False) -> Kernel:
     """The program's kernel, kept for the next call with the same key."""
-    kernel = _compiled(program, threads, tune)
+    kernel = _compiled(backend(by), program, threads, tune)
     _KERNELS[key] = kernel
     while len(_KERNELS) > KEEP_KERNELS:
         _KERNELS.popitem(last=False)
     return kernel
 
 
-def _compiled(program: Program, threads: int | None, tune: bool) -> Kernel:
-    """A callable of the program's tensors in order."""
+def _compiled(by: Backend, program: Program, threads: int | None, tune: bool) -> Kernel:
     with _TUNING if tune else _LOCK:
         try:
-            return compile(program, threads=threads, tune=tune)
+            return by.tune(program, threads=threads).kernel if tune else by.compile(program, threads=threads)
         except BackendError:
             raise
         except Exception as error:
@@ -188,7 +228,7 @@ def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     key = ("copy", threads, out.dtype, source.shape, source.strides, out.strides)
     kernel = _KERNELS.get(key)
     if kernel is None:
-        kernel = _kept(key, emit_copy(operand(source), operand(out)), threads)
+        kernel = _kept(key, COPIES, emit_copy(View.of(source).operand, View.of(out).operand), threads)
     kernel(source, out)
 
 

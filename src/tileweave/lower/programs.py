@@ -7,13 +7,14 @@ operator's NumPy definition.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tileweave.graph import Operation
+from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.dtypes import wide_type
 from tileweave.layout import strided
 from tileweave.teir import (
@@ -28,12 +29,10 @@ from tileweave.teir import (
     summed_length,
 )
 
-__all__ = ["ELEMENTS", "TEIR_DTYPES", "in_order", "operand", "program", "steps"]
+__all__ = ["TEIR_DTYPES", "View", "in_order", "lowering", "program", "whole_program"]
 
 Array = np.ndarray[Any, Any]
 
-ELEMENTS = 1 << 16
-"""Operations on fewer elements than this that move, map or reduce them run in NumPy: compiling would not pay."""
 LONGEST_SUM = 1 << 16
 """Sums and products of more elements than this are NumPy's, whose order keeps the rounding smaller."""
 LONG_CONTRACTION = 1 << 18
@@ -64,27 +63,62 @@ _FLOATING = {
 }
 
 
-def steps(operation: Operation, stage: str) -> str:
-    """The primitives of an operation's program, such as ``zero, contraction``; empty where it has no program.
+@dataclass(frozen=True, slots=True)
+class View:
+    """An array without its elements: what a program is emitted for.
+
+    Args:
+        dtype: of the elements.
+        shape: extents.
+        strides: bytes between neighbours along each dimension.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Array) -> View:
+        """An array's."""
+        return cls(array.dtype, array.shape, array.strides)
+
+    @classmethod
+    def dense(cls, kind: TensorType) -> View:
+        """A tensor's in row-major order."""
+        strides, step = [0] * len(kind.shape), kind.dtype.itemsize
+        for k in reversed(range(len(kind.shape))):
+            strides[k], step = step, step * kind.shape[k]
+        return cls(kind.dtype, kind.shape, tuple(strides))
+
+    def spread(self, shape: tuple[int, ...]) -> View:
+        """The view broadcast to a shape."""
+        missing = len(shape) - len(self.shape)
+        kept = (0 if n == 1 else stride for n, stride in zip(self.shape, self.strides, strict=True))
+        return View(self.dtype, shape, (*(0,) * missing, *kept))
+
+    @property
+    def operand(self) -> Operand:
+        """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
+        layout = strided(self.shape, [stride // self.dtype.itemsize for stride in self.strides])
+        return Operand(layout, dtype_name(self.dtype))
+
+
+def lowering(operation: Operation, stage: str) -> str:
+    """Which family of programs an operation has: contraction, copy, reduction or chain; empty where it has none.
 
     Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
     """
-    if "out" not in operation.output_types:
+    if "out" not in operation.output_types or stage == "combine":
         return ""
     dtype = operation.output_types["out"].dtype
     name = operation.operator
     if name in _CONTRACTIONS and dtype in TEIR_DTYPES | _NARROW:
-        if len(operation.inputs) == 1:
-            return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
-        biased = name.startswith("linear") and stage == "block"
-        relu = ", relu" if name == "linear_relu" and stage == "block" else ""
-        pieces = " in pieces" if _is_long(operation) else ""
-        return f"{'copy bias' if biased else 'zero'}, contraction{pieces}{relu}"
-    if operation.index.size < ELEMENTS:
-        return ""
+        if len(operation.inputs) > 1:
+            return "contraction"
+        return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
     if name in _REDUCTIONS:
-        return f"reduce {_REDUCTIONS[name]}" if _reduces(operation) else ""
-    return ", ".join(primitive.lower() for primitive, _, _ in _chain(operation))
+        return "reduction" if _reduces(operation) else ""
+    return "chain" if _chain(operation) else ""
 
 
 def _is_permutation(operation: Operation) -> bool:
@@ -121,39 +155,49 @@ def _chain(operation: Operation) -> Chain:
     return tuple((known[name], arguments, dtype_name(dtype)) for name, arguments, _ in done)
 
 
-def program(operation: Operation, arrays: Mapping[str, Array], out: Array) -> Program:
+def program(operation: Operation, stage: str, views: Mapping[str, View], out: View) -> Program:
     """The program of one shard, on the tensors that `in_order` lists.
 
     Args:
-        operation: whose `steps` are not empty.
-        arrays: the shard's operands by name; only their types, shapes and strides matter.
+        operation: that has a `lowering`.
+        stage: ``block`` or ``partial``.
+        views: the shard's operands by name.
         out: the shard's result.
     """
-    values = [operand(array) for array in arrays.values()]
-    made = operand(out)
-    if operation.operator in _REDUCTIONS:
+    values = [view.operand for view in views.values()]
+    made = out.operand
+    family = lowering(operation, stage)
+    if family == "reduction":
         letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
         kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
         return emit_reduction(_REDUCTIONS[operation.operator], values[0], made, f"{letters}->{kept}")
-    if operation.operator not in _CONTRACTIONS:
-        spread = [operand(np.broadcast_to(array, out.shape)) for array in arrays.values()]
+    if family == "chain":
+        spread = [view.spread(out.shape).operand for view in views.values()]
         return emit_chain(_chain(operation), spread, made, name=operation.operator)
     equation = operation.parameter("equation")
-    if len(values) == 1:
+    if family == "copy":
         return emit_copy(values[0], made, equation)
     emit = emit_contraction_in_pieces if _is_long(operation) else emit_contraction
-    bias = operand(np.broadcast_to(arrays["b"], out.shape)) if "b" in arrays else None
-    relu = "b" in arrays and operation.operator == "linear_relu"
+    bias = views["b"].spread(out.shape).operand if "b" in views else None
+    relu = bias is not None and operation.operator == "linear_relu"
     return emit(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
+
+
+def whole_program(operation: Operation, stage: str) -> Program | None:
+    """The program of a whole operation on dense operands, by which it is decided what computes it; None: it has none.
+
+    Operands without elements have no program: they are answered before any kernel.
+    """
+    if not lowering(operation, stage):
+        return None
+    tensors = [(name, tensor) for name, tensor in operation.inputs if stage == "block" or name != "b"]
+    out = operation.output_types["out"]
+    if out.box.empty or any(tensor.type.box.empty for _, tensor in tensors):
+        return None
+    return program(operation, stage, {name: View.dense(tensor.type) for name, tensor in tensors}, View.dense(out))
 
 
 def in_order(operation: Operation, arrays: Mapping[str, Array], out: Array) -> list[Array]:
     """The arrays of a shard in the order of its program's tensors: the inputs, the output, then the bias if any."""
     late = [array for name, array in arrays.items() if name == "b" and operation.operator in _CONTRACTIONS]
     return [*list(arrays.values())[: len(arrays) - len(late)], out, *late]
-
-
-def operand(array: Array) -> Operand:
-    """An array's layout (element strides, any sign) and element type, as TEIR's emitters take them."""
-    layout = strided(array.shape, [stride // array.itemsize for stride in array.strides])
-    return Operand(layout, dtype_name(array.dtype))

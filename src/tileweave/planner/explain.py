@@ -93,7 +93,7 @@ def explain(plan: Plan) -> str:
             size_text(costs.bytes_moved) if costs.bytes_moved else "",
             size_text(costs.peak_bytes),
             seconds_text(costs.seconds),
-            step.kernel,
+            str(step.kernel),
         )
     console = Console(file=io.StringIO(), width=160, color_system=None)
     console.print(table)
@@ -147,7 +147,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "bytes_written": step.costs.bytes_written,
                 "peak_bytes": step.costs.peak_bytes,
                 "seconds": step.costs.seconds,
-                "kernel": step.kernel,
+                "kernel": str(step.kernel),
+                "reason": step.kernel.reason,
             }
             for step in plan.steps
         ],

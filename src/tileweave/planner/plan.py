@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tileweave.backends.base import Decision
 from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
 from tileweave.layout import Coord, Iter, Layout
 from tileweave.planner.machines import Machines
@@ -54,14 +55,14 @@ class Step:
             ``combine`` puts together; ``store`` writes a sink.
         cuts: of the index for ``block`` and ``partial``; of the output tensor for ``combine`` and ``store``.
         outputs: names of the outputs that its tasks keep: those that are read, and all of a partial result.
-        kernel: what computes one shard, for people.
+        kernel: what computes one shard, and why.
         costs: estimates.
     """
 
     node: Operation | Sink
     stage: Stage
     cuts: Partition
-    kernel: str = ""
+    kernel: Decision = field(default=Decision(""))
     costs: Costs = field(default=Costs())
     outputs: tuple[str, ...] = ("out",)
 

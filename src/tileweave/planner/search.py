@@ -27,7 +27,7 @@ from tileweave.planner.cost import Traffic
 from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.simulate import Simulation, simulate, simulate_within, with_costs
-from tileweave.planner.steps import WHOLE, Atoms, Describe, Waves, maker, out_size, steps_of
+from tileweave.planner.steps import WHOLE, Atoms, Decide, Waves, maker, out_size, steps_of
 from tileweave.planner.tasks import block_partition
 
 __all__ = ["make_plan", "search"]
@@ -66,7 +66,7 @@ class _Offer:
         return (streams and self.waves == WHOLE) or _work(self.plan, most) <= most
 
 
-def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> tuple[Plan, Simulation]:
+def search(graph: Graph, machines: Machines, decide: Decide, atoms: Atoms) -> tuple[Plan, Simulation]:
     """The fastest plan that was found among those that fit the machines' memory, with as few waves as that takes.
 
     What is tried does not depend on the budget, so a larger budget is never refused where a smaller one was met.
@@ -76,7 +76,7 @@ def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -
             those up to `NAMED_WORK`; and the operation that needs it.
     """
     budgets = [machine.memory_bytes for machine in machines.machines]
-    for _, level in groupby(_offers(graph, machines, describe, atoms), lambda offer: offer.waves):
+    for _, level in groupby(_offers(graph, machines, decide, atoms), lambda offer: offer.waves):
         fitting = []
         for offer in level:
             if _certain_bytes(offer.plan, max(budgets)) > max(budgets) or not offer.small_enough:
@@ -88,16 +88,16 @@ def search(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -
             _, plan, result = min(fitting, key=lambda item: (item[1].seconds, item[1].bytes_moved, item[1].tasks))
             rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
             return replace(plan, alternatives=rows), result
-    raise _refusal(graph, machines, describe, atoms)
+    raise _refusal(graph, machines, decide, atoms)
 
 
-def _offers(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> Iterator[_Offer]:
+def _offers(graph: Graph, machines: Machines, decide: Decide, atoms: Atoms) -> Iterator[_Offer]:
     """Every plan that is considered: the choices of the beam in one wave, then in ever more; each plan once."""
     finalists = list(beam(graph, machines))
     seen: set[tuple[Step, ...]] = set()
     for waves in _wave_counts(graph):
         for rank, grids in enumerate(finalists):
-            steps = steps_of(graph, grids, len(machines), describe, atoms, waves)
+            steps = steps_of(graph, grids, len(machines), decide, atoms, waves)
             if steps not in seen:
                 seen.add(steps)
                 yield _Offer(rank, waves, Plan(graph, machines, steps), _label(steps, rank, waves))
@@ -199,14 +199,14 @@ def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
     return f"{name}, {waves.count} {'blocks' if waves.square else 'waves'}"
 
 
-def _refusal(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms) -> PlanError:
+def _refusal(graph: Graph, machines: Machines, decide: Decide, atoms: Atoms) -> PlanError:
     """The error that names the least that was found to do, for machines that all have it.
 
     The finest plans come first, so that most others certainly need more and are left aside.
     """
     budget = min(machine.memory_bytes for machine in machines.machines)
     alike = replace(machines, machines=tuple(replace(m, memory_bytes=budget) for m in machines.machines))
-    first, *others = _offers(graph, alike, describe, atoms)
+    first, *others = _offers(graph, alike, decide, atoms)
     small = [offer for offer in others if _work(offer.plan, NAMED_WORK) <= NAMED_WORK]
     order = [*reversed(small), first]
     found, result = order[0], simulate(order[0].plan)
@@ -230,13 +230,13 @@ def _refusal(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms)
     )
 
 
-def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms = lambda sink: None) -> Plan:
+def make_plan(graph: Graph, machines: Machines, decide: Decide, atoms: Atoms = lambda sink: None) -> Plan:
     """The verified graph's plan.
 
     Args:
         graph: what to compute. Sinks that are cut are planned as one per result: the plan cuts them itself.
         machines: where.
-        describe: (operation, stage) -> what will compute a shard, for people.
+        decide: (operation, stage) -> what will compute a shard.
         atoms: sink -> the extents of the region that must have one writer, or None.
     """
     graph = join_sinks(verify(graph))
@@ -266,4 +266,4 @@ def make_plan(graph: Graph, machines: Machines, describe: Describe, atoms: Atoms
     for path, key in written:
         if written.count((path, key)) > 1:
             raise PlanError("plan(target, machines)", f"two sinks write {path!r}", legal="one sink per file member")
-    return search(graph, machines, describe, atoms)[0]
+    return search(graph, machines, decide, atoms)[0]

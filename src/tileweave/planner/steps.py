@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import prod
 from typing import cast
 
+from tileweave.backends.base import Decision
 from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.plan import Stage, Step
@@ -19,7 +20,7 @@ from tileweave.space import Box, even_cuts
 __all__ = [
     "WHOLE",
     "Atoms",
-    "Describe",
+    "Decide",
     "Grid",
     "Waves",
     "candidates",
@@ -49,7 +50,8 @@ class Waves:
 
 WHOLE = Waves()
 Grid = tuple[int, ...]
-Describe = Callable[[Operation, Stage], str]
+Decide = Callable[[Operation, Stage], Decision]
+WRITE = Decision("write", "a sink")
 Atoms = Callable[[Sink], tuple[int, ...] | None]
 
 
@@ -103,7 +105,7 @@ def _factorizations(count: int, rank: int) -> tuple[Grid, ...]:
 
 
 def steps_of(
-    graph: Graph, grids: Mapping[Operation, Grid], machines: int, describe: Describe, atoms: Atoms, waves: Waves = WHOLE
+    graph: Graph, grids: Mapping[Operation, Grid], machines: int, decide: Decide, atoms: Atoms, waves: Waves = WHOLE
 ) -> tuple[Step, ...]:
     """The steps of a choice: operations with their cuts, combinations of cut reductions, stores."""
     out: list[Step] = []
@@ -117,14 +119,14 @@ def steps_of(
             kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]
             partial = node.signature is not None and any(cuts.grid[k] > 1 for k in node.signature.monoids)
             if partial:
-                out.append(Step(node, "partial", cuts, describe(node, "partial"), outputs=names))
+                out.append(Step(node, "partial", cuts, decide(node, "partial"), outputs=names))
                 joined = combine_cuts(node, cuts, machines)
-                made[node] = Step(node, "combine", joined, describe(node, "combine"), outputs=kept)
+                made[node] = Step(node, "combine", joined, decide(node, "combine"), outputs=kept)
             else:
-                made[node] = Step(node, "block", cuts, describe(node, "block"), outputs=kept)
+                made[node] = Step(node, "block", cuts, decide(node, "block"), outputs=kept)
             out.append(made[node])
         elif isinstance(node, Sink):
-            out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines * waves.count), "write"))
+            out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines * waves.count), WRITE))
     return tuple(out)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave import lower
+from tileweave.backends.base import backends
 from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
     ArrayData,
@@ -176,12 +177,13 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     fuse = fuse and not settings.as_written
     graph = _graph(target)
     known = _PLANS.setdefault(graph, {})
-    if (used, fuse) not in known:
+    key = used, fuse, tuple(map(id, backends()))
+    if key not in known:
         fused = rewrite(graph, FUSIONS, choose=_compiled_whole).graph if fuse else graph
-        made = make_plan(fused, used, lower.describe, io.atom)
+        made = make_plan(fused, used, lower.decide, io.atom)
         other = made.graph if made.graph is not graph else None
-        known[used, fuse] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
-    other, figures = known[used, fuse]
+        known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
+    other, figures = known[key]
     return Plan(other or graph, used, *figures)
 
 
@@ -191,14 +193,16 @@ def _compiled_whole(found: Sequence[tuple[Rule, int, Tensor]]) -> int:
         made = tensor.producer
         if not isinstance(made, Operation) or made.operator != "fused" or made.index.size < lower.ELEMENTS:
             return number
-        if lower.describe(made, "block").startswith("teir"):
+        if lower.decide(made, "block").backend:
             return number
     return -1
 
 
 _Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
 _Made = tuple[Graph | None, _Figures]  # the graph that is planned, where it is another
-_PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool], _Made]] = weakref.WeakKeyDictionary()
+_PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool, tuple[int, ...]], _Made]] = (
+    weakref.WeakKeyDictionary()
+)
 """What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
 
@@ -221,7 +225,7 @@ def run(
         machines: as for `plan`, where the target is not a plan.
         runtime: ``local`` (threads of this process) or ``ray``.
         address: of a running Ray cluster; without one a local cluster is started.
-        threads: of the local runtime; the number of cores by default.
+        threads: of the local runtime; by default ``TILEWEAVE_THREADS``, else as many as the process may use.
         progress: show a bar.
         listeners: called with every event.
 

@@ -191,7 +191,7 @@ class _Run:
             inputs[fetch.name], fresh = assemble(fetch, self._holds, threads)
             used += fresh
         self._hold(job.machine, used)
-        made = lower.execute(node, job.stage, job.index, inputs, threads=threads)
+        made = lower.execute(node, job.stage, job.index, inputs, threads=threads, decision=job.decision)
         block = own(made, [name for name, _, _ in job.outs], inputs)
         self._hold(job.machine, block_bytes(block))
         self._finish(job, block, used)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from tileweave import lower
-from tileweave.backends.cpu.target.memory import empty, fills_its_memory
+from tileweave.backends.base import Decision
+from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
 from tileweave.graph.ir.select import view
@@ -180,6 +181,7 @@ class Job:
         need_bytes: the most that the task holds while it runs, its block included.
         width: how many shards of its step may run at once.
         seconds: estimated.
+        decision: what computes it.
         sink: number of the sink among the plan's sinks, or -1.
         hand_over: the stored block may become the result itself, since nobody else holds it.
     """
@@ -201,6 +203,7 @@ class Job:
     need_bytes: int
     width: int
     seconds: float
+    decision: Decision
     sink: int = -1
     hand_over: bool = False
 
@@ -298,6 +301,7 @@ class _Maker:
             temporary + out_bytes,
             min(step.cuts.count, len(self.plan.machines)),
             costs.seconds,
+            step.kernel,
             sink,
             isinstance(node, Sink) and self._hands_over(node, step, fetches),
         )

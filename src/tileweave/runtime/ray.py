@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 
 from tileweave import lower
+from tileweave.backends.base import Decision
+from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
 from tileweave.graph import Hole, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import OPERATORS, Operator, operator_of
@@ -107,7 +109,7 @@ def connect(machines: int, threads: int | None, address: str | None) -> _Session
     elif address is not None:
         _SESSION = _attach(ray, address)
     else:
-        _SESSION = _start(ray, max(machines, MACHINES), threads or len(os.sched_getaffinity(0)))
+        _SESSION = _start(ray, max(machines, MACHINES), threads or available_threads())
     return _SESSION
 
 
@@ -198,6 +200,7 @@ class _Kernel:
         keep: whether the whole block is returned.
         given: parts of the block that are returned beside it: (output, index of its array).
         drops: blocks of the unit that are not needed any more.
+        decision: what computes it.
     """
 
     number: int
@@ -209,6 +212,7 @@ class _Kernel:
     keep: bool
     given: tuple[tuple[str, Any], ...]
     drops: tuple[int, ...]
+    decision: Decision
 
 
 _Work = tuple[tuple[_Kernel, ...], int]
@@ -228,7 +232,8 @@ def _kernel(job: Job, keep: bool, given: tuple[tuple[str, Box], ...], drops: tup
     starts = {name: out.start for name, out, _ in job.outs}
     starts[""] = job.outs[0][1].start
     cut = tuple((name, slices(region.translate([-a for a in starts[name]]))) for name, region in given)
-    return _Kernel(job.number, alone, job.stage, job.index, job.fetches, tuple(starts)[:-1], keep, cut, drops)
+    outputs = tuple(starts)[:-1]
+    return _Kernel(job.number, alone, job.stage, job.index, job.fetches, outputs, keep, cut, drops, job.decision)
 
 
 def _foreign_operators(prepared: Prepared) -> list[Operator]:
@@ -325,7 +330,7 @@ def _compute(kernel: _Kernel, blocks: Sequence[Block | None], threads: int) -> t
         inputs[fetch.name], fresh = assemble(fetch, lambda part: blocks[part.task] if part.task >= 0 else None)
         used += fresh
     with np.errstate(all="ignore"):
-        made = lower.execute(kernel.node, kernel.stage, kernel.index, inputs, threads=threads)
+        made = lower.execute(kernel.node, kernel.stage, kernel.index, inputs, threads=threads, decision=kernel.decision)
     return own(made, kernel.outputs, inputs), used
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.backends.cpu.target.memory import empty
+from tileweave.backends.host import available_threads, empty
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
 from tileweave.planner import Plan
@@ -44,7 +43,8 @@ def run_plan(
         bind: arrays for sources, of their shapes and element types; instead of what the sources hold.
         runtime: ``local`` (threads of this process) or ``ray``.
         listeners: called with every event; what one raises stops the run.
-        threads: how many compute at once on this host; by default as many as the process may use.
+        threads: how many compute at once on this host; by default ``TILEWEAVE_THREADS``, else as many as the
+            process may use.
         address: of a running Ray cluster; without one a local cluster is started and kept for the next run.
         overwrite: whether existing files are replaced; None leaves it to each sink.
 
@@ -55,7 +55,7 @@ def run_plan(
     Example:
         >>> from tileweave import graph, lower, planner
         >>> x = graph.as_tensor(np.array([[1, 2], [3, 4]]))
-        >>> plan = planner.make_plan(graph.Graph.of(graph.sum(x, axis=0)), planner.machines(2), lower.describe)
+        >>> plan = planner.make_plan(graph.Graph.of(graph.sum(x, axis=0)), planner.machines(2), lower.decide)
         >>> run_plan(plan)[0].tolist()
         [4, 6]
     """
@@ -65,7 +65,7 @@ def run_plan(
         raise RunError("run(plan, threads)", f"{threads!r} threads cannot work", legal="a number, 1 or more")
     start = time.perf_counter()
     prepared = prepare(plan)
-    count = threads or len(os.sched_getaffinity(0))
+    count = threads or available_threads()
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources:

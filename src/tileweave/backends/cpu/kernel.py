@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import struct
-import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.chain import chained
-from tileweave.backends.cpu.nest import ENV_WORDS, OBJECT_DATA, Nest, emit_program, written
+from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.shape import may_alias
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
-from tileweave.backends.cpu.target.threads import Block, arena, pool, thread_count
+from tileweave.backends.cpu.target.threads import Block, arena, pool
+from tileweave.backends.host import address_of, interface_address, thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.primitives import operands_of
@@ -114,6 +114,11 @@ class Kernel:
 
         return call
 
+    @property
+    def about(self) -> str:
+        """The processor and how many of its threads, for people."""
+        return f"{self.target.cpu}, {self.threads} threads"
+
     def explain(self) -> str:
         """The loops and operations that were compiled, as a tree."""
         return self._plan
@@ -130,7 +135,7 @@ class Kernel:
         may share a byte, nothing is run and the result is False: `__call__` knows better. One flat function: it is the
         whole overhead of a small call.
         """
-        if address_of is _interface_address:
+        if address_of is interface_address:
 
             def checked(*arrays: Array) -> bool:
                 self(*arrays)
@@ -265,32 +270,6 @@ class Kernel:
 
 _SMALL_BLOCK = 1 << 16
 """Working memory up to this size stays with its kernel between calls."""
-
-
-def _interface_address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _field_address(array: Array) -> int:
-    # ndarray's C struct begins with the object's head, then the pointer to the data
-    return _POINTER.from_address(id(array) + OBJECT_DATA).value or 0
-
-
-_POINTER = ctypes.c_ssize_t
-
-
-def _fast_address() -> Callable[[Array], int]:
-    """The quick way where this interpreter lays objects out as expected, else the documented way."""
-    if sys.implementation.name != "cpython" or object.__basicsize__ != OBJECT_DATA:
-        return _interface_address
-    samples = [np.arange(5), np.zeros((3, 4), "f4")[1:, ::-1], np.empty(0, "i1")]
-    right = all(_field_address(sample) == _interface_address(sample) for sample in samples)
-    return _field_address if right else _interface_address
-
-
-address_of = _fast_address()
-"""The address of an array's first element."""
 
 
 def _rounded(size: int) -> int:

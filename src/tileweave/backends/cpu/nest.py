@@ -14,7 +14,6 @@ parallel region everything is sequential.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field, replace
 
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
@@ -28,16 +27,15 @@ from tileweave.backends.cpu.plan import Extent, Loop, Op, Step, reached, start_o
 from tileweave.backends.cpu.shape import rivals_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
+from tileweave.backends.host import OBJECT_DATA
 from tileweave.errors import BackendError
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import First, Guard, Id, Program
 
-__all__ = ["ENV_WORDS", "OBJECT_DATA", "Nest", "emit_program", "written"]
+__all__ = ["ENV_WORDS", "Nest", "emit_program", "written"]
 
 ENV_WORDS = 6
 """Words of the environment before the operands' addresses."""
-OBJECT_DATA = 2 * struct.calcsize("P")
-"""Where an array object of CPython keeps the pointer to its data: after the reference count and the type."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,10 @@ import signal
 import threading
 from typing import Any
 
-import numpy as np
-
 from tileweave.backends.cpu.target.jit import compile_ir
 from tileweave.backends.cpu.target.target import host
-from tileweave.errors import BackendError
 
-__all__ = ["Arena", "Block", "Pool", "arena", "available_threads", "pool", "thread_count"]
+__all__ = ["Arena", "Block", "Pool", "arena", "pool"]
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
 _LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION = (
@@ -231,28 +228,6 @@ ran:
   br label %idle
 }
 """
-
-
-def available_threads() -> int:
-    """How many processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
-def thread_count(where: str, threads: object) -> int:
-    """The number of threads that a caller asks for; None: all processors. No pool has more than 255.
-
-    Raises:
-        BackendError: it is no positive integer.
-    """
-    wanted = available_threads() if threads is None else threads
-    if not isinstance(wanted, int | np.integer) or isinstance(wanted, bool) or wanted < 1:
-        facts = {"source": "", "log": ""}
-        legal = "a positive integer, or None for all processors"
-        raise BackendError(where, f"{threads!r} is no number of threads", legal=legal, facts=facts)
-    return min(int(wanted), _MOST_THREADS)
 
 
 @functools.cache

@@ -30,14 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.gemm.gett import Cut, cut
-from tileweave.backends.cpu.kernel import Kernel, address_of, compile
+from tileweave.backends.cpu.kernel import Kernel, compile
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
 from tileweave.backends.cpu.target.jit import cache_directory
-from tileweave.backends.cpu.target.memory import LINE_BYTES, empty
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
-from tileweave.backends.cpu.target.threads import thread_count
+from tileweave.backends.host import LINE_BYTES, address_of, empty, thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.analysis.model import Cache, Machine
 from tileweave.teir.ir.document import to_json

@@ -1,0 +1,252 @@
+"""What a backend is: a value behind a small protocol, found by name. Nothing above this package imports one.
+
+A backend is asked whether it has code for a TEIR program, makes that code, and makes arrays for results. Backends are
+asked in turn, the one that was registered last first and the CPU's last, so a backend that is registered from outside
+takes the programs that it says it supports and leaves the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tileweave.errors import BackendError
+from tileweave.teir.ir.program import Invocation, Program
+
+__all__ = [
+    "ELEMENTS",
+    "Backend",
+    "Decision",
+    "FunctionKernel",
+    "Kernel",
+    "Tuning",
+    "backend",
+    "backends",
+    "primitives_text",
+    "register",
+    "unregister",
+]
+
+Array = np.ndarray[Any, Any]
+
+ELEMENTS = 1 << 16
+"""Work on fewer elements than this that moves, maps or reduces them is NumPy's: compiling would not pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What computes something, and why that.
+
+    Args:
+        kernel: what it does, such as ``zero, contraction``; empty where there is no kernel.
+        reason: why this kernel was chosen, or why there is none.
+        backend: name of the backend that has the kernel; empty where NumPy's definition computes it.
+
+    Example:
+        >>> print(Decision("exp", backend="cpu"), "|", Decision("exp", "fewer than 65536 elements"))
+        cpu: exp | numpy: exp
+    """
+
+    kernel: str
+    reason: str = ""
+    backend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.backend or 'numpy'}: {self.kernel or 'no kernel'}"
+
+
+class Kernel(Protocol):
+    """A compiled program; arrays come in the order of the program's tensors, scratch left out."""
+
+    @property
+    def about(self) -> str:
+        """The processor and how much of it is used, for people."""
+
+    def __call__(self, *arrays: Array) -> None:
+        """Run on arrays that are checked first."""
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run on arrays by the names of the program's tensors, checked first."""
+
+    def run_on(self, *arrays: Array) -> bool:
+        """Run on arrays that are known to fit; False, and nothing is run, where a check is needed after all."""
+
+    def prepare(self, *arrays: Array) -> Callable[[], object]:
+        """A function without arguments that runs on these arrays, which are checked now and kept alive."""
+
+    def explain(self) -> str:
+        """What was compiled."""
+
+
+class Tuning(Protocol):
+    """The outcome of tuning."""
+
+    @property
+    def program(self) -> Program:
+        """The program that won."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """The winner, compiled."""
+
+    def explain(self) -> str:
+        """What was tried, and why one won."""
+
+
+class Backend(Protocol):
+    """What makes code for TEIR programs."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the registry."""
+
+    def supports(self, program: Program) -> Decision:
+        """Whether it takes the program: a decision with its name and the kernel, or with neither and the reason.
+
+        It is asked with dense operands of the whole operation, once; all shards are computed alike.
+        """
+
+    def compile(self, program: Program, *, threads: int | None = None) -> Kernel:
+        """The program's kernel.
+
+        Raises:
+            BackendError: there is no code for it.
+        """
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
+        """A function that makes arrays for results, in row-major order, as its kernels write them fastest."""
+
+    def tune(self, program: Program, *, threads: int | None = None, **limits: Any) -> Tuning:
+        """The best of several ways to compute the program, found by timing and remembered."""
+
+
+class FunctionKernel:
+    """A kernel that is one Python function of the program's arrays.
+
+    Args:
+        program: whose tensors the arrays are, in order.
+        function: called with the arrays; it writes what the program writes.
+        text: what `explain` says.
+    """
+
+    def __init__(self, program: Program, function: Callable[..., object], text: str = "") -> None:
+        self.program = program
+        self._function = function
+        self._text = text
+
+    @property
+    def about(self) -> str:
+        """The processor and how much of it is used, for people."""
+        return "Python"
+
+    def __call__(self, *arrays: Array) -> None:
+        """Run the function."""
+        wanted = sum(spec.role != "scratch" for spec in self.program.tensors)
+        if len(arrays) != wanted:
+            problem = f"{len(arrays)} arrays are given"
+            raise BackendError(f"{self.program.name}(..)", problem, legal=f"one per tensor: {wanted}")
+        self._function(*arrays)
+
+    def run(self, arrays: Mapping[str, Array]) -> None:
+        """Run the function on arrays by name."""
+        self(*(arrays[spec.name] for spec in self.program.tensors if spec.role != "scratch"))
+
+    def run_on(self, *arrays: Array) -> bool:
+        """Run the function."""
+        self(*arrays)
+        return True
+
+    def prepare(self, *arrays: Array) -> Callable[[], object]:
+        """The function with these arrays."""
+        return lambda: self(*arrays)
+
+    def explain(self) -> str:
+        """The text that was given."""
+        return self._text
+
+
+# ---- the registry ---------------------------------------------------------------------------------------------------
+
+_MODULES = {"cpu": "tileweave.backends.cpu.backend"}
+"""Backends of this package and the module whose BACKEND each is, loaded on first use."""
+_REGISTERED: dict[str, Backend] = {}  # from outside, the last first
+_LOADED: dict[str, Backend] = {}
+_LOCK = threading.RLock()
+
+
+def register(backend: Backend) -> None:
+    """Have a backend asked before those that were registered earlier.
+
+    Raises:
+        BackendError: a backend has its name already.
+    """
+    with _LOCK:
+        if backend.name in _REGISTERED or backend.name in _MODULES:
+            problem = f"there is a backend {backend.name!r} already"
+            raise BackendError("register(backend)", problem, legal=f"a name other than {_names()}")
+        others = dict(_REGISTERED)
+        _REGISTERED.clear()
+        _REGISTERED.update({backend.name: backend, **others})
+
+
+def unregister(name: str) -> None:
+    """Forget a backend that was registered; what it compiled stays usable.
+
+    Raises:
+        BackendError: none of that name was registered.
+    """
+    with _LOCK:
+        if name not in _REGISTERED:
+            problem = f"no backend {name!r} was registered"
+            raise BackendError(f"unregister({name!r})", problem, legal=", ".join(_REGISTERED) or "none is")
+        del _REGISTERED[name]
+
+
+def backend(name: str = "cpu") -> Backend:
+    """The backend of a name.
+
+    Raises:
+        BackendError: there is none; the error lists the names.
+
+    Example:
+        >>> backend("cpu").name
+        'cpu'
+    """
+    found = _REGISTERED.get(name) or _LOADED.get(name)
+    if found is None:
+        if name not in _MODULES:
+            raise BackendError(f"backend({name!r})", "there is no such backend", legal=_names())
+        with _LOCK:
+            found = _LOADED[name] = importlib.import_module(_MODULES[name]).BACKEND
+    return found
+
+
+def backends() -> tuple[Backend, ...]:
+    """All backends, in the order in which they are asked."""
+    with _LOCK:
+        return (*_REGISTERED.values(), *map(backend, _MODULES))
+
+
+def _names() -> str:
+    return ", ".join([*_REGISTERED, *_MODULES])
+
+
+def primitives_text(program: Program) -> str:
+    """The operations of a program in the order of its invocations, in words.
+
+    Example:
+        >>> from tileweave.layout import strided
+        >>> from tileweave.teir import Operand, emit_contraction
+        >>> row, square = (Operand(strided((2,), (1,)), "FP32"), Operand(strided((2, 2), (2, 1)), "FP32"))
+        >>> primitives_text(emit_contraction("ij,j->i", [square, row], row))
+        'zero, contraction'
+    """
+    operations = {primitive.id: primitive.operation for primitive in program.primitives}
+    done = [operations[node.primitive] for node in program.nodes if isinstance(node, Invocation)]
+    return ", ".join(re.sub("(?<=[a-z])(?=[A-Z][a-z])", " ", operation).lower() for operation in done)

@@ -1,0 +1,50 @@
+"""The CPU backend as a value of the protocol: which programs it takes, and how they become kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.backends import host
+from tileweave.backends.base import ELEMENTS, Decision, primitives_text
+from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.target.tuning import Tuned, tune
+from tileweave.teir.ir.program import Program
+
+__all__ = ["BACKEND", "Cpu"]
+
+_ALWAYS = frozenset(("Contraction", "Copy"))
+"""What is compiled at any size: contractions, and the rearrangements that einsums ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """Native code through LLVM for every program that is large enough to be worth it."""
+
+    name: str = "cpu"
+
+    def supports(self, program: Program) -> Decision:
+        """Contractions and copies of any size; everything else from `ELEMENTS` on."""
+        elements = prod(axis.extent for axis in program.axes)
+        if elements < ELEMENTS and _ALWAYS.isdisjoint(primitive.operation for primitive in program.primitives):
+            return Decision("", f"{elements} elements: compiling pays from {ELEMENTS} on")
+        return Decision(primitives_text(program), "native code through LLVM", self.name)
+
+    def compile(self, program: Program, *, threads: int | None = None) -> Kernel:
+        """The program as native code."""
+        return compile(program, threads=threads)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
+        """Arrays that begin with a cache line where they are large."""
+        return host.allocation(shape, dtype)
+
+    def tune(self, program: Program, *, threads: int | None = None, **limits: Any) -> Tuned:
+        """Schedules and settings, timed."""
+        return tune(program, threads=threads, **limits)
+
+
+BACKEND = Cpu()
