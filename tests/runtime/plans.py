@@ -33,7 +33,7 @@ def random_plan(graph: g.Graph, machines: Machines, rng: np.random.Generator) ->
             offered = candidates(operation, int(rng.integers(1, 7)))
             grids[operation] = offered[rng.integers(len(offered))]
     waves = Waves(int(rng.choice([1, 1, 2, 4])), bool(rng.integers(2)))
-    steps = steps_of(graph, grids, len(machines), lower.describe, io.atom, waves)
+    steps = steps_of(graph, grids, len(machines), lower.decide, io.atom, waves)
     return costed(Plan(graph, machines, steps))[0]
 
 
@@ -101,5 +101,5 @@ def rows_plan(tensor: g.Tensor | g.Sink, machines: Machines, parts: int) -> Plan
     """A plan that cuts the first dimension of every operation into so many parts."""
     graph = g.Graph.of(tensor)
     grids = {o: (min(parts, o.index.shape[0]), *(1 for _ in o.index.shape[1:])) for o in graph.operations}
-    steps = steps_of(graph, grids, len(machines), lower.describe, io.atom)
+    steps = steps_of(graph, grids, len(machines), lower.decide, io.atom)
     return costed(replace(Plan(graph, machines, ()), steps=steps))[0]

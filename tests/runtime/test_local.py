@@ -22,7 +22,7 @@ from tileweave.runtime.prepare import prepare
 def plan_of(*observed: Any, count: int = 4, **rates: Any) -> Any:
     from tileweave import lower
 
-    return make_plan(g.Graph.of(*observed), machines(count, memory="1GiB", **rates), lower.describe, io.atom)
+    return make_plan(g.Graph.of(*observed), machines(count, memory="1GiB", **rates), lower.decide, io.atom)
 
 
 def tasks_of_random(seed: int, dtype: str, threads: int) -> int:
@@ -227,7 +227,8 @@ sys.path.insert(0, {tests!r})
 from plans import meeting, misbehaving, rows_plan
 from tileweave import graph as g
 from tileweave.planner import machines
-from tileweave.runtime import io, run_plan
+from tileweave.runtime import run_plan
+from tileweave.runtime.io import files as io
 if __name__ == "__main__":
     here = Path({folder!r})
     y = misbehaving(g.as_tensor(np.arange(400)), here / "marks", milliseconds=50)

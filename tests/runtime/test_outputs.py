@@ -67,7 +67,7 @@ def test_every_plan_of_several_outputs_computes_what_the_graph_means() -> None:
         expected = g.evaluate(tensors)
         graph = g.Graph.of(*tensors)
         plans = [random_plan(graph, machines(3, memory="1GiB"), rng) for _ in range(4)]
-        plans.append(make_plan(graph, machines(4, memory="1GiB"), lower.describe, io.atom))
+        plans.append(make_plan(graph, machines(4, memory="1GiB"), lower.decide, io.atom))
         for plan in plans:
             stages |= {(step.name, step.stage) for step in plan.steps}
             assert plan.explain() and plan.to_json() and plan._repr_svg_()
@@ -86,7 +86,7 @@ def test_every_plan_of_several_outputs_computes_what_the_graph_means() -> None:
 def test_only_outputs_that_are_read_are_kept() -> None:
     x = g.as_tensor(np.arange(4096.0))
     slow = machines(2, memory="1GiB", flops_per_second=1e4)
-    plan = make_plan(g.Graph.of(g.argmax(x, 0)), slow, lower.describe, io.atom)
+    plan = make_plan(g.Graph.of(g.argmax(x, 0)), slow, lower.decide, io.atom)
     kept = {step.stage: step.outputs for step in plan.steps}
     assert kept["partial"] == ("value", "index") and kept["combine"] == ("index",)
     assert int(run_plan(plan)[0]) == 4095

@@ -72,13 +72,19 @@ def operator_of(operation: Operation) -> Operator:
 # operands
 
 
+def _only_dlpack(value: Any) -> bool:
+    """Whether DLPack is the one protocol by which a value gives its elements."""
+    known = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
+    return hasattr(type(value), "__dlpack__") and not any(hasattr(type(value), name) for name in known)
+
+
 def read_array(where: str, value: Any, name: str = "it") -> Array:
     """What NumPy reads as an array, of its base class, sharing the memory of one that is given."""
     if isinstance(value, np.ma.MaskedArray):
         raise GraphError(where, f"{name} is a masked array, whose mask would be lost", legal="its filled(value)")
     try:
-        return np.asarray(value)
-    except (TypeError, ValueError) as error:
+        return np.from_dlpack(value) if _only_dlpack(value) else np.asarray(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
         problem = f"NumPy reads no array in {name}: {error}"
         raise GraphError(where, problem, legal="an array, a number, nested lists") from None
 
