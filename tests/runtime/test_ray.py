@@ -165,7 +165,8 @@ OWN_SESSION = """
 import numpy as np, ray, logging
 from tileweave import graph as g, lower
 from tileweave.planner import machines, make_plan
-from tileweave.runtime import io, run_plan
+from tileweave.runtime import run_plan
+from tileweave.runtime.io import files as io
 ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR)
 x = np.random.default_rng(0).integers(0, 9, (30, 20))
 plan = make_plan(g.Graph.of(g.sum(g.matmul(x, x.T), axis=0)), machines(3), lower.decide, io.atom)
@@ -192,7 +193,8 @@ import numpy as np
 from tileweave import graph as g, lower
 from tileweave.errors import RunError
 from tileweave.planner import machines, make_plan
-from tileweave.runtime import io, run_plan
+from tileweave.runtime import run_plan
+from tileweave.runtime.io import files as io
 plan = make_plan(g.Graph.of(g.as_tensor(np.arange(3)) + 1), machines(1), lower.decide, io.atom)
 try:
     run_plan(plan, runtime="ray", address="127.0.0.1:1")
