@@ -1,0 +1,1 @@
+"""The kernel language: what a GPU kernel computes, on which threads, in which memory."""

@@ -1,0 +1,190 @@
+"""Movement of data: 8 x 8 tiles, asynchronous copies, tensor boxes, tensor memory, vectors, shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tileweave.kernel.atoms.atom import BITS, Atom, Cost, Operand, Rule, fragment, shared
+from tileweave.layout import parse
+
+__all__ = ["TENSOR_MAP_RULES", "movement_atom", "movement_names"]
+
+_TILES = "({j}:2@reg, 8:4@lane, 4:1@lane, 2:1@reg)"
+_TILES_TRANSPOSED = "({j}:2@reg, 4:1@lane, 2:1@reg, 8:4@lane)"
+_ROW_ALIGNED = Rule("row-aligned", "address % 16 == 0")
+_SIZES = {"ca": (4, 8, 16), "cg": (16,)}
+#: tcgen05.ld: shape -> (lanes, columns per repetition, repetitions, layout of n repetitions).
+_TENSOR_LOADS: dict[str, tuple[int, int, tuple[int, ...], str]] = {
+    "32x32b": (32, 1, (1, 2, 4, 8, 16, 32, 64, 128), "(32:1@lane, {n}:1@reg)"),
+    "16x256b": (16, 8, (1, 2, 4, 8, 16, 32), "(2:2@reg, 8:4@lane, {n}:4@reg, 4:1@lane, 2:1@reg)"),
+    "16x128b": (16, 4, (1, 2, 4, 8, 16, 32, 64), "(2:1@reg, 8:4@lane, {n}:2@reg, 4:1@lane)"),
+    "16x64b": (16, 2, (1, 2, 4, 8, 16, 32, 64, 128), "(2:1@lane, 8:4@lane, {n}:1@reg, 2:2@lane)"),
+    "16x32bx2": (16, 2, (1, 2, 4, 8, 16, 32, 64, 128), "(16:1@lane, 2:16@lane, {n}:1@reg)"),
+}
+#: What the driver demands of a tensor map, innermost dimension first; sizes and strides in bytes where they say so.
+TENSOR_MAP_RULES = (
+    Rule("rank", "rank >= 1 and rank <= 5"),
+    Rule("base-aligned", "base % 16 == 0"),
+    Rule("extent", "dim[i] >= 1 and dim[i] <= 4294967296", "rank"),
+    Rule("stride", "stride[i] % 16 == 0 and stride[i] < 1099511627776", "rank - 1"),
+    Rule("box", "box[i] >= 1 and box[i] <= 256", "rank"),
+    Rule("element-stride", "element_stride[i] >= 1 and element_stride[i] <= 8", "rank"),
+    Rule("box-row", "box[0] * bytes % 16 == 0"),
+    Rule("swizzle-row", "swizzle == 0 or box[0] * bytes <= swizzle"),
+)
+_BOX_RULES = (
+    Rule("destination-aligned", "address % 128 == 0 and (swizzle == 0 or address % (8 * swizzle) == 0)"),
+    Rule("bytes-expected", "expected == bytes"),
+)
+
+
+def _matrix_names() -> Iterator[str]:
+    for operation in ("ldmatrix", "stmatrix"):
+        for j in (1, 2, 4):
+            for trans in ("", ".trans"):
+                yield f"{operation}.sync.aligned.m8n8.x{j}{trans}.shared.b16"
+    yield "movmatrix.sync.aligned.m8n8.trans.b16"
+
+
+def _matrix_atom(name: str) -> Atom:
+    tiles = _TILES_TRANSPOSED if ".trans" in name else _TILES
+    if name.startswith("movmatrix"):
+        operands = (
+            ("d", fragment("b16", (1, 8, 8), tiles.format(j=1))),
+            ("a", fragment("b16", (1, 8, 8), _TILES.format(j=1))),
+        )
+        return Atom(name, "movmatrix", ("sm_75",), operands, emulate=lambda t: {"d": t["a"]})
+    j = int(name.split(".x")[1][0])
+    registers = fragment("b16", (j, 8, 8), tiles.format(j=j))
+    rows = fragment("b16", (j, 8), f"({j}:8@lane, 8:1@lane)")
+    cost = Cost(bytes_moved=128 * j)
+    if name.startswith("ldmatrix"):
+        return Atom(
+            name, "ldmatrix", ("sm_75",), (("d", registers), ("row", rows)), (_ROW_ALIGNED,),
+            lambda t: {"d": t["row"]}, cost,
+        )  # fmt: skip
+    return Atom(
+        name, "stmatrix", ("sm_90",), (("row", rows), ("d", registers)), (_ROW_ALIGNED,),
+        lambda t: {"row": t["d"]}, cost,
+    )  # fmt: skip
+
+
+def _copy_names() -> Iterator[str]:
+    for cached, sizes in _SIZES.items():
+        for size in sizes:
+            yield f"cp.async.{cached}.shared.global.{size}"
+    yield "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    yield "cp.async.bulk.global.shared::cta.bulk_group"
+    for rank in range(1, 6):
+        yield f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        yield f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        yield f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
+        yield f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group"
+
+
+def _copy_atom(name: str) -> Atom:
+    if ".bulk" not in name:
+        size = int(name.rsplit(".", 1)[1])
+        rules = (
+            Rule("aligned", f"source % {size} == 0 and destination % {size} == 0"),
+            Rule("source-bytes", f"source_bytes >= 0 and source_bytes <= {size}"),
+        )
+        run = f"({size}:1)"
+        operands = (("d", shared("b8", (size,), run)), ("s", Operand("b8", (size,), parse(run), "global")))
+        return Atom(name, "cp.async", ("sm_80",), operands, rules, lambda t: {"d": t["s"]}, Cost(bytes_moved=size))
+    if ".tensor" in name:
+        return Atom(name, "tensor copy", ("sm_90",), (), TENSOR_MAP_RULES + _BOX_RULES)
+    rules = (Rule("aligned", "source % 16 == 0 and destination % 16 == 0"), Rule("size", "bytes % 16 == 0"))
+    return Atom(name, "bulk copy", ("sm_90",), (), rules)
+
+
+def _tensor_memory_names() -> Iterator[str]:
+    for direction in ("ld", "st"):
+        for shape, (_, _, repetitions, _) in _TENSOR_LOADS.items():
+            for n in repetitions:
+                yield f"tcgen05.{direction}.sync.aligned.{shape}.x{n}.b32"
+
+
+def _tensor_memory_atom(name: str) -> Atom:
+    _, direction, _, _, shape, times, _ = name.split(".")
+    lanes, columns, _, text = _TENSOR_LOADS[shape]
+    n = int(times[1:])
+    registers = fragment("b32", (lanes, columns * n), text.format(n=n))
+    cells = Operand("b32", (lanes, columns * n), parse(f"({lanes}:1@TLane, {columns * n}:1@TCol)"), "tensor")
+    operands = (("d", registers), ("t", cells)) if direction == "ld" else (("t", cells), ("d", registers))
+    source, target = ("t", "d") if direction == "ld" else ("d", "t")
+    return Atom(
+        name, "tcgen05." + direction, ("sm_100a", "sm_103a"), operands, (Rule("lanes", "lane == 32 * (warp % 4)"),),
+        lambda tiles: {target: tiles[source]}, Cost(bytes_moved=4 * lanes * columns * n),
+    )  # fmt: skip
+
+
+def _vector_names() -> Iterator[str]:
+    for direction in ("ld", "st"):
+        for dtype, widths in (("f32", (1, 2, 4, 8)), ("b64", (1, 2, 4)), ("b16", (1, 2, 4)), ("b8", (1, 2, 4))):
+            for width in widths:
+                yield f"{direction}.global" + (f".v{width}" if width > 1 else "") + f".{dtype}"
+
+
+def _vector_atom(name: str) -> Atom:
+    parts = name.split(".")
+    width = int(parts[2][1:]) if parts[2][0] == "v" else 1
+    size = width * BITS[parts[-1]] // 8
+    registers = fragment(parts[-1], (width,), f"({width}:1@reg)")
+    memory = Operand(parts[-1], (width,), parse(f"({width}:1)"), "global")
+    operands = (("d", registers), ("s", memory)) if parts[0] == "ld" else (("s", memory), ("d", registers))
+    first = ("sm_100",) if size == 32 else ("sm_75",)
+    source, target = ("s", "d") if parts[0] == "ld" else ("d", "s")
+    return Atom(
+        name, "vector", first, operands, (Rule("aligned", f"address % {size} == 0"),),
+        lambda tiles: {target: tiles[source]}, Cost(bytes_moved=32 * size),
+    )  # fmt: skip
+
+
+def _warp_names() -> Iterator[str]:
+    for mode in ("idx", "up", "down", "bfly"):
+        yield f"shfl.sync.{mode}.b32"
+    for operation in ("add", "min", "max"):
+        yield f"redux.sync.{operation}.s32"
+    yield "redux.sync.min.f32"
+    yield "redux.sync.max.f32"
+    yield "setmaxnreg.inc.sync.aligned.u32"
+    yield "setmaxnreg.dec.sync.aligned.u32"
+    yield "elect.sync"
+
+
+def _warp_atom(name: str) -> Atom:
+    word = fragment("b32", (32,), "(32:1@lane)")
+    if name.startswith("shfl"):
+        return Atom(name, "shuffle", ("sm_75",), (("d", word), ("a", word)), (Rule("lane-in-mask", "lane_in_mask"),))
+    if name.startswith("redux"):
+        total = Operand("b32", (1,), parse("(1:0) + [32:1@lane]"))
+        arch = ("sm_100a", "sm_103a") if name.endswith("f32") else ("sm_80",)
+        return Atom(name, "reduction", arch, (("d", total), ("a", word)))
+    if name.startswith("setmaxnreg"):
+        rule = Rule("registers", "count % 8 == 0 and count >= 24 and count <= 256")
+        return Atom(name, "registers", ("sm_90a", "sm_100a", "sm_103a", "sm_120a"), (), (rule,))
+    return Atom(name, "elect", ("sm_90",), ())
+
+
+_GROUPS = (
+    (_matrix_names, _matrix_atom),
+    (_copy_names, _copy_atom),
+    (_tensor_memory_names, _tensor_memory_atom),
+    (_vector_names, _vector_atom),
+    (_warp_names, _warp_atom),
+)
+
+
+def movement_names() -> Iterator[str]:
+    """Every row of this module."""
+    for names, _ in _GROUPS:
+        yield from names()
+
+
+def movement_atom(name: str) -> Atom | None:
+    """The row of one instruction, or None."""
+    for names, build in _GROUPS:
+        if name in names():
+            return build(name)
+    return None
