@@ -10,7 +10,7 @@ from tileweave.graph import FileTarget, Sink
 from tileweave.planner.machines import size_text
 from tileweave.planner.plan import Plan, Step
 
-__all__ = ["count_text", "cuts_text", "explain", "seconds_text", "step_label", "to_json"]
+__all__ = ["count_text", "cuts_text", "explain", "kernel_text", "seconds_text", "step_label", "to_json"]
 
 
 def count_text(value: float) -> str:
@@ -65,6 +65,11 @@ def step_label(step: Step) -> str:
     return step.name if step.stage == "block" else f"{step.name} ({step.stage})"
 
 
+def kernel_text(step: Step) -> str:
+    """What computes or stores a shard."""
+    return step.kernel.kernel if step.stage == "store" else str(step.kernel)
+
+
 def explain(plan: Plan) -> str:
     """The plan as text: what runs where, and what it costs, per step and in sum."""
     from rich import box
@@ -93,7 +98,7 @@ def explain(plan: Plan) -> str:
             size_text(costs.bytes_moved) if costs.bytes_moved else "",
             size_text(costs.peak_bytes),
             seconds_text(costs.seconds),
-            str(step.kernel),
+            kernel_text(step),
         )
     console = Console(file=io.StringIO(), width=160, color_system=None)
     console.print(table)
@@ -147,7 +152,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "bytes_written": step.costs.bytes_written,
                 "peak_bytes": step.costs.peak_bytes,
                 "seconds": step.costs.seconds,
-                "kernel": str(step.kernel),
+                "kernel": kernel_text(step),
                 "reason": step.kernel.reason,
             }
             for step in plan.steps
