@@ -168,9 +168,7 @@ def peak(dtype: str, threads: int) -> tuple[Callable[[], None], float]:
         ]
     )
     code = compile_ir(source, ("entry",), host(), disk=False)
-    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
-        code.addresses["entry"]
-    )
+    entry = code.function("entry", None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
     shared, memory = pool(threads), np.zeros(64 * threads, np.float64)
     flops = (4.0 if paired else 2.0) * lanes * chains * turns * threads
     return lambda: entry(shared.address, shared.run, memory.ctypes.data, threads), flops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cpu import compile, forget, host
+from tileweave.backends.cpu.target import cache as kept
 from tileweave.backends.cpu.target import jit
-from tileweave.backends.cpu.target.jit import cache_directory, compile_ir
+from tileweave.backends.cpu.target.cache import cache_directory
+from tileweave.backends.cpu.target.jit import compile_ir
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.errors import BackendError
 from tileweave.layout import strided
@@ -231,3 +234,88 @@ print(met > 10, (out == 9).all())
 def test_interrupted_compilations_leave_the_process_whole(cache: Path) -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["True", "True"], done.stderr[-2000:]
+
+
+def _code_pages() -> int:
+    """KiB of this process that hold code which comes from no file."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    spans = [line[0].split("-") for line in lines if "x" in line[1] and len(line) == 5]
+    return sum(int(high, 16) - int(low, 16) for low, high in spans) // 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads the process' map as Linux shows it")
+def test_code_is_unmapped_when_nobody_holds_it(cache: Path) -> None:
+    """Every shape used to leave some 90 KiB behind, for as long as the process lived."""
+    right(100)
+    before = _code_pages()
+    for count in range(200, 260):
+        right(count)
+    forget()
+    assert _code_pages() <= before + 64
+
+
+def test_code_stays_while_a_call_may_need_it(cache: Path) -> None:
+    values, out = np.linspace(-1, 1, 23, dtype=np.float32), np.zeros(23, np.float32)
+    prepared = compile(program()).prepare(values, out)
+    direct = compile(program(23)).run_on
+    forget()
+    for count in range(300, 310):
+        right(count)
+    prepared()
+    assert np.array_equal(out, np.maximum(values, 0))
+    out[:] = 7
+    assert direct(values, out)
+    assert np.array_equal(out, np.maximum(values, 0))
+
+
+def test_kernels_may_be_dropped_while_other_threads_run_them(cache: Path) -> None:
+    values, wrong = np.linspace(-1, 1, 70_000, dtype=np.float32), []
+
+    def work(first: int) -> None:
+        for turn in range(15):
+            count = 60_000 + first + 2 * turn
+            out = np.zeros(count, np.float32)
+            compile(program(count), threads=2)(values[:count], out)
+            forget()
+            wrong.extend([count] if not np.array_equal(out, np.maximum(values[:count], 0)) else [])
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_the_folder_is_bounded_and_what_was_read_stays(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in range(40, 46):
+        right(count)
+    files = objects(cache)
+    for age, file in enumerate(files):
+        os.utime(file, (time.time() - 10_000 * (age + 1),) * 2)
+    assert kept.read(files[-1]) is not None  # the oldest becomes the youngest
+    half = cache / "cpu" / "ab" / ".x.part"
+    half.parent.mkdir(exist_ok=True)
+    half.write_bytes(b"of a process that was killed")
+    os.utime(half, (time.time() - 10_000,) * 2)
+    foreign = cache / "cpu" / "notes.txt"
+    foreign.write_text("somebody's own")
+    monkeypatch.setattr(kept, "limit_bytes", lambda: sum(f.stat().st_size for f in files) // 2)
+    kept.trim()
+    left = objects(cache)
+    assert files[-1] in left and files[0] in left and files[-2] not in left and 1 <= len(left) <= 3
+    assert not half.exists() and foreign.exists()
+    monkeypatch.setattr(kept, "limit_bytes", lambda: 1 << 30)
+    for count in range(40, 46):  # what is gone is made again
+        right(count)
+    assert len(objects(cache)) == 6
+
+
+def test_the_bound_is_a_variable(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWEAVE_CACHE_MIB", "0")
+    monkeypatch.setattr(kept, "_writes", 0)
+    assert not right(50)
+    assert not objects(cache)
+    monkeypatch.setenv("TILEWEAVE_CACHE_MIB", "much")
+    with pytest.raises(BackendError, match="TILEWEAVE_CACHE_MIB='much' is no size"):
+        kept.limit_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import struct
 import threading
@@ -19,7 +20,7 @@ from tileweave.backends.cpu.chain import chained
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
 from tileweave.backends.cpu.shape import may_alias
-from tileweave.backends.cpu.target.jit import Code, compile_ir
+from tileweave.backends.cpu.target.jit import Code, compile_ir, release
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import Block, arena, pool
@@ -53,8 +54,8 @@ class Kernel:
         self.source = nest.source
         self.from_cache = code.from_cache
         self._plan = plan
-        self._entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(code.addresses["entry"])
-        self._entry_objects = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(code.addresses["entry_objects"])
+        self._entry = code.function("entry", None, ctypes.c_void_p)
+        self._entry_objects = code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
         self._extents = reached(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         outputs = written(program)
@@ -457,6 +458,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def forget() -> None:
-    """Empty the cache in memory."""
+    """Empty the cache in memory; the code of kernels that nobody holds is unmapped."""
     with _LOCK:
         _KERNELS.clear()
+    gc.collect()  # kernels and their calls refer to each other
+    release()

@@ -1,36 +1,36 @@
 """Text IR to callable machine code, by way of an object file that may come from a cache on disk.
 
 An object is found by the hash of all that shaped it: the text of the module, the processor, the versions of llvmlite
-and of this package. A cache file says its own hash first, so a broken or foreign file is noticed, ignored and written
-anew. Writers use a temporary file and ``os.replace``; readers see an old file, a new file, or none.
+and of this package.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
-import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from tileweave.backends.cpu.target import cache
 from tileweave.backends.cpu.target.target import Target
 from tileweave.errors import BackendError
 from tileweave.version import __version__
 
-__all__ = ["Code", "cache_directory", "compile_ir"]
+__all__ = ["Code", "compile_ir", "release"]
 
-_MAGIC = b"tileweave object 1\n"
 _LOCK = threading.RLock()
 _READY = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Code:
-    """Machine code in memory. It stays for the life of the process: threads may be inside it.
+    """Machine code in memory, unmapped some time after nobody holds it: whoever may call it keeps it.
 
     Args:
         source: the text IR.
@@ -42,20 +42,26 @@ class Code:
     addresses: dict[str, int]
     from_cache: bool
 
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """A public function as ctypes calls it; while it lives or runs, the code is there."""
+        made: Any = ctypes.CFUNCTYPE(result, *arguments)(self.addresses[name])
+        made.code = self
+        return made
 
-def cache_directory() -> Path:
-    """Where objects are kept: ``TILEWEAVE_CACHE``, else ``~/.cache/tileweave``; asked at every compilation.
 
-    For a user without a home it is a place that cannot exist, so that nothing is kept.
-    """
-    named = os.environ.get("TILEWEAVE_CACHE")
-    if named:
-        return Path(named)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        home = Path(os.devnull)
-    return home / ".cache" / "tileweave"
+_DROPPED: list[Any] = []
+"""Engines whose code nobody holds. LLVM's clean-up must not be interrupted, so they wait for `release`."""
+
+
+def release() -> None:
+    """Unmap the code that nobody holds any more; every compilation begins with it."""
+    _uninterrupted(_unmap)
+
+
+def _unmap() -> None:
+    with _LOCK:
+        while _DROPPED:
+            _DROPPED.pop().close()
 
 
 def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: bool = True) -> Code:
@@ -76,25 +82,29 @@ def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: boo
 def _compiled(source: str, names: tuple[str, ...], target: Target, disk: bool) -> Code:
     with _LOCK:
         _initialise()
+        _unmap()
         file = _object_path(source, target) if disk else None
-        stored = _read(file) if file else None
+        stored = cache.read(file) if file else None
         if stored is not None:
             with contextlib.suppress(RuntimeError, BackendError):
-                return Code(source, _link(stored, names, target, source), True)
+                return _link(stored, names, target, source, from_cache=True)
         data = _assemble(source, target)
         if file:
-            _write(file, data)
-        return Code(source, _link(data, names, target, source), False)
+            cache.write(file, data)
+        return _link(data, names, target, source, from_cache=False)
 
 
-def _uninterrupted(work: Callable[[], Code]) -> Code:
+Made = TypeVar("Made")
+
+
+def _uninterrupted(work: Callable[[], Made]) -> Made:
     """The result of some work, done where no KeyboardInterrupt lands: inside LLVM's clean-up it would free twice.
 
     Python interrupts its main thread only; that one waits here, and may be interrupted while the work goes on.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
-    done: list[Code] = []
+    done: list[Made] = []
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -148,7 +158,7 @@ def _assemble(source: str, target: Target) -> bytes:
     return data
 
 
-def _link(data: bytes, names: tuple[str, ...], target: Target, source: str) -> dict[str, int]:
+def _link(data: bytes, names: tuple[str, ...], target: Target, source: str, *, from_cache: bool) -> Code:
     import llvmlite.binding as llvm
 
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
@@ -161,11 +171,10 @@ def _link(data: bytes, names: tuple[str, ...], target: Target, source: str) -> d
             f"the object lacks {', '.join(name for name, address in addresses.items() if not address)}",
             facts={"source": source, "log": ""},
         )
-    engine.detach()  # never unmapped: a worker thread may be running in it when Python lets go
-    return addresses
-
-
-# ---- the cache on disk ------------------------------------------------------------------------------------------
+    code = Code(source, addresses, from_cache)
+    # nothing is unmapped when the process ends: a thread may be in the code when Python lets go of it
+    weakref.finalize(code, _DROPPED.append, engine).atexit = False
+    return code
 
 
 def _object_path(source: str, target: Target) -> Path:
@@ -174,35 +183,7 @@ def _object_path(source: str, target: Target) -> Path:
 
     about = (source, target.cpu, target.features, llvmlite.__version__, str(llvm.llvm_version_info), __version__)
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
-    return cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o"
-
-
-def _read(file: Path) -> bytes | None:
-    """The object in a cache file; None when there is none or it is not what was written."""
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    head = len(_MAGIC)
-    digest, data = content[head : head + 32], content[head + 32 :]
-    about = hashlib.sha256(file.name.encode() + data).digest()
-    return data if content[:head] == _MAGIC and digest == about else None
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Keep an object; a cache that cannot be written is no failure."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(_MAGIC + hashlib.sha256(file.name.encode() + data).digest() + data)
-            Path(name).replace(file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError:
-        return
+    return cache.cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o"
 
 
 if hasattr(os, "register_at_fork"):  # a child that begins inside a compilation could never compile

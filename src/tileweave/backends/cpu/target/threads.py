@@ -18,7 +18,7 @@ import signal
 import threading
 from typing import Any
 
-from tileweave.backends.cpu.target.jit import compile_ir
+from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 
 __all__ = ["Arena", "Block", "Pool", "arena", "pool"]
@@ -231,7 +231,7 @@ ran:
 
 
 @functools.cache
-def _code() -> dict[str, int]:
+def _code() -> Code:
     target = host()
     if target.has("sse2"):
         pause, pause_type = "@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"
@@ -257,7 +257,7 @@ def _code() -> dict[str, int]:
     for name, offset in names.items():
         source = source.replace(f"i64 {name}\n", f"i64 {offset}\n").replace(f", {name}\n", f", {offset}\n")
     source = source.replace("PAUSE_TYPE", pause_type)
-    return compile_ir(source.replace("PAUSE", pause), ("run", "worker"), target).addresses
+    return compile_ir(source.replace("PAUSE", pause), ("run", "worker"), target)
 
 
 class Pool:
@@ -267,7 +267,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        code = _code()
+        code = _code().addresses  # the code itself is never dropped: its threads run for the life of the process
         self.run = code["run"]
         self._worker = code["worker"]
         self._lock = threading.Lock()
@@ -359,7 +359,8 @@ class Block:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # a forked child has its own
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        self.memory = mmap.mmap(-1, size, **private)  # a forked child has its own
         if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # small pages hold the same values
                 self.memory.madvise(mmap.MADV_HUGEPAGE)

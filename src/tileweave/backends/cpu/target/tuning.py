@@ -18,8 +18,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +31,7 @@ from tileweave.backends.cpu.gemm.gett import Cut, cut
 from tileweave.backends.cpu.kernel import Kernel, compile
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
-from tileweave.backends.cpu.target.jit import cache_directory
+from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.host import LINE_BYTES, address_of, empty, thread_count
@@ -489,6 +487,7 @@ def _read(file: Path, programs: int, threads: int) -> tuple[Choice, tuple[Trial,
     """The winner in a cache file, and what was timed; None where there is none or it is not what was written."""
     try:
         document = json.loads(file.read_text("utf-8"))
+        touch(file)
         notes, winner = tuple(map(str, document["programs"])), document["winner"]
         if document["format"] != _FORMAT or document["key"] != file.stem or not 0 < len(notes) <= programs:
             return None
@@ -511,15 +510,7 @@ def _trial(entry: Any, programs: int, threads: int) -> Trial:
 def _write(file: Path, document: Mapping[str, Any]) -> str:
     """Keep a winner; a cache that cannot be written is no failure: what is wrong with it is returned."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                json.dump(document, out, indent=1)
-            Path(name).replace(file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(file, json.dumps(document, indent=1).encode())
     except OSError as error:
         return str(error)
     return ""
