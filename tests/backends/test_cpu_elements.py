@@ -14,10 +14,12 @@ from tests.teir.test_extensions import operand, random_array, tilings
 from tileweave.backends.cpu import compile
 from tileweave.backends.cpu.target.target import describe, host
 from tileweave.errors import BackendError
+from tileweave.layout import strided
 from tileweave.teir import (
     Axis,
     First,
     Invocation,
+    Operand,
     Primitive,
     Program,
     TensorSpec,
@@ -570,3 +572,15 @@ def test_an_operation_without_code_is_named(monkeypatch):
     )
     with pytest.raises(BackendError, match="no code for the operation 'Sine'"):
         compile(program)
+
+
+@pytest.mark.parametrize("dtype", ["FP64", "FP32", "FP16", "BF16"])
+def test_gelu_keeps_the_sign_of_zero(dtype):
+    x = np.array([-0.0, 0.0, -60.0, -np.inf, np.inf, 1.0] * 7).astype(numpy_dtype(dtype))
+    line = Operand(strided((len(x),), (1,)), dtype)
+    program = emit_elementwise("Gelu", (line,), line)
+    results = [np.empty_like(x) for _ in range(2)]
+    interpret(program, {"in0": x, "out": results[0]})
+    compile(program)(x, results[1])
+    for result in results:
+        assert np.array_equal(np.signbit(result.astype("f8")), np.signbit(x.astype("f8")))

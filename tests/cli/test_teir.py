@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tileweave.cli.main import main
-from tileweave.teir import First, from_json, split, to_json
+from tileweave.teir import Axis, First, Invocation, Primitive, Program, TensorSpec, from_json, split, to_json
 from tileweave.teir.ir import examples
 
 EXTENTS = {"p": 2, "q": 3, "r": 4, "s": 5, "t": 2, "u": 6}
@@ -94,11 +94,27 @@ def test_check_with_arrays_names_the_node_that_leaves_them(folder, capsys):
 
 
 def test_check_says_what_it_did_not_decide(folder, capsys):
-    Path("large.json").write_text(to_json(examples.contraction_scalar(dict.fromkeys("pqrstu", 16))))
-    assert main(["teir", "check", "large.json"]) == 0
+    axes = tuple(Axis(id, 400, (stride,), (0,)) for id, stride in (("a", 24), ("b", 20)))  # strides that do not nest
+    zero, relu = (Primitive(k, k, (("M", ("a",)), ("N", ("b",))), ("out",) * n) for k, n in (("Zero", 1), ("ReLU", 2)))
+    nodes = (Invocation("zero", "Zero"), Invocation("relu", "ReLU"))
+    program = Program((TensorSpec("out", "FP32", "out"),), axes, ("zero", "relu"), nodes, (zero, relu))
+    Path("crossed.json").write_text(to_json(program))
+    assert main(["teir", "check", "crossed.json"]) == 0
     out, err = capsys.readouterr()
     assert "note: initialisation is not decided: the program takes" in err
     assert "nothing read" not in out
+
+
+def test_check_decides_initialisation_at_any_size(folder, capsys):
+    large = examples.contraction_scalar(dict.fromkeys("pqrstu", 1000))
+    Path("large.json").write_text(to_json(large))
+    assert main(["teir", "check", "large.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "nothing read before it is written" in out and err == ""
+    nodes = tuple(replace(n, children=("t",)) if n.id == "s" else n for n in large.nodes if n.id != "zero")
+    Path("lost.json").write_text(to_json(replace(large, nodes=nodes)))
+    assert main(["teir", "check", "lost.json"]) == 2
+    assert "it reads byte 0 of 'out' before anything writes it" in capsys.readouterr().err
 
 
 def test_check_counts_what_is_never_written(folder, capsys):

@@ -29,8 +29,10 @@ from tileweave.teir import (
     emit_contraction,
     hoist,
     interpret,
+    overlap,
     pack,
     parallelize,
+    promote,
     races,
     sink,
     uninitialised,
@@ -364,3 +366,18 @@ def test_pack_refuses_the_document_a_guard_it_would_run_over_and_an_operand_that
     with pytest.raises(ScheduleError, match="'in0' is written below node 'r'") as caught:
         pack(writes, "gemm", "in0", at="r")
     assert caught.value.facts["witness"].tensor == "in0"
+
+
+def test_additions_to_elements_that_share_some_bytes_do_not_commute():
+    """Two sums into elements 2 bytes apart of 4 bytes each: the order in which they are stored is what is left."""
+    axes = (Axis("k", 3, (4, 2), (0, 0)),)
+    tensors = (TensorSpec("in0", "INT32", "in"), TensorSpec("out", "INT32", "inout"))
+    roles = (("M", ()), ("N", ()), ("K", ()))
+    add = Primitive("add", "ReduceSum", roles, ("in0", "out"))
+    nodes = (Iteration("k", "k", ("add",)), Invocation("add", "add"))
+    program = Program(tensors, axes, ("k",), nodes, (add,))
+    assert overlap(program) is None
+    with pytest.raises(ScheduleError, match="conflict"):
+        promote(program, "k", "K")
+    whole = replace(program, axes=(replace(axes[0], strides=(4, 0)),))
+    assert promote(whole, "k", "K").roots == ("add",)

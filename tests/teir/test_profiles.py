@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 
 from tileweave.errors import VerifyError
 from tileweave.layout import strided
-from tileweave.teir import Operand, as_document, as_tileweave, emit_contraction, emit_copy, interpret
+from tileweave.teir import Operand, as_document, as_tileweave, emit_contraction, emit_copy, interpret, problems
 from tileweave.teir.ir import examples
 
 E = {"a": 2, "b": 3, "c": 4, "d": 5, "p": 4, "q": 2, "r": 3, "s": 5, "t": 2, "u": 6, "m": 3, "n": 4, "k": 5}
@@ -57,3 +58,27 @@ def test_a_narrow_sum_is_not_in_our_profile():
     with pytest.raises(VerifyError, match="accumulates in BF16") as caught:
         as_tileweave(narrow)
     assert caught.value.facts["rule"] == "primitive.dtypes"
+
+
+USUAL = """
+ik,kj->ij ik,jk->ij ki,kj->ij ki,jk->ij ik,kj->ji i,j->ij ik,k->i k,kj->j i,i-> bik,bkj->bij bik,bjk->bij
+ibk,kbj->ibj trus,pqtu->pqrs abk,kc->abc abc,cdb->ad abcd,cd->ab ab,cb->ca ijk,k->ij ij,jkl->ikl bhqd,bhkd->bhqk
+bhqk,bhkd->bhqd acd,dbc->ab dbea,ec->abcd aebf,dfce->abcd ae,dcbe->dcba
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize("equation", USUAL)
+def test_contractions_of_any_order_are_programs_of_the_document(equation):
+    left, out = equation.split("->")
+    terms = left.split(",")
+    extents = {letter: 2 + k % 3 for k, letter in enumerate(dict.fromkeys("".join(terms)))}
+    shapes = [tuple(extents[letter] for letter in letters) for letters in (*terms, out)]
+    dense = [Operand(strided(s, [prod(s[k + 1 :]) for k in range(len(s))]), "FP64") for s in shapes]
+    program = emit_contraction(equation, dense[:2], dense[2])
+    document = as_document(program)
+    assert document.profile == "document" and problems(document) == ()
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-5, 6, shape).astype("f8") for shape in shapes[:2])
+    found = np.empty(shapes[2])
+    interpret(document, {"in0": a, "in1": b, "out": found})
+    assert np.array_equal(found, np.einsum(equation, a, b))

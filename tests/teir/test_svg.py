@@ -1,12 +1,13 @@
 """Pictures of programs: pinned, valid, and true to the addresses."""
 
+import tracemalloc
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
 
 from tileweave.layout import strided
-from tileweave.teir import First, Operand, contraction_tiles, emit_contraction, emit_copy, tile_address
+from tileweave.teir import First, Operand, Tiling, contraction_tiles, emit_contraction, emit_copy, tile_address
 from tileweave.teir.analysis.svg import to_svg
 from tileweave.teir.ir import examples
 
@@ -95,3 +96,15 @@ def test_branches_that_compute_the_same_are_counted():
     shown = words(to_svg(examples.branching({"r": 2, "s": 3, "t": 3})))
     assert "r/s/op_s: Copy(in0, out), one of 2 invocations" in shown
     assert "p/r/t/gemm: Contraction(in0, in1, out)" in words(to_svg(examples.contraction_gemm(FIGURE)))
+
+
+def test_a_picture_of_long_axes_takes_no_memory_for_them():
+    n = 30_000_000
+    line = Operand(strided((n, n), (2 * n, 1)), "FP32")
+    program = emit_copy(line, line, tiling=lambda dims: Tiling((1,) * len(dims)))
+    tracemalloc.start()
+    text = program._repr_svg_()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "showing 6 of 30000000 rows, 6 of 30000000 columns" in text
+    assert peak < 1 << 22

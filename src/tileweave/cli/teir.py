@@ -36,9 +36,9 @@ from tileweave.teir import (
     races,
     to_json,
     uninitialised,
-    unwritten,
 )
 from tileweave.teir.analysis.analyse import accesses
+from tileweave.teir.analysis.coverage import gaps
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.text import tree
 
@@ -47,7 +47,7 @@ __all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file", "
 Array = NDArray[Any]
 
 CHECKED_STEPS = 200_000
-"""Scalar steps up to which `check` follows initialisation, and emits a note beyond."""
+"""Scalar steps that `check` enumerates where strides do not nest; it emits a note beyond."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,19 +232,20 @@ def _analyses(program: Program, proved: list[str], notes: list[str]) -> list[Pro
 
 
 def _gaps(program: Program, arrays: Mapping[str, Array]) -> list[str]:
-    """What a program does not write of the outputs for which arrays are given."""
+    """What a program does not write of the outputs for which arrays are given, or whose shapes it states."""
     notes = []
     for spec in program.tensors:
-        if spec.role != "out" or spec.name not in arrays:
+        size = arrays[spec.name].size if spec.name in arrays else prod(spec.shape or (0,))
+        if spec.role != "out" or not size:
             continue
         width = width_bytes(spec.dtype)
         try:
-            missing = unwritten(program, spec.name, range(0, arrays[spec.name].size * width, width), CHECKED_STEPS)
+            missing, first = gaps(program, spec.name, range(0, size * width, width), CHECKED_STEPS)
         except Undecided as error:
             notes.append(f"gaps in {spec.name!r} are not decided: {error.problem}")
             continue
         if missing:
-            notes.append(f"{len(missing)} elements of {spec.name!r} are never written, the first at byte {missing[0]}")
+            notes.append(f"{missing} elements of {spec.name!r} are never written, the first at byte {first}")
     return notes
 
 

@@ -6,6 +6,7 @@ from tileweave.teir.analysis.coverage import uninitialised, unwritten
 from tileweave.teir.analysis.interpret import interpret, tile_address
 from tileweave.teir.analysis.lower import Explanation, eligibility, explain
 from tileweave.teir.analysis.model import Cache, Cost, Machine, estimate
+from tileweave.teir.analysis.svg import to_svg
 from tileweave.teir.emit.compose import sequence
 from tileweave.teir.emit.contraction import emit_contraction
 from tileweave.teir.emit.elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
@@ -34,7 +35,9 @@ from tileweave.teir.ir.program import (
     Profile,
     Program,
     TensorSpec,
+    print_by,
 )
+from tileweave.teir.ir.text import show
 from tileweave.teir.ir.verify import Problem, Rule, problems, verify
 from tileweave.teir.search import Candidate, candidates, gather, tile
 from tileweave.teir.transform.follow import fuse_epilogue, fuse_prologue
@@ -131,3 +134,6 @@ __all__ = [
     "unwritten",
     "verify",
 ]
+
+print_by("text", show)
+print_by("svg", to_svg)

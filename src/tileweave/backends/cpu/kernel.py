@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tileweave.backends.cpu.chain import chained
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
-from tileweave.backends.cpu.plan import Extent, describe, make_plan, reached
+from tileweave.backends.cpu.plan import describe, make_plan
 from tileweave.backends.cpu.shape import may_alias
 from tileweave.backends.cpu.target.jit import Code, compile_ir, release
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
@@ -26,14 +26,16 @@ from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import Block, arena, pool
 from tileweave.backends.host import address_of, interface_address, thread_count
 from tileweave.errors import BackendError
+from tileweave.layout import DEFAULT_AXIS
+from tileweave.teir.analysis.calls import bounds, calls
 from tileweave.teir.ir.dtypes import numpy_dtype
-from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
 
 __all__ = ["Kernel", "compile", "forget"]
 
 Array = NDArray[Any]
+Bounds = Mapping[str, tuple[int, int]]
 _LINE = 64
 
 
@@ -56,14 +58,13 @@ class Kernel:
         self._plan = plan
         self._entry = code.function("entry", None, ctypes.c_void_p)
         self._entry_objects = code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
-        self._extents = reached(program)
+        self._extents = bounds(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         outputs = written(program)
-        nothing = Extent(0, 0)
-        ranges = [self._extents.get(spec.name, nothing) for spec in self._specs]
+        ranges = [self._extents.get(spec.name, (0, 0)) for spec in self._specs]
         self._wanted = [
-            (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, extent.low, extent.high)
-            for spec, extent in zip(self._specs, ranges, strict=True)
+            (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
+            for spec, (low, high) in zip(self._specs, ranges, strict=True)
         ]
         indices = range(len(self._specs))
         self._pairs = [(j, k) for k in indices for j in range(k) if self._wanted[j][2] or self._wanted[k][2]]
@@ -252,7 +253,7 @@ class Kernel:
         program = self.program
         if base == base2 and may_alias(program, program.position(name), program.position(name2)):
             return
-        if not _share_bytes(program, self._extents, (name, base), (name2, base2)):
+        if not _share_bytes(program, (name, base), (name2, base2)):
             return
         raise self._error(
             f"tensors {name!r} and {name2!r} share memory and one of them is written",
@@ -286,17 +287,17 @@ def _owner(array: Array) -> Array:
     return owner
 
 
-def _scratch_offsets(program: Program, extents: Mapping[str, Extent], end: int) -> tuple[dict[str, int], int]:
+def _scratch_offsets(program: Program, extents: Bounds, end: int) -> tuple[dict[str, int], int]:
     """Where each scratch tensor lies in the call's memory, from a first free byte on, and the next free byte."""
     offsets = {}
     for spec in program.tensors:
         if spec.role == "scratch":
-            extent = extents.get(spec.name, Extent(0, 0))
-            if extent.low < 0 or extent.high > spec.size_bytes:
+            low, high = extents.get(spec.name, (0, 0))
+            if low < 0 or high > spec.size_bytes:
                 raise BackendError(
                     "compile(program)",
                     f"scratch tensor {spec.name!r} holds {spec.size_bytes} bytes, "
-                    f"and the program touches bytes {extent.low} to {extent.high}",
+                    f"and the program touches bytes {low} to {high}",
                     legal="accesses between 0 and size_bytes",
                     facts={"source": "", "log": ""},
                 )
@@ -309,7 +310,7 @@ _OVERLAP_WORK: Any = 100_000
 """Steps that NumPy may take to decide whether two tensors meet in a byte."""
 
 
-def _share_bytes(program: Program, extents: Mapping[str, Extent], one: tuple[str, int], two: tuple[str, int]) -> bool:
+def _share_bytes(program: Program, one: tuple[str, int], two: tuple[str, int]) -> bool:
     """Whether accesses to two tensors meet in a byte; True also where that is too hard to say."""
     try:
         firsts, seconds = _views(program, *one), _views(program, *two)
@@ -333,26 +334,13 @@ class _Memory:
 
 def _views(program: Program, name: str, base: int) -> list[Array]:
     """One array per invocation that touches a tensor, over all of its indices."""
-    from tileweave.teir.ir.dtypes import width_bytes
-    from tileweave.teir.ir.program import Invocation
-    from tileweave.teir.ir.walk import axes_by_id, primitives_by_id, walk
-
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
-    j = program.position(name)
-    width = width_bytes(program.tensors[j].dtype)
     views = []
-    for visit in walk(program):
-        if not isinstance(visit.node, Invocation):
-            continue
-        primitive = primitives[visit.node.primitive]
-        if name not in operands_of(primitive, program):
-            continue
-        used = [axes[node.axis] for node in visit.path] + [axes[id] for _, ids in primitive.axes for id in ids]
-        moving = [axis for axis in used if axis.extent > 1 and axis.strides[j]]
-        shape = tuple(axis.extent for axis in moving)
-        strides = tuple(axis.strides[j] for axis in moving)
-        address = base + sum(axis.offsets[j] for axis in used)
-        views.append(np.asarray(_Memory(address, shape, strides, width)))
+    for call in calls(program):
+        for k in {call.names.index(name)} if name in call.names else ():
+            place, width = call.layout(k), call.width(k)
+            moving = [(it.extent, it.stride[DEFAULT_AXIS]) for it in place.shard if it.extent > 1 and it.stride]
+            shape, strides = tuple(n for n, _ in moving), tuple(stride for _, stride in moving)
+            views.append(np.asarray(_Memory(base + place.offset[DEFAULT_AXIS], shape, strides, width)))
     return views
 
 

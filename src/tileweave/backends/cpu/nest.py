@@ -23,12 +23,13 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
-from tileweave.backends.cpu.plan import Extent, Loop, Op, Step, reached, start_of
+from tileweave.backends.cpu.plan import Loop, Op, Step, start_of
 from tileweave.backends.cpu.shape import rivals_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import OBJECT_DATA
 from tileweave.errors import BackendError
+from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import First, Guard, Id, Program
 
@@ -73,7 +74,7 @@ def emit_program(
 def _emit_objects(module: Module, program: Program) -> None:
     f = Function(module, "entry_objects", [("ptr", "env")], public=True, returns="i64")
     at = 8 * (ENV_WORDS + len(program.tensors))
-    extents, outputs = reached(program), written(program)
+    extents, outputs = bounds(program), written(program)
     known: list[tuple[bool, Value, Value]] = []  # whether it is written, its first byte, and the one behind its last
     clash: Value = 0
     for k, spec in enumerate(program.tensors):
@@ -82,8 +83,8 @@ def _emit_objects(module: Module, program: Program) -> None:
         data = f.load("ptr", f.at(f.load("ptr", f.at("%env", at), 8), OBJECT_DATA), 8)
         f.store("ptr", data, f.at("%env", 8 * (ENV_WORDS + k)), 8)
         at += 8
-        base, extent = f.value(f"ptrtoint ptr {data} to i64"), extents.get(spec.name, Extent(0, 0))
-        low, high = f.add(base, extent.low), f.add(base, extent.high)
+        base, (first, end) = f.value(f"ptrtoint ptr {data} to i64"), extents.get(spec.name, (0, 0))
+        low, high = f.add(base, first), f.add(base, end)
         for other, low2, high2 in known:
             if other or spec.name in outputs:
                 clash = f.either(clash, f.both(f.compare("slt", low, high2), f.compare("slt", low2, high)))

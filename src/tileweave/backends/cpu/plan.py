@@ -18,11 +18,10 @@ from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Last, Primitive, Program
 from tileweave.teir.ir.reach import first_collision
-from tileweave.teir.ir.walk import axes_by_id, index_range, nodes_by_id, primitives_by_id, walk
+from tileweave.teir.ir.walk import axes_by_id, nodes_by_id, primitives_by_id
 
 __all__ = [
     "Dim",
-    "Extent",
     "Loop",
     "Op",
     "Stage",
@@ -31,7 +30,6 @@ __all__ = [
     "injective",
     "make_plan",
     "minus",
-    "reached",
     "start_of",
 ]
 
@@ -107,14 +105,6 @@ class Loop:
 
 
 Step = Loop | Op
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The bytes of a tensor that a program touches: from ``low`` to ``high`` (exclusive), relative to its base."""
-
-    low: int
-    high: int
 
 
 def make_plan(program: Program, *, merge: bool = True) -> tuple[Step, ...]:
@@ -336,30 +326,7 @@ def _contracted(merged: Op, axis: Axis, extent: int) -> Op | None:
     return replace(merged, init=init, relu=relu)
 
 
-# ---- what a program touches -------------------------------------------------------------------------------------
-
-
-def reached(program: Program) -> dict[str, Extent]:
-    """For every tensor that is touched, the least range of bytes that holds all of its accesses."""
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
-    positions = {spec.name: k for k, spec in enumerate(program.tensors)}
-    found: dict[str, Extent] = {}
-    for visit in walk(program):
-        if not isinstance(visit.node, Invocation):
-            continue
-        primitive = primitives[visit.node.primitive]
-        ranges = [(axes[node.axis], *index_range(visit, axes[node.axis])) for node in visit.path]
-        ranges += [(axes[id], 0, axes[id].extent - 1) for _, ids in primitive.axes for id in ids]
-        if any(first > last for _, first, last in ranges):
-            continue  # never entered
-        for name in operands_of(primitive, program):
-            j = positions[name]
-            low = sum(a.offsets[j] + min(a.strides[j] * first, a.strides[j] * last) for a, first, last in ranges)
-            high = sum(a.offsets[j] + max(a.strides[j] * first, a.strides[j] * last) for a, first, last in ranges)
-            old = found.get(name, Extent(low, low))
-            end = high + width_bytes(program.tensors[j].dtype)
-            found[name] = Extent(min(old.low, low), max(old.high, end))
-    return found
+# ---- text ---------------------------------------------------------------------------------------------------------
 
 
 def describe(steps: tuple[Step, ...], program: Program, indent: str = "") -> str:

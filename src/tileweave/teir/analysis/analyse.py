@@ -15,53 +15,72 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tileweave.teir.ir.dtypes import width_bytes
-from tileweave.teir.ir.primitives import operands_of, operation
-from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Program
+from tileweave.teir.analysis.calls import Call, bounds, calls
+from tileweave.teir.ir.program import Id, Iteration, Program
 from tileweave.teir.ir.reach import SEARCH_LIMIT, Term, reach
 from tileweave.teir.ir.verify import Problem, verify
-from tileweave.teir.ir.walk import Visit, axes_by_id, index_range, invocations, primitives_by_id, show_path, walk
+from tileweave.teir.ir.walk import Visit, walk
 
 __all__ = ["Access", "Conflict", "accesses", "byte_bounds", "commute", "find_conflict", "out_of_bounds", "races"]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One operand of one invocation, with everything that its addresses depend on.
+    """One tensor that one invocation touches.
 
     Args:
-        visit: the invocation and its path.
-        tensor: the operand's name.
-        writes: whether the invocation writes it.
-        accumulates: the monoid by which it only takes values into it, or ``""``; accesses of one monoid may change
-            places.
-        offset: bytes from the base, all offsets included.
+        call: the invocation.
+        operand: the number of the operand; an operand that is both read and written is one access, the read one.
+        writes: whether the invocation writes the tensor.
+        monoid: by which it only takes values into the tensor, or ``""``; accesses of one monoid may change places
+            where they meet in whole elements.
         terms: per axis, (stride in bytes, least index, greatest index).
-        width: bytes per element.
     """
 
-    visit: Visit
-    tensor: str
+    call: Call
+    operand: int
     writes: bool
-    accumulates: str
-    offset: int
+    monoid: str
     terms: tuple[tuple[Id, Term], ...]
-    width: int
+
+    @property
+    def visit(self) -> Visit:
+        """The invocation and its path."""
+        return self.call.visit
+
+    @property
+    def tensor(self) -> str:
+        """The operand's name."""
+        return self.call.names[self.operand]
 
     @property
     def path(self) -> str:
         """The invocation's path."""
-        return show_path(self.visit)
+        return self.call.path
+
+    @property
+    def offset(self) -> int:
+        """Bytes from the base, all offsets included."""
+        return self.call.offset(self.operand)
+
+    @property
+    def width(self) -> int:
+        """Bytes per element."""
+        return self.call.width(self.operand)
+
+    @property
+    def pair(self) -> Id | None:
+        """The axis that leads from the first to the second half of an element that is a pair."""
+        role = self.call.spec.pair if self.writes else ""
+        return self.call.primitive.role(role)[0] if role else None
 
     def bounds(self) -> tuple[int, int]:
         """The least byte and the byte behind the greatest, relative to the base."""
-        low = self.offset + sum(min(s * a, s * b) for _, (s, a, b) in self.terms)
-        high = self.offset + sum(max(s * a, s * b) for _, (s, a, b) in self.terms)
-        return low, high + self.width
+        return self.call.bounds(self.operand)
 
     def address(self, indices: Mapping[Id, int]) -> int:
         """The byte of an element, relative to the base."""
-        return self.offset + sum(stride * indices[id] for id, (stride, _, _) in self.terms)
+        return self.call.address(self.operand, indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +111,13 @@ def accesses(program: Program) -> tuple[Access, ...]:
 
     An operand that a primitive both reads and writes is one access.
     """
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
     found: list[Access] = []
-    for visit in invocations(program):
-        if not isinstance(visit.node, Invocation):
-            continue
-        primitive = primitives[visit.node.primitive]
-        spec, names = operation(primitive.operation), operands_of(primitive, program)
-        ranges: list[tuple[Axis, int, int]] = []
-        for node in visit.path:
-            axis = axes[node.axis]
-            ranges.append((axis, *index_range(visit, axis)))
-        ranges += [(axes[id], 0, axes[id].extent - 1) for _, ids in primitive.axes for id in ids]
-        if any(low > high for _, low, high in ranges):
-            continue
-        for name in dict.fromkeys(names):
-            j = program.position(name)
-            writes = name == names[-1]
-            found.append(
-                Access(
-                    visit,
-                    name,
-                    writes,
-                    spec.monoid if writes and name not in names[:-1] else "",
-                    sum(axis.offsets[j] for axis, _, _ in ranges),
-                    tuple((axis.id, (axis.strides[j], low, high)) for axis, low, high in ranges),
-                    width_bytes(program.tensors[j].dtype),
-                )
-            )
+    for call in calls(program):
+        for name in dict.fromkeys(call.names):
+            k, writes = call.names.index(name), name == call.names[-1]
+            monoid = call.spec.monoid if writes and name not in call.names[:-1] else ""
+            terms = tuple((span.axis.id, term) for span, term in zip(call.spans, call.terms(k), strict=True))
+            found.append(Access(call, k, writes, monoid, terms))
     return tuple(found)
 
 
@@ -138,12 +136,7 @@ def byte_bounds(program: Program) -> dict[str, tuple[int, int]]:
         {'out': (-8, 12)}
     """
     verify(program)
-    bounds: dict[str, tuple[int, int]] = {}
-    for access in accesses(program):
-        low, high = access.bounds()
-        before = bounds.get(access.tensor, (low, high))
-        bounds[access.tensor] = min(low, before[0]), max(high, before[1])
-    return bounds
+    return bounds(program)
 
 
 def out_of_bounds(program: Program, buffers: Mapping[str, int | tuple[int, int]]) -> tuple[Problem, ...]:
@@ -196,8 +189,11 @@ def races(program: Program, limit: int = SEARCH_LIMIT) -> Conflict | None:
 
 
 def commute(a: Access, b: Access) -> bool:
-    """Whether two accesses may change places because both take values into the tensor by one commutative monoid."""
-    return a.accumulates != "" and a.accumulates == b.accumulates
+    """Whether two accesses take values into the tensor by one commutative monoid, whole elements at a time.
+
+    They may then change places where they meet in the same element; not where elements share only some of their bytes.
+    """
+    return a.monoid != "" and a.monoid == b.monoid and a.pair == b.pair
 
 
 def iterations_conflict(
@@ -205,7 +201,7 @@ def iterations_conflict(
     found: Collection[Access],
     visit: Visit,
     *,
-    additions_commute: bool = False,
+    reordered: bool = False,
     limit: int = SEARCH_LIMIT,
 ) -> Conflict | None:
     """A byte on which two different iterations of one node conflict, or None.
@@ -214,7 +210,7 @@ def iterations_conflict(
         program: well formed.
         found: its `accesses`.
         visit: the iteration node.
-        additions_commute: whether two additions to the same byte, or two steps of another monoid, are no conflict.
+        reordered: as for `find_conflict`.
         limit: of the search.
     """
     node = visit.node
@@ -227,10 +223,8 @@ def iterations_conflict(
         for b in below[k:]:
             if a.tensor != b.tensor or not (a.writes or b.writes):
                 continue
-            if additions_commute and commute(a, b):
-                continue
             for between in ((1, last), (-last, -1)):
-                conflict = find_conflict(a, b, fixed, {node.axis: between}, limit)
+                conflict = find_conflict(a, b, fixed, {node.axis: between}, limit, reordered=reordered)
                 if conflict is not None:
                     return conflict
     return None
@@ -242,6 +236,8 @@ def find_conflict(
     fixed: Collection[Id],
     between: Mapping[Id, tuple[int, int]],
     limit: int = SEARCH_LIMIT,
+    *,
+    reordered: bool = False,
 ) -> Conflict | None:
     """A byte that two accesses of one tensor share, or None: there is none.
 
@@ -251,25 +247,39 @@ def find_conflict(
         fixed: axes whose index is the same for both.
         between: axes with the least and greatest value of a's index minus b's. All other axes are free.
         limit: of the search.
+        reordered: whether they change places and do not run at once: then steps that `commute` are no conflict where
+            they meet in the same element.
     """
     left, right = dict(a.terms), dict(b.terms)
     ids = [*left, *(id for id in right if id not in left)]
-    terms: list[Term] = []
-    for id in ids:
-        if id in left and id in right:
-            terms.append(_difference(left[id], right[id], between.get(id), id in fixed))
-        elif id in left:
-            terms.append(left[id])
-        else:
-            stride, low, high = right[id]
-            terms.append((-stride, low, high))
     start = a.offset - b.offset
-    factors = reach(terms, 1 - a.width - start, b.width - 1 - start, limit)
-    if factors is None:
-        return None
+    apart: list[tuple[int, int, Mapping[Id, tuple[int, int]]]] = [(1 - a.width, b.width - 1, between)]
+    if reordered and commute(a, b):
+        apart = [(1 - a.width, -1, between), (1, b.width - 1, between)]
+        if a.pair is not None:  # different halves of two pairs are no one element
+            apart += [(0, 0, {**between, a.pair: (half, half)}) for half in (-1, 1)]
+    for low, high, allowed in apart:
+        terms: list[Term] = []
+        for id in ids:
+            if id in left and id in right:
+                terms.append(_difference(left[id], right[id], allowed.get(id), id in fixed))
+            elif id in left:
+                terms.append(left[id])
+            else:
+                stride, least, greatest = right[id]
+                terms.append((-stride, least, greatest))
+        factors = reach(terms, low - start, high - start, limit)
+        if factors is not None:
+            return _shared(a, b, dict(zip(ids, factors, strict=True)))
+    return None
+
+
+def _shared(a: Access, b: Access, factors: Mapping[Id, int]) -> Conflict:
+    """The conflict that the search has found: differences of common indices, and indices of one access alone."""
+    left, right = dict(a.terms), dict(b.terms)
     first: dict[Id, int] = {}
     second: dict[Id, int] = {}
-    for id, factor in zip(ids, factors, strict=True):
+    for id, factor in factors.items():
         if id in left and id in right:
             first[id] = max(left[id][1], right[id][1] + factor)
             second[id] = first[id] - factor

@@ -6,35 +6,13 @@ Source: own; TEIR asks emitters for branches that do not overlap (section 10.2.2
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from tileweave.teir.ir.primitives import operands_of, operation
-from tileweave.teir.ir.program import Axis, Id, Invocation, Program
+from tileweave.teir.analysis.calls import Call, calls
+from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.reach import SEARCH_LIMIT, Term, first_collision, reach
 from tileweave.teir.ir.verify import Problem, verify
-from tileweave.teir.ir.walk import axes_by_id, index_range, invocations, primitives_by_id, show_path
 
 __all__ = ["overlap"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """All scalar steps of one invocation: per axis its range and its bytes per operand, and where they start."""
-
-    path: str
-    what: object
-    names: tuple[str, ...]
-    offsets: tuple[int, ...]
-    axes: tuple[tuple[Id, int, int, tuple[int, ...]], ...]
-
-    def reach_bytes(self) -> int:
-        """More than the distance of any two addresses of one operand, or of an address from its base."""
-        strides = [sum(abs(moves[k]) * high for _, _, high, moves in self.axes) for k in range(len(self.names))]
-        return 1 + max(abs(offset) + stride for offset, stride in zip(self.offsets, strides, strict=True))
-
-    def terms(self, base: int, sign: int) -> list[Term]:
-        """One term per axis, the addresses of all operands written as one number in a large base."""
-        return [(sign * _number(moves, base), low, high) for _, low, high, moves in self.axes]
 
 
 def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
@@ -65,57 +43,55 @@ def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
     Source: own.
     """
     verify(program)
-    found = _accumulating(program)
-    for k, b in enumerate(found):
-        base = 4 * max(steps.reach_bytes() for steps in found) + 1
-        extents = [high - low + 1 for _, low, high, _ in b.axes]
-        apart = first_collision(extents, [_number(moves, base) for _, _, _, moves in b.axes], 1, limit)
+    found = [call for call in calls(program) if call.spec.contracted]
+    base = 4 * max(map(_reach_bytes, found), default=0) + 1
+    for n, b in enumerate(found):
+        numbers = _numbers(b, base)
+        apart = first_collision([span.count for span in b.spans], numbers, 1, limit)
         if apart is not None:
-            first = [low + max(0, step) for (_, low, _, _), step in zip(b.axes, apart, strict=True)]
+            first = [span.low + max(0, step) for span, step in zip(b.spans, apart, strict=True)]
             second = [index - step for index, step in zip(first, apart, strict=True)]
             return _problem(b, first, b, second)
-        for a in found[:k]:
-            if (a.what, a.names) != (b.what, b.names):
+        for a in found[:n]:
+            if (a.primitive.operation, a.primitive.metadata, a.names) != (
+                b.primitive.operation,
+                b.primitive.metadata,
+                b.names,
+            ):
                 continue
-            distance = _number(tuple(y - x for x, y in zip(a.offsets, b.offsets, strict=True)), base)
-            factors = reach([*a.terms(base, 1), *b.terms(base, -1)], distance, distance, limit)
+            distance = _number([b.offset(k) - a.offset(k) for k in range(len(b.names))], base)
+            terms = [*_terms(a, base, 1), *_terms(b, base, -1)]
+            factors = reach(terms, distance, distance, limit)
             if factors is not None:
-                return _problem(b, factors[len(a.axes) :], a, factors[: len(a.axes)])
+                return _problem(b, factors[len(a.spans) :], a, factors[: len(a.spans)])
     return None
 
 
-def _accumulating(program: Program) -> list[_Steps]:
-    """The invocations that accumulate, those left out that no guard ever admits."""
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
-    found = []
-    for visit in invocations(program):
-        if not isinstance(visit.node, Invocation):
-            continue
-        primitive = primitives[visit.node.primitive]
-        spec, names = operation(primitive.operation), operands_of(primitive, program)
-        if not spec.contracted:
-            continue
-        tensors = [program.position(name) for name in names]
-        ranges: list[tuple[Axis, int, int]] = []
-        for loop in visit.path:
-            axis = axes[loop.axis]
-            ranges.append((axis, *index_range(visit, axis)))
-        ranges += [(axes[id], 0, axes[id].extent - 1) for _, ids in primitive.axes for id in ids]
-        if any(low > high for _, low, high in ranges):
-            continue
-        offsets = tuple(sum(axis.offsets[j] for axis, _, _ in ranges) for j in tensors)
-        moves = tuple((axis.id, low, high, tuple(axis.strides[j] for j in tensors)) for axis, low, high in ranges)
-        found.append(_Steps(show_path(visit), (primitive.operation, primitive.metadata), names, offsets, moves))
-    return found
+def _reach_bytes(call: Call) -> int:
+    """More than the distance of any two addresses of one operand, or of an address from its base."""
+    return 1 + max(
+        abs(call.offset(k)) + sum(abs(stride) * high for stride, _, high in call.terms(k))
+        for k in range(len(call.names))
+    )
+
+
+def _numbers(call: Call, base: int) -> list[int]:
+    """Per span, the bytes that it moves all operands, as one number in a large base."""
+    return [_number(moves, base) for moves in zip(*(call.strides(k) for k in range(len(call.names))), strict=True)]
+
+
+def _terms(call: Call, base: int, sign: int) -> list[Term]:
+    numbers = zip(_numbers(call, base), call.spans, strict=True)
+    return [(sign * number, span.low, span.high) for number, span in numbers]
 
 
 def _number(digits: Sequence[int], base: int) -> int:
     return sum(digit * base**k for k, digit in enumerate(digits))
 
 
-def _problem(b: _Steps, at: Sequence[int], a: _Steps, other: Sequence[int]) -> Problem:
-    def shown(steps: _Steps, indices: Sequence[int]) -> str:
-        return "(" + ", ".join(f"{axis[0]}={index}" for axis, index in zip(steps.axes, indices, strict=True)) + ")"
+def _problem(b: Call, at: Sequence[int], a: Call, other: Sequence[int]) -> Problem:
+    def shown(call: Call, indices: Sequence[int]) -> str:
+        return "(" + ", ".join(f"{span.axis.id}={index}" for span, index in zip(call.spans, indices, strict=True)) + ")"
 
     message = f"at {shown(b, at)} it repeats {a.path} at {shown(a, other)}"
     return Problem("branches.overlap", b.path, message, "branches that do not overlap")

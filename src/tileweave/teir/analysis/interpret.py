@@ -10,10 +10,9 @@ Source: TEIR, sections 10.2 to 10.4.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from random import Random
 from typing import Any, Literal
 
@@ -21,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.errors import VerifyError
+from tileweave.teir.analysis.calls import Call, Span, call_of
 from tileweave.teir.ir.dtypes import numpy_dtype
-from tileweave.teir.ir.primitives import OperationSpec, bound, operands_of, operation
-from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Iteration, Primitive, Program, TensorSpec
+from tileweave.teir.ir.primitives import OperationSpec
+from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, Program, TensorSpec
 from tileweave.teir.ir.verify import verify
-from tileweave.teir.ir.walk import axes_by_id, primitives_by_id, printed, walk
+from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id, printed, walk
 
 __all__ = ["POINT_LIMIT", "interpret", "tile_address"]
 
@@ -135,17 +135,16 @@ class Memory:
 
 def _check_points(program: Program, order: Order) -> None:
     """Refuses invocations whose points, and random loops whose iterations, are too many to be held at once."""
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
+    axes = axes_by_id(program)
     for visit in walk(program):
         node = visit.node
         if isinstance(node, Iteration):
             most = axes[node.axis].extent if node.policy == "parallel" and order == "random" else 0
         else:
-            primitive = primitives[node.primitive]
-            contracted = operation(primitive.operation).contracted
+            call = call_of(program, visit)
             counts = [1, 1]
-            for role, ids in primitive.axes:
-                counts[role in contracted] *= prod(axes[id].extent for id in ids)
+            for span in call.consumed:
+                counts[span.role in call.spec.contracted] *= span.count
             most = max(counts)
         if most > POINT_LIMIT:
             raise _too_much(f"node {node.id!r}", f"it takes {most} steps at once", f"{POINT_LIMIT} at most")
@@ -222,10 +221,9 @@ class Run:
         self.memories = memories
         self.order = order
         self.random = random
-        self.axes = {axis.id: axis for axis in program.axes}
-        self.nodes = {node.id: node for node in program.nodes}
-        self.primitives = {primitive.id: primitive for primitive in program.primitives}
-        self.position = {spec.name: k for k, spec in enumerate(program.tensors)}
+        self.axes = axes_by_id(program)
+        self.nodes = nodes_by_id(program)
+        self.calls = {visit.node.id: call_of(program, visit) for visit in invocations(program)}
         self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in program.tensors}
         self.indices: dict[Id, int] = {}
         self.apply: Apply = self.compute
@@ -241,7 +239,7 @@ class Run:
         if not self.holds(node.guard):
             return
         if isinstance(node, Invocation):
-            self.invoke(node, self.primitives[node.primitive])
+            self.invoke(self.calls[node.id])
             return
         for index in self.traversal(node):
             self.indices[node.axis] = index
@@ -263,73 +261,49 @@ class Run:
             return self.random.sample(indices, len(indices))
         return indices
 
-    def invoke(self, node: Invocation, primitive: Primitive) -> None:
+    def invoke(self, call: Call) -> None:
         """The scalar step at every point of the primitive's axes, M outermost, then N, then K."""
-        spec = bound(primitive)
-        names = operands_of(primitive, self.program)
-        axes = [[self.axes[id] for id in primitive.role(role)] for role in spec.roles]
-        free = [
-            axis
-            for role, group in zip(spec.roles, axes, strict=True)
-            for axis in group
-            if role not in (*spec.contracted, spec.pair)
-        ]
-        inner = [
-            axis for role, group in zip(spec.roles, axes, strict=True) for axis in group if role in spec.contracted
-        ]
-        tiles = [self.tile(name, free, inner) for name in names]
-        if spec.pair:
-            self.pair(self.axes[primitive.role(spec.pair)[0]], names, tiles)
-        steps = list(product(*(range(axis.extent) for axis in inner)))
-        for name, tile in zip(names, tiles, strict=True):
-            self.check(node, name, tile, inner)
-        moves = [[self.move(name, inner, step) for name in names] for step in steps]
+        spec, names = call.spec, call.names
+        free = [span for span in call.consumed if span.role not in (*spec.contracted, spec.pair)]
+        inner = [span for span in call.consumed if span.role in spec.contracted]
+        halves = [span for span in call.consumed if spec.pair and span.role == spec.pair]
+        tiles = [self.tile(call, k, free) for k in range(len(names))]
+        if halves:  # the addresses of both halves of the output, one row per point
+            stride = halves[0].axis.strides[call.tensors[-1]]
+            tiles[-1] = np.add.outer(tiles[-1], stride * np.arange(2, dtype=np.int64))
+        steps = list(product(*(range(span.count) for span in inner)))
+        moves = [[_moved(call, k, inner, step) for k in range(len(names))] for step in steps]
+        for k, tile in enumerate(tiles):
+            self.check(call, k, tile, [move[k] for move in moves])
         if self.independent(spec, names, tiles, moves):
             for move in moves:
-                self.apply(node.id, spec, names, [tile + by for tile, by in zip(tiles, move, strict=True)])
+                self.apply(call.node, spec, names, [tile + by for tile, by in zip(tiles, move, strict=True)])
         else:  # elements of the tile meet each other: one point after the other
             for point in range(len(tiles[-1])):
                 for move in moves:
-                    self.apply(
-                        node.id,
-                        spec,
-                        names,
-                        [tile[point : point + 1] + by for tile, by in zip(tiles, move, strict=True)],
-                    )
+                    at = [tile[point : point + 1] + by for tile, by in zip(tiles, move, strict=True)]
+                    self.apply(call.node, spec, names, at)
 
-    def tile(self, name: str, free: list[Axis], inner: list[Axis]) -> NDArray[np.int64]:
+    def tile(self, call: Call, k: int, free: Sequence[Span]) -> NDArray[np.int64]:
         """The address of every point of the free axes, relative to the tensor's memory, in row-major order."""
-        j = self.position[name]
-        base = self.memories[name].base + tile_address(self.program, name, self.indices)
-        base += sum(axis.offsets[j] for axis in (*free, *inner))
-        addresses = np.array([base], np.int64)
-        for axis in free:
-            addresses = np.add.outer(addresses, axis.strides[j] * np.arange(axis.extent, dtype=np.int64)).ravel()
+        addresses = np.array([self.memories[call.names[k]].base + call.address(k, self.indices)], np.int64)
+        for span in free:
+            steps = span.axis.strides[call.tensors[k]] * np.arange(span.count, dtype=np.int64)
+            addresses = np.add.outer(addresses, steps).ravel()
         return addresses
 
-    def pair(self, axis: Axis, names: tuple[str, ...], tiles: list[NDArray[np.int64]]) -> None:
-        """Adds the axis of a pair: the addresses of both halves of the output, one row per point."""
-        offsets = [axis.offsets[self.position[name]] for name in names]
-        tiles[:] = [tile + offset for tile, offset in zip(tiles, offsets, strict=True)]
-        tiles[-1] = np.add.outer(tiles[-1], axis.strides[self.position[names[-1]]] * np.arange(2, dtype=np.int64))
-
-    def move(self, name: str, inner: list[Axis], step: tuple[int, ...]) -> int:
-        j = self.position[name]
-        return sum(axis.strides[j] * index for axis, index in zip(inner, step, strict=True))
-
-    def check(self, node: Invocation, name: str, tile: NDArray[np.int64], inner: list[Axis]) -> None:
-        j = self.position[name]
-        reach = [axis.strides[j] * (axis.extent - 1) for axis in inner]
-        low = int(tile.min()) + sum(min(r, 0) for r in reach)
-        high = int(tile.max()) + sum(max(r, 0) for r in reach) + self.dtypes[name].itemsize
+    def check(self, call: Call, k: int, tile: NDArray[np.int64], moves: Sequence[int]) -> None:
+        """Every byte of the operand lies in its memory."""
+        name = call.names[k]
+        low, high = int(tile.min()) + min(moves), int(tile.max()) + max(moves) + call.width(k)
         memory = self.memories[name]
         if low < 0 or high > memory.data.size:
             at = ", ".join(f"{id}={index}" for id, index in self.indices.items())
             raise VerifyError(
                 "interpret(program, arrays)",
-                f"node {node.id!r} touches bytes {low - memory.base}..{high - memory.base - 1} of {name!r} at ({at})",
+                f"node {call.node!r} touches bytes {low - memory.base}..{high - memory.base - 1} of {name!r} at ({at})",
                 legal=f"bytes {-memory.base}..{memory.data.size - memory.base - 1} from its base",
-                facts={"rule": "address.in-bounds", "path": f"node {node.id!r}", "indices": dict(self.indices)},
+                facts={"rule": "address.in-bounds", "path": f"node {call.node!r}", "indices": dict(self.indices)},
             )
 
     def compute(
@@ -374,3 +348,8 @@ class Run:
         start = self.memories[name].data.__array_interface__["data"][0]
         low, high = int(tile.min()) + min(moves), int(tile.max()) + max(moves) + self.dtypes[name].itemsize
         return start + low, start + high
+
+
+def _moved(call: Call, k: int, inner: Sequence[Span], step: Sequence[int]) -> int:
+    """Bytes that contracted indices move the k-th operand."""
+    return sum(span.axis.strides[call.tensors[k]] * index for span, index in zip(inner, step, strict=True))

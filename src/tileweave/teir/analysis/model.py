@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from tileweave.errors import ScheduleError
-from tileweave.teir.ir.dtypes import width_bytes
-from tileweave.teir.ir.primitives import operands_of, operation
-from tileweave.teir.ir.program import Invocation, Iteration, Policy, Program
+from tileweave.teir.analysis.calls import calls
+from tileweave.teir.ir.program import Policy, Program
 from tileweave.teir.ir.verify import verify
-from tileweave.teir.ir.walk import axes_by_id, index_range, invocations, primitives_by_id, show_path
 
 __all__ = ["Cache", "Cost", "Level", "Machine", "Nest", "cost", "estimate"]
 
@@ -168,39 +166,23 @@ def estimate(program: Program, machine: Machine) -> tuple[Cost, ...]:
 
 def nests(program: Program) -> tuple[Nest, ...]:
     """Every invocation that a guard ever admits, as loops; a guarded loop counts the iterations that are admitted."""
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
     found = []
-    for visit in invocations(program):
-        if not isinstance(visit.node, Invocation):
-            continue
-        primitive = primitives[visit.node.primitive]
-        spec, names = operation(primitive.operation), operands_of(primitive, program)
-        tensors = [program.position(name) for name in names]
-        loops = []
-        for loop in visit.path:
-            axis = axes[loop.axis]
-            low, high = index_range(visit, axis)
-            loops.append((max(0, high - low + 1), tuple(axis.strides[j] for j in tensors), _policy(loop)))
-        if any(count == 0 for count, _, _ in loops):
-            continue
-        consumed = [axes[id] for role in spec.roles for id in primitive.role(role)]
-        lanes = prod(axes[id].extent for id in primitive.role("N"))
+    for call in calls(program):
+        moves = list(zip(*(call.strides(k) for k in range(len(call.names))), strict=True))
+        depth = len(call.visit.path)
+        loops = zip(call.iterated, moves[:depth], call.visit.path, strict=True)
         found.append(
             Nest(
-                show_path(visit),
-                tuple(loops),
-                tuple((axis.extent, tuple(axis.strides[j] for j in tensors)) for axis in consumed),
-                tuple(width_bytes(program.tensors[j].dtype) for j in tensors),
-                spec.reads_output,
-                bool(spec.contracted),
-                lanes,
+                call.path,
+                tuple((span.count, move, loop.policy) for span, move, loop in loops),
+                tuple((span.count, move) for span, move in zip(call.consumed, moves[depth:], strict=True)),
+                tuple(map(call.width, range(len(call.names)))),
+                call.spec.reads_output,
+                bool(call.spec.contracted),
+                prod(span.count for span in call.consumed if span.role == "N"),
             )
         )
     return tuple(found)
-
-
-def _policy(loop: Iteration) -> Policy:
-    return loop.policy
 
 
 def cost(nest: Nest, machine: Machine) -> Cost:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, product
 from math import prod
 
 from tileweave.draw import CHARACTER, LINE, Label, Rect, Stroke, canvas
@@ -263,7 +262,16 @@ def _count(axes: Sequence[Axis]) -> int:
 
 
 def _indices(axes: Sequence[Axis], limit: int) -> list[tuple[int, ...]]:
-    return list(islice(product(*(range(axis.extent) for axis in axes)), limit))
+    """The first indices in row-major order; `itertools.product` would list every extent first."""
+    extents = [axis.extent for axis in axes]
+    found = []
+    for number in range(min(limit, prod(extents))):
+        digits = []
+        for extent in reversed(extents):
+            number, digit = divmod(number, extent)
+            digits.append(digit)
+        found.append(tuple(reversed(digits)))
+    return found
 
 
 def _names(axes: Sequence[Axis], index: Sequence[int]) -> str:

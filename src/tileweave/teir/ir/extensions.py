@@ -16,7 +16,7 @@ Choices, each the same in every backend:
 - Narrow floating point (BF16, FP16) is computed in FP32 and rounded once per step. Integers wrap.
 - Max and Min give NaN when either input is NaN; which of 0.0 and -0.0 wins is free.
 - Gelu is ``x * P(X <= x)`` of the normal distribution, to two units of the last place, and not the approximation by
-  tanh.
+  tanh. It has the sign of x: of -0.0, of what underflows, and of -inf it is -0.0.
 - ReduceMaxSumExp joins (m, s) and (n, t) with ``m >= n`` to ``(m, s + t * exp(n - m))``, and one element x is the pair
   (x, 1). Equal infinities differ by nothing, so a row of -inf is counted: its s is the number of its elements, and
   ``m + log(s)`` is the logarithm of the sum of exponentials for every row. A NaN makes both halves NaN.
@@ -53,7 +53,7 @@ def _sigmoid(x: Any) -> Any:
 
 def _gelu(x: Any) -> Any:
     wide = x.astype("float64")
-    return np.where(np.isneginf(x), 0.0, wide * np.frompyfunc(_below, 1, 1)(wide).astype("float64"))
+    return np.where(np.isneginf(x), -0.0, wide * np.frompyfunc(_below, 1, 1)(wide).astype("float64"))
 
 
 _INVERSE_ROOT = (math.sqrt(0.5), -4.833646656726457e-17)

@@ -39,6 +39,8 @@ def as_tileweave(program: Program) -> Program:
 def as_document(program: Program) -> Program:
     """The same program in the document's profile, if that can express it. Shapes of tensors are left out.
 
+    Position binds in0 and in1, so a contraction that names them the other way round exchanges them, and M with N.
+
     Args:
         program: well formed, of either profile.
 
@@ -53,6 +55,7 @@ def as_document(program: Program) -> Program:
         True
     """
     verify(program)
+    program = replace(program, primitives=tuple(map(_exchanged, program.primitives)))
     found = [] if program.profile == "document" else [_bound(p) for p in program.primitives]
     dtypes = {spec.name: spec.dtype for spec in program.tensors}
     plain = tuple(_by_position(p, {dtypes[name] for name in operands_of(p, program)}) for p in program.primitives)
@@ -62,6 +65,16 @@ def as_document(program: Program) -> Program:
     if missing:
         raise failure("as_document(program)", program, tuple(missing))
     return result
+
+
+def _exchanged(primitive: Primitive) -> Primitive:
+    """A contraction of in1 and in0 as one of in0 and in1: factors may change places, and their free axes with them."""
+    if primitive.operation != "Contraction" or primitive.operands[:2] != ("in1", "in0"):
+        return primitive
+    other = {"M": "N", "N": "M"}
+    roles = {other.get(role, role): ids for role, ids in primitive.axes}
+    axes = tuple((role, roles[role]) for role in ("M", "N", "K"))
+    return replace(primitive, operands=("in0", "in1", *primitive.operands[2:]), axes=axes)
 
 
 def _bound(primitive: Primitive) -> Problem | None:

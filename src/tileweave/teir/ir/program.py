@@ -22,6 +22,7 @@ Source: TEIR, tables 10.1.1, 10.2.1, 10.2.2, 10.3.1, 10.3.2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,6 +42,7 @@ __all__ = [
     "Program",
     "Scalar",
     "TensorSpec",
+    "print_by",
 ]
 
 Id = str | int
@@ -183,11 +185,15 @@ class Program:
         return {spec.name: k for k, spec in enumerate(self.tensors)}[tensor]
 
     def __str__(self) -> str:
-        from tileweave.teir.ir.text import show
-
-        return show(self)
+        return _PRINTERS["text"](self)
 
     def _repr_svg_(self) -> str:
-        from tileweave.teir.analysis.svg import to_svg
+        return _PRINTERS["svg"](self)
 
-        return to_svg(self)
+
+_PRINTERS: dict[str, Callable[[Program], str]] = {"text": repr, "svg": repr}
+
+
+def print_by(kind: Literal["text", "svg"], printer: Callable[[Program], str]) -> None:
+    """From now on, ``str`` of a program, or its picture, is what this function of a module above gives."""
+    _PRINTERS[kind] = printer

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tileweave.errors import ScheduleError, VerifyError
-from tileweave.teir.analysis.analyse import Conflict, accesses, commute, find_conflict
+from tileweave.teir.analysis.analyse import Conflict, accesses, find_conflict
 from tileweave.teir.ir.program import (
     Axis,
     First,
@@ -119,10 +119,10 @@ class Edit:
         last = self.axes[axis].extent - 1
         for k, a in enumerate(found):
             for b in found[k:]:
-                if a.tensor != b.tensor or not (a.writes or b.writes) or commute(a, b):
+                if a.tensor != b.tensor or not (a.writes or b.writes):
                     continue
                 for between in ((1, last), (-last, -1)):
-                    conflict = find_conflict(a, b, fixed, {axis: between})
+                    conflict = find_conflict(a, b, fixed, {axis: between}, reordered=True)
                     if conflict is not None:
                         return conflict
         return None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.space import Box
-from tileweave.teir.analysis.analyse import Access, Conflict, accesses, commute, find_conflict, iterations_conflict
+from tileweave.teir.analysis.analyse import Access, Conflict, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import operands_of, operation
 from tileweave.teir.ir.program import Axis, First, Id, Invocation, Iteration, Last, Node, Primitive, Program
@@ -312,7 +312,7 @@ def _overtaken(program: Program, new: Sequence[Id], passed: Sequence[Id], depth:
     others = [a for a in found if a.visit.node.id not in new and len(_line(a)) > depth and _line(a)[depth].id in passed]
     for e in moved:
         for a in others:
-            if e.tensor != a.tensor or not (e.writes or a.writes) or commute(e, a):
+            if e.tensor != a.tensor or not (e.writes or a.writes):
                 continue
             conflict = _wrong_order(program, e, a, order, depth, behind)
             if conflict is not None:
@@ -339,9 +339,9 @@ def _wrong_order(
     fixed = {loop.axis for loop in shared[:depth]}
     for loop in shared[depth:]:
         last = program.axis(loop.axis).extent - 1
-        conflict = find_conflict(e, a, fixed, {loop.axis: (-last, -1) if behind else (1, last)})
+        conflict = find_conflict(e, a, fixed, {loop.axis: (-last, -1) if behind else (1, last)}, reordered=True)
         if conflict is not None:
             return conflict
         fixed.add(loop.axis)
     is_behind = order[a.visit.node.id] > order[e.visit.node.id]
-    return find_conflict(e, a, fixed, {}) if is_behind == behind else None
+    return find_conflict(e, a, fixed, {}, reordered=True) if is_behind == behind else None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from tileweave.teir.analysis.analyse import Access, accesses, commute, find_conflict, iterations_conflict
+from tileweave.teir.analysis.analyse import Access, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Last, Node, Primitive, Program
@@ -234,9 +234,9 @@ def _refuse_conflicts(edit: Edit, node: Id, passed: Sequence[Id], fixed: set[Id]
     for sibling in passed:
         for a in _below(edit, node):
             for b in _below(edit, sibling):
-                if a.tensor != b.tensor or not (a.writes or b.writes) or commute(a, b):
+                if a.tensor != b.tensor or not (a.writes or b.writes):
                     continue
-                conflict = find_conflict(a, b, fixed, {})
+                conflict = find_conflict(a, b, fixed, {}, reordered=True)
                 if conflict is not None:
                     raise edit.refuse(f"it would pass node {sibling!r}, with which it conflicts", conflict)
 

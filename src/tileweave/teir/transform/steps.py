@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tileweave.teir.analysis.analyse import accesses, commute, find_conflict, iterations_conflict
+from tileweave.teir.analysis.analyse import accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, Last, Program
 from tileweave.teir.ir.walk import walk
@@ -166,9 +166,9 @@ def reorder(program: Program, node: Id) -> Program:
     behind = (1, edit.axes[inner.axis].extent - 1)  # .. and after it by the inner
     for a in found:
         for b in found:
-            if a.tensor != b.tensor or not (a.writes or b.writes) or commute(a, b):
+            if a.tensor != b.tensor or not (a.writes or b.writes):
                 continue
-            conflict = find_conflict(a, b, fixed, {outer.axis: ahead, inner.axis: behind})
+            conflict = find_conflict(a, b, fixed, {outer.axis: ahead, inner.axis: behind}, reordered=True)
             if conflict is not None:
                 raise edit.refuse("two steps that would change their order conflict", conflict)
     edit.replace_in_parent(outer.id, (inner.id,))
@@ -232,7 +232,7 @@ def promote(program: Program, node: Id, role: str, *, roles: Mapping[Id, str] | 
     edit = Edit(program, f"promote(program, {node!r}, {role!r})")
     target = edit.iteration(node)
     visit = edit.visit(node)
-    conflict = iterations_conflict(program, accesses(program), visit, additions_commute=True)
+    conflict = iterations_conflict(program, accesses(program), visit, reordered=True)
     if conflict is not None:
         raise edit.refuse("different iterations conflict, and their order would change", conflict)
     for id in target.children:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tileweave.teir.analysis.analyse import Access, Conflict, accesses, commute, find_conflict, iterations_conflict
+from tileweave.teir.analysis.analyse import Access, Conflict, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.program import First, Guard, Id, Iteration, Last, Program
 from tileweave.teir.ir.walk import walk
 from tileweave.teir.transform.edit import Edit, substitute
@@ -123,9 +123,9 @@ def _overtaking(
     last = program.axis(axis).extent - 1
     for a in _below(found, first):
         for b in _below(found, second):
-            if a.tensor != b.tensor or not (a.writes or b.writes) or commute(a, b):
+            if a.tensor != b.tensor or not (a.writes or b.writes):
                 continue
-            conflict = find_conflict(a, b, fixed, {axis: (1, last)})
+            conflict = find_conflict(a, b, fixed, {axis: (1, last)}, reordered=True)
             if conflict is not None:
                 return conflict
     return None

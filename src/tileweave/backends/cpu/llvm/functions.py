@@ -360,15 +360,20 @@ def tanh(v: Floats, x: str) -> str:
     near = v.multiply_add(v.mul(size, square), v.polynomial(v.format.tanh, square), size)
     twice = v.add(size, size)
     far = v.sub(one, v.div(v.constant(2.0), v.add(exp(v, twice), one)))
-    result = v.select(v.compare("olt", size, v.constant(0.55)), near, far)
+    return _signed(v, v.select(v.compare("olt", size, v.constant(0.55)), near, far), x)
+
+
+def _signed(v: Floats, result: str, x: str) -> str:
+    """A result that is zero or has the sign of x already, with the sign of x."""
     sign = v.on_bits("and", v.bits(x), -(1 << v.sign_bit))
     return v.of_bits(v.f.value(f"or {v.whole} {v.bits(result)}, {sign}"))
 
 
 def gelu(v: Floats, x: str) -> str:
-    """``x * P(X <= x)`` of the normal distribution."""
+    """``x * P(X <= x)`` of the normal distribution, which has the sign of x, zero included."""
     normal = v.format.normal
-    return _gelu_ratio(v, x, normal) if isinstance(normal, _Ratio) else _gelu_halves(v, x, normal)
+    result = _gelu_ratio(v, x, normal) if isinstance(normal, _Ratio) else _gelu_halves(v, x, normal)
+    return _signed(v, result, x)
 
 
 def _gelu_ratio(v: Floats, x: str, normal: _Ratio) -> str:

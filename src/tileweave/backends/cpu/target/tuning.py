@@ -30,12 +30,13 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.gemm.gett import Cut, cut
 from tileweave.backends.cpu.kernel import Kernel, compile
 from tileweave.backends.cpu.llvm.elements import element
-from tileweave.backends.cpu.plan import Loop, Step, make_plan, reached
+from tileweave.backends.cpu.plan import Loop, Step, make_plan
 from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.host import LINE_BYTES, address_of, empty, thread_count
 from tileweave.errors import BackendError
+from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.model import Cache, Machine
 from tileweave.teir.ir.document import to_json
 from tileweave.teir.ir.dtypes import numpy_dtype
@@ -416,13 +417,12 @@ def _arrays(program: Program, given: Mapping[str, Array] | None) -> dict[str, Ar
             wants = ", ".join(spec.name for spec in specs)
             raise BackendError("tune(program, arrays=..)", f"no array is given for {missing[0]!r}", legal=wants)
         return {s.name: given[s.name] if s.role == "in" else _copied(given[s.name]) for s in specs}
-    extents = reached(program)
+    extents = bounds(program)
     rng = np.random.default_rng(0)
     arrays = {}
     for spec in specs:
         dtype = numpy_dtype(spec.dtype)
-        extent = extents.get(spec.name)
-        low, high = (extent.low, extent.high) if extent else (0, dtype.itemsize)
+        low, high = extents.get(spec.name, (0, dtype.itemsize))
         before = -(min(low, 0) // dtype.itemsize)
         before = -(-before // LINE_BYTES) * LINE_BYTES  # the base begins with a line
         count = before + max(1, -(-high // dtype.itemsize))
