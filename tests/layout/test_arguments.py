@@ -154,6 +154,7 @@ CALLS = {
     "memory.offsets_of": (memory.offsets_of, [A, np.arange(24)]),
     "memory.vector_width": (memory.vector_width, [A, 4]),
     "movement.conversion": (movement.conversion, [LANES, LANES, {"lane": "lane", "reg": "register"}]),
+    "movement.options": (lambda r, n: movement.conversion(LANES, LANES, reduce=r, element_bytes=n), ["sum", 4]),
     "svg.svg": (svg.svg, [A]),
     "svg.svg.shape": (
         lambda s, c, n, t: svg.svg(A, shape=s, colour=c, limit=n, title=t), [(4, 6), "m", (8, 8), "t"]
@@ -162,7 +163,8 @@ CALLS = {
 }  # fmt: skip
 VALUES_ONLY = {
     "BOUND", "DEFAULT_AXIS", "Blocks", "Piece", "Pieces", "Replicas", "Witness", "CHECK_BOUND", "LEVELS", "LIMIT",
-    "Remedy", "Conversion", "Part", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
+    "Remedy", "Conversion",
+    "Accesses", "best_swizzle", "Part", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
 }  # fmt: skip
 """Constants, type names, and tuples of results."""
 

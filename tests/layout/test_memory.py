@@ -253,7 +253,7 @@ def test_conversions_need_what_the_definition_says(count):
         assert found.means == want
         seen[want] = seen.get(want, 0) + 1
         if found.element is not None:
-            kept = sorted({a for a, _v in found.target.terms} | set(axes))
+            kept = sorted({a for a, _v in found.place.terms} | set(axes))
             assert 0 <= found.element < source.size and kept
     assert len(seen) == 5
 
@@ -349,5 +349,9 @@ def test_conversions_of_large_layouts_are_structural():
     assert named.means == "lanes"
     replicated = Layout(((1 << 20, {"lane": 1}),), ((2, {"lane": 3}), (2, {"lane": 5})))
     moved = Layout(((1 << 20, {"lane": 1}),), ((16, {"lane": 3}), (16, {"lane": 7})))
+    assert conversion(replicated, moved).means == "lanes"
+    assert conversion(moved, replicated).means == "lanes"
+    wide = Layout(((1 << 20, {"lane": 1}),), ((16, {"lane": 3}), (16, {"lane": 7})))
+    assert conversion(wide, Layout(((1 << 20, {"lane": 1}),), ((4, {"lane": 14}),))).means == "nothing"
     with pytest.raises(Undecided):
-        conversion(replicated, moved)
+        conversion(replicated, Layout(((1 << 20, {"lane": 1}),), ((1 << 13, {"lane": 1}), (1 << 13, {"lane": 3}))))

@@ -130,7 +130,9 @@ def text_of(value: Any) -> str:
             return "\n".join(f"{name}  {text_of(v)}" for name, v in value.items())
         case np.ndarray():
             return str(value.tolist())
-        case Remedy() | Coalescing() | VectorWidth() | Conversion():
+        case Conversion():
+            return "\n".join(_aligned_left([[name, text_of(v)] for name, v in _plan(value).items()]))
+        case Remedy() | Coalescing() | VectorWidth():
             return "\n".join(_aligned_left([[f.name, text_of(getattr(value, f.name))] for f in fields(value)]))
         case tuple() if hasattr(value, "_fields"):  # named: pieces of a slice
             return _named_text(value)
@@ -141,6 +143,15 @@ def text_of(value: Any) -> str:
         case tuple():
             return tuple_text(value)
     return str(value)
+
+
+def _plan(value: Conversion) -> dict[str, Any]:
+    """The means, an element that has to move, and the steps (one a line) where places can be listed."""
+    try:
+        steps = str(value)
+    except (Undecided, Unproved) as error:
+        steps = error.problem
+    return {"means": value.means, "element": value.element, "place": value.place, "steps": steps}
 
 
 def _is_iters(value: tuple[Any, ...]) -> bool:
@@ -207,7 +218,9 @@ def describe(value: Any) -> Any:
             return {"text": str(value), "python": to_python(value), "c": to_c(value)}
         case Banks():
             return _banks_json(value)
-        case Remedy() | Coalescing() | VectorWidth() | Conversion():
+        case Conversion():
+            return {name: describe(v) for name, v in _plan(value).items()}
+        case Remedy() | Coalescing() | VectorWidth():
             return {f.name: describe(getattr(value, f.name)) for f in fields(value)}
         case dict():
             return {str(k): describe(v) for k, v in value.items()}

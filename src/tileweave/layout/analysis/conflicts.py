@@ -6,7 +6,7 @@ no placement can beat, the remedy is optimal; otherwise it is the best of its fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,9 +18,9 @@ from tileweave.layout.analysis.memory import (
     WARP,
     Offsets,
     check_positive,
+    loads,
     offsets_of,
-    phase_length,
-    serve,
+    phases_of,
     warps_of,
 )
 from tileweave.layout.core.layout import Coord
@@ -28,7 +28,7 @@ from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle
 from tileweave.layout.notation.cute_tuples import zip_shape
 from tileweave.layout.notation.cute_value import CuteLayout
 
-__all__ = ["Remedy", "remove_conflicts", "search_padding", "search_swizzle"]
+__all__ = ["Accesses", "Remedy", "best_swizzle", "remove_conflicts", "search_padding", "search_swizzle"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,45 +62,83 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cost:
-    """Counts passes of fixed accesses under a change of their offsets."""
+class Accesses:
+    """Accesses of fixed threads, whose passes are counted under any change of their offsets.
 
-    accesses: tuple[tuple[np.ndarray[Any, Any], Offsets], ...]
+    Args:
+        groups: for each vector length the phase of every access, numbered over all warps, and its offset.
+        element_bytes, banks, bank_bytes: as in `memory.bank_conflicts`.
+    """
+
+    groups: tuple[tuple[int, np.ndarray[Any, Any], Offsets], ...]
     element_bytes: int
-    vector: int
     banks: int
     bank_bytes: int
 
+    @classmethod
+    def of(cls, warps: Iterable[tuple[int, np.ndarray[Any, Any], Offsets]], *model: int) -> Accesses:
+        """From (vector length, lanes, offsets) of each warp access, and the model's three numbers."""
+        element_bytes, banks, bank_bytes = model
+        found: dict[int, list[tuple[np.ndarray[Any, Any], Offsets]]] = {}
+        for vector, lanes, offsets in warps:
+            rows = found.setdefault(vector, [])
+            phase = phases_of(lanes, element_bytes * vector, banks, bank_bytes)
+            rows.append((phase + WARP * len(rows), offsets))
+        groups = ((v, *(np.concatenate(part) for part in zip(*rows, strict=True))) for v, rows in found.items())
+        return cls(tuple(groups), element_bytes, banks, bank_bytes)  # type: ignore[arg-type]
+
     def __call__(self, change: Callable[[Offsets], Offsets]) -> int | None:
+        """The passes of all accesses after the change; None if a vector is no longer aligned."""
         total = 0
-        for lanes, offsets in self.accesses:
+        for vector, phase, offsets in self.groups:
             moved = change(offsets)
-            if self.vector > 1 and (moved % self.vector).any():
+            if vector > 1 and (moved % vector).any():
                 return None
-            args = (self.element_bytes, self.vector, self.banks, self.bank_bytes, "remove_conflicts(layout, accesses)")
-            total += serve(lanes, moved, *args)[0]
+            width = self.element_bytes * vector
+            load = loads(phase, moved * self.element_bytes, width, self.banks, self.bank_bytes)
+            total += int(load.max(axis=1).sum())
         return total
 
     def least(self) -> int:
         """What no placement can beat: in each phase, the distinct bytes over the bytes of one pass."""
-        width = self.element_bytes * self.vector
         row = self.banks * self.bank_bytes
-        phases = phase_length(width, self.banks, self.bank_bytes)
-        return sum(
-            -(-int(np.unique(offsets[lanes % WARP // phases == phase]).size) * width // row)
-            for lanes, offsets in self.accesses
-            for phase in np.unique(lanes % WARP // phases)
-        )
+        total = 0
+        for vector, phase, offsets in self.groups:
+            keys = np.unique(np.stack([phase, offsets]), axis=1)[0]
+            count = np.bincount(keys)
+            total += int((-(-count * self.element_bytes * vector // row)).sum())
+        return total
+
+    def top(self) -> int:
+        """The greatest offset."""
+        return max(int(offsets.max()) for _vector, _phase, offsets in self.groups)
 
 
 def _cost(
     layout: Any, accesses: Sequence[Any], element_bytes: int, vector: int, banks: int, bank_bytes: int, where: str
-) -> _Cost:
+) -> Accesses:
     check_positive(where, element_bytes=element_bytes, vector=vector, banks=banks, bank_bytes=bank_bytes)
     if not isinstance(accesses, Sequence) or isinstance(accesses, str | bytes) or not accesses:
         raise LayoutError(where, "there are no accesses", legal="a list of thread sets, at least one")
-    found = [warp for threads in accesses for warp in warps_of(layout, threads, where)]
-    return _Cost(tuple(found), element_bytes, vector, banks, bank_bytes)
+    warps = [(vector, *warp) for threads in accesses for warp in warps_of(layout, threads, where)]
+    found = Accesses.of(warps, element_bytes, banks, bank_bytes)
+    if found(lambda offsets: offsets) is None:
+        raise LayoutError(where, f"accesses of {vector} elements are not aligned", inputs={"layout": layout})
+    return found
+
+
+def best_swizzle(cost: Accesses, bits: int) -> tuple[Swizzle | None, int, int]:
+    """The swizzle within so many address bits with the fewest passes, those passes, and how many were counted."""
+    best: tuple[Swizzle | None, int] = (None, cost(lambda offsets: offsets) or 0)
+    least, searched = cost.least(), 1
+    for swizzle in _swizzles(bits, cost.banks):
+        if best[1] == least:
+            break
+        passes = cost(swizzle)
+        searched += 1
+        if passes is not None and passes < best[1]:
+            best = (swizzle, passes)
+    return (*best, searched)
 
 
 def search_swizzle(
@@ -133,19 +171,9 @@ def search_swizzle(
     """
     where = "search_swizzle(layout, accesses)"
     cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
-    top = max(int(offsets.max()) for _lanes, offsets in cost.accesses)
-    bits = _buffer_bits(layout, top, where)
+    bits = _buffer_bits(layout, cost.top(), where)
     before, least = cost(lambda offsets: offsets) or 0, cost.least()
-    best: tuple[int, Swizzle | None] = (before, None)
-    searched = 1
-    for swizzle in _swizzles(bits, banks):
-        if best[0] == least:
-            break
-        passes = cost(swizzle)
-        searched += 1
-        if passes is not None and passes < best[0]:
-            best = (passes, swizzle)
-    passes, chosen = best
+    chosen, passes, searched = best_swizzle(cost, bits)
     if chosen is None:
         return Remedy("none", layout, None, 0, passes, before, least, searched)
     return Remedy("swizzle", _behind(chosen, layout), chosen, 0, passes, before, least, searched)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tileweave.layout.core.layout import Coord, Layout
 from tileweave.layout.core.symbolic import is_expr
 from tileweave.layout.f2.swizzle import ComposedLayout, F2Map, XorLayout
 from tileweave.layout.notation.cute_exact import coalesce_flat
+from tileweave.layout.notation.cute_tuples import size
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.notation.lego_value import GroupBy, OrderBy
@@ -47,12 +49,13 @@ WARP = 32
 """Threads that access memory together."""
 
 
-def offsets_of(layout: Any, index: Any) -> Offsets:
+def offsets_of(layout: Any, index: Any, *, row_major: bool = False) -> Offsets:
     """The element offsets of logical indices, as an array.
 
     Args:
         layout: see the module; an array of offsets is looked up.
         index: an array of linear indices in the layout's own order (CuTe: first mode fastest; core and LEGO: last).
+        row_major: whether the indices count coordinates of the top-level modes with the last fastest instead.
 
     Raises:
         LayoutError: a value with several axes, an index out of range, or no layout at all.
@@ -72,6 +75,8 @@ def offsets_of(layout: Any, index: Any) -> Offsets:
     if isinstance(layout, GroupBy | OrderBy):
         return np.asarray(layout.apply(*tuple_index(at, layout.dims)), dtype=np.int64)
     if isinstance(layout, CuteLayout | ComposedLayout | XorLayout | F2Map | Layout):
+        if row_major and isinstance(layout, CuteLayout | ComposedLayout | XorLayout):
+            at = _first_fastest(at, layout.shape)
         out = layout(at)
         if isinstance(out, dict | Coord):
             raise LayoutError(
@@ -82,6 +87,12 @@ def offsets_of(layout: Any, index: Any) -> Offsets:
             )
         return np.asarray(out, dtype=np.int64)
     raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
+
+
+def _first_fastest(at: Any, shape: Any) -> Any:
+    """Row-major numbers of coordinates of the top-level modes, as numbers with the first mode fastest."""
+    modes = [size(mode) for mode in shape] if isinstance(shape, tuple) else [size(shape)]
+    return sum(c * prod(modes[:k]) for k, c in enumerate(tuple_index(at, tuple(modes))))
 
 
 def check_positive(where: str, **numbers: int) -> None:
@@ -376,6 +387,24 @@ def phase_length(width: int, banks: int, bank_bytes: int) -> int:
     return max(1, min(WARP, banks * bank_bytes // max(width, bank_bytes)))
 
 
+def phases_of(lanes: np.ndarray[Any, Any], width: int, banks: int, bank_bytes: int) -> np.ndarray[Any, Any]:
+    """The phase of its warp in which each thread is served."""
+    return lanes % WARP // phase_length(width, banks, bank_bytes)
+
+
+def loads(
+    phase: np.ndarray[Any, Any], starts: Offsets, width: int, banks: int, bank_bytes: int
+) -> np.ndarray[Any, Any]:
+    """Per phase (rows) and bank (columns) the distinct words that accesses of `width` bytes at `starts` want."""
+    words, owner = _words(starts, width, bank_bytes)
+    low = int(words.min())
+    reach = int(words.max()) - low + 1
+    distinct = np.unique(phase[owner].astype(np.int64) * reach + (words - low))
+    at = distinct // reach * banks + (distinct % reach + low) % banks
+    counts = np.bincount(at, minlength=(int(phase.max()) + 1) * banks).reshape(-1, banks)
+    return counts[counts.any(axis=1)]
+
+
 def serve(
     lanes: np.ndarray[Any, Any],
     offsets: Offsets,
@@ -395,26 +424,20 @@ def serve(
             f"thread {int(lanes[k])} accesses {width} bytes at byte {int(starts[k])}",
             legal=f"multiples of {width}",
         )
-    together = phase_length(width, banks, bank_bytes)
-    taken, needed = 0, 0
+    phase = phases_of(lanes, width, banks, bank_bytes)
+    load = loads(phase, starts, width, banks, bank_bytes)
+    least = -(-load.sum(axis=1) // banks)
     collisions = []
-    for phase in np.unique(lanes % WARP // together):
-        here = lanes % WARP // together == phase
+    for row in np.flatnonzero(load.max(axis=1) > least):
+        here = phase == np.unique(phase)[row]
+        bank = int(load[row].argmax())
         words, owner = _words(starts[here], width, bank_bytes)
-        distinct = np.unique(words)
-        load = np.bincount(distinct % banks, minlength=banks)
-        taken += int(load.max())
-        least = -(-int(distinct.size) // banks)
-        needed += least
-        if load.max() > least:
-            bank = int(load.argmax())
-            first = {int(w): int(o) for w, o in reversed(list(zip(words, owner, strict=True))) if w % banks == bank}
-            who = sorted(set(first.values()))
-            members = lanes[here]
-            collisions.append(
-                Collision(bank, tuple(int(members[o]) for o in who), tuple(int(starts[here][o]) for o in who))
-            )
-    return taken, needed, collisions
+        first = {int(w): int(o) for w, o in reversed(list(zip(words, owner, strict=True))) if w % banks == bank}
+        who = sorted(set(first.values()))
+        members = lanes[here]
+        threads = tuple(int(members[o]) for o in who)
+        collisions.append(Collision(bank, threads, tuple(int(starts[here][o]) for o in who)))
+    return int(load.max(axis=1).sum()), int(least.sum()), collisions
 
 
 def _words(starts: Offsets, width: int, bank_bytes: int) -> tuple[Offsets, Offsets]:

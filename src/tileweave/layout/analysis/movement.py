@@ -1,81 +1,174 @@
-"""What it takes to turn one layout of a tensor into another: nothing, registers, lanes, shared memory or devices.
+"""What it takes to turn one layout of a tensor into another: nothing, registers, lanes, memory or devices.
 
 Both layouts send logical elements to named hardware axes. For every level of the machine the question is the same: with
 the axes below that level forgotten, is every place where an element must be a place where it already is? The
-outermost level at which it is not decides the means.
+outermost level at which it is not decides the means; `Conversion.steps` is the plan, which runs on data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
-from tileweave.layout.core.carries import carries, from_carries
+from tileweave.layout.analysis.collectives import Collective, Exchange, Traffic, recognise, traffic_of
+from tileweave.layout.analysis.memory import check_positive, size_of
+from tileweave.layout.analysis.moves import Copy, Local, Shuffle, Step, Trip
+from tileweave.layout.analysis.placement import (
+    BOUND,
+    LEVELS,
+    ORDER,
+    Digit,
+    Level,
+    Part,
+    Placement,
+    State,
+    cells_of,
+    coordinates,
+    digits_of,
+    listed,
+    project,
+    rekeyed,
+    shifts_of,
+    split,
+    turns_of,
+    used,
+)
+from tileweave.layout.analysis.terms import MONOIDS, Combine, Monoid, butterfly
 from tileweave.layout.core.checks import need_numbers
-from tileweave.layout.core.composition import compose
+from tileweave.layout.core.combine import group
 from tileweave.layout.core.exact import same_map
-from tileweave.layout.core.layout import Coord, Iter, Layout
-from tileweave.layout.core.symbolic import same
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.symbolic import is_expr, same
+from tileweave.layout.cute import CuteLayout, to_coordinate_map
+from tileweave.layout.lego import GroupBy, OrderBy, to_core
 
 __all__ = ["LEVELS", "Conversion", "Level", "Means", "Part", "conversion"]
 
-Level = Literal["register", "lane", "warp", "device"]
-Means = Literal["nothing", "registers", "lanes", "shared", "devices"]
-Part = tuple[Level, int | None]
-"""A digit of an axis that runs through several levels: its level, and its extent (None: as far as it goes)."""
+Means = Literal["nothing", "registers", "lanes", "shared", "memory", "devices"]
+Levels = Mapping[str, Level | Sequence[Part]]
+NAMES: Sequence[Means] = ("registers", "lanes", "shared", "devices")
+"""The means for each level, by `ORDER`."""
+LEVEL_OF: Mapping[Means, Level] = dict(zip(NAMES, ("register", "lane", "warp", "device"), strict=True))
 
-ORDER: tuple[Level, ...] = ("register", "lane", "warp", "device")
-MEANS: Mapping[Level, Means] = {"register": "registers", "lane": "lanes", "warp": "shared", "device": "devices"}
-
-LEVELS: Mapping[str, Level] = {
-    "reg": "register", "register": "register", "m": "register",
-    "lane": "lane", "laneid": "lane",
-    "warp": "warp", "warpid": "warp", "wg": "warp", "wgid": "warp",
-    "gpu": "device", "gpuid": "device", "device": "device", "node": "device", "block": "device", "cta": "device",
-}  # fmt: skip
-"""The level of each axis name; pass `levels` for other names."""
-
-BOUND = 1 << 24
-"""The most (element, source, target) triples that are compared one by one."""
+WHERE = "conversion(source, target)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversion:
-    """What a conversion needs.
+    """What a conversion needs, and the steps that do it.
 
     Args:
-        means: the cheapest means that suffices: nothing; a permutation of registers within each thread; a lane shuffle
-            within each warp; shared memory within each block; or moving between devices.
-        level: the outermost level at which an element is not yet where it must be; None for nothing.
+        source, target: the layouts. A source n times as large holds n terms of each element (the slowest logical
+            index), which `reduce` combines.
+        means: the outermost means: nothing; a permutation of registers within each thread; a lane shuffle within each
+            warp; shared memory within each block; loads, stores or moves of memory; or moving between devices.
         element: one logical index that has to move so far, and
-        target: the coordinate that it must reach; None where the proof is structural.
+        place: the coordinate that it must reach; None where the proof is structural.
+        levels, reduce, element_bytes: as given to `conversion`.
     """
 
+    source: Any
+    target: Any
     means: Means
-    level: Level | None
     element: int | None = None
-    target: Coord | None = None
+    place: Coord | None = None
+    levels: Levels | None = None
+    reduce: Monoid | None = None
+    element_bytes: int = 4
+
+    @property
+    def level(self) -> Level | None:
+        """The outermost level at which an element is not yet where it must be; None for nothing."""
+        return "memory" if self.means == "memory" else LEVEL_OF.get(self.means)
+
+    @property
+    def terms(self) -> int:
+        """How many terms of each element the source holds."""
+        return int(self.source.size) // int(self.target.size)
+
+    @cached_property
+    def collective(self) -> Collective:
+        """What the devices do together: in closed form, so of tensors of any size."""
+        digits = _all_digits(self.source, self.target, self.levels)
+        try:
+            have, want = (split(_need_core(one), digits, WHERE) for one in (self.source, self.target))
+        except (NoLayout, Undecided):
+            return recognise(Traffic.listed(*self._placements))
+        need_numbers(WHERE, have, want)
+        return recognise(traffic_of(have, want, [n for n, level in _names(digits) if level == "device"], WHERE))
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, in order. They hold tables of all places.
+
+        Raises:
+            Undecided: more than `BOUND` places. LayoutError: two elements share a place.
+        """
+        return tuple(_steps(self))
+
+    @cached_property
+    def _placements(self) -> tuple[Placement, Placement]:
+        return _tables(self.source, self.target, _all_digits(self.source, self.target, self.levels))
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The axes whose coordinates are the keys of a state, outermost first."""
+        return self._placements[0].agent_axes
+
+    def distribute(self, values: Any) -> State:
+        """Values of the elements (with terms: terms slowest) as data placed by the source."""
+        return self._placements[0].distribute(values)
+
+    def collect(self, state: State) -> np.ndarray[Any, Any]:
+        """The values of the elements from data placed by the target; copies must agree."""
+        return self._placements[1].collect(state)
+
+    def execute(self, state: State) -> State:
+        """Data placed by the source -> data placed by the target, by the steps.
+
+        Example:
+            >>> both = conversion(Layout(((4, {"lane": 1}), (2, {"reg": 1}))), Layout(((8, {"reg": 1}),)))
+            >>> both.execute({(lane,): np.array([2 * lane, 2 * lane + 1]) for lane in range(4)})
+            {(0,): array([0, 1, 2, 3, 4, 5, 6, 7])}
+        """
+        axes = self.agents
+        for step in self.steps or (Local.make(*self._placements, self.element_bytes),):
+            state = step.execute(rekeyed(state, axes, step.source.agent_axes))
+            axes = step.target.agent_axes
+        return rekeyed(state, axes, self.agents)
+
+    def __str__(self) -> str:
+        """The steps, one a line."""
+        return "\n".join(map(str, self.steps)) or "nothing"
 
 
 def conversion(
-    source: Layout, target: Layout, levels: Mapping[str, Level | Sequence[Part]] | None = None
+    source: Any,
+    target: Any,
+    levels: Levels | None = None,
+    *,
+    reduce: Monoid | None = None,
+    element_bytes: int = 4,
 ) -> Conversion:
     """The cheapest means by which a tensor held as `source` comes to be held as `target`; replicas count as holders.
 
     Args:
-        source, target: core layouts of one tensor: equal sizes, indices row-major.
-        levels: axis name -> "register", "lane", "warp" or "device"; left out, `LEVELS`. An axis that counts through
-            several levels, such as a thread number, is given by its digits, innermost first:
+        source, target: layouts of one tensor, indices row-major; on the axis ``m`` in any notation.
+        levels: axis name -> "register", "memory", "lane", "warp" or "device"; left out, `LEVELS`. An axis that counts
+            through several levels, such as a thread number, is given by its digits, innermost first:
             ``{"tid": (("lane", 32), ("warp", None))}``; they are named ``tid_lane`` and ``tid_warp`` in the answer.
+        reduce: "sum", "prod", "max" or "min": the source holds several terms of each element, counted by the slowest
+            logical index, and the target their combination.
+        element_bytes: bytes per element.
 
     Raises:
-        Incongruent: the sizes differ. LayoutError: an axis without a level, or a value outside its digits.
+        Incongruent: the sizes do not fit. LayoutError: an axis without a level, or a value outside its digits.
         Undecided: replicas, or digits that carry, and more than `BOUND` comparisons.
         Unproved: a layout is symbolic, and what has to be compared is not proved.
 
@@ -84,193 +177,311 @@ def conversion(
         >>> columns = Layout(((4, {"reg": 1}), (2, {"lane": 1})))
         >>> conversion(rows, rows).means, conversion(rows, columns).means
         ('nothing', 'lanes')
-        >>> tid = {"tid": (("lane", 32), ("warp", None)), "reg": "register"}
-        >>> up, down = Layout(((64, {"tid": 1}),)), Layout(((64, {"tid": -1}),), (), {"tid": 63})
-        >>> conversion(up, down, tid).target
-        Coord((('tid_warp', 1),))
+        >>> print(conversion(rows, columns))
+        lanes: 3 shuffles, the fewest; 12 instructions a warp
+        >>> partial = Layout(((2, {"gpu": 1}), (8, 1)))
+        >>> print(conversion(partial, Layout(((8, 1),), ((2, {"gpu": 1}),)), reduce="sum"))
+        devices: all-reduce among {0, 1}: 8 words a device, sum
 
     Source: own.
     """
-    where = "conversion(source, target)"
-    for layout in (source, target):
-        if not isinstance(layout, Layout):
-            raise LayoutError(where, f"{layout!r} is no core layout", legal="layouts on named axes")
-    if not same(source.size, target.size):
-        raise Incongruent(
-            where, f"sizes {source.size} and {target.size} differ", inputs={"source": source, "target": target}
-        )
+    source, target = (_known(one) for one in (source, target))
+    check_positive(WHERE, element_bytes=element_bytes)
+    if reduce is not None and (not isinstance(reduce, str) or reduce not in MONOIDS):
+        raise LayoutError(WHERE, f"{reduce!r} is no monoid", legal=", ".join(MONOIDS))
     if levels is not None and not isinstance(levels, Mapping):
-        raise LayoutError(where, f"levels {levels!r} are no mapping", legal="axis name -> level")
-    given = LEVELS if levels is None else levels
-    digits = {axis: _digits(axis, given.get(axis), where) for axis in sorted({*_used(source), *_used(target)})}
-    level_of = {name: level for row in digits.values() for name, level, _ in row}
-    if len(level_of) < sum(map(len, digits.values())):
-        raise LayoutError(where, "two digits have one name", legal="other names for the axes", inputs=dict(digits))
+        raise LayoutError(WHERE, f"levels {levels!r} are no mapping", legal="axis name -> level")
+    inputs = {"source": source, "target": target}
+    digits = _all_digits(source, target, levels)
+    options: Any = {"levels": levels, "reduce": reduce, "element_bytes": element_bytes}
+    if reduce is not None and not same(source.size, target.size):
+        if is_expr(source.size) or is_expr(target.size) or source.size % target.size:
+            raise Incongruent(WHERE, f"{source.size} is no multiple of {target.size}", inputs=inputs)
+        return _reduction(source, target, options)
+    if not same(source.size, target.size):
+        legal = "reduce='sum', if the slowest indices of the source are terms" if reduce is None else ""
+        raise Incongruent(WHERE, f"sizes {source.size} and {target.size} differ", inputs=inputs, legal=legal)
     try:
-        have, want = (_split(layout, digits, where) for layout in (source, target))
+        have, want = (split(_need_core(one), digits, WHERE) for one in (source, target))
     except (NoLayout, Undecided):
-        return _listed(source, target, digits, where)
-    return _structural(have, want, level_of, where)
+        return Conversion(source, target, *_listed(source, target, digits), **options)
+    return Conversion(source, target, *_structural(have, want, dict(_names(digits))), **options)
 
 
-def _structural(source: Layout, target: Layout, level_of: Mapping[str, Level], where: str) -> Conversion:
-    """The outermost level at which the target is not contained in the source, all axes being of one level."""
-    for k in reversed(range(len(ORDER))):
-        kept = {axis for axis, level in level_of.items() if ORDER.index(level) >= k}
-        if not _contained(target, source, kept, where):
-            at, place = _example(target, source, kept)
-            return Conversion(MEANS[ORDER[k]], ORDER[k], at, place)
-    return Conversion("nothing", None)
+def _known(value: Any) -> Any:
+    """A core layout where there is one; any other layout as it is."""
+    if isinstance(value, Layout):
+        return value
+    if isinstance(value, CuteLayout):
+        return to_coordinate_map(value)
+    if isinstance(value, GroupBy | OrderBy):
+        try:
+            return to_core(value if isinstance(value, GroupBy) else value.GroupBy(value.dims))
+        except (NoLayout, Undecided):
+            return value
+    size_of(value, WHERE)
+    return value
 
 
-Digit = tuple[str, Level, int | None]  # an axis of its own: name, level, extent
-
-
-def _digits(axis: str, given: object, where: str) -> list[Digit]:
-    """The digits of an axis, innermost first; an axis of one level is one digit, and keeps its name."""
-    legal = f"levels={{{axis!r}: one of {', '.join(ORDER)}, or digits such as (('lane', 32), ('warp', None))}}"
-    if isinstance(given, str) and given in ORDER:
-        return [(axis, given, None)]
-    if not isinstance(given, tuple | list) or not given:
-        raise LayoutError(where, f"axis {axis} has no level", legal=legal)
-    out: list[Digit] = []
-    for k, part in enumerate(given):
-        if not isinstance(part, tuple) or len(part) != 2 or part[0] not in ORDER:
-            raise LayoutError(where, f"{part!r} is no digit of axis {axis}", legal=legal)
-        level, extent = part
-        if (extent is None and k < len(given) - 1) or (extent is not None and (type(extent) is not int or extent < 1)):
-            raise LayoutError(where, f"digit {k} of axis {axis} has the extent {extent!r}", legal=legal)
-        out.append((f"{axis}_{level}", level, extent))
-    return out
-
-
-def _split(layout: Layout, digits: Mapping[str, Sequence[Digit]], where: str) -> Layout:
-    """The layout with every axis written in its digits.
-
-    Raises:
-        NoLayout: digits carry, so that what is written is no layout. LayoutError: a value outside the digits.
-    """
-    for axis, row in digits.items():
-        if row[0][0] == axis or axis not in _used(layout):
-            continue
-        low, high = layout.bounds(axis)
-        whole = prod(extent for _, _, extent in row if extent is not None)
-        if low < 0 or (row[-1][2] is not None and high >= whole):
-            raise LayoutError(
-                where,
-                f"axis {axis} takes {low}..{high}, outside its digits",
-                inputs={"layout": layout},
-                legal="values from 0 on, below the product of the extents",
-            )
-        names = Layout(
-            tuple(Iter(high // whole + 1 if e is None else e, Coord(((name, 1),))) for name, _, e in reversed(row))
-        )
-        if any(axis in it.stride.axes and len(it.stride.axes) > 1 for it in layout.replica):
-            raise NoLayout(where, f"a replica moves along {axis} and another axis")
-        written = compose(names, _project(layout, {axis}), axis=axis)
-        layout = _sum(written, _project(layout, _used(layout) - {axis}), where)
+def _need_core(layout: Any) -> Layout:
+    if not isinstance(layout, Layout):
+        raise NoLayout(WHERE, "this is no strided layout")
     return layout
 
 
-def _sum(a: Layout, b: Layout, where: str) -> Layout:
-    """The layout whose value is the sum of both, each with its own axes; `NoLayout` if their digits do not nest."""
-    levels: dict[int, Coord] = {}
-    for p, c in [*carries(a.shard), *carries(b.shard)]:
-        levels[p] = levels.get(p, Coord()) + c
-    kept = sorted(levels.items())
-    if any(high % low for (low, _), (high, _) in pairwise(kept)):
-        raise NoLayout(where, "two axes turn at places that do not nest")
-    return Layout(from_carries(a.size, kept), a.replica + b.replica, a.offset + b.offset)
+Answer = tuple[Means, int | None, Coord | None]
 
 
-def _listed(source: Layout, target: Layout, digits: Mapping[str, Sequence[Digit]], where: str) -> Conversion:
+def _all_digits(source: Any, target: Any, levels: Levels | None) -> dict[str, list[Digit]]:
+    given = LEVELS if levels is None else levels
+    axes = {a for one in (source, target) for a in (used(one) if isinstance(one, Layout) else {DEFAULT_AXIS})}
+    digits = {axis: digits_of(axis, given.get(axis, LEVELS.get(axis) if axis == DEFAULT_AXIS else None), WHERE)
+              for axis in sorted(axes)}  # fmt: skip
+    if len(dict(_names(digits))) < sum(map(len, digits.values())):
+        raise LayoutError(WHERE, "two digits have one name", legal="other names for the axes", inputs=dict(digits))
+    return digits
+
+
+def _names(digits: Mapping[str, Sequence[Digit]]) -> list[tuple[str, Level]]:
+    return [(name, level) for row in digits.values() for name, level, _ in row]
+
+
+def _resident(axes: set[str], level_of: Mapping[str, Level]) -> str:
+    """Whether what uses these axes lies in the threads or in memory; "" if either will do."""
+    levels = {level_of[a] for a in axes}
+    return "threads" if levels & {"register", "lane", "warp"} else "memory" if "memory" in levels else ""
+
+
+def _lies(placement: Placement) -> str:
+    """`_resident` of a table."""
+    moved = {name for k, name in enumerate(placement.names) if placement.at[:, :, k].any()}
+    return _resident(moved, dict(zip(placement.names, placement.levels, strict=True)))
+
+
+def _checks(first: str, second: str) -> list[tuple[int, Means]]:
+    """What is to be compared, outermost first: a level and the means it needs; a level of -1 needs them anyway."""
+    if first and second and first != second:
+        return [(3, "devices"), (-1, "memory")]
+    if "memory" in (first, second):
+        return [(3, "devices"), (0, "memory")]
+    return [(k, NAMES[k]) for k in (3, 2, 1, 0)]
+
+
+def _structural(source: Layout, target: Layout, level_of: Mapping[str, Level]) -> Answer:
+    """The outermost level at which the target is not contained in the source, all axes being of one level."""
+    for k, means in _checks(_resident(used(source), level_of), _resident(used(target), level_of)):
+        if k < 0:
+            return means, None, None
+        kept = {axis for axis, level in level_of.items() if ORDER[level] >= k}
+        if not _contained(target, source, kept):
+            return means, *_example(target, source, kept)
+    return "nothing", None, None
+
+
+def _listed(source: Any, target: Any, digits: Mapping[str, Sequence[Digit]]) -> Answer:
     """As `_structural`, every place written in its digits one by one."""
-    need_numbers(where, source, target)
-    copies = prod(it.extent for layout in (source, target) for it in layout.replica)
+    copies = prod(it.extent for one in (source, target) if isinstance(one, Layout) for it in one.replica)
     if source.size * copies > BOUND:
-        raise Undecided(where, f"{source.size * copies} places would have to be compared", facts={"bound": BOUND})
-    columns = []
-    for layout in (source, target):
-        places = _places(layout, list(digits))
-        column: list[Any] = []
-        for k, row in enumerate(digits.values()):
-            rest = places[:, :, k]
-            for _, _, extent in row:
-                column.append(rest if extent is None else rest % extent)
-                rest = rest if extent is None else rest // extent
-        columns.append(np.stack(column, axis=2))
-    have, want = columns
-    names = [(name, level) for row in digits.values() for name, level, _ in row]
-    for k in reversed(range(len(ORDER))):
-        kept = [j for j, (_, level) in enumerate(names) if ORDER.index(level) >= k]
-        found = (want[:, :, None, kept] == have[:, None, :, kept]).all(axis=3).any(axis=2)
+        raise Undecided(WHERE, f"{source.size * copies} places would have to be compared", facts={"bound": BOUND})
+    have, want = _tables(source, target, digits)
+    return _compared(have, want, want.at, 0)
+
+
+def _compared(have: Placement, want: Placement, places: np.ndarray[Any, Any], innermost: int) -> Answer:
+    """The outermost level from `innermost` on at which a place by (element, replica) is not one of `have`."""
+    for k, means in _checks(_lies(have), _lies(want)):
+        if k < 0:
+            return means, None, None
+        if k < innermost:
+            break
+        kept = have.columns(k)
+        found = (places[:, :, None, kept] == have.at[:, None, :, kept]).all(axis=3).any(axis=2)
         if not found.all():
             x, r = (int(v) for v in np.argwhere(~found)[0])
-            place = Coord(tuple((names[j][0], int(want[x, r, j])) for j in kept))
-            return Conversion(MEANS[ORDER[k]], ORDER[k], x, place)
-    return Conversion("nothing", None)
+            return means, x, Coord(tuple((have.names[j], int(places[x, r, j])) for j in kept))
+    return "nothing", None, None
 
 
-def _used(layout: Layout) -> set[str]:
-    return set(layout.offset.axes) | {a for it in layout.shard + layout.replica for a in it.stride.axes}
+def _tables(source: Any, target: Any, digits: Mapping[str, Sequence[Digit]]) -> tuple[Placement, Placement]:
+    """Both layouts as tables over the same axes, outermost first."""
+    names = _names(digits)
+    order = sorted(range(len(names)), key=lambda k: (-ORDER[names[k][1]], names[k][0]))
+    parts = tuple(names[k][0] for k in order), tuple(names[k][1] for k in order)
+    a, b = (Placement(listed(one, digits, WHERE)[:, :, order], *parts, WHERE) for one in (source, target))
+    return a, b
 
 
-def _project(layout: Layout, kept: set[str]) -> Layout:
-    """The layout with all other axes forgotten."""
-
-    def cut(stride: Coord) -> Coord:
-        return Coord(tuple((axis, value) for axis, value in stride.terms if axis in kept))
-
-    replica = tuple(Iter(it.extent, cut(it.stride)) for it in layout.replica if cut(it.stride))
-    return Layout(tuple(Iter(it.extent, cut(it.stride)) for it in layout.shard), replica, cut(layout.offset))
-
-
-def _contained(target: Layout, source: Layout, kept: set[str], where: str) -> bool:
+def _contained(target: Layout, source: Layout, kept: set[str]) -> bool:
     """Whether every target place of every element is among its source places, on the kept axes."""
-    a, b = _project(target, kept), _project(source, kept)
+    a, b = project(target, kept), project(source, kept)
     if not a.replica and not b.replica:
         return same_map(a, b)
-    if same_map(a, b, replicas="set"):
-        return True
-    return _missing(a, b, where) is None
+    try:
+        return _missing(a, b) is None
+    except (Undecided, Unproved):
+        if same_map(a, b, replicas="set"):
+            return True
+        raise
 
 
-def _missing(a: Layout, b: Layout, where: str) -> tuple[int, Coord] | None:
-    """The first element of `a` with a place that `b` does not hold, and that place."""
-    need_numbers(where, a, b)
-    many = a.size * prod(it.extent for it in a.replica) * prod(it.extent for it in b.replica)
-    if many > BOUND:
-        raise Undecided(where, f"{many} places would have to be compared", facts={"bound": BOUND})
-    axes = sorted(_used(a) | _used(b))
-    if not axes:
-        return None
-    places, held = _places(a, axes), _places(b, axes)
-    found = (places[:, :, None, :] == held[:, None, :, :]).all(axis=3).any(axis=2)
+def _missing(a: Layout, b: Layout) -> tuple[int, Coord] | None:
+    """An element of `a` with a place that `b` does not hold, and that place; only where the two differ is looked at."""
+    need_numbers(WHERE, a, b)
+    axes = sorted(used(a) | used(b))
+    cells = cells_of([turns_of(a, b, signs=(1, -1))], a.size, WHERE)
+    mine, theirs = (shifts_of(one, axes, WHERE) for one in (a, b))
+    if cells.size * len(mine) * len(theirs) > BOUND:
+        many = cells.size * len(mine) * len(theirs)
+        raise Undecided(WHERE, f"{many} places would have to be compared", facts={"bound": BOUND})
+    places = coordinates(a, cells, axes)[:, None, :] + mine
+    apart = places - coordinates(b, cells, axes)[:, None, :]
+    found = (apart[:, :, None, :] == theirs).all(axis=3).any(axis=2)
     bad = np.argwhere(~found)
     if not bad.size:
         return None
     x, r = (int(v) for v in bad[0])
-    return x, Coord(tuple((axis, int(v)) for axis, v in zip(axes, places[x, r], strict=True)))
-
-
-def _places(layout: Layout, axes: list[str]) -> np.ndarray[Any, Any]:
-    """An array (element, replica, axis) of coordinates."""
-    index = np.arange(layout.size)
-    base = np.zeros((layout.size, len(axes)), dtype=np.int64)
-    for k, axis in enumerate(axes):
-        base[:, k] = layout.offset[axis]
-    for it in reversed(layout.shard):
-        digit, index = index % it.extent, index // it.extent
-        for k, axis in enumerate(axes):
-            base[:, k] += digit * it.stride[axis]
-    extra = np.array([[r[axis] for axis in axes] for r in layout.replicas()], dtype=np.int64)
-    return base[:, None, :] + extra[None, :, :]
+    return int(cells[x]), Coord(tuple((axis, int(v)) for axis, v in zip(axes, places[x, r], strict=True)))
 
 
 def _example(target: Layout, source: Layout, kept: set[str]) -> tuple[int | None, Coord | None]:
-    """An element that has to move, where listing is cheap."""
+    """An element that has to move, where that is found by listing."""
     try:
-        found = _missing(_project(target, kept), _project(source, kept), "conversion(source, target)")
+        found = _missing(project(target, kept), project(source, kept))
     except (Undecided, Unproved):
         return None, None
     return found if found is not None else (None, None)
+
+
+# --- steps
+
+
+def _steps(plan: Conversion) -> list[Step]:
+    if plan.terms > 1:
+        return _reduce_steps(plan)
+    have, want = plan._placements
+    have.place, want.place  # noqa: B018  # refuse what is not injective
+    match plan.means:
+        case "nothing":
+            return []
+        case "registers":
+            return [Local.make(have, want, plan.element_bytes)]
+        case "lanes":
+            return [Shuffle.make(have, want, plan.element_bytes)]
+        case "shared":
+            return [Trip.make(have, want, plan.element_bytes)]
+        case "memory":
+            way: Any = {"threads": "loads"}.get(_lies(want)) or {"threads": "stores"}.get(_lies(have), "moves")
+            return [Copy.make(have, want, plan.element_bytes, way)]
+    return [Exchange(have, want, plan.collective, None, plan.element_bytes)]
+
+
+# --- terms
+
+
+def _reduction(source: Any, target: Any, options: Any) -> Conversion:
+    """The means of a reduction: that of bringing each element's terms together, and registers at least."""
+    terms = source.size // target.size
+    plan = Conversion(source, target, "registers", None, None, **options)
+    kind = plan.collective.kind
+    if kind not in ("none", "slice"):
+        return Conversion(source, target, "devices", None, None, **options)
+    have, want = plan._placements
+    repeated = np.broadcast_to(want.at, (terms, *want.at.shape)).reshape(-1, *want.at.shape[1:])
+    means, element, place = _compared(have, want, repeated, 1)
+    if means == "nothing":
+        means = "memory" if "memory" in (_lies(have), _lies(want)) else "registers"
+    return Conversion(source, target, means, element, place, **options)
+
+
+def _reduce_steps(plan: Conversion) -> list[Step]:
+    have, want = plan._placements
+    monoid, element_bytes = str(plan.reduce), plan.element_bytes
+    have.place, want.place  # noqa: B018  # refuse what is not injective
+    if plan.means == "registers" or (plan.means == "memory" and "threads" not in (_lies(have), _lies(want))):
+        return [Combine.make(have, want, monoid, element_bytes)]
+    less = _fewer_terms(plan)
+    if less is not None:
+        first, rest = less
+        return [*first.steps, *rest.steps]
+    if plan.means == "devices":
+        step = Exchange(have, want, plan.collective, monoid, element_bytes)
+        staged = _all_reduced(plan) if plan.collective.kind == "exchange" else None
+        if staged is not None and sum(s.cost.words for s in staged) < step.cost.words:
+            return staged
+        return [step]
+    if plan.means == "lanes":
+        middle = _spread(plan)
+        if middle is not None:
+            rest = conversion(middle, plan.target, plan.levels, element_bytes=element_bytes)
+            crossed = butterfly(have, conversion(plan.source, middle, plan.levels, reduce=plan.reduce)._placements[1],
+                                monoid, element_bytes)  # fmt: skip
+            if crossed is not None:
+                return [crossed, *rest.steps]
+    return _brought_together(plan)
+
+
+def _term_blocks(plan: Conversion) -> tuple[tuple[Iter, ...], tuple[Iter, ...]] | None:
+    """(the iters of the terms, the iters of the elements) of the source, if it groups so."""
+    if not isinstance(plan.source, Layout):
+        return None
+    try:
+        terms, rest = group(plan.source, (plan.terms, plan.target.size))
+    except NoLayout:
+        return None
+    return terms, rest
+
+
+def _fewer_terms(plan: Conversion) -> tuple[Conversion, Conversion] | None:
+    """First the terms that one agent holds; None if there are none, or all are."""
+    blocks = _term_blocks(plan)
+    digits = _all_digits(plan.source, plan.target, plan.levels)
+    if blocks is None:
+        return None
+
+    def inside(it: Iter) -> bool:
+        return all(ORDER[level] == 0 for axis in it.stride.axes for _, level, _ in digits[axis])
+
+    outside = tuple(it for it in blocks[0] if not inside(it) and it.extent > 1)
+    if prod(it.extent for it in outside) == plan.terms or not outside:
+        return None
+    within = tuple(it for it in blocks[0] if inside(it))
+    ordered = Layout((*within, *outside, *blocks[1]), plan.source.replica, plan.source.offset)
+    middle = Layout((*outside, *blocks[1]), plan.source.replica, plan.source.offset)
+    options: Any = {"reduce": plan.reduce, "element_bytes": plan.element_bytes}
+    first = conversion(ordered, middle, plan.levels, **options)
+    return first, conversion(middle, plan.target, plan.levels, **options)
+
+
+def _spread(plan: Conversion) -> Layout | None:
+    """The layout in which every agent with a term of an element holds the result, in the term's slot."""
+    blocks = _term_blocks(plan)
+    if blocks is None:
+        return None
+    return Layout(blocks[1], plan.source.replica + blocks[0], plan.source.offset)
+
+
+def _all_reduced(plan: Conversion) -> list[Step] | None:
+    """First an all-reduce, then what is left; None if that is not one."""
+    middle = _spread(plan)
+    if middle is None:
+        return None
+    options: Any = {"element_bytes": plan.element_bytes}
+    first = conversion(plan.source, middle, plan.levels, reduce=plan.reduce, **options)
+    if first.collective.kind != "all-reduce":
+        return None
+    return [*first.steps, *conversion(middle, plan.target, plan.levels, **options).steps]
+
+
+def _brought_together(plan: Conversion) -> list[Step]:
+    """All terms of an element into slots of their own beside each other, then combined."""
+    digits = _all_digits(plan.source, plan.target, plan.levels)
+    slots = [axis for axis, row in digits.items() if ORDER[row[0][1]] == 0 and row[0][0] == axis]
+    slots += [axis for axis, level in (plan.levels or LEVELS).items() if isinstance(level, str) and not ORDER[level]]
+    if not isinstance(plan.target, Layout) or not slots:
+        raise LayoutError(WHERE, "the terms have no slots to come together in", legal="a register or memory axis")
+    axis = next((a for a in slots if a in used(plan.target)), slots[0])
+    spread = Iter(plan.terms, Coord(((axis, plan.target.span(axis)),)))
+    middle = Layout((spread, *plan.target.shard), plan.target.replica, plan.target.offset)
+    brought = conversion(plan.source, middle, plan.levels, element_bytes=plan.element_bytes)
+    together = conversion(middle, plan.target, plan.levels, reduce=plan.reduce, element_bytes=plan.element_bytes)
+    return [*brought.steps, *together.steps]

@@ -18,7 +18,7 @@ import numpy as np
 
 from tileweave.draw import PALETTE, grid, palette
 from tileweave.errors import LayoutError
-from tileweave.layout.analysis.movement import LEVELS
+from tileweave.layout.analysis.placement import LEVELS, ORDER
 from tileweave.layout.core.checks import check_shape
 from tileweave.layout.core.coord import ZERO
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, is_symbolic, layout_of
@@ -265,7 +265,8 @@ def _core_view(layout: Layout, shape: Sequence[int] | None, colour: Colour) -> _
 
 
 def _level(axis: str) -> int:
-    return {"device": 0, "warp": 1, "lane": 2, None: 3, "register": 4}[LEVELS.get(axis)]
+    level = LEVELS.get(axis)
+    return 4 if level == "register" or axis == DEFAULT_AXIS else 3 - ORDER[level] if level and ORDER[level] else 3
 
 
 def _ordered_axes(layout: Layout) -> tuple[str, ...]:
