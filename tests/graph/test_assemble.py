@@ -8,7 +8,7 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError, VerifyError
-from tileweave.graph.ir.select import SEGMENTS, SELECTORS, register_assembly
+from tileweave.graph.ir.resolve import SEGMENTS, SELECTORS, register_assembly
 from tileweave.space import Box
 
 RNG = np.random.default_rng(0)

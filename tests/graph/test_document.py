@@ -8,7 +8,7 @@ from random_graphs import random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
-from tileweave.graph.ir.document import from_json, to_json
+from tileweave.graph import from_json, to_json
 from tileweave.graph.ir.schema import schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked with jsonschema")

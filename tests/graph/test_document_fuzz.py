@@ -13,7 +13,7 @@ from random_graphs import random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
-from tileweave.graph.ir.document import from_json, to_json
+from tileweave.graph import from_json, to_json
 from tileweave.graph.ir.svg import svg
 
 Random = np.random.Generator

@@ -11,7 +11,7 @@ from test_grad import check
 
 from tileweave import graph as tw
 from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.ops.reductions import tree
+from tileweave.graph.nn.parts import tree
 
 RNG = np.random.default_rng(0)
 

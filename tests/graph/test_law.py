@@ -6,7 +6,7 @@ from every_operator import FLOATS, INTEGERS, steps_for
 from random_graphs import close, random_graph, random_partitions
 
 from tileweave import graph as tw
-from tileweave.graph.ir.select import SELECTORS
+from tileweave.graph.ir.resolve import SELECTORS
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS, RULES

@@ -1,5 +1,7 @@
 """The laws of every monoid, plain and tuple-valued: associative, with an identity, commutative where it says so."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tileweave import graph as tw
-from tileweave.graph.ops.monoids import MONOIDS
-from tileweave.graph.ops.reductions import TUPLE_MONOIDS, _combine_attention
+from tileweave.graph.nn.parts import combine_attention as _combine_attention
+from tileweave.graph.ops.monoids import MONOIDS, TUPLE_MONOIDS
+from tileweave.graph.ops.operators import TENSORS
 
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0)
 EIGHTHS = st.integers(-80, 80).map(lambda k: k / 8)  # sums and products of three are exact
@@ -69,7 +72,8 @@ def rows(elements, least):
 def lifted(monoid, parts):
     places = np.cumsum([0, *map(len, parts)])
     return [
-        monoid.lift(tw.as_tensor(np.array([p], np.float64)), 1, int(k)) for p, k in zip(parts, places, strict=False)
+        monoid.of(TENSORS, tw.as_tensor(np.array([p], np.float64)), 1, int(k))
+        for p, k in zip(parts, places, strict=False)
     ]
 
 
@@ -80,16 +84,15 @@ def equal(one, other):
 
 def tuple_laws(monoid, parts):
     a, b, c = lifted(monoid, parts)
-    unit = monoid.identity(a[0].shape, a[0].dtype)
+    unit, join = monoid.identity(TENSORS, a[0].shape, a[0].dtype), partial(monoid.combine, TENSORS)
     assert len(a) == len(unit) == len(monoid.parts)
     assert [t.type for t in unit] == [t.type for t in a]
-    equal(monoid.combine(a, unit), a)
-    equal(monoid.combine(unit, a), a)
-    equal(monoid.combine(unit, unit), unit)
-    equal(monoid.combine(monoid.combine(a, b), c), monoid.combine(a, monoid.combine(b, c)))
-    if monoid.commutative:
-        equal(monoid.combine(a, b), monoid.combine(b, a))
-    return monoid.finish(monoid.combine(monoid.combine(a, b), c))
+    equal(join(a, unit), a)
+    equal(join(unit, a), a)
+    equal(join(unit, unit), unit)
+    equal(join(join(a, b), c), join(a, join(b, c)))
+    equal(join(a, b), join(b, a))
+    return monoid.finish(TENSORS, join(join(a, b), c))
 
 
 @given(rows(FLOATS, 0))
@@ -128,11 +131,11 @@ def test_value_and_index_of_integers_at_the_ends_of_their_range(name, dtype):
     kind = np.dtype(dtype)
     ends = [0, 1] if dtype == "bool" else [np.iinfo(kind).min, np.iinfo(kind).max]
     monoid, x = TUPLE_MONOIDS[name], np.array([ends + ends[::-1]], kind)
-    state = monoid.lift(tw.as_tensor(x), 1, 0)
-    unit = monoid.identity((1,), kind)
-    equal(monoid.combine(unit, state), state)
-    equal(monoid.combine(state, unit), state)
-    got = np.asarray(monoid.finish(monoid.combine(unit, state)))
+    state = monoid.of(TENSORS, tw.as_tensor(x), 1, 0)
+    unit, join = monoid.identity(TENSORS, (1,), kind), partial(monoid.combine, TENSORS)
+    equal(join(unit, state), state)
+    equal(join(state, unit), state)
+    got = np.asarray(monoid.finish(TENSORS, join(unit, state)))
     np.testing.assert_array_equal(got, getattr(np, name)(x, 1))
 
 

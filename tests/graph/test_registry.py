@@ -12,11 +12,26 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.ops.operators import BINARY, COMPARISONS, OPERATORS, UNARY
-from tileweave.graph.passes.grad import GRADIENTS
+from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.graph.passes.shard import input_region
+
+UNARY = ("negative", "absolute", "sign", "exp", "log", "sqrt", "tanh")
+COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+BINARY = (
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "floor_divide",
+    "remainder",
+    "power",
+    "maximum",
+    "minimum",
+    *COMPARISONS,
+)
+GRADIENTS = {name for name, row in OPERATORS.items() if row.gradient is not None}
 
 RNG = np.random.default_rng(0)
 X, Y, V = values(RNG, (3, 4), "float64") + 0.0625, values(RNG, (3, 4), "float64") + 5.125, values(RNG, (4,), "float64")

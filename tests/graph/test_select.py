@@ -8,7 +8,7 @@ from arrays import HOWS, same, strided, values
 from random_graphs import random_graph
 
 from tileweave import graph as tw
-from tileweave.graph.ir.select import view
+from tileweave.graph.ir.resolve import view
 from tileweave.graph.passes.evaluate import gather
 from tileweave.space import Box
 

@@ -1,15 +1,21 @@
 """Reductions with tuples as partial results: against NumPy, whole and cut along any dimension."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
 from tileweave.graph.ops import states
-from tileweave.graph.ops.states import STATES, max_and_sum, moments, state_of
+from tileweave.graph.ops.monoids import STATES
+from tileweave.graph.ops.operators import TENSORS
+from tileweave.graph.ops.states import max_and_sum, moments, state_of
 from tileweave.graph.passes.shard import shard_operation
 from tileweave.graph.passes.sharding import check_sharding
+from tileweave.lower.programs import operand
 from tileweave.space import Box
+from tileweave.teir import emit_max_sum_exp, interpret
 
 RNG = np.random.default_rng(0)
 SPECIAL = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, 1.0, 2.5])
@@ -25,7 +31,7 @@ def expected(name, x, dim):
             return [getattr(np, name[3:])(x, axis=dim), getattr(np, name)(x, axis=dim)]
         if name == "max_and_sum":
             top = x.max(axis=dim, keepdims=True)
-            return [top.squeeze(dim), np.exp(x - np.where(np.isfinite(top), top, 0)).sum(axis=dim)]
+            return [top.squeeze(dim), np.where(x == top, 1.0, np.exp(x - top)).sum(axis=dim)]  # equal ones count one
         return [np.full(np.delete(x.shape, dim), x.shape[dim]), x.mean(axis=dim), x.var(axis=dim) * x.shape[dim]]
 
 
@@ -83,10 +89,11 @@ def test_states_are_monoids(name):
     rng = np.random.default_rng(3)
     for _ in range(30):
         x = rng.choice(SPECIAL, (12, 3)) if name != "moments" else rng.integers(-9, 10, (12, 3)).astype(float)
-        a, b, c = (monoid.lift(x[k : k + 4], 0, k) for k in (0, 4, 8))
         with np.errstate(all="ignore"):
-            left = monoid.combine(monoid.combine(a, b), c)
-            for other in (monoid.combine(a, monoid.combine(b, c)), monoid.combine(c, monoid.combine(b, a))):
+            a, b, c = (monoid.of(np, x[k : k + 4], 0, k) for k in (0, 4, 8))
+            join = partial(monoid.combine, np)
+            left = join(join(a, b), c)
+            for other in (join(a, join(b, c)), join(c, join(b, a))):
                 for p, q in zip(left, other, strict=True):
                     np.testing.assert_allclose(p, q, rtol=1e-13, atol=1e-12)
 
@@ -107,3 +114,33 @@ def test_a_wrong_combination_is_no_sharding():
     check_sharding(tw.Graph.of(tw.Tensor(states.combined("argmax", halves), "index")), whole)
     for bad in (states.combined("argmin", halves), states.combined("argmax", [halves[0], halves[0]])):
         assert not tw.is_sharding(tw.Graph.of(tw.Tensor(bad, "index")), whole)
+
+
+ROWS = (
+    [],
+    [-np.inf] * 3,
+    [-np.inf, 2.0],
+    [np.inf, np.inf, 1.0],
+    [np.inf, -np.inf],
+    [np.nan, 1.0],
+    [np.nan, np.inf],
+    [0.0, -0.0, 1e308, -1e308],
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_graph_and_interpreter_have_one_maximum_and_sum_on_empty_infinite_and_nan_rows(row):
+    """The operator, its monoid on arrays and on tensors, TEIR's operation and logsumexp agree."""
+    x = np.array([row], np.float64)
+    with np.errstate(all="ignore"):
+        state = STATES["max_and_sum"].of(np, x, 1, 0)
+        same = tw.evaluate(STATES["max_and_sum"].of(TENSORS, tw.as_tensor(x), 1, 0))
+    for k, part in enumerate(state):
+        np.testing.assert_allclose(same[k], part, rtol=1e-15)
+    if row:  # a program has no empty axis; what it starts from is the identity
+        out = np.full((1, 2), 7.0)
+        program = emit_max_sum_exp(operand(x), operand(out), "ab->a")
+        interpret(program, dict(zip([t.name for t in program.tensors], (x, out), strict=True)))
+        np.testing.assert_allclose(out, np.stack(state, 1), rtol=1e-15)
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(state[0] + np.log(state[1]), np.asarray(tw.logsumexp(x, 1)), rtol=1e-15)

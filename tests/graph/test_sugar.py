@@ -35,6 +35,19 @@ SAME: list[Callable[[Any], Any]] = [
     np.std,
     lambda x: np.argmax(x, axis=1),
     lambda x: np.argmin(x, axis=0),
+    lambda x: np.sum(x, dtype="f4"),
+    lambda x: np.var(x, ddof=1),
+    lambda x: np.std(a=x, axis=0, keepdims=True),
+    lambda x: np.concatenate([x, A], axis=1),
+    lambda x: np.transpose(x, (1, 0)),
+    lambda x: np.expand_dims(x, (0, 2)),
+    lambda x: np.squeeze(x[:1], 0),
+    lambda x: np.flip(x, 1),
+    lambda x: np.broadcast_to(x, (4, 2, 3)),
+    lambda x: np.pad(x, ((0, 1), (2, 0))),
+    lambda x: np.einsum("ij,kj->ik", x, A),
+    lambda x: np.where(np.less(x, 3), x, -1.0),
+    lambda x: np.einsum("ij->j", x),
 ]
 
 
@@ -53,8 +66,13 @@ def test_numpys_functions_make_tensors(function: Callable[[Any], Any]) -> None:
         (lambda x: np.add(x, 1, out=A.copy()), "legal  tileweave.graph.add, or np.add of np.asarray(tensor)"),
         (lambda x: np.equal(x, A), "legal  tileweave.graph.equal"),
         (lambda x: x == A, "legal  tileweave.graph.equal"),
-        (lambda x: np.sum(x, dtype="f4"), "sum(tensor, ..): dtype='f4' is NumPy's own"),
-        (lambda x: np.var(x, ddof=1), "ddof=1 is NumPy's own"),
+        (lambda x: np.max(x, initial=3.0), "max(tensor, ..): initial=3.0 is NumPy's own"),
+        (lambda x: np.linalg.svd(x), "np.svd(tensor): no operator has this meaning"),
+        (lambda x: np.nanmean(x), "legal  np.nanmean of np.asarray(tensor), which evaluates it and has no gradient"),
+        (lambda x: x != 3, "legal  tileweave.graph.not_equal(x, y) for the elements, `is` for the tensors"),
+        (lambda x: x == 3, "legal  tileweave.graph.equal(x, y)"),
+        (lambda x: x != g.as_tensor(A), "tensors are values"),
+        (lambda x: x.item(), "tensor.item(): the tensor has 6 elements"),
         (lambda x: x.sum(where=A > 0), "is NumPy's own"),
     ],
 )
@@ -85,3 +103,54 @@ def test_an_array_of_the_base_class_is_kept_itself() -> None:
 def test_a_refusal_names_the_function_that_was_called() -> None:
     with pytest.raises(GraphError, match=r"^transpose\(x, axes\): \(0, 0\) is not a permutation"):
         g.transpose(g.as_tensor(A), (0, 0))
+
+
+def test_no_function_of_numpy_cuts_a_gradient_in_silence() -> None:
+    """Every function that NumPy lets a tensor answer stays a tensor, is refused, or asks for a value in plain sight."""
+    x = g.as_tensor(A)
+    (slope,) = g.grad(g.sum(np.concatenate([x * x, x])), [x])
+    np.testing.assert_array_equal(slope, 2 * A + 1)
+    assert np.allclose(x, A) and np.array_equal(x, A) and not np.array_equal(x, A + 1)
+    assert (np.shape(x), np.ndim(x), np.size(x)) == ((2, 3), 2, 6)
+    calls: list[Callable[[Any], Any]] = [
+        np.sort, np.cumsum, np.diff, np.median, np.ravel, np.atleast_2d, np.linalg.norm, np.fft.fft, np.unique, np.dot,
+        np.nonzero, np.trace, np.gradient, np.percentile, np.copy, np.vdot, np.round, np.interp, np.roll, np.cov,
+    ]  # fmt: skip
+    for call in calls:
+        try:
+            made = call(x)
+        except (GraphError, TypeError):
+            continue
+        assert isinstance(made, g.Tensor), call
+
+
+def test_a_scalar_is_read_where_a_number_is_asked_for() -> None:
+    total = g.sum(g.as_tensor(A))
+    assert float(total) == 15.0 and int(total) == 15 and total.item() == 15.0 and type(total.item()) is float
+    assert A[g.argmax(g.as_tensor([1, 5]))].tolist() == A[1].tolist()
+    with pytest.raises(TypeError, match="only a tensor of integers"):
+        range(total)  # type: ignore[arg-type]
+
+
+def test_identity_is_what_equality_means() -> None:
+    x, y = g.as_tensor(A), g.as_tensor(A.copy())
+    assert x == x and x is not y and len({x, y, x}) == 2 and y in [x, y]
+    assert (x == y) is False and (x == "x") is False
+
+
+def test_selectors_take_arrays() -> None:
+    for made, expected in (
+        (g.flip(A, 0), A[::-1]),
+        (g.concat([A, g.as_tensor(A)]), np.concatenate([A, A])),
+        (g.interleave([A, -A]), np.stack([A, -A], 1).reshape(4, 3)),
+        (g.permute(A, (1, 0)), A.T),
+        (g.select(A, 1, 2), A[:, 2]),
+        (g.unsqueeze(A, 0), A[None]),
+        (g.squeeze(A[None]), A),
+        (g.broadcast_to([1, 2], (2, 2)), [[1, 2], [1, 2]]),
+        (g.pad([1], 1), [0, 1, 0]),
+        (g.repeat([1], 3), [1, 1, 1]),
+        (g.stride(A, 2, 1), A[:, ::2]),
+        (g.getitem(A, (0, slice(1, None))), A[0, 1:]),
+    ):
+        np.testing.assert_array_equal(made, expected)

@@ -8,8 +8,8 @@ from random_graphs import random_graph
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
-from tileweave.graph.ir.select import SEGMENTS, Segment, register_assembly
-from tileweave.graph.ir.verify import RULES
+from tileweave.graph.ir.resolve import SEGMENTS, Segment, register_assembly
+from tileweave.graph.passes.verify import RULES
 from tileweave.space import AffineMap, Box, Projection
 
 X = tw.as_tensor(np.arange(12.0).reshape(3, 4))

@@ -12,7 +12,7 @@ from random_graphs import random_graph
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError, VerifyError
-from tileweave.graph.ir.select import view
+from tileweave.graph.ir.resolve import view
 from tileweave.graph.ops.monoids import MONOIDS
 from tileweave.graph.ops.operators import operator_of
 from tileweave.planner import Machine, Machines, machines, make_plan, placement, simulate, tasks

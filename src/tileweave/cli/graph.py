@@ -38,8 +38,10 @@ from tileweave.graph import (
     to_json,
 )
 from tileweave.graph.ir.nodes import children
+from tileweave.graph.ir.svg import svg
 from tileweave.graph.ir.text import columns, ids
-from tileweave.graph.passes.rules import DENSE, EXPANSIONS, RULES
+from tileweave.graph.passes.dense import DENSE
+from tileweave.graph.passes.rules import EXPANSIONS, RULES
 from tileweave.graph.passes.shard import moved
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import Session
@@ -246,7 +248,7 @@ def _counts(graph: Graph) -> str:
 
 
 def _draw(graph: Graph, path: str) -> None:
-    write_whole(path, graph._repr_svg_())
+    write_whole(path, svg(graph))
     print(f"drawn: {path}", file=sys.stderr)
 
 

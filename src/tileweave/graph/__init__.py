@@ -1,6 +1,13 @@
-"""Tensor expression graphs: immutable nodes, operators, selectors, their meaning in NumPy, sharding and gradients."""
+"""Tensor expression graphs: immutable nodes, operators, selectors, their meaning in NumPy, sharding and gradients.
 
-from tileweave.graph.ir.document import from_json, to_json
+The functions of tensors are those that `tileweave.graph.ops` and `tileweave.graph.nn` make public, and those of
+operators that anybody registers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tileweave.graph import nn, ops  # noqa: F401  (they fill the table of functions)
+from tileweave.graph.ir.document import to_json
 from tileweave.graph.ir.nodes import (
     ArrayData,
     FileData,
@@ -20,90 +27,43 @@ from tileweave.graph.ir.nodes import (
     TensorType,
     topological,
 )
-from tileweave.graph.ir.select import (
-    broadcast_to,
-    concat,
-    flip,
-    full,
-    getitem,
-    permute,
-    resolve,
-    select,
-    slice_,
-    squeeze,
-    transpose,
-    unsqueeze,
-)
-from tileweave.graph.ir.sinks import join_sinks
-from tileweave.graph.ir.text import Explanation, explain
-from tileweave.graph.ir.verify import problems, verify
-from tileweave.graph.ops.assemble import interleave, ones, pad, repeat, stride, zeros
-from tileweave.graph.ops.custom import BlockOperator, block_operator, check_projections
-from tileweave.graph.ops.functions import (
-    argmax,
-    argmin,
-    attention,
-    erf,
-    gelu,
-    layer_norm,
-    logsumexp,
-    rms_norm,
-    standard_deviation,
-    variance,
-)
-from tileweave.graph.ops.generate import arange, normal, random_integers, uniform
-from tileweave.graph.ops.operators import (
-    absolute,
-    add,
-    as_tensor,
-    cast,
-    divide,
-    einsum,
-    equal,
-    exp,
-    floor_divide,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    linear,
-    log,
-    log_softmax,
-    matmul,
-    max,
-    maximum,
-    mean,
-    min,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    power,
-    product,
-    relu,
-    remainder,
-    sigmoid,
-    sign,
-    softmax,
-    sqrt,
-    subtract,
-    sum,
-    tanh,
-    where,
-)
-from tileweave.graph.ops.reductions import TUPLE_MONOIDS, TupleMonoid, attention_in_parts, reduce_in_parts
-from tileweave.graph.ops.states import max_and_sum, moments
-from tileweave.graph.ops.windows import average_pool, conv, max_pool, stencil
+from tileweave.graph.ir.resolve import resolve
+from tileweave.graph.ir.sugar import FUNCTIONS
+from tileweave.graph.ir.svg import svg
+from tileweave.graph.ir.text import Explanation, explain, text
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.elementwise import elementwise_operator
+from tileweave.graph.ops.monoids import TUPLE_MONOIDS, TupleMonoid
+from tileweave.graph.ops.operators import OPERATORS, Operator
 from tileweave.graph.passes.coalesce import coalesce
+from tileweave.graph.passes.custom import BlockOperator, block_operator, check_projections
 from tileweave.graph.passes.evaluate import evaluate
 from tileweave.graph.passes.grad import grad
 from tileweave.graph.passes.rewrite import Rewritten, Rule, rewrite
 from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS
 from tileweave.graph.passes.shard import Partition, expand, partition
 from tileweave.graph.passes.sharding import check_sharding, is_sharding
+from tileweave.graph.passes.sinks import join_sinks
+from tileweave.graph.passes.verify import from_json, problems, verify
+
+if TYPE_CHECKING:
+    from tileweave.graph.ir.assemble import *
+    from tileweave.graph.ir.select import *
+    from tileweave.graph.nn.activations import *
+    from tileweave.graph.nn.attention import *
+    from tileweave.graph.nn.norms import *
+    from tileweave.graph.nn.parts import *
+    from tileweave.graph.ops.contract import *
+    from tileweave.graph.ops.elementwise import *
+    from tileweave.graph.ops.generate import *
+    from tileweave.graph.ops.reductions import *
+    from tileweave.graph.ops.states import *
+    from tileweave.graph.ops.windows import *
 
 __all__ = [
     "EXPANSIONS",
+    "FUNCTIONS",
+    "OPERATORS",
     "OPTIMIZATIONS",
     "TUPLE_MONOIDS",
     "ArrayData",
@@ -116,6 +76,7 @@ __all__ = [
     "MemoryTarget",
     "Node",
     "Operation",
+    "Operator",
     "Partition",
     "Rewritten",
     "Rule",
@@ -128,98 +89,40 @@ __all__ = [
     "Tensor",
     "TensorType",
     "TupleMonoid",
-    "absolute",
-    "add",
-    "arange",
-    "argmax",
-    "argmin",
     "as_tensor",
-    "attention",
-    "attention_in_parts",
-    "average_pool",
     "block_operator",
-    "broadcast_to",
-    "cast",
     "check_projections",
     "check_sharding",
     "coalesce",
-    "concat",
-    "conv",
-    "divide",
-    "einsum",
-    "equal",
-    "erf",
+    "elementwise_operator",
     "evaluate",
-    "exp",
     "expand",
     "explain",
-    "flip",
-    "floor_divide",
     "from_json",
-    "full",
-    "gelu",
-    "getitem",
     "grad",
-    "greater",
-    "greater_equal",
-    "interleave",
     "is_sharding",
     "join_sinks",
-    "layer_norm",
-    "less",
-    "less_equal",
-    "linear",
-    "log",
-    "log_softmax",
-    "logsumexp",
-    "matmul",
-    "max",
-    "max_and_sum",
-    "max_pool",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "moments",
-    "multiply",
-    "negative",
-    "normal",
-    "not_equal",
-    "ones",
-    "pad",
     "partition",
-    "permute",
-    "power",
     "problems",
-    "product",
-    "random_integers",
-    "reduce_in_parts",
-    "relu",
-    "remainder",
-    "repeat",
     "resolve",
     "rewrite",
-    "rms_norm",
-    "select",
-    "sigmoid",
-    "sign",
-    "slice_",
-    "softmax",
-    "sqrt",
-    "squeeze",
-    "standard_deviation",
-    "stencil",
-    "stride",
-    "subtract",
-    "sum",
-    "tanh",
     "to_json",
     "topological",
-    "transpose",
-    "uniform",
-    "unsqueeze",
-    "variance",
     "verify",
-    "where",
-    "zeros",
 ]
+__all__ += sorted(set(FUNCTIONS) - set(__all__))
+
+
+def __getattr__(name: str) -> Any:
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *FUNCTIONS})
+
+
+# a value does not know its printers
+setattr(Graph, "__str__", text)  # noqa: B010
+setattr(Graph, "_repr_svg_", svg)  # noqa: B010

@@ -20,7 +20,7 @@ from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
 from tileweave.graph.ir.nodes import topological
-from tileweave.graph.ops.elementwise import read_array
+from tileweave.graph.ir.values import read_array
 from tileweave.graph.passes.evaluate import gather
 from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.teir.ir.reach import first_collision

@@ -15,8 +15,8 @@ import numpy as np
 from tileweave.backends.base import ELEMENTS, Backend, Decision, Kernel, backend, backends
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
+from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.graph.ops.states import combine_states
 from tileweave.lower.programs import TEIR_DTYPES, View, in_order, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy

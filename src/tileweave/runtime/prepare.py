@@ -20,7 +20,7 @@ from tileweave.backends.base import Decision
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
-from tileweave.graph.ir.select import view
+from tileweave.graph.ir.resolve import view
 from tileweave.graph.passes.shard import index_of_output
 from tileweave.planner import Machines, Plan, Read, ReadPiece, Step, Task, tasks
 from tileweave.planner.simulate import task_cost

@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn, cast
 import numpy as np
 
 from tileweave.errors import TileweaveError, VerifyError
+from tileweave.graph.ir.dtypes import supported
 from tileweave.graph.ir.nodes import (
     ArrayData,
     FileData,
@@ -37,12 +38,8 @@ from tileweave.graph.ir.nodes import (
     TensorType,
     Value,
 )
-from tileweave.graph.ir.parameters import supported
 from tileweave.graph.ir.schema import FORMAT, VERSION
-from tileweave.graph.ir.verify import broken
 from tileweave.space import AffineMap, Box, Projection
-
-__all__ = ["from_json", "to_json"]
 
 _LETTERS: dict[type[Node], str] = {
     Source: "source",
@@ -67,7 +64,7 @@ def to_json(graph: Graph, *, arrays: Literal["inline", "omit"] = "inline") -> st
         arrays: whether the arrays of sources in memory are written into the text, or left out.
 
     Example:
-        >>> from tileweave.graph import add
+        >>> from tileweave.graph import add, from_json
         >>> text = to_json(Graph.of(add(np.ones(3), 1.0)))
         >>> to_json(from_json(text)) == text
         True
@@ -213,16 +210,12 @@ def _value_data(value: Value) -> Any:
 # reading
 
 
-def from_json(text: str | bytes, *, check: bool = True) -> Graph:
-    """The graph of a document.
-
-    Args:
-        text: as `to_json` writes it.
-        check: whether the graph is verified, too.
+def read(text: str | bytes) -> tuple[Graph, dict[Node, str]]:
+    """The graph of a document, and the place of each of its nodes in it; `from_json` also holds it to the rules.
 
     Raises:
-        VerifyError: the text is not JSON, a field is missing, unknown or of another kind, a node refers to one that
-            comes later (which excludes cycles), or, with `check`, a rule is broken. ``path`` says where.
+        VerifyError: the text is not JSON, a field is missing, unknown or of another kind, or a node refers to one that
+            comes later (which excludes cycles). ``path`` says where.
     """
     try:
         data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
@@ -245,12 +238,7 @@ def from_json(text: str | bytes, *, check: bool = True) -> Graph:
         made[name] = node
         places.setdefault(node, item.path)
     points = [_reference(item, made, SequencePoint) for item in fields["observe"].items()]
-    graph = Graph(tuple(cast("list[SequencePoint]", points)))
-    for node, rule, problem in broken(graph) if check else ():
-        path = places.get(node, "$")
-        facts = {"rule": rule, "path": path}
-        raise VerifyError(f"from_json(text) [{rule}]", f"{path}: {problem}", inputs={"node": repr(node)}, facts=facts)
-    return graph
+    return Graph(tuple(cast("list[SequencePoint]", points))), places
 
 
 def _refuse(path: str, problem: str, legal: str = "") -> NoReturn:

@@ -8,12 +8,15 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 
-__all__ = ["element_type", "epsilon", "is_floating", "stored", "wide_type"]
-
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
     """Whether an element type is a floating one: NumPy's own, or bfloat16."""
     return issubclass(dtype.type, np.floating) or dtype.name == "bfloat16"
+
+
+def supported(dtype: np.dtype[Any]) -> bool:
+    """Whether tensors may have an element type: bool, integers, floats, in this machine's byte order."""
+    return dtype.isnative and (dtype.kind in "biuf" or dtype.name == "bfloat16")
 
 
 def element_type(where: str, dtype: Any) -> np.dtype[Any]:

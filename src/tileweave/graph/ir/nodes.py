@@ -33,27 +33,6 @@ from tileweave.errors import GraphError
 from tileweave.graph.ir.sugar import TensorSugar
 from tileweave.space import Box, Projection
 
-__all__ = [
-    "ArrayData",
-    "FileData",
-    "FileTarget",
-    "Graph",
-    "Hole",
-    "MemoryTarget",
-    "Node",
-    "Operation",
-    "Selector",
-    "SequencePoint",
-    "Signature",
-    "Sink",
-    "SinkPart",
-    "Source",
-    "Tensor",
-    "TensorType",
-    "children",
-    "topological",
-]
-
 Value = Union[None, bool, int, float, str, tuple["Value", ...]]  # noqa: UP007  (a recursive alias needs Union)
 Named = tuple[tuple[str, Any], ...]
 
@@ -415,16 +394,6 @@ class Graph(Node):
     def operations(self) -> tuple[Operation, ...]:
         """Every reachable operation, dependencies first."""
         return tuple(node for node in self.nodes() if isinstance(node, Operation))
-
-    def __str__(self) -> str:
-        from tileweave.graph.ir.text import text  # the text is written in terms of these nodes
-
-        return text(self)
-
-    def _repr_svg_(self) -> str:
-        from tileweave.graph.ir.svg import svg
-
-        return svg(self)
 
 
 def children(node: Node) -> Iterator[Node]:

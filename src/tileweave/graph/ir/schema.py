@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FORMAT", "VERSION", "schema"]
-
 FORMAT = "tileweave.graph"
 VERSION = 1
 

@@ -1,107 +1,156 @@
-"""NumPy-like notation on tensors: ``h @ w + b``, slicing, reductions, ``np.asarray``.
+"""NumPy's notation on tensors: ``h @ w + b``, slicing, methods, and NumPy's own functions of tensors.
 
-The methods call the operators by name. They import them on call, because operators are built on the very nodes
-that carry this notation.
+The methods call public functions by name, in a table that the operators fill. A function of NumPy on a tensor is the
+public function of its meaning, which makes a tensor, or it is refused: nothing is evaluated unless the user asks for a
+value (``np.asarray(t)``, ``float(t)``, ``np.allclose(t, ..)``), so no gradient is cut in silence.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from tileweave.errors import DtypeError, GraphError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
+    from collections.abc import Sequence
 
     from tileweave.graph.ir.nodes import Tensor
 
-__all__ = ["TensorSugar"]
+    Axes = int | Sequence[int] | None
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""Name of a public function of tensors -> function; `public` adds to it."""
+NUMPY: dict[Callable[..., Any], str] = {}
+"""NumPy's function -> the public function that means the same."""
+READING: set[Callable[..., Any]] = {
+    np.allclose, np.array_equal, np.array_equiv, np.array_repr, np.array_str, np.array2string, np.save, np.savez,
+    np.savez_compressed, np.savetxt,
+}  # fmt: skip
+"""NumPy's functions whose result is no array: they ask for the value, so the tensor is evaluated."""
+EVALUATE: list[Callable[[Sequence[Any]], list[np.ndarray[Any, Any]]]] = []
+"""The evaluator, once `tileweave.graph.passes.evaluate` is loaded."""
+_SHAPES: dict[Callable[..., Any], str] = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
+_NUMPYS = {"ddof": "correction", "a": "x", "keepdims": "keepdims"}
+_UNSET: tuple[Any, ...] = (None, np._NoValue)
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def public(*numpys: Callable[..., Any], name: str = "") -> Callable[[Function], Function]:
+    """Makes a function a public function of tensors, of its own name or another one.
+
+    Args:
+        numpys: functions of NumPy that mean the same, whose calls on tensors become calls of this one.
+        name: under which `tileweave.graph` has it.
+    """
+
+    def add(function: Function) -> Function:
+        known = name or function.__name__
+        if known in FUNCTIONS:
+            raise GraphError("public(..)", f"the name {known!r} is taken", legal="a new name")
+        FUNCTIONS[known] = function
+        NUMPY.update(dict.fromkeys(numpys, known))
+        return function
+
+    return add
 
 
 def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:
-    from tileweave import graph
-
-    return cast("Tensor", getattr(graph, name)(*args, **kwargs))
+    return cast("Tensor", FUNCTIONS[name](*args, **kwargs))
 
 
-def _reduced(name: str, x: TensorSugar, axis: Any, keepdims: bool, numpys: Mapping[str, Any]) -> Tensor:
-    """A reduction, also as `numpy.sum` and its like call it: with arguments of NumPy's own at their defaults."""
-    from tileweave.errors import GraphError
+def _binary(name: str) -> Callable[[Any, Any], Tensor]:
+    return lambda self, other: _call(name, self, other)
 
-    for option, value in numpys.items():
-        if option not in ("dtype", "out", "ddof") or not (value is None or (option == "ddof" and value == 0)):
+
+def _reflected(name: str) -> Callable[[Any, Any], Tensor]:
+    return lambda self, other: _call(name, other, self)
+
+
+def _as_numpy(name: str, *args: Any, **options: Any) -> Tensor:
+    """A public function, called with NumPy's names of arguments; those that only NumPy has must be at their default."""
+    function = FUNCTIONS[name]
+    known = signature(function).parameters
+    given: dict[str, Any] = {}
+    for option, value in options.items():
+        own = _NUMPYS.get(option, option)
+        if own in known or option in known:
+            given[own if own in known else option] = value
+        elif not any(value is unset for unset in _UNSET):
             problem = f"{option}={value!r} is NumPy's own"
-            raise GraphError(f"{name}(tensor, ..)", problem, legal="axis and keepdims, or np.asarray(tensor) first")
-    return _call(name, x, axis, keepdims=keepdims)
+            legal = f"{', '.join(list(known)[1:])}, or np.asarray(tensor) first"
+            raise GraphError(f"{name}(tensor, ..)", problem, legal=legal)
+    return cast("Tensor", function(*args, **given))
 
 
 class TensorSugar:
-    """Operators and methods of `Tensor`; comparison with ``==`` stays identity, `equal` compares values."""
+    """Operators and methods of `Tensor`. Tensors are values: ``==`` asks whether two are the same one."""
 
     __slots__ = ()
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Tensor:
-        """NumPy's functions of elements are the operators of their names; an ndarray on the left lets the tensor
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions of elements are the operators of that meaning; an ndarray on the left lets the tensor
         answer."""
-        from tileweave import graph
-        from tileweave.errors import DtypeError
-
-        name = ufunc.__name__
-        if method == "__call__" and not options and name in graph.__all__ and name not in ("equal", "not_equal"):
+        name = NUMPY.get(ufunc)
+        if method == "__call__" and not options and name is not None and ufunc not in (np.equal, np.not_equal):
             return _call(name, *inputs)
-        called = name if method == "__call__" else f"{name}.{method}"
+        called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         legal = f"np.{called} of np.asarray(tensor), which evaluates it"
-        if method == "__call__" and name in graph.__all__:
+        if method == "__call__" and name is not None:
             legal = f"tileweave.graph.{name}, or {legal}"
         raise DtypeError(f"np.{called}(tensor)", "NumPy does not compute tensors", legal=legal)
 
-    def __add__(self, other: Any) -> Tensor:
-        return _call("add", self, other)
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions of arrays are the public functions of that meaning; what asks for values evaluates."""
+        if function in NUMPY:
+            return _as_numpy(NUMPY[function], *args, **kwargs)
+        if function in _SHAPES and len(args) == 1 and not kwargs:
+            return getattr(args[0], _SHAPES[function])
+        if function in READING:
+            return function(*map(_read, args), **{name: _read(value) for name, value in kwargs.items()})
+        called = f"np.{function.__name__}"
+        raise DtypeError(
+            f"{called}(tensor)",
+            "no operator has this meaning",
+            legal=f"{called} of np.asarray(tensor), which evaluates it and has no gradient",
+        )
 
-    def __radd__(self, other: Any) -> Tensor:
-        return _call("add", other, self)
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
+    __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
+    __truediv__, __rtruediv__ = _binary("divide"), _reflected("divide")
+    __floordiv__, __rfloordiv__ = _binary("floor_divide"), _reflected("floor_divide")
+    __mod__, __rmod__ = _binary("remainder"), _reflected("remainder")
+    __pow__, __rpow__ = _binary("power"), _reflected("power")
+    __matmul__, __rmatmul__ = _binary("matmul"), _reflected("matmul")
+    __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
+    __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")
+    __xor__, __rxor__ = _binary("bitwise_xor"), _reflected("bitwise_xor")
+    __lshift__, __rlshift__ = _binary("left_shift"), _reflected("left_shift")
+    __rshift__, __rrshift__ = _binary("right_shift"), _reflected("right_shift")
+    __lt__, __le__ = _binary("less"), _binary("less_equal")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __getitem__ = _binary("getitem")
 
-    def __sub__(self, other: Any) -> Tensor:
-        return _call("subtract", self, other)
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return _call("subtract", other, self)
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (bool, int, float, np.ndarray, np.generic)):
+            _refuse_comparison("==", "equal")
+        return self is other
 
-    def __mul__(self, other: Any) -> Tensor:
-        return _call("multiply", self, other)
+    def __ne__(self, other: object) -> bool:
+        _refuse_comparison("!=", "not_equal")
+        return True
 
-    def __rmul__(self, other: Any) -> Tensor:
-        return _call("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Tensor:
-        return _call("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return _call("divide", other, self)
-
-    def __floordiv__(self, other: Any) -> Tensor:
-        return _call("floor_divide", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return _call("floor_divide", other, self)
-
-    def __mod__(self, other: Any) -> Tensor:
-        return _call("remainder", self, other)
-
-    def __rmod__(self, other: Any) -> Tensor:
-        return _call("remainder", other, self)
-
-    def __pow__(self, other: Any) -> Tensor:
-        return _call("power", self, other)
-
-    def __rpow__(self, other: Any) -> Tensor:
-        return _call("power", other, self)
-
-    def __matmul__(self, other: Any) -> Tensor:
-        return _call("matmul", self, other)
-
-    def __rmatmul__(self, other: Any) -> Tensor:
-        return _call("matmul", other, self)
+    def __invert__(self) -> Tensor:
+        return _call("invert", self)
 
     def __neg__(self) -> Tensor:
         return _call("negative", self)
@@ -111,21 +160,6 @@ class TensorSugar:
 
     def __abs__(self) -> Tensor:
         return _call("absolute", self)
-
-    def __lt__(self, other: Any) -> Tensor:
-        return _call("less", self, other)
-
-    def __le__(self, other: Any) -> Tensor:
-        return _call("less_equal", self, other)
-
-    def __gt__(self, other: Any) -> Tensor:
-        return _call("greater", self, other)
-
-    def __ge__(self, other: Any) -> Tensor:
-        return _call("greater_equal", self, other)
-
-    def __getitem__(self, key: Any) -> Tensor:
-        return _call("getitem", self, key)
 
     def __len__(self) -> int:
         shape = cast("Tensor", self).shape
@@ -139,59 +173,95 @@ class TensorSugar:
     def __iter__(self) -> Any:
         raise TypeError("a tensor is not iterated; slice it, or evaluate it with np.asarray(tensor)")
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("a tensor has no array to share; np.asarray(tensor) evaluates it into a new one")
+        array = _read(self)
+        return cast("np.ndarray[Any, Any]", array if dtype is None else array.astype(dtype))
+
+    def item(self) -> bool | int | float:
+        """The one element of the tensor as a Python number: it is evaluated."""
+        size = cast("Tensor", self).size
+        if size != 1:
+            raise GraphError(
+                "tensor.item()", f"the tensor has {size} elements", legal="one element; np.asarray(tensor)"
+            )
+        return cast("bool | int | float", _read(self).item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if cast("Tensor", self).dtype.kind not in "iu" or cast("Tensor", self).shape:
+            raise TypeError("only a tensor of integers of rank 0 is an index; it is evaluated for that")
+        return int(self.item())
+
     @property
     def T(self) -> Tensor:
         """All dimensions in reverse order."""
         return _call("transpose", self)
 
-    def transpose(self, *axes: int) -> Tensor:
+    def transpose(self, *axes: Any) -> Tensor:
         """Dimensions in the given order; reversed when none is given."""
-        return _call("transpose", self, axes or None)
+        return _call("transpose", self, axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None)
 
-    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The sum over some or all dimensions."""
-        return _reduced("sum", self, axis, keepdims, numpys)
-
-    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The greatest value over some or all dimensions."""
-        return _reduced("max", self, axis, keepdims, numpys)
-
-    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The least value over some or all dimensions."""
-        return _reduced("min", self, axis, keepdims, numpys)
-
-    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The mean over some or all dimensions."""
-        return _reduced("mean", self, axis, keepdims, numpys)
-
-    def prod(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The product over some or all dimensions."""
-        return _reduced("product", self, axis, keepdims, numpys)
-
-    def var(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The mean square distance from the mean over some or all dimensions."""
-        return _reduced("variance", self, axis, keepdims, numpys)
-
-    def std(self, axis: int | Sequence[int] | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The square root of the variance over some or all dimensions."""
-        return _reduced("standard_deviation", self, axis, keepdims, numpys)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The first place of the greatest value along one dimension."""
-        return _reduced("argmax", self, axis, keepdims, numpys)
-
-    def argmin(self, axis: int | None = None, keepdims: bool = False, **numpys: Any) -> Tensor:
-        """The first place of the least value along one dimension."""
-        return _reduced("argmin", self, axis, keepdims, numpys)
+    def reshape(self, *shape: Any) -> Tensor:
+        """The elements in row-major order in another shape; one extent may be -1."""
+        return _call("reshape", self, shape[0] if len(shape) == 1 else shape)
 
     def astype(self, dtype: Any) -> Tensor:
         """The same values in another element type, converted as NumPy converts them."""
         return _call("cast", self, dtype)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        from tileweave.graph.passes.evaluate import evaluate
+    def sum(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The sum over some or all dimensions."""
+        return _as_numpy("sum", self, axis, keepdims=keepdims, **options)
 
-        if copy is False:
-            raise ValueError("a tensor has no array to share; np.asarray(tensor) evaluates it into a new one")
-        array = evaluate([cast("Tensor", self)])[0]
-        return array if dtype is None else array.astype(dtype)
+    def max(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The greatest value over some or all dimensions."""
+        return _as_numpy("max", self, axis, keepdims=keepdims, **options)
+
+    def min(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The least value over some or all dimensions."""
+        return _as_numpy("min", self, axis, keepdims=keepdims, **options)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The mean over some or all dimensions."""
+        return _as_numpy("mean", self, axis, keepdims=keepdims, **options)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The product over some or all dimensions."""
+        return _as_numpy("product", self, axis, keepdims=keepdims, **options)
+
+    def var(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The mean square distance from the mean over some or all dimensions."""
+        return _as_numpy("variance", self, axis, keepdims=keepdims, **options)
+
+    def std(self, axis: Axes = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The square root of the variance over some or all dimensions."""
+        return _as_numpy("standard_deviation", self, axis, keepdims=keepdims, **options)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The first place of the greatest value along one dimension."""
+        return _as_numpy("argmax", self, axis, keepdims=keepdims, **options)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False, **options: Any) -> Tensor:
+        """The first place of the least value along one dimension."""
+        return _as_numpy("argmin", self, axis, keepdims=keepdims, **options)
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, TensorSugar):
+        return value
+    return EVALUATE[0]([value])[0]
+
+
+def _refuse_comparison(sign: str, name: str) -> None:
+    raise DtypeError(
+        f"tensor {sign} other",
+        "tensors are values: == asks whether two are the same tensor, not which elements are equal",
+        legal=f"tileweave.graph.{name}(x, y) for the elements, `is` for the tensors",
+    )

@@ -25,8 +25,6 @@ from tileweave.graph.ir.nodes import (
 from tileweave.graph.ir.text import ids
 from tileweave.space import AffineMap
 
-__all__ = ["svg"]
-
 TENSOR, OPERATION, SELECTOR, SIGNATURE, POINT = "#d0d0ff", "#E5E8E8", "#a0d0d0", "#ffffd0", "#B4F8C8"
 
 

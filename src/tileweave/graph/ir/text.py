@@ -24,8 +24,6 @@ from tileweave.graph.ir.nodes import (
 )
 from tileweave.space import AffineMap
 
-__all__ = ["Explanation", "Row", "columns", "explain", "ids", "text"]
-
 
 def ids(graph: Graph) -> dict[Node, str]:
     """A short name per node: t3 a tensor, s0 a sink, p0 a sequence point, o2 an operation that no tensor shows.

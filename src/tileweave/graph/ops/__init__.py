@@ -1,1 +1,14 @@
-"""Operators: their meaning, parameters, monoids and the functions that users call."""
+"""Operators: one table of rows, monoids, and the functions that users call.
+
+The functions of every module are attributes of this package.
+"""
+
+from tileweave.graph.ir.assemble import *
+from tileweave.graph.ir.select import *
+from tileweave.graph.ops.contract import *
+from tileweave.graph.ops.elementwise import *
+from tileweave.graph.ops.fused import *
+from tileweave.graph.ops.generate import *
+from tileweave.graph.ops.reductions import *
+from tileweave.graph.ops.states import *
+from tileweave.graph.ops.windows import *

@@ -1,16 +1,16 @@
-"""Elementwise operators, and what every operator is made of: the registry, operands, element types.
+"""Elementwise operators, one row each: NumPy's meaning, gradient, element types and lowering stand side by side.
 
-Every function here takes tensors (or arrays and numbers, which become sources and constants), checks them,
-and returns a tensor. Every operation carries a signature, so any of them can be cut along any dimension of its
-index. `OPERATORS` holds what each operator computes on one block; that is its definition.
+Every function here takes tensors (or arrays and numbers, which become sources and constants), checks them, and returns
+a tensor that broadcasts them. Its operation carries a signature, so it can be cut along any dimension.
 
 Element types follow NumPy 2 promotion: a Python number adapts to the tensor beside it, bfloat16 included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -18,85 +18,19 @@ import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import element_type, stored
-from tileweave.graph.ir.nodes import ArrayData, Operation, Signature, Source, Tensor, TensorType, Value
-from tileweave.graph.ir.select import full
+from tileweave.graph.ir.forms import Check, Form, dtype_form
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ir.select import full, unsqueeze
+from tileweave.graph.ir.sugar import FUNCTIONS, public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.erf import erf_of
+from tileweave.graph.ops.operators import FLOP, OPERATORS, Array, Arrays, Block, Costs, GradientRule, Operator, register
 from tileweave.space import Box, Projection
 
-Array = np.ndarray[Any, Any]
-Arrays = Mapping[str, Array]
-Block = Callable[[Operation, Arrays], dict[str, Array]]
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What an operator computes on one block of its index.
-
-    Args:
-        name: unique.
-        block: (operation, input blocks) -> output blocks. On a block that holds only part of a reduction dimension the
-            result is a partial value, to be combined by the signature's monoid. It is called with NumPy's warnings
-            of floating point off: NaN and infinity are values.
-        finish: names of inputs that a partial block does not use; `finished` applies them after the combination.
-        finished: (operation, combined block, finish inputs) -> output block.
-    """
-
-    name: str
-    block: Block
-    finish: tuple[str, ...] = ()
-    finished: Callable[[Operation, Array, Arrays], Array] | None = None
-
-
-OPERATORS: dict[str, Operator] = {}
-"""Operator name -> operator. Third parties call `register`."""
-
-
-def register(operator: Operator) -> Operator:
-    """Adds an operator; a name that is taken is refused."""
-    if operator.name in OPERATORS:
-        raise GraphError("register(operator)", f"the name {operator.name!r} is taken", legal="a new name")
-    OPERATORS[operator.name] = operator
-    return operator
-
-
-def operator_of(operation: Operation) -> Operator:
-    """The operator of an operation; the error lists the names there are."""
-    try:
-        return OPERATORS[operation.operator]
-    except KeyError:
-        raise GraphError(
-            "operator_of(operation)", f"{operation.operator!r} is not an operator", legal=", ".join(sorted(OPERATORS))
-        ) from None
-
+Call = Callable[..., Tensor]
 
 # ---------------------------------------------------------------------------------------------------------------------
 # operands
-
-
-def _only_dlpack(value: Any) -> bool:
-    """Whether DLPack is the one protocol by which a value gives its elements."""
-    known = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
-    return hasattr(type(value), "__dlpack__") and not any(hasattr(type(value), name) for name in known)
-
-
-def read_array(where: str, value: Any, name: str = "it") -> Array:
-    """What NumPy reads as an array, of its base class, sharing the memory of one that is given."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise GraphError(where, f"{name} is a masked array, whose mask would be lost", legal="its filled(value)")
-    try:
-        return np.from_dlpack(value) if _only_dlpack(value) else np.asarray(value)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        problem = f"NumPy reads no array in {name}: {error}"
-        raise GraphError(where, problem, legal="an array, a number, nested lists") from None
-
-
-def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
-    """A tensor from a tensor, or from anything that NumPy reads as an array of numbers (as a source in memory)."""
-    if isinstance(value, Tensor):
-        return value
-    array = read_array(where, value)
-    kind = element_type(where, array.dtype)
-    array = array if kind == array.dtype else array.astype(kind)
-    return Tensor(Source(ArrayData(array), TensorType(array.shape, array.dtype)))
 
 
 def common_type(*tensors: Tensor) -> np.dtype[Any]:
@@ -116,7 +50,7 @@ def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[T
             kinds.append(np.dtype(bool) if isinstance(value, bool) else type(value))
         else:
             kinds.append(as_tensor(value, where).dtype)
-    if all(isinstance(kind, type) for kind in kinds):
+    if builtins.all(isinstance(kind, type) for kind in kinds):
         kinds = [np.asarray(value).dtype for value in values]
     narrow = next((kind for kind in kinds if not isinstance(kind, type) and kind.name == "bfloat16"), None)
     if narrow is not None:  # NumPy does not know that bfloat16 holds floats
@@ -140,35 +74,7 @@ def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# elementwise
-
-UNARY: dict[str, np.ufunc] = {
-    "negative": np.negative,
-    "absolute": np.absolute,
-    "sign": np.sign,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-}
-BINARY: dict[str, np.ufunc] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.true_divide,
-    "floor_divide": np.floor_divide,
-    "remainder": np.remainder,
-    "power": np.power,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-}
-COMPARISONS = frozenset(("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"))
+# operations
 
 
 def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *parameters: tuple[str, Value]) -> Tensor:
@@ -188,58 +94,178 @@ def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *para
     for x in inputs:
         extra = rank - len(x.shape)
         reads.append(tuple(None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)))
-    signature = _elementwise_signature(rank, tuple(reads))
+    signature = _elementwise_signature(rank, tuple(reads), OPERATORS[name].costs)
     named = tuple((own, x) for (own, _), x in zip(signature.inputs, inputs, strict=True))
     return Tensor(Operation(name, Box.of(shape), named, (("out", TensorType(shape, dtype)),), parameters, signature))
 
 
+def input_names(count: int) -> tuple[str, ...]:
+    """The names of an elementwise operation's inputs."""
+    return tuple(f"x{k}" for k in range(count)) if count > 1 else ("x",)
+
+
 @lru_cache(maxsize=1024)
-def _elementwise_signature(rank: int, reads: tuple[tuple[int | None, ...], ...]) -> Signature:
+def _elementwise_signature(rank: int, reads: tuple[tuple[int | None, ...], ...], costs: Costs) -> Signature:
     """The signature of an elementwise operator; `reads` holds, per input, the index dimension of each of its own."""
-    names = [f"x{k}" for k in range(len(reads))] if len(reads) > 1 else ["x"]
     return Signature(
         tuple(f"d{k}" for k in range(rank)),
-        tuple((name, Projection.select(dims, rank)) for name, dims in zip(names, reads, strict=True)),
+        tuple((name, Projection.select(dims, rank)) for name, dims in zip(input_names(len(reads)), reads, strict=True)),
         (("out", Projection.select(range(rank), rank)),),
-        costs=(("flops", 1.0),),
+        costs=costs,
     )
 
 
-def _ufunc_block(ufunc: np.ufunc) -> Block:
+def fold(dy: Tensor, like: Tensor) -> Tensor:
+    """The sum over the dimensions along which `like` was broadcast to the shape of dy."""
+    extra = len(dy.shape) - len(like.shape)
+    ones = tuple(extra + k for k, n in enumerate(like.shape) if n == 1 and dy.shape[extra + k] != 1)
+    out = FUNCTIONS["sum"](dy, (*range(extra), *ones)) if extra or ones else dy
+    if ones:
+        out = unsqueeze(out, tuple(k - extra for k in ones))
+    return cast(out, like.dtype)
+
+
+def broadcasting(partials: Callable[..., Sequence[Tensor | None]]) -> GradientRule:
+    """The gradient of an elementwise operator from (inputs.., result, dy) -> its partial derivatives times dy."""
+
+    def rule(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+        tensors = [t for _, t in operation.inputs]
+        parts = partials(*tensors, y, dy)
+        return {
+            name: fold(part, t) for (name, t), part in zip(operation.inputs, parts, strict=True) if part is not None
+        }
+
+    return rule
+
+
+def _flat(*tensors: Tensor) -> list[None]:
+    """The partial derivatives of a function that is constant between jumps."""
+    return [None] * (len(tensors) - 2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rows
+
+
+def elementwise_row(
+    name: str,
+    block: Block,
+    arity: int,
+    gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+    *,
+    lowering: str = "",
+    costs: Costs = FLOP,
+    **parameters: Check,
+) -> Operator:
+    """Registers an elementwise operator of so many inputs; its gradient is written as in `broadcasting`."""
+    rule = broadcasting(gradient) if gradient is not None else None
+    form = Form(input_names(arity), parameters)
+    return register(Operator(name, block, form, rule, costs, lowering, arity=arity))
+
+
+def elementwise_operator(
+    name: str,
+    function: Callable[..., Array],
+    *,
+    types: np.ufunc | None = None,
+    gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+    lowering: str = "",
+    costs: Costs = FLOP,
+    numpys: Sequence[Callable[..., Any]] = (),
+) -> Callable[..., Tensor]:
+    """One more elementwise operator: its row and its public function.
+
+    Args:
+        name: of the operator, and of its function in `tileweave.graph`.
+        function: from arrays that broadcast to the array of results; a ufunc of NumPy, or of your own.
+        types: the ufunc whose loops tell which element types it takes and makes; `function` where it is one.
+        gradient: (inputs.., result, gradient of the result) -> the gradient per input, None where it has none.
+        lowering: the primitive that computes it, such as ``Exp`` of TEIR.
+        costs: (resource, amount per element).
+        numpys: functions of NumPy that mean the same.
+
+    Example:
+        >>> cube = elementwise_operator(
+        ...     "doc_cube", lambda x: x * x * x, types=np.square, gradient=lambda x, y, dy: [3.0 * x * x * dy]
+        ... )
+        >>> np.asarray(cube(np.array([2.0, 3.0]))).tolist()
+        [8.0, 27.0]
+    """
+    loops = types if types is not None else function
+    if not isinstance(loops, np.ufunc):
+        raise GraphError(f"elementwise_operator({name!r}, ..)", "no ufunc tells its types", legal="types=np.exp, ..")
+
     def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-        return {"out": np.asarray(ufunc(*inputs.values()))}
+        out = np.asarray(function(*inputs.values()))
+        kind = loops.resolve_dtypes((*(x.dtype for x in inputs.values()), None))[-1]
+        return {"out": out if function is loops else out.astype(kind, copy=False)}
 
-    return block
+    # a runtime that sends operators to other processes must see whose it is
+    block.__module__ = sys._getframe(1).f_globals.get("__name__", "")
+    letters = ", ".join("xyz"[: loops.nin])
+
+    def call(*values: Any) -> Tensor:
+        tensors, dtype = operands(f"{name}({letters})", values, loops)
+        return elementwise(name, tensors, dtype)
+
+    made: Callable[..., Tensor] = (lambda x: call(x)) if loops.nin == 1 else (lambda x, y: call(x, y))
+    made.__name__ = made.__qualname__ = name
+    like = f" `numpy.{function.__name__}`" if isinstance(function, np.ufunc) else f" {name}"
+    made.__doc__ = f"Elementwise{like}{' with broadcasting' if loops.nin > 1 else ''}."
+    elementwise_row(name, block, loops.nin, gradient, lowering=lowering, costs=costs)
+    same = (function,) if isinstance(function, np.ufunc) else ()
+    public(*numpys, *same)(made)
+    return made
 
 
-def _unary(name: str, ufunc: np.ufunc) -> Callable[[Any], Tensor]:
-    def function(x: Any) -> Tensor:
-        (tensor,), dtype = operands(f"{name}(x)", [x], ufunc)
-        return elementwise(name, [tensor], dtype)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Elementwise `numpy.{ufunc.__name__}`."
-    return function
+def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "", name: str = "") -> Callable[..., Tensor]:
+    own = name or ufunc.__name__
+    return elementwise_operator(own, ufunc, gradient=gradient, lowering=lowering)
 
 
-def _binary(name: str, ufunc: np.ufunc) -> Callable[[Any, Any], Tensor]:
-    def function(x: Any, y: Any) -> Tensor:
-        decided = _decided(ufunc, x, y) if name in COMPARISONS else None
+negative: Call = _of(np.negative, lambda x, y, dy: [negative(dy)], "Neg")
+absolute: Call = _of(np.absolute, lambda x, y, dy: [multiply(dy, sign(x))], "Abs")
+sign: Call = _of(np.sign, _flat)
+exp: Call = _of(np.exp, lambda x, y, dy: [multiply(dy, y)], "Exp")
+log: Call = _of(np.log, lambda x, y, dy: [divide(dy, x)], "Log")
+sqrt: Call = _of(np.sqrt, lambda x, y, dy: [divide(dy, multiply(2.0, y))], "Sqrt")
+tanh: Call = _of(np.tanh, lambda x, y, dy: [multiply(dy, subtract(1.0, multiply(y, y)))], "Tanh")
+add: Call = _of(np.add, lambda a, b, y, dy: [dy, dy], "Add")
+subtract: Call = _of(np.subtract, lambda a, b, y, dy: [dy, negative(dy)], "Sub")
+multiply: Call = _of(np.multiply, lambda a, b, y, dy: [multiply(dy, b), multiply(dy, a)], "Mul")
+divide: Call = _of(np.divide, lambda a, b, y, dy: [divide(dy, b), negative(divide(multiply(dy, y), b))], "Div")
+floor_divide: Call = _of(np.floor_divide, _flat)
+remainder: Call = _of(np.remainder, lambda a, b, y, dy: [dy, negative(multiply(dy, floor_divide(a, b)))])
+maximum: Call = _of(np.maximum, lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)], "Max")
+minimum: Call = _of(np.minimum, lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)], "Min")
+
+
+def _choose(picked: Tensor, other: Tensor, y: Tensor, dy: Tensor) -> Tensor:
+    """dy where `picked` is the result, shared equally where both are."""
+    share = where(equal(picked, other), 0.5, 1.0)
+    return multiply(where(equal(picked, y), dy, 0.0), cast(share, dy.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# comparisons
+
+
+def _comparison(ufunc: np.ufunc) -> Callable[[Any, Any], Tensor]:
+    """A comparison; Python integers beyond the range of the integers beside them compare as the numbers they are."""
+    name = ufunc.__name__
+
+    def compare(x: Any, y: Any) -> Tensor:
+        decided = _decided(ufunc, x, y)
         if decided is not None:
             return decided
         tensors, dtype = operands(f"{name}(x, y)", [x, y], ufunc)
-        if name == "power" and dtype.kind in "iu" and type(y) is int and y < 0:
-            raise DtypeError(
-                "power(x, y)",
-                f"an integer to the power {y} is not an integer",
-                inputs={"x": tensors[0].type},
-                legal="a floating base, or an exponent of zero or more",
-            )
         return elementwise(name, tensors, dtype)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Elementwise `numpy.{ufunc.__name__}` with broadcasting."
-    return function
+    compare.__name__ = compare.__qualname__ = name
+    compare.__doc__ = f"Elementwise `numpy.{name}` with broadcasting."
+    elementwise_row(name, lambda operation, inputs: {"out": np.asarray(ufunc(*inputs.values()))}, 2)
+    public(ufunc)(compare)
+    return compare
 
 
 def _decided(ufunc: np.ufunc, x: Any, y: Any) -> Tensor | None:
@@ -256,6 +282,15 @@ def _decided(ufunc: np.ufunc, x: Any, y: Any) -> Tensor | None:
     return None
 
 
+less, less_equal = _comparison(np.less), _comparison(np.less_equal)
+greater, greater_equal = _comparison(np.greater), _comparison(np.greater_equal)
+equal, not_equal = _comparison(np.equal), _comparison(np.not_equal)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# operators that NumPy has otherwise, or not at all
+
+
 def _power_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     try:
         return {"out": np.asarray(np.power(*inputs.values()))}
@@ -264,18 +299,32 @@ def _power_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         raise GraphError("power(x, y)", problem, legal="a floating base, or exponents of zero or more") from None
 
 
-for _name, _ufunc in (UNARY | BINARY).items():
-    register(Operator(_name, _power_block if _name == "power" else _ufunc_block(_ufunc)))
+@public(np.power)
+def power(x: Any, y: Any) -> Tensor:
+    """Elementwise `numpy.power` with broadcasting."""
+    tensors, dtype = operands("power(x, y)", [x, y], np.power)
+    if dtype.kind in "iu" and type(y) is int and y < 0:
+        raise DtypeError(
+            "power(x, y)",
+            f"an integer to the power {y} is not an integer",
+            inputs={"x": tensors[0].type},
+            legal="a floating base, or an exponent of zero or more",
+        )
+    return elementwise("power", tensors, dtype)
 
-negative, absolute, sign, exp, log, sqrt, tanh = (_unary(name, ufunc) for name, ufunc in UNARY.items())
-add, subtract, multiply, divide = (_binary(n, BINARY[n]) for n in ("add", "subtract", "multiply", "divide"))
-floor_divide, remainder, power = (_binary(n, BINARY[n]) for n in ("floor_divide", "remainder", "power"))
-maximum, minimum = (_binary(n, BINARY[n]) for n in ("maximum", "minimum"))
-less, less_equal = (_binary(n, BINARY[n]) for n in ("less", "less_equal"))
-greater, greater_equal = (_binary(n, BINARY[n]) for n in ("greater", "greater_equal"))
-equal, not_equal = (_binary(n, BINARY[n]) for n in ("equal", "not_equal"))
+
+def _power_gradient(a: Tensor, b: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
+    slope = multiply(b, power(a, subtract(b, 1.0)))
+    return [
+        where(equal(b, 0), 0.0, multiply(dy, slope)),
+        multiply(dy, multiply(y, log(where(equal(a, 0), 1.0, a)))),
+    ]
 
 
+elementwise_row("power", _power_block, 2, _power_gradient)
+
+
+@public()
 def relu(x: Any) -> Tensor:
     """Elementwise ``max(x, 0)`` in the type of x; NaN stays NaN."""
     x = as_tensor(x, "relu(x)")
@@ -284,24 +333,49 @@ def relu(x: Any) -> Tensor:
     return elementwise("relu", [x], x.dtype)
 
 
-register(Operator("relu", lambda operation, inputs: {"out": np.maximum(inputs["x"], inputs["x"].dtype.type(0))}))
+def _relu_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    return {"out": np.maximum(inputs["x"], inputs["x"].dtype.type(0))}
 
 
-def sigmoid(x: Any) -> Tensor:
-    """Elementwise ``1 / (1 + exp(-x))``, without overflow for large negative x."""
-    (tensor,), dtype = operands("sigmoid(x)", [x], np.exp)
-    return elementwise("sigmoid", [tensor], dtype)
+def _relu_gradient(x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
+    return [where(greater(x, 0), dy, 0.0)]
 
 
-def _sigmoid_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    x = inputs["x"]
+elementwise_row("relu", _relu_block, 1, _relu_gradient, lowering="ReLU")
+
+
+def _sigmoid(x: Array) -> Array:
     small = np.exp(-np.absolute(x))
-    return {"out": np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False))}
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
-register(Operator("sigmoid", _sigmoid_block))
+sigmoid: Call = elementwise_operator(
+    "sigmoid",
+    _sigmoid,
+    types=np.exp,
+    gradient=lambda x, y, dy: [multiply(dy, multiply(y, subtract(1.0, y)))],
+    lowering="Sigmoid",
+)
+"""Elementwise ``1 / (1 + exp(-x))``, without overflow for large negative x."""
 
 
+@public()
+def erf(x: Any) -> Tensor:
+    """Elementwise error function, to the last place or two of float64; integers become float64."""
+    x = as_tensor(x, "erf(x)")
+    x = cast(x, np.float64) if x.dtype.kind in "biu" else x
+    return elementwise("erf", [x], x.dtype)
+
+
+elementwise_row(
+    "erf",
+    lambda operation, inputs: {"out": erf_of(inputs["x"])},
+    1,
+    lambda x, y, dy: [multiply(dy, multiply(2 / np.pi**0.5, exp(negative(multiply(x, x)))))],
+)
+
+
+@public()
 def cast(x: Any, dtype: Any) -> Tensor:
     """The same values in another element type, converted as `numpy.ndarray.astype` converts them."""
     x = as_tensor(x, "cast(x, dtype)")
@@ -309,13 +383,16 @@ def cast(x: Any, dtype: Any) -> Tensor:
     return x if kind == x.dtype else elementwise("cast", [x], kind, ("dtype", kind.name))
 
 
-def _cast_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    return {"out": inputs["x"].astype(operation.output_types["out"].dtype)}
+elementwise_row(
+    "cast",
+    lambda operation, inputs: {"out": inputs["x"].astype(operation.output_types["out"].dtype)},
+    1,
+    lambda x, y, dy: [dy],
+    dtype=dtype_form,
+)
 
 
-register(Operator("cast", _cast_block))
-
-
+@public(np.where)
 def where(condition: Any, x: Any, y: Any) -> Tensor:
     """Elementwise ``x if condition else y`` with broadcasting.
 
@@ -332,7 +409,20 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     return elementwise("where", [condition, x, y], dtype)
 
 
-register(Operator("where", lambda operation, inputs: {"out": np.where(*inputs.values())}))
+elementwise_row(
+    "where",
+    lambda operation, inputs: {"out": np.where(*inputs.values())},
+    3,
+    lambda c, a, b, y, dy: [None, where(c, dy, 0.0), where(c, 0.0, dy)],
+)
 
-ELEMENTWISE: frozenset[str] = frozenset((*UNARY, *BINARY, "relu", "sigmoid", "cast", "where"))
-"""Operators whose index is the shape of their output and that have no reduction."""
+
+def once_more(name: str, inputs: Sequence[Tensor], dtype: str) -> Tensor:
+    """An elementwise operation as a step of a fused program names it: operator, inputs, element type of the result."""
+    parameters = (("dtype", dtype),) if "dtype" in _parameters_of(name) else ()
+    return elementwise(name, inputs, np.dtype(dtype), *parameters)
+
+
+def _parameters_of(name: str) -> Iterator[str]:
+    form = OPERATORS[name].form
+    return iter(form.parameters if form is not None else ())

@@ -1,4 +1,4 @@
-"""Operators that fusion makes: several of the others as one operation, with the same value.
+"""What fusion makes of elementwise operators: several of them as one operation, with the same value.
 
 Source: Tapestry, "Graph Fusion Operators".
 """
@@ -7,40 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from tileweave.errors import GraphError
+from tileweave.graph.ir.dtypes import is_floating
+from tileweave.graph.ir.forms import Form, are_integers, dtype_form
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
+from tileweave.graph.ops.elementwise import add, elementwise, fold, input_names, once_more
 from tileweave.graph.ops.operators import (
-    ELEMENTWISE,
     OPERATORS,
     Array,
     Arrays,
     Operator,
-    elementwise,
-    linear_block,
+    is_elementwise,
+    operator_named,
     register,
 )
 
-__all__ = ["fused"]
-
-
-def _linear_relu_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    out = linear_block(operation, inputs)["out"]
-    return {"out": np.maximum(out, out.dtype.type(0))} if "b" in inputs else {"out": out}
-
-
-def _linear_relu_finished(operation: Operation, combined: Array, inputs: Arrays) -> Array:
-    return np.asarray(np.maximum(combined + inputs["b"], combined.dtype.type(0)))
-
-
-register(Operator("linear_relu", _linear_relu_block, ("b",), _linear_relu_finished))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# elementwise programs
+_DTYPES = frozenset(("bool", "bfloat16", *(f"{kind}{n}" for kind in ("int", "uint") for n in (8, 16, 32, 64)),
+                     "float16", "float32", "float64", "longdouble", "float128"))  # fmt: skip
 
 
 def fused(inputs: Sequence[Tensor], program: Sequence[tuple[str, tuple[int, ...], str]]) -> Tensor:
@@ -52,7 +39,7 @@ def fused(inputs: Sequence[Tensor], program: Sequence[tuple[str, tuple[int, ...]
             is the result of step k. The last step is the result.
     """
     for k, (name, args, _) in enumerate(program):
-        if name not in ELEMENTWISE or not all(-k <= a < len(inputs) for a in args):
+        if not is_elementwise(name) or not all(-k <= a < len(inputs) for a in args):
             raise GraphError("fused(inputs, program)", f"step {k} is {name}{args}", legal="elementwise operators")
     return elementwise("fused", inputs, np.dtype(program[-1][2]), ("program", tuple(program)))
 
@@ -73,7 +60,7 @@ def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
             signature=None,
         )
         blocks = [given[a] if a >= 0 else done[-1 - a] for a in args]
-        names = [f"x{k}" for k in range(len(blocks))] if len(blocks) > 1 else ["x"]
+        names = input_names(len(blocks))
         done.append(OPERATORS[name].block(step, dict(zip(names, blocks, strict=True)))["out"])
         del blocks
         for a in args:
@@ -82,4 +69,39 @@ def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(np.broadcast_to(done[-1], operation.output_types["out"].shape))}
 
 
-register(Operator("fused", _fused_block))
+def _fused_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    """Backward through the steps of a program, which are made again as operations of their own."""
+    given = [t for _, t in operation.inputs]
+    program = operation.parameter("program")
+    steps: list[Tensor] = []
+    for name, args, dtype in program:
+        steps.append(once_more(name, [given[a] if a >= 0 else steps[-1 - a] for a in args], dtype))
+    flow = {-len(program): fold(dy, steps[-1])}  # argument, as programs number them -> its gradient
+    for k in reversed(range(len(program))):
+        name, args, _ = program[k]
+        made = cast("Operation", steps[k].producer)
+        rule = operator_named(name).gradient
+        parts = rule(made, steps[k], flow[-1 - k]) if -1 - k in flow and rule is not None else {}
+        for (own, t), a in zip(made.inputs, args, strict=True):
+            if own in parts and is_floating(t.dtype):
+                part = cast("Tensor", parts[own])
+                flow[a] = add(flow[a], part) if a in flow else part
+    return {name: flow[k] for k, (name, _) in enumerate(operation.inputs) if k in flow}
+
+
+def _program(node: Operation, value: object) -> str:
+    """Steps (operator, arguments, element type); see `tileweave.graph.ops.fused`."""
+    legal = "steps (elementwise operator, arguments, element type), the last of the result's type"
+    if not isinstance(value, tuple) or not value:
+        return legal
+    for k, step in enumerate(value):
+        if not (isinstance(step, tuple) and len(step) == 3):
+            return legal
+        name, args, dtype = step
+        known = type(name) is str and is_elementwise(name) and are_integers(args, -k, len(node.inputs))
+        if not known or len(args) != OPERATORS[name].arity or type(dtype) is not str or dtype not in _DTYPES:
+            return legal
+    return "" if not dtype_form(node, value[-1][2]) else legal
+
+
+register(Operator("fused", _fused_block, Form(None, {"program": _program}), _fused_gradient))

@@ -9,32 +9,21 @@ Source: Tapestry, "Random Generators"; Salmon et al., "Parallel random numbers: 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
+from tileweave.graph.ir.dtypes import element_type, is_floating
+from tileweave.graph.ir.forms import Form, are_integers, given_parameters, integer, number_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
-from tileweave.graph.ops.operators import (
-    Array,
-    Arrays,
-    Operator,
-    add,
-    as_tensor,
-    cast,
-    element_type,
-    is_floating,
-    maximum,
-    multiply,
-    register,
-    remainder,
-    subtract,
-)
+from tileweave.graph.ir.sugar import public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.elementwise import add, cast, maximum, multiply, remainder, subtract
+from tileweave.graph.ops.operators import FLOP, Array, Arrays, Operator, register
 from tileweave.space import Box, Projection
-
-__all__ = ["arange", "normal", "philox", "random_integers", "uniform"]
 
 
 def _generator(name: str, shape: Sequence[int], dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
@@ -44,7 +33,7 @@ def _generator(name: str, shape: Sequence[int], dtype: Any, *parameters: tuple[s
         tuple(f"d{k}" for k in range(rank)),
         (),
         (("out", Projection.select(range(rank), rank)),),
-        costs=(("flops", 1.0),),
+        costs=FLOP,
     )
     return Tensor(Operation(name, Box.of(shape), (), (("out", TensorType(shape, dtype)),), parameters, signature))
 
@@ -60,6 +49,7 @@ def _extents(where: str, shape: Any) -> tuple[int, ...]:
     return found
 
 
+@public()
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Tensor:
     """The numbers ``start + step * i`` below stop, as `numpy.arange`; a shard makes its part alone.
 
@@ -93,7 +83,13 @@ def _arange_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": (first + np.arange(low, high).astype(dtype) * delta).astype(dtype)}
 
 
-register(Operator("arange", _arange_block))
+def _arange_fits(node: Operation) -> Iterator[str]:
+    if node.index.rank != 1:
+        yield f"the index has rank {node.index.rank}, not 1"
+
+
+_ARANGE = Form((), {"start": number_form, "step": number_form}, fits=_arange_fits)
+register(Operator("arange", _arange_block, _ARANGE))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -167,9 +163,31 @@ def _integers_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": (offset.astype(np.int64) + low).astype(operation.output_types["out"].dtype)}
 
 
-register(Operator("uniform", _uniform_block))
-register(Operator("normal", _normal_block))
-register(Operator("random_integers", _integers_block))
+def _index_shape(node: Operation, value: Any) -> str:
+    index = node.index
+    good = are_integers(value, 0) and len(value) == index.rank
+    good = good and all(a >= 0 and b <= n for a, b, n in zip(index.start, index.stop, value, strict=True))
+    return "" if good else f"the extents of the whole tensor, around {index}"
+
+
+def _integers_fit(node: Operation) -> Iterator[str]:
+    given, dtype = given_parameters(node), node.outputs[0][1].dtype
+    if dtype.kind not in "iu":
+        yield f"the result is {dtype.name}, not an integer type"
+    elif given["low"] < np.iinfo(dtype).min or given["low"] + given["span"] - 1 > np.iinfo(dtype).max:
+        yield f"{given['low']}..{given['low'] + given['span'] - 1} does not fit {dtype.name}"
+
+
+def _floats_fit(node: Operation) -> Iterator[str]:
+    if not is_floating(node.outputs[0][1].dtype):
+        yield f"the result is {node.outputs[0][1].dtype.name}, not a floating type"
+
+
+_SEED = {"seed": integer(0, 1 << 64), "shape": _index_shape}
+_SPAN = {"low": integer(), "span": integer(1, (1 << 64) + 1)}
+register(Operator("uniform", _uniform_block, Form((), _SEED, fits=_floats_fit)))
+register(Operator("normal", _normal_block, Form((), _SEED, fits=_floats_fit)))
+register(Operator("random_integers", _integers_block, Form((), _SEED | _SPAN, fits=_integers_fit)))
 
 
 def _random(name: str, shape: Sequence[int], seed: int, dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
@@ -186,6 +204,7 @@ def _floating(where: str, dtype: Any) -> np.dtype[Any]:
     return kind
 
 
+@public()
 def uniform(shape: Sequence[int], seed: int, low: Any = 0.0, high: Any = 1.0, dtype: Any = np.float64) -> Tensor:
     """Random numbers, evenly between low and high; the value at a coordinate depends on the seed and the coordinate.
 
@@ -209,6 +228,7 @@ def uniform(shape: Sequence[int], seed: int, low: Any = 0.0, high: Any = 1.0, dt
     return _of_shape("uniform", add(low, multiply(out, subtract(high, low))), out)
 
 
+@public()
 def normal(shape: Sequence[int], seed: int, mean: Any = 0.0, deviation: Any = 1.0, dtype: Any = np.float64) -> Tensor:
     """Normally distributed random numbers; mean and standard deviation are numbers or tensors, else as `uniform`."""
     kind = _floating("normal(shape, seed)", dtype)
@@ -218,6 +238,7 @@ def normal(shape: Sequence[int], seed: int, mean: Any = 0.0, deviation: Any = 1.
     return out if _is(mean, 0.0) else _of_shape("normal", add(out, cast(as_tensor(mean), kind)), out)
 
 
+@public()
 def random_integers(shape: Sequence[int], seed: int, low: Any, high: Any, dtype: Any = np.int64) -> Tensor:
     """Random integers, ``low <= value < high``, else as `uniform`.
 

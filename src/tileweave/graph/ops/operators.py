@@ -1,515 +1,134 @@
-"""The operators of tensor expressions: elementwise (`tileweave.graph.ops.elementwise`), reductions, contractions.
+"""The operator table: one row per operator, and everything else about operators is read from it.
 
-Sums, products and contractions of narrow floats (float16, bfloat16) are kept in float32 and narrowed once, at the end.
+::
+
+    name  meaning in NumPy  what it takes  gradient  marginal costs  lowering  late inputs
+
+A row is made beside the public function of its operator, which `public` names. From the two tables follow the names of
+`tileweave.graph`, the notation of tensors, NumPy's functions of them, the checks of documents, gradients, what fusion
+may join, and which primitive a backend is asked for. An operator of somebody else's is one more row.
+
+Source: own.
 """
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.ir.dtypes import element_type, epsilon, is_floating, wide_type
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
-from tileweave.graph.ir.select import squeeze, unsqueeze
-from tileweave.graph.ops.elementwise import (
-    BINARY,
-    COMPARISONS,
-    ELEMENTWISE,
-    OPERATORS,
-    UNARY,
-    Array,
-    Arrays,
-    Block,
-    Operator,
-    absolute,
-    add,
-    as_tensor,
-    cast,
-    common_type,
-    divide,
-    elementwise,
-    equal,
-    exp,
-    floor_divide,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    log,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    not_equal,
-    operator_of,
-    power,
-    register,
-    relu,
-    remainder,
-    sigmoid,
-    sign,
-    sqrt,
-    subtract,
-    tanh,
-    where,
-)
-from tileweave.space import Box, Projection
+from tileweave.errors import GraphError
+from tileweave.graph.ir.forms import Form
+from tileweave.graph.ir.nodes import Operation, Tensor
+from tileweave.graph.ir.sugar import FUNCTIONS
 
-__all__ = [
-    "BINARY",
-    "COMPARISONS",
-    "ELEMENTWISE",
-    "OPERATORS",
-    "UNARY",
-    "Array",
-    "Arrays",
-    "Block",
-    "Operator",
-    "absolute",
-    "add",
-    "as_tensor",
-    "axes_of",
-    "cast",
-    "common_type",
-    "divide",
-    "einsum",
-    "element_type",
-    "elementwise",
-    "epsilon",
-    "equal",
-    "exp",
-    "floor_divide",
-    "greater",
-    "greater_equal",
-    "is_floating",
-    "less",
-    "less_equal",
-    "linear",
-    "linear_block",
-    "log",
-    "log_softmax",
-    "matmul",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "multiply",
-    "negative",
-    "not_equal",
-    "operator_of",
-    "power",
-    "product",
-    "register",
-    "relu",
-    "remainder",
-    "sigmoid",
-    "sign",
-    "softmax",
-    "sqrt",
-    "subtract",
-    "sum",
-    "tanh",
-    "where",
-    "wide_type",
-    "widened",
-]
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+Block = Callable[[Operation, Arrays], dict[str, Array]]
+Gradient = Tensor | Callable[[], Tensor]
+GradientRule = Callable[[Operation, Tensor, Tensor], Mapping[str, Gradient]]
+Costs = tuple[tuple[str, float], ...]
+
+FLOP: Costs = (("flops", 1.0),)
+"""The marginal costs of an operator that does one floating-point operation per index point."""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# reductions
-
-
-def axes_of(where: str, x: Tensor, axis: Any) -> tuple[int, ...]:
-    """The dimensions that an axis, several or None (all) name, ascending; the error says which there are."""
-    rank = len(x.shape)
-    values = range(rank) if axis is None else tuple(axis) if isinstance(axis, Iterable) else (axis,)
-    for value in values:
-        if not isinstance(value, (int, np.integer)) or not -rank <= value < rank:
-            raise GraphError(
-                where, f"axis {value!r} does not exist", inputs={"x": x.type}, legal=f"{-rank}..{rank - 1}"
-            )
-    dims = tuple(int(value) % rank for value in values)
-    if len(set(dims)) != len(dims):
-        raise GraphError(where, f"axis {axis} repeats", inputs={"x": x.type}, legal="each axis once")
-    return tuple(sorted(dims))
-
-
-_REDUCTIONS: dict[str, tuple[np.ufunc, str]] = {
-    "sum": (np.add, "sum"),
-    "product": (np.multiply, "product"),
-    "max": (np.maximum, "max"),
-    "min": (np.minimum, "min"),
-}
-
-
-def _reduce(name: str, x: Any, axis: int | Sequence[int] | None, keepdims: bool, dtype: Any = None) -> Tensor:
-    where = f"{name}(x, axis)"
-    x = as_tensor(x, where)
-    ufunc, monoid = _REDUCTIONS[name]
-    dims = axes_of(where, x, axis)
-    rank = len(x.shape)
-    kept = [k for k in range(rank) if k not in dims]
-    if name in ("max", "min") and builtins.any(x.shape[k] == 0 for k in dims):
-        raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dims})
-    dtype = element_type(where, dtype) if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype
-    if not dims:
-        return cast(x, dtype)
-    signature = Signature(
-        tuple(f"d{k}" for k in range(rank)),
-        (("x", Projection.select(range(rank), rank)),),
-        (("out", Projection.select(kept, rank)),),
-        tuple((k, monoid) for k in dims),
-        (("flops", 1.0),),
-    )
-    out = TensorType(tuple(x.shape[k] for k in kept), dtype)
-    operation = Operation(name, Box.of(x.shape), (("x", x),), (("out", out),), (("axes", dims),), signature)
-    result = Tensor(operation)
-    return unsqueeze(result, dims) if keepdims else result
-
-
-def _reduce_block(ufunc: np.ufunc) -> Block:
-    def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-        dtype = operation.output_types["out"].dtype
-        total = ufunc.reduce(inputs["x"], axis=operation.parameter("axes"), dtype=wide_type(dtype))
-        return {"out": np.asarray(total, dtype)}
-
-    return block
-
-
-for _name, (_ufunc, _) in _REDUCTIONS.items():
-    register(Operator(_name, _reduce_block(_ufunc)))
-
-
-def sum(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False, dtype: Any = None) -> Tensor:
-    """The sum over some or all dimensions, in the type that `numpy.sum` gives, or in `dtype`."""
-    return _reduce("sum", x, axis, keepdims, dtype)
-
-
-def product(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False, dtype: Any = None) -> Tensor:
-    """The product over some or all dimensions, in the type that `numpy.prod` gives, or in `dtype`."""
-    return _reduce("product", x, axis, keepdims, dtype)
-
-
-def max(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
-    """The greatest value over some or all dimensions; NaN wins, as in `numpy.max`."""
-    return _reduce("max", x, axis, keepdims)
-
-
-def min(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
-    """The least value over some or all dimensions; NaN wins, as in `numpy.min`."""
-    return _reduce("min", x, axis, keepdims)
-
-
-def widened(x: Tensor) -> Tensor:
-    """x in the floating type in which statistics of it are computed: float64 for integers, float32 at the least."""
-    return cast(x, np.float64 if x.dtype.kind in "biu" else wide_type(x.dtype))
-
-
-def _narrowed(out: Tensor, x: Tensor) -> Tensor:
-    """A result that was computed on `widened(x)`, in the type of x where that is a floating one."""
-    return cast(out, x.dtype) if is_floating(x.dtype) else out
-
-
-def mean(x: Any, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Tensor:
-    """The mean over some or all dimensions: their sum divided by their number."""
-    x = as_tensor(x, "mean(x, axis)")
-    dims = axes_of("mean(x, axis)", x, axis)
-    count = prod(x.shape[k] for k in dims)
-    return _narrowed(divide(sum(widened(x), dims, keepdims=keepdims), float(count)), x)
-
-
-def softmax(x: Any, axis: int = -1) -> Tensor:
-    """``exp(x - max) / sum(exp(x - max))`` along one dimension."""
-    x = as_tensor(x, "softmax(x, axis)")
-    wide = widened(x)
-    weights = exp(subtract(wide, max(wide, axis, keepdims=True)))
-    return _narrowed(divide(weights, sum(weights, axis, keepdims=True)), x)
-
-
-def log_softmax(x: Any, axis: int = -1) -> Tensor:
-    """``log(softmax(x))`` along one dimension, without losing small probabilities."""
-    x = as_tensor(x, "log_softmax(x, axis)")
-    wide = widened(x)
-    shifted = subtract(wide, max(wide, axis, keepdims=True))
-    return _narrowed(subtract(shifted, log(sum(exp(shifted), axis, keepdims=True))), x)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# contractions
-
-
-def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
-    """``out[out labels] = sum over the other labels of the product of the inputs``; labels index the work."""
-    dtype = common_type(*inputs)
-    inputs = [cast(x, dtype) for x in inputs]
-    extents: dict[int, int] = {}
-    for x, own in zip(inputs, labels, strict=True):
-        extents.update(zip(own, x.shape, strict=True))
-    order = [*out, *sorted(set(extents) - set(out))]
-    place = {label: k for k, label in enumerate(order)}
-    rank = len(order)
-    names = [f"x{k}" for k in range(len(inputs))]
-    ops_per_point = 2.0 if len(inputs) > 1 else 1.0
-    signature = Signature(
-        tuple(_letter(label) for label in order),
-        tuple(
-            (n, Projection.select([place[label] for label in own], rank)) for n, own in zip(names, labels, strict=True)
-        ),
-        (("out", Projection.select(range(len(out)), rank)),),
-        tuple((k, "sum") for k in range(len(out), rank)),
-        (("flops", ops_per_point),),
-    )
-    equation = ",".join("".join(_letter(place[q]) for q in own) for own in labels)
-    equation += "->" + "".join(_letter(place[q]) for q in out)
-    operation = Operation(
-        name,
-        Box.of([extents[label] for label in order]),
-        tuple(zip(names, inputs, strict=True)),
-        (("out", TensorType(tuple(extents[label] for label in out), dtype)),),
-        (("equation", equation),),
-        signature,
-    )
-    return Tensor(operation)
-
-
-SEPARATE = 1 << 16
-"""Points of a contraction from which sums over labels of one operand are taken out of it."""
-_LETTERS = "ijklmnopqrstuvwxyzabcdefghIJKLMNOPQRSTUVWXYZABCDEFGH"
-
-
-def _letter(k: int) -> str:
-    return _LETTERS[k]
-
-
-def _contraction(operation: Operation, *inputs: Array) -> Array:
-    """The contraction of blocks in the type in which sums are kept."""
-    wide = wide_type(operation.output_types["out"].dtype)
-    wider = [x.astype(wide, copy=False) for x in inputs]
-    return np.asarray(np.einsum(operation.parameter("equation"), *wider, optimize=len(inputs) > 1), wide)
-
-
-def _contract_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    out = _contraction(operation, *inputs.values())
-    return {"out": out.astype(operation.output_types["out"].dtype, copy=False)}
-
-
-register(Operator("einsum", _contract_block))
-register(Operator("matmul", _contract_block))
-
-
-def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein summation of any number of operands, as `numpy.einsum`; more than two go pairwise by opt_einsum's path.
-
-    Example:
-        >>> einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4))).shape
-        (2, 4)
-    """
-    import opt_einsum
-
-    where = f"einsum({equation!r}, ..)"
-    if not isinstance(equation, str):
-        raise GraphError(where, "the equation is not a text", legal="'ij,jk->ik'")
-    tensors = [as_tensor(x, where) for x in operands]
-    shapes = {f"operand {k}": x.type for k, x in enumerate(tensors)}
-    try:
-        left, right, _ = opt_einsum.parser.parse_einsum_input((equation, *(x.shape for x in tensors)), shapes=True)
-    except Exception as error:
-        raise GraphError(
-            where, f"the equation does not fit: {error}", inputs=shapes, legal="such as 'ij,jk->ik'"
-        ) from None
-    labels = [[ord(c) for c in term] for term in left.split(",")]
-    out = [ord(c) for c in right]
-    batch = {ord(c) for c in left + right} - {ord(c) for c in equation}  # what the parser wrote for "..."
-    tensors, labels = _einsum_batch(tensors, labels, batch)
-    _check_einsum(where, tensors, labels, out, shapes)
-    symbols = {label: k for k, label in enumerate(dict.fromkeys([*out, *(q for own in labels for q in own)]))}
-    labels = [[symbols[q] for q in own] for own in labels]
-    out = [symbols[q] for q in out]
-    if len(tensors) <= 2:
-        return _summed_first(tensors, labels, out)
-    dtype = common_type(*tensors)
-    tensors = [cast(x, dtype) for x in tensors]
-    terms = ["".join(opt_einsum.get_symbol(q) for q in own) for own in (*labels, out)]
-    equation = ",".join(terms[:-1]) + "->" + terms[-1]
-    path, _ = opt_einsum.contract_path(equation, *(x.shape for x in tensors), shapes=True)
-    for step in path:
-        picked = [(tensors.pop(k), labels.pop(k)) for k in sorted(step, reverse=True)]
-        picked.reverse()
-        used = {q for _, own in picked for q in own}
-        later = set(out).union(*labels) if labels else set(out)
-        kept = out if not labels else sorted(used & later)
-        tensors.append(_summed_first([t for t, _ in picked], [own for _, own in picked], kept))
-        labels.append(list(kept))
-    return tensors[0]
-
-
-def _summed_first(tensors: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
-    """The contraction, after sums over what one operand has alone: the sum of ``a * b`` over both is ``sum a * sum b``.
-
-    Integers are exact, floats are summed in another order. Sums that are kept wide are not taken out, since they would
-    be rounded in between, nor those of so few points that one operation costs less than two.
-    """
-    dtype = common_type(*tensors)
-    points = prod(
-        {q: n for x, own in zip(tensors, labels, strict=True) for q, n in zip(own, x.shape, strict=True)}.values()
-    )
-    if dtype.kind == "b" or wide_type(dtype) != dtype or points < SEPARATE:
-        return _contract("einsum", tensors, labels, out)
-    left: list[Tensor] = []
-    kept: list[Sequence[int]] = []
-    for k, (x, own) in enumerate(zip(tensors, labels, strict=True)):
-        others = {q for j, other in enumerate(labels) if j != k for q in other}.union(out)
-        alone = [q for q in own if q not in others and own.count(q) == 1]
-        axes = [own.index(q) for q in alone]
-        left.append(sum(cast(x, dtype), axes, dtype=dtype) if axes else x)
-        kept.append([q for q in own if q not in alone])
-    if len(left) == 1 and kept[0] == list(out) != list(labels[0]):
-        return left[0]
-    return _contract("einsum", left, kept, out)
-
-
-def _einsum_batch(
-    tensors: Sequence[Tensor], labels: Sequence[list[int]], batch: set[int]
-) -> tuple[list[Tensor], list[list[int]]]:
-    """Operands without the ``...`` dimensions of extent 1 that another operand has longer: they broadcast."""
-    extents: dict[int, int] = {}
-    for x, own in zip(tensors, labels, strict=True):
-        for label, extent in zip(own, x.shape, strict=False):
-            extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
-    out: list[tuple[Tensor, list[int]]] = []
-    for x, own in zip(tensors, labels, strict=True):
-        single = [k for k, q in enumerate(own) if q in batch and x.shape[k] == 1 and extents[q] != 1]
-        kept = [q for k, q in enumerate(own) if k not in single]
-        out.append((squeeze(x, single) if single else x, kept))
-    return [x for x, _ in out], [own for _, own in out]
-
-
-def _check_einsum(
-    where: str, tensors: Sequence[Tensor], labels: Sequence[list[int]], out: list[int], shapes: Mapping[str, object]
-) -> None:
-    extents: dict[int, int] = {}
-    for k, (x, own) in enumerate(zip(tensors, labels, strict=True)):
-        if len(own) != len(x.shape):
-            raise GraphError(
-                where,
-                f"operand {k} has rank {len(x.shape)}, its term names {len(own)}",
-                inputs=shapes,
-                legal="equal ranks",
-            )
-        for label, extent in zip(own, x.shape, strict=True):
-            if extents.setdefault(label, extent) != extent:
-                raise GraphError(
-                    where,
-                    f"index {chr(label)!r} has extent {extents[label]} and {extent}",
-                    inputs=shapes,
-                    legal="one extent per index (extent 1 is not broadcast)",
-                )
-    if len(set(out)) != len(out):
-        raise GraphError(where, "the output names an index twice", inputs=shapes, legal="each output index once")
-    for label in out:
-        if label not in extents:
-            raise GraphError(where, f"output index {chr(label)!r} is in no operand", inputs=shapes)
-    if len(extents) > len(_LETTERS):
-        raise GraphError(where, f"{len(extents)} different indices", inputs=shapes, legal=f"{len(_LETTERS)} at most")
-    if builtins.any(x.dtype.kind == "b" for x in tensors) and builtins.all(x.dtype.kind == "b" for x in tensors):
-        raise DtypeError(where, "bool has no sum of products", inputs=shapes, legal="cast to an integer type first")
-
-
-def matmul(x: Any, y: Any) -> Tensor:
-    """Matrix product with NumPy's rules for vectors and for broadcast batch dimensions."""
-    where = "matmul(x, y)"
-    x, y = as_tensor(x, where), as_tensor(y, where)
-    types = {"x": x.type, "y": y.type}
-    if not x.shape or not y.shape:
-        raise GraphError(where, "a scalar has no matrix product", inputs=types, legal="rank 1 or more")
-    inner = (x.shape[-1], y.shape[-2] if len(y.shape) > 1 else y.shape[0])
-    if inner[0] != inner[1]:
-        raise GraphError(
-            where, f"inner extents {inner[0]} and {inner[1]} differ", inputs=types, legal="x [.., m, k] @ y [.., k, n]"
-        )
-    if x.dtype.kind == "b" and y.dtype.kind == "b":
-        raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
-    batch_x, batch_y = x.shape[:-2], y.shape[:-2]
-    try:
-        batch = np.broadcast_shapes(batch_x, batch_y)
-    except ValueError:
-        raise GraphError(where, f"batch shapes {batch_x} and {batch_y} do not broadcast", inputs=types) from None
-    rank = len(batch)
-    m, k, n = rank, rank + 1, rank + 2
-
-    def batch_labels(t: Tensor, own: tuple[int, ...]) -> tuple[Tensor, list[int]]:
-        places = list(range(rank - len(own), rank))
-        single = [d for d, p in enumerate(places) if own[d] == 1 and batch[p] != 1]
-        return squeeze(t, single) if single else t, [p for d, p in enumerate(places) if d not in single]
-
-    x, labels_x = batch_labels(x, batch_x)
-    y, labels_y = batch_labels(y, batch_y)
-    labels_x += [m, k] if len(x.shape) > len(labels_x) + 1 else [k]
-    labels_y += [k, n] if len(y.shape) > len(labels_y) + 1 else [k]
-    out = [*range(rank), *([m] if m in labels_x else []), *([n] if n in labels_y else [])]
-    return _contract("matmul", [x, y], [labels_x, labels_y], out)
-
-
-def linear(x: Any, w: Any, b: Any = None) -> Tensor:
-    """``x @ w + b`` as one operation over (batch.., out, in); without b it is `matmul`.
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Inputs that a partial block does not use, and how they are applied after the combination.
 
     Args:
-        x: [.., in].
-        w: [in, out].
-        b: [out], or None.
-
-    Source: Tapestry, "Sharding Linear, and Matmul, over the in dimension".
+        names: of the inputs.
+        apply: (operation, combined block, late inputs) -> output block.
+        write: the same as a graph: (combined tensor, late tensors..) -> result.
+        then: names of elementwise operators that follow the addition of the late inputs.
     """
-    where = "linear(x, w, b)" if b is not None else "linear(x, w)"
-    x, w = as_tensor(x, where), as_tensor(w, where)
-    b = None if b is None else as_tensor(b, where)
-    types = {"x": x.type, "w": w.type} | ({} if b is None else {"b": b.type})
-    legal = "x [.., in], w [in, out], b [out]"
-    if len(w.shape) != 2 or len(x.shape) < 1:
-        raise GraphError(where, f"ranks {len(x.shape)} and {len(w.shape)} do not fit", inputs=types, legal=legal)
-    if x.shape[-1] != w.shape[0]:
-        raise GraphError(where, f"in is {x.shape[-1]} in x and {w.shape[0]} in w", inputs=types, legal=legal)
-    if b is None:
-        return matmul(x, w)
-    if b.shape != (w.shape[1],):
-        raise GraphError(where, f"b has shape {b.shape}, out is {w.shape[1]}", inputs=types, legal=legal)
-    dtype = common_type(x, w, b)
-    if dtype.kind == "b":
-        raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
-    x, w, b = cast(x, dtype), cast(w, dtype), cast(b, dtype)
-    batch = len(x.shape) - 1
-    rank = batch + 2
-    signature = Signature(
-        (*(("batch",) if batch == 1 else tuple(f"batch{k}" for k in range(batch))), "out", "in"),
-        (
-            ("x", Projection.select([*range(batch), batch + 1], rank)),
-            ("w", Projection.select([batch + 1, batch], rank)),
-            ("b", Projection.select([batch], rank)),
-        ),
-        (("out", Projection.select(range(batch + 1), rank)),),
-        ((batch + 1, "sum"),),
-        (("flops", 2.0),),
-    )
-    out = TensorType((*x.shape[:-1], w.shape[1]), dtype)
-    index = Box.of((*x.shape[:-1], w.shape[1], w.shape[0]))
-    letters = "".join(_letter(k) for k in range(batch))
-    o, i = _letter(batch), _letter(batch + 1)
-    equation = f"{letters}{i},{i}{o}->{letters}{o}"
-    inputs = (("x", x), ("w", w), ("b", b))
-    return Tensor(Operation("linear", index, inputs, (("out", out),), (("equation", equation),), signature))
+
+    names: tuple[str, ...]
+    apply: Callable[[Operation, Array, Arrays], Array]
+    write: Callable[..., Tensor]
+    then: tuple[str, ...] = ()
 
 
-def linear_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    """What `linear` computes on a block; without b it is the partial product."""
-    product = _contraction(operation, inputs["x"], inputs["w"])
-    out = product + inputs["b"] if "b" in inputs else product
-    return {"out": out.astype(operation.output_types["out"].dtype, copy=False)}
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A row of the table.
+
+    Args:
+        name: unique.
+        block: what it computes on one block of its index: (operation, input blocks) -> output blocks. On a block that
+            holds only part of a reduction dimension the result is a partial value, to be combined by the signature's
+            monoid. It is called with NumPy's warnings of floating point off: NaN and infinity are values.
+        form: the inputs and parameters that it takes, which documents are checked against; None: any.
+        gradient: (operation, its result, gradient of the result) -> gradient per input, or what builds it.
+        costs: (resource, amount per index point) pairs, the marginal costs that its signature starts from.
+        lowering: the primitive that package `lower` asks backends for, by name; empty where there is none.
+        late: inputs that are applied to combined partial results.
+        arity: of an elementwise operator, whose index is its output and which fusion may join; 0 for all others.
+    """
+
+    name: str
+    block: Block
+    form: Form | None = None
+    gradient: GradientRule | None = None
+    costs: Costs = FLOP
+    lowering: str = ""
+    late: Late | None = None
+    arity: int = 0
+
+    @property
+    def finish(self) -> tuple[str, ...]:
+        """The names of the late inputs."""
+        return self.late.names if self.late is not None else ()
+
+    @property
+    def finished(self) -> Callable[[Operation, Array, Arrays], Array] | None:
+        """How late inputs are applied."""
+        return self.late.apply if self.late is not None else None
 
 
-register(Operator("linear", linear_block, ("b",), lambda operation, combined, inputs: combined + inputs["b"]))
+OPERATORS: dict[str, Operator] = {}
+"""The table: operator name -> row. Third parties call `register`."""
+
+
+def register(operator: Operator) -> Operator:
+    """Adds a row; a name that is taken is refused."""
+    if operator.name in OPERATORS:
+        raise GraphError("register(operator)", f"the name {operator.name!r} is taken", legal="a new name")
+    OPERATORS[operator.name] = operator
+    return operator
+
+
+def operator_of(operation: Operation) -> Operator:
+    """The row of an operation; the error lists the names there are."""
+    return operator_named(operation.operator)
+
+
+def operator_named(name: str) -> Operator:
+    """The row of a name; the error lists the names there are."""
+    try:
+        return OPERATORS[name]
+    except KeyError:
+        raise GraphError(
+            "operator_of(operation)", f"{name!r} is not an operator", legal=", ".join(sorted(OPERATORS))
+        ) from None
+
+
+def is_elementwise(name: str) -> bool:
+    """Whether an operator computes each element of its result alone, from elements at the same place."""
+    return name in OPERATORS and OPERATORS[name].arity > 0
+
+
+class _Tensors:
+    """The public functions as attributes: what a definition that is written once for NumPy and for tensors calls."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        try:
+            return FUNCTIONS[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+TENSORS = _Tensors()

@@ -8,7 +8,8 @@ Source: Tapestry, "Sharding Convolution Operators" and "Sparse Strided Convoluti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from math import prod
 from typing import Any, Literal
 
@@ -16,26 +17,18 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tileweave.errors import DtypeError, GraphError
+from tileweave.graph.ir.assemble import pad, spread
+from tileweave.graph.ir.dtypes import is_floating, wide_type
+from tileweave.graph.ir.forms import Form, given_parameters, integer, sizes_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
-from tileweave.graph.ir.select import full, slice_, squeeze, unsqueeze
-from tileweave.graph.ops.assemble import pad
-from tileweave.graph.ops.operators import (
-    Array,
-    Arrays,
-    Operator,
-    add,
-    as_tensor,
-    cast,
-    common_type,
-    divide,
-    is_floating,
-    register,
-    wide_type,
-    widened,
-)
+from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squeeze, unsqueeze
+from tileweave.graph.ir.sugar import public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal
+from tileweave.graph.ops.elementwise import where as where_
+from tileweave.graph.ops.operators import Array, Arrays, Operator, register
+from tileweave.graph.ops.reductions import widened
 from tileweave.space import AffineMap, Box, Projection
-
-__all__ = ["average_pool", "conv", "max_pool", "stencil"]
 
 Sizes = int | Sequence[int]
 Padding = int | Sequence[int] | Sequence[tuple[int, int]] | Literal["valid", "same"]
@@ -148,6 +141,7 @@ def _window_projection(
 # convolution
 
 
+@public()
 def conv(
     x: Any,
     w: Any,
@@ -270,9 +264,70 @@ def _conv_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(out.reshape((out.shape[0], groups * filters, *out.shape[3:])), x.dtype)}
 
 
-register(Operator("conv", _conv_block))
+def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """Both gradients are convolutions: of the spread dy with the turned filters, and of x with dy as the filter."""
+    x, w = operation.input("x"), operation.input("w")
+    stride, dilation, groups = (operation.parameter(name) for name in ("stride", "dilation", "groups"))
+    rank, filters, channels = len(stride), w.shape[0] // groups, w.shape[1]
+
+    def swapped(t: Tensor) -> Tensor:
+        return permute(t, (1, 0, *range(2, rank + 2)))
+
+    def group(t: Tensor, k: int, size: int, dim: int) -> Tensor:
+        return slice_(t, t.type.box.with_range(dim, k * size, (k + 1) * size))
+
+    def to_x() -> Tensor:
+        wide = dy
+        for k, s in enumerate(stride):
+            wide = spread(wide, k + 2, s, 0, (dy.shape[k + 2] - 1) * s + 1)
+        margin = [(d * (n - 1), d * (n - 1)) for n, d in zip(w.shape[2:], dilation, strict=True)]
+        wide = pad(wide, [(0, 0), (0, 0), *margin])
+        turned = concat([swapped(group(w, k, filters, 0)) for k in range(groups)], 0)
+        return conv(wide, flip(turned, tuple(range(2, rank + 2))), dilation=dilation, groups=groups)
+
+    def to_w() -> Tensor:
+        parts = []
+        for k in range(groups):
+            values, weights = swapped(group(x, k, channels, 1)), swapped(group(dy, k, filters, 1))
+            parts.append(swapped(conv(values, weights, stride=dilation, dilation=stride)))
+        return concat(parts, 0)
+
+    return {"x": to_x, "w": to_w}
 
 
+def _window_fits(node: Operation) -> Iterator[str]:
+    """The windows are those that the signature's projection names, so that no view leaves its array."""
+    given = given_parameters(node)
+    x = node.inputs[0][1]
+    kernel = given.get("window", node.inputs[1][1].shape[2:] if len(node.inputs) > 1 else ())
+    if len(kernel) != len(x.shape) - 2 or 0 in kernel:
+        yield f"a window of shape {tuple(kernel)} does not fit an input of shape {x.shape}"
+        return
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, given["dilation"], strict=True)]
+    if any(span > n > 0 for span, n in zip(spans, x.shape[2:], strict=True)):
+        yield f"windows of {tuple(spans)} elements do not fit an input of shape {x.shape}"
+
+
+def _conv_fits(node: Operation) -> Iterator[str]:
+    given = given_parameters(node)
+    x, w = (t for _, t in node.inputs)
+    if len(w.shape) != len(x.shape):
+        yield f"x has rank {len(x.shape)}, w rank {len(w.shape)}"
+        return
+    yield from _window_fits(node)
+    if given["groups"] > 1:
+        own = w.shape[1] == given["channels"] and w.shape[0] % given["filters"] == 0
+        if not own or x.shape[1] * given["filters"] != w.shape[0] * given["channels"]:
+            yield f"{x.shape[1]} channels and filters of shape {w.shape} do not fall into groups as declared"
+    elif x.shape[1] != w.shape[1]:
+        yield f"x has {x.shape[1]} channels, w {w.shape[1]}"
+
+
+_CONV = {"stride": sizes_form, "dilation": sizes_form, **dict.fromkeys(("filters", "channels", "groups"), integer(1))}
+register(Operator("conv", _conv_block, Form(("x", "w"), _CONV, fits=_conv_fits), _conv_gradient))
+
+
+@public()
 def stencil(x: Any, weights: Any, boundary: Literal["constant", "reflect"] = "constant", value: Any = 0) -> Tensor:
     """Every element replaced by a weighted sum of its neighbourhood; the result has the shape of x.
 
@@ -319,6 +374,7 @@ def _pooling(
     return x, kernel, steps, _sizes(where, "dilation", dilation, rank)
 
 
+@public()
 def max_pool(
     x: Any, window: Sizes, *, stride: Sizes | None = None, padding: Padding = 0, dilation: Sizes = 1
 ) -> Tensor:
@@ -356,9 +412,30 @@ def _max_pool_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(np.max(seen, axis=tuple(range(-len(kernel), 0))))}
 
 
-register(Operator("max_pool", _max_pool_block))
+def _max_pool_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    """dy goes to the greatest elements of each window, in equal shares."""
+    x = operation.input("x")
+    window, stride, dilation = (operation.parameter(name) for name in ("window", "stride", "dilation"))
+    hits: list[tuple[tuple[int, ...], Tensor]] = []
+    for place in Box.of(window):
+        start = (0, 0, *(d * p for d, p in zip(dilation, place, strict=True)))
+        seen = slice_(x, Box(start, y.shape), (1, 1, *stride))
+        hits.append((start, equal(seen, y)))
+    share = divide(dy, reduce(add, [cast(hit, dy.dtype) for _, hit in hits]))
+    total = None
+    for start, hit in hits:
+        part = where_(hit, share, 0.0)
+        for k, s in enumerate(stride):
+            part = spread(part, k + 2, s, start[k + 2], x.shape[k + 2])
+        total = part if total is None else add(total, part)
+    return {"x": total} if total is not None else {}
 
 
+_POOL = Form(("x",), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_window_fits)
+register(Operator("max_pool", _max_pool_block, _POOL, _max_pool_gradient))
+
+
+@public()
 def average_pool(x: Any, window: Sizes, *, stride: Sizes | None = None, padding: Padding = 0) -> Tensor:
     """The mean of each window of [batch, channels, spatial..]; padding counts as zeros.
 

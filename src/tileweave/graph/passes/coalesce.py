@@ -26,13 +26,12 @@ from tileweave.graph.ir.nodes import (
     Tensor,
     TensorType,
 )
-from tileweave.graph.ir.select import common_map, concat, full, resolve, view_of
-from tileweave.graph.ir.sinks import join_sinks
+from tileweave.graph.ir.resolve import common_map, resolve
+from tileweave.graph.ir.select import concat, full, view_of
 from tileweave.graph.ops.operators import operator_of
-from tileweave.graph.ops.states import stacked
+from tileweave.graph.passes.blocks import stacked
+from tileweave.graph.passes.sinks import join_sinks
 from tileweave.space import AffineMap, Box, disjoint
-
-__all__ = ["coalesce"]
 
 Fragment = tuple[Box, Tensor]
 """A part of an input: its box in the coordinates of the projection, and the tensor that holds it."""

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from functools import reduce
 from math import gcd
 
+from tileweave.graph.ir.assemble import interleave
 from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ir.select import concat, getitem
-from tileweave.graph.ops.assemble import interleave
-from tileweave.graph.ops.operators import add
+from tileweave.graph.ops.elementwise import add
 from tileweave.graph.ops.windows import conv
 from tileweave.graph.passes.rewrite import Context, Rule
-
-__all__ = ["DENSE"]
 
 
 def _convolution(tensor: Tensor) -> Operation | None:

@@ -14,10 +14,9 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import ArrayData, Operation, Selector, Source, Tensor, topological
-from tileweave.graph.ir.select import resolve, view
+from tileweave.graph.ir.resolve import resolve, view
+from tileweave.graph.ir.sugar import EVALUATE
 from tileweave.graph.ops.operators import operator_of
-
-__all__ = ["evaluate"]
 
 Array = np.ndarray[Any, Any]
 
@@ -37,8 +36,8 @@ def evaluate(tensors: Sequence[Tensor], bind: Mapping[Source, Array] | None = No
 
     Example:
         >>> import numpy as np
-        >>> from tileweave.graph.ops import operators as op
-        >>> evaluate([op.relu(np.array([-1.0, 2.0]))])[0].tolist()
+        >>> from tileweave.graph import relu
+        >>> evaluate([relu(np.array([-1.0, 2.0]))])[0].tolist()
         [0.0, 2.0]
     """
     given = dict(bind or {})
@@ -98,3 +97,6 @@ def _source_array(source: Source, given: Mapping[Source, Array]) -> Array:
             inputs={"source": source.type},
         )
     return array
+
+
+EVALUATE[:] = [evaluate]

@@ -19,8 +19,6 @@ from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, children
 from tileweave.graph.passes.shard import moved
 
-__all__ = ["Context", "Rewritten", "Rule", "Step", "choices", "expand_tensor", "replay", "rewrite", "rewrite_stages"]
-
 
 @dataclass(frozen=True, slots=True)
 class Context:

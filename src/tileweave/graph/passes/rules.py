@@ -10,16 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
-
+from tileweave.graph import ops as op
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
-from tileweave.graph.ir.select import broadcast_to, common_map, full, resolve, select, squeeze, unsqueeze, view_of
-from tileweave.graph.ops import operators as op
+from tileweave.graph.ir.resolve import common_map, resolve
+from tileweave.graph.ir.select import broadcast_to, full, select, squeeze, unsqueeze, view_of
+from tileweave.graph.ops.elementwise import once_more
 from tileweave.graph.ops.fused import fused as fused_operation
+from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.dense import DENSE
 from tileweave.graph.passes.rewrite import Context, Rule
-
-__all__ = ["DENSE", "EXPANSIONS", "OPTIMIZATIONS", "RULES"]
 
 
 def _made_by(tensor: Tensor, *names: str) -> Operation | None:
@@ -197,14 +196,14 @@ _MOST_STEPS = 64  # so that a chain of any length is fused in time that grows wi
 def _elementwise_chain(tensor: Tensor, context: Context) -> list[Tensor] | None:
     """An elementwise operation with each input that only it reads, and that is elementwise of its own shape."""
     outer = tensor.producer
-    if not isinstance(outer, Operation) or outer.operator not in (*op.ELEMENTWISE, "fused") or outer.signature is None:
+    if not isinstance(outer, Operation) or not _joins(outer) or outer.signature is None:
         return None
     joined = []
     for place, (_, inner) in enumerate(outer.inputs):
         below = inner.producer
         if (
             isinstance(below, Operation)
-            and below.operator in (*op.ELEMENTWISE, "fused")
+            and _joins(below)
             and below.signature is not None
             and inner.shape == tensor.shape
             and context.alone(inner)
@@ -213,6 +212,10 @@ def _elementwise_chain(tensor: Tensor, context: Context) -> list[Tensor] | None:
         ):
             joined.append(_joined_program(outer, below, place))
     return joined
+
+
+def _joins(operation: Operation) -> bool:
+    return operation.operator == "fused" or is_elementwise(operation.operator)
 
 
 Program = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -286,9 +289,7 @@ def _unfused(tensor: Tensor, context: Context) -> Tensor | None:
     inputs = [t for _, t in fused.inputs]
     done: list[Tensor] = []
     for name, args, dtype in _program(fused):
-        parameters = (("dtype", dtype),) if name == "cast" else ()
-        step = [inputs[a] if a >= 0 else done[-1 - a] for a in args]
-        done.append(op.elementwise(name, step, np.dtype(dtype), *parameters))
+        done.append(once_more(name, [inputs[a] if a >= 0 else done[-1 - a] for a in args], dtype))
     return done[-1] if done[-1].type == tensor.type else None
 
 

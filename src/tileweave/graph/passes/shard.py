@@ -13,12 +13,13 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar, cast
 
 from tileweave.errors import GraphError
+from tileweave.graph import ops as op
 from tileweave.graph.ir.nodes import (
     Graph,
     Node,
@@ -33,22 +34,11 @@ from tileweave.graph.ir.nodes import (
     topological,
 )
 from tileweave.graph.ir.select import concat, slice_, unsqueeze
-from tileweave.graph.ops import operators as op
-from tileweave.graph.ops.states import STATES, combined
+from tileweave.graph.ops.monoids import STATES
+from tileweave.graph.ops.operators import operator_of
+from tileweave.graph.ops.states import combined
 from tileweave.space import Box, even_cuts
 from tileweave.space.box import trusted_box
-
-__all__ = [
-    "FINISH",
-    "Partition",
-    "expand",
-    "index_of_output",
-    "join_blocks",
-    "moved",
-    "output_partition",
-    "partition",
-    "shard_operation",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +223,7 @@ def shard_operation(operation: Operation, index: Box) -> Operation:
     if signature is None:
         raise GraphError(f"shard({operation.operator})", "the operation has no signature, so it cannot be cut")
     whole = all(index.shape[k] == operation.index.shape[k] for k in signature.monoids)
-    late = () if whole else op.operator_of(operation).finish
+    late = () if whole else operator_of(operation).finish
     inputs = tuple(
         (name, slice_(tensor, input_region(operation, name, index)))
         for name, tensor in operation.inputs
@@ -372,9 +362,11 @@ def _output_block(operation: Operation, output: str, cuts: Partition, index: Box
     if monoid in STATES:
         return Tensor(_tree(partial(combined, monoid), shards, counts, arity), output)
     total = _tree(partial(_combined, monoid), [Tensor(shard, output) for shard in shards], counts, arity)
-    finish = op.operator_of(operation).finish
-    late = [slice_(x, input_region(operation, name, index)) for name, x in operation.inputs if name in finish]
-    return FINISH.get(operation.operator, _add_all)(total, *late) if late else total
+    late = operator_of(operation).late
+    if late is None:
+        return total
+    given = [slice_(x, input_region(operation, name, index)) for name, x in operation.inputs if name in late.names]
+    return late.write(total, *given) if given else total
 
 
 Part = TypeVar("Part", Tensor, Operation)
@@ -398,14 +390,6 @@ def _row(join: Callable[[Sequence[Part]], Part], parts: list[Part], arity: int) 
 def _combined(monoid: str, parts: Sequence[Tensor]) -> Tensor:
     """Partial results stacked along a new first dimension and reduced along it."""
     return _REDUCE[monoid](concat([unsqueeze(part, 0) for part in parts], 0), parts[0].dtype)
-
-
-def _add_all(total: Tensor, *late: Tensor) -> Tensor:
-    return reduce(op.add, late, total)
-
-
-FINISH: dict[str, Callable[..., Tensor]] = {"linear_relu": lambda total, b: op.relu(op.add(total, b))}
-"""Operator -> how its late inputs are applied to combined partial results, where it is not a sum."""
 
 
 _REDUCE: dict[str, Callable[[Tensor, Any], Tensor]] = {

@@ -16,14 +16,12 @@ from typing import cast
 
 from tileweave.errors import VerifyError
 from tileweave.graph.ir.nodes import FileTarget, Graph, Node, Operation, SequencePoint, Sink, Tensor, children
-from tileweave.graph.ir.select import Piece, resolve
-from tileweave.graph.ir.sinks import join_sinks, parts_wrong, results
+from tileweave.graph.ir.resolve import Piece, resolve
 from tileweave.graph.ops.operators import operator_of
-from tileweave.graph.ops.states import stacked
+from tileweave.graph.passes.blocks import stacked
 from tileweave.graph.passes.shard import input_region
+from tileweave.graph.passes.sinks import join_sinks, parts_wrong, results
 from tileweave.space import AffineMap, Box, disjoint
-
-__all__ = ["check_sharding", "is_sharding"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,24 +15,14 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import GraphError
+from tileweave.graph.ir.dtypes import element_type, epsilon, is_floating
 from tileweave.graph.ir.nodes import Graph, Operation, Signature, Tensor, TensorType, Value
-from tileweave.graph.ir.verify import verify
-from tileweave.graph.ops.operators import (
-    Array,
-    Arrays,
-    Operator,
-    as_tensor,
-    element_type,
-    epsilon,
-    is_floating,
-    register,
-)
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.operators import Array, Arrays, GradientRule, Operator, register
 from tileweave.graph.passes.evaluate import evaluate
-from tileweave.graph.passes.grad import GRADIENTS, Rule
 from tileweave.graph.passes.shard import Partition, expand
+from tileweave.graph.passes.verify import verify
 from tileweave.space import Box, Projection
-
-__all__ = ["BlockOperator", "block_operator", "check_projections"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +79,14 @@ class BlockOperator:
         return Tensor(operation)
 
 
-def block_operator(name: str, function: Callable[..., Array], *, gradient: Rule | None = None) -> BlockOperator:
+def block_operator(name: str, function: Callable[..., Array], *, gradient: GradientRule | None = None) -> BlockOperator:
     """Registers a NumPy function as an operator that can be cut, evaluated and planned like the others.
 
     Args:
         name: unique.
         function: from input blocks and parameters, by keyword, to the output block. It must compute any block from the
             regions that the projections name, and change nothing.
-        gradient: as in `GRADIENTS`, if there is one.
+        gradient: as in `tileweave.graph.ops.operators.Operator`, if there is one.
 
     Example:
         >>> smooth = block_operator("doc_smooth", lambda x: (x[:-2] + x[1:-1] + x[2:]) / 3)
@@ -112,9 +102,7 @@ def block_operator(name: str, function: Callable[..., Array], *, gradient: Rule 
         return {"out": np.asarray(function(**inputs, **values))}
 
     block.__module__ = function.__module__  # a runtime that sends operators to other processes must see whose it is
-    register(Operator(name, block))
-    if gradient is not None:
-        GRADIENTS[name] = gradient
+    register(Operator(name, block, gradient=gradient))
     return BlockOperator(name)
 
 

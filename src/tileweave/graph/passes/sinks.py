@@ -13,11 +13,10 @@ from typing import cast
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Sink, SinkPart, Tensor, TensorType
-from tileweave.graph.ir.select import common_map, resolve, view_of
+from tileweave.graph.ir.resolve import common_map, resolve
+from tileweave.graph.ir.select import view_of
 from tileweave.graph.passes.shard import Partition, join_blocks, moved
 from tileweave.space import Box, disjoint
-
-__all__ = ["join_sinks", "parts_wrong", "results"]
 
 
 def results(point: SequencePoint) -> Iterator[tuple[Sink, ...]]:

@@ -14,17 +14,11 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Selector, Tensor, TensorType, Value
-from tileweave.graph.ir.select import Segment, full, getitem, register_assembly
-
-__all__ = ["interleave", "ones", "pad", "repeat", "stride", "zeros"]
-
-
-def _axis(where: str, x: Tensor, axis: Any) -> int:
-    rank = len(x.shape)
-    if not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        legal = f"{-rank}..{rank - 1}" if rank else "no axis"
-        raise GraphError(where, f"axis {axis!r} does not exist", inputs={"x": x.type}, legal=legal)
-    return int(axis) % rank
+from tileweave.graph.ir.resolve import Segment, register_assembly
+from tileweave.graph.ir.select import dimension, full, getitem, slice_
+from tileweave.graph.ir.sugar import public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.space import Box
 
 
 def _count(where: str, name: str, value: Any, least: int, x: Tensor) -> int:
@@ -33,23 +27,26 @@ def _count(where: str, name: str, value: Any, least: int, x: Tensor) -> int:
     return int(value)
 
 
-def stride(x: Tensor, step: int, axis: int = 0) -> Tensor:
+@public()
+def stride(x: object, step: int, axis: int = 0) -> Tensor:
     """Every step-th element along a dimension, from the first: ``x[::step]``."""
-    dim = _axis("stride(x, step, axis)", x, axis)
+    x = as_tensor(x, "stride(x, step, axis)")
+    dim = dimension("stride(x, step, axis)", x, axis)
     step = _count("stride(x, step, axis)", "step", step, 1, x)
     return getitem(x, (slice(None),) * dim + (slice(None, None, step),))
 
 
-def repeat(x: Tensor, count: int, axis: int = 0) -> Tensor:
+@public()
+def repeat(x: object, count: int, axis: int = 0) -> Tensor:
     """A tensor joined to itself so many times along a dimension, as `numpy.tile`; no copy is made.
 
     Example:
-        >>> from tileweave.graph.ops.operators import as_tensor
         >>> np.asarray(repeat(as_tensor([1, 2]), 3)).tolist()
         [1, 2, 1, 2, 1, 2]
     """
+    x = as_tensor(x, "repeat(x, count, axis)")
     where = "repeat(x, count, axis)"
-    dim, count = _axis(where, x, axis), _count(where, "count", count, 0, x)
+    dim, count = dimension(where, x, axis), _count(where, "count", count, 0, x)
     if count == 1:
         return x
     shape = tuple(count * n if k == dim else n for k, n in enumerate(x.shape))
@@ -65,19 +62,20 @@ def _repeat_segments(selector: Selector) -> Iterator[Segment]:
 register_assembly("repeat", _repeat_segments)
 
 
-def interleave(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+@public()
+def interleave(tensors: Sequence[Any], axis: int = 0) -> Tensor:
     """Tensors of one shape taken in turns along a dimension: the result at ``n * i + k`` is tensor k at i.
 
     Example:
-        >>> from tileweave.graph.ops.operators import as_tensor
         >>> np.asarray(interleave([as_tensor([1, 2]), as_tensor([8, 9])])).tolist()
         [1, 8, 2, 9]
     """
     where = "interleave(tensors, axis)"
+    tensors = given = [as_tensor(part, where) for part in tensors]
     if not tensors:
         raise GraphError(where, "there is no tensor", legal="at least one tensor")
-    first = tensors[0]
-    dim = _axis(where, first, axis)
+    first = given[0]
+    dim = dimension(where, first, axis)
     for k, part in enumerate(tensors):
         if part.type != first.type:
             raise GraphError(
@@ -102,8 +100,9 @@ def _interleave_segments(selector: Selector) -> Iterator[Segment]:
 register_assembly("interleave", _interleave_segments)
 
 
+@public(np.pad)
 def pad(
-    x: Tensor,
+    x: object,
     width: int | tuple[int, int] | Sequence[tuple[int, int]],
     mode: Literal["constant", "reflect"] = "constant",
     value: bool | int | float = 0,
@@ -120,10 +119,10 @@ def pad(
         GraphError: a width is negative, the pairs do not fit, or there is nothing to reflect.
 
     Example:
-        >>> from tileweave.graph.ops.operators import as_tensor
         >>> np.asarray(pad(as_tensor([1, 2, 3]), (2, 1), "reflect")).tolist()
         [3, 2, 1, 2, 3, 2]
     """
+    x = as_tensor(x, "pad(x, width, mode)")
     where = "pad(x, width, mode)"
     if mode not in ("constant", "reflect"):
         raise GraphError(where, f"mode {mode!r} does not exist", inputs={"x": x.type}, legal="constant, reflect")
@@ -177,11 +176,32 @@ def _pad_segments(selector: Selector) -> Iterator[Segment]:
 register_assembly("pad", _pad_segments)
 
 
+@public()
 def zeros(shape: Sequence[int], dtype: Any = np.float64) -> Tensor:
     """A tensor of zeros, generated wherever it is read."""
     return full(shape, 0, dtype)
 
 
+@public()
 def ones(shape: Sequence[int], dtype: Any = np.float64) -> Tensor:
     """A tensor of ones, generated wherever it is read."""
     return full(shape, 1, dtype)
+
+
+def spread(x: Tensor, dim: int, step: int, start: int, extent: int) -> Tensor:
+    """x placed at ``start + step * i`` of a zero dimension of the given extent."""
+    count = x.shape[dim]
+    if step < 0:
+        start, step = start + (count - 1) * step, -step
+        flipped = tuple(-1 if k == dim else 1 for k in range(len(x.shape)))
+        x = slice_(x, Box(tuple(max(n - 1, 0) if k == dim else 0 for k, n in enumerate(x.shape)), x.shape), flipped)
+
+    def zeros(n: int) -> Tensor:
+        return full([n if k == dim else e for k, e in enumerate(x.shape)], 0.0, x.dtype)
+
+    if count == 0:
+        return zeros(extent)
+    if step > 1 and count > 1:
+        gaps = interleave([x, *[zeros(count)] * (step - 1)], dim)
+        x = slice_(gaps, gaps.type.box.with_range(dim, 0, (count - 1) * step + 1))
+    return pad(x, [(start, extent - start - x.shape[dim]) if k == dim else (0, 0) for k in range(len(x.shape))])

@@ -12,7 +12,10 @@ from math import inf, prod
 from typing import Any
 
 from tileweave.errors import VerifyError
-from tileweave.graph.ir import parameters
+from tileweave.graph.ir.document import read
+from tileweave.graph.ir.dtypes import supported
+from tileweave.graph.ir.forms import SELECTORS as FORMS
+from tileweave.graph.ir.forms import is_integer, wrong_inputs, wrong_parameters
 from tileweave.graph.ir.nodes import (
     FileTarget,
     Graph,
@@ -25,15 +28,12 @@ from tileweave.graph.ir.nodes import (
     Source,
     Tensor,
 )
-from tileweave.graph.ir.parameters import is_integer
-from tileweave.graph.ir.select import SEGMENTS, SELECTORS
-from tileweave.graph.ir.sinks import parts_wrong, results
-from tileweave.graph.ir.trial import cut_wrong, made_wrong
+from tileweave.graph.ir.resolve import SEGMENTS, SELECTORS
+from tileweave.graph.ops.monoids import STATES, is_monoid
 from tileweave.graph.ops.operators import OPERATORS
-from tileweave.graph.ops.states import STATES, is_monoid
+from tileweave.graph.ops.trial import cut_wrong, made_wrong
+from tileweave.graph.passes.sinks import parts_wrong, results
 from tileweave.space import AffineMap, Box
-
-__all__ = ["RULES", "broken", "problems", "verify"]
 
 Rule = Callable[[Any], Iterator[str]]
 
@@ -122,38 +122,39 @@ def _block_agrees(node: Operation) -> Iterator[str]:
 def _cuts_agree(node: Operation) -> Iterator[str]:
     """A few index points together, and cut in two along each dimension, have one value: parameters fit projections.
 
-    Operators of third parties are tried when they are made (`tileweave.graph.ops.custom`).
+    Operators without a form are tried when they are made (`tileweave.graph.passes.custom`).
     """
-    if node.operator in parameters.OPERATORS:
+    if OPERATORS[node.operator].form is not None:
         yield from cut_wrong(node)
 
 
 def _operation_inputs(node: Operation) -> Iterator[str]:
-    if node.operator in parameters.OPERATORS:
-        late = OPERATORS[node.operator].finish
-        yield from parameters.wrong_inputs(parameters.OPERATORS[node.operator], node, late)
+    row = OPERATORS[node.operator]
+    if row.form is not None:
+        yield from wrong_inputs(row.form, node, row.finish)
 
 
 def _operation_parameters(node: Operation) -> Iterator[str]:
-    if node.operator in parameters.OPERATORS:
-        yield from parameters.wrong_parameters(parameters.OPERATORS[node.operator], node)
+    form = OPERATORS[node.operator].form
+    if form is not None:
+        yield from wrong_parameters(form, node)
 
 
 def _selector_inputs(node: Selector) -> Iterator[str]:
-    if node.kind in parameters.SELECTORS:
-        yield from parameters.wrong_inputs(parameters.SELECTORS[node.kind], node)
+    if node.kind in FORMS:
+        yield from wrong_inputs(FORMS[node.kind], node)
 
 
 def _selector_parameters(node: Selector) -> Iterator[str]:
-    if node.kind in parameters.SELECTORS:
-        yield from parameters.wrong_parameters(parameters.SELECTORS[node.kind], node)
+    if node.kind in FORMS:
+        yield from wrong_parameters(FORMS[node.kind], node)
     elif node.kind in SEGMENTS and not is_integer(dict(node.parameters).get("dim"), 0, len(node.out.shape)):
         yield f"parameter dim is not a dimension of the result, 0 <= dim < {len(node.out.shape)}"
 
 
 def _type_supported(node: Operation | Selector | Source) -> Iterator[str]:
     for name, kind in node.output_types.items():
-        if not parameters.supported(kind.dtype):
+        if not supported(kind.dtype):
             yield f"output {name} has element type {kind.dtype}, which is no bool, integer or float of this machine"
 
 
@@ -179,7 +180,7 @@ def _selector_inside(node: Selector) -> Iterator[str]:
         map = AffineMap(given["matrix"], given["offset"], len(node.out.shape))
         if not tensor.type.box.contains(map.cover(node.out.box)):
             yield f"the view reads {map.cover(node.out.box)}, input {name} holds {tensor.type.box}"
-    elif node.kind in SEGMENTS and node.kind not in parameters.SELECTORS:
+    elif node.kind in SEGMENTS and node.kind not in FORMS:
         yield from _segments_fit(node, given["dim"])
 
 
@@ -341,4 +342,22 @@ def verify(graph: Graph) -> Graph:
     """The same graph, or the first broken rule as a VerifyError."""
     for problem in problems(graph):
         raise problem
+    return graph
+
+
+def from_json(text: str | bytes, *, check: bool = True) -> Graph:
+    """The graph of a document.
+
+    Args:
+        text: as `to_json` writes it.
+        check: whether the graph is verified, too.
+
+    Raises:
+        VerifyError: the text is no document of a graph, or, with `check`, a rule is broken. ``path`` says where.
+    """
+    graph, places = read(text)
+    for node, rule, problem in broken(graph) if check else ():
+        path = places.get(node, "$")
+        facts = {"rule": rule, "path": path}
+        raise VerifyError(f"from_json(text) [{rule}]", f"{path}: {problem}", inputs={"node": repr(node)}, facts=facts)
     return graph

@@ -16,11 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.graph.ir.nodes import Hole, Operation, Signature, Source, Tensor, TensorType
+from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import OPERATORS
-from tileweave.graph.ops.states import combine_states
 from tileweave.space import Box
-
-__all__ = ["cut_wrong", "made_wrong"]
 
 Array = np.ndarray[Any, Any]
 _MOST_ELEMENTS = 1 << 16
