@@ -1,9 +1,9 @@
 """tileweave: a tensor compiler.
 
 The names here are the main job: write a tensor program, look at its plan, run it on a laptop or a cluster. The rest is
-reached through the rooms: ``from tileweave import space, layout, teir, graph, planner``.
+reached through its packages: ``from tileweave import space, layout, teir, graph, planner``.
 
-Every name is loaded on first use, so importing the package, or one room of it, is light.
+Every name is loaded on first use, so importing the package, or one package inside it, is light.
 
 Example:
     >>> import numpy as np, tileweave as tw
@@ -21,33 +21,8 @@ from tileweave.version import __version__
 
 if TYPE_CHECKING:
     from tileweave.errors import TileweaveError
-    from tileweave.graph import (
-        Tensor,
-        absolute,
-        broadcast_to,
-        cast,
-        concat,
-        einsum,
-        exp,
-        linear,
-        log,
-        log_softmax,
-        matmul,
-        max,
-        maximum,
-        mean,
-        min,
-        minimum,
-        relu,
-        sigmoid,
-        softmax,
-        sqrt,
-        sum,
-        tanh,
-        transpose,
-        where,
-    )
-    from tileweave.graph.passes.grad import grad
+    from tileweave.graph import *
+    from tileweave.graph import Tensor
     from tileweave.lower import contract
     from tileweave.planner import Machines, Plan
     from tileweave.planner.machines import machines
@@ -59,36 +34,10 @@ _HOME = {
     "tileweave.lower": ["contract"],
     "tileweave.planner": ["Machines", "Plan", "machines"],
     "tileweave.runtime.api": ["plan", "run", "sink", "source"],
-    "tileweave.graph": [
-        "Tensor",
-        "absolute",
-        "broadcast_to",
-        "cast",
-        "concat",
-        "einsum",
-        "exp",
-        "grad",
-        "linear",
-        "log",
-        "log_softmax",
-        "matmul",
-        "max",
-        "maximum",
-        "mean",
-        "min",
-        "minimum",
-        "relu",
-        "sigmoid",
-        "softmax",
-        "sqrt",
-        "sum",
-        "tanh",
-        "transpose",
-        "where",
-    ],
+    "tileweave.graph": ["Tensor"],
 }
 _FROM = {name: home for home, names in _HOME.items() for name in names}
-_ROOMS = ("backends", "draw", "errors", "graph", "index", "layout", "lower", "planner", "runtime", "space", "teir")
+_PACKAGES = ("backends", "draw", "errors", "graph", "index", "layout", "lower", "planner", "runtime", "space", "teir")
 _INSIDE = {"cute": "tileweave.layout.cute", "axe": "tileweave.layout.axe", "lego": "tileweave.layout.lego"}
 
 __all__ = [
@@ -97,36 +46,12 @@ __all__ = [
     "Tensor",
     "TileweaveError",
     "__version__",
-    "absolute",
-    "broadcast_to",
-    "cast",
-    "concat",
     "contract",
-    "einsum",
-    "exp",
-    "grad",
-    "linear",
-    "log",
-    "log_softmax",
     "machines",
-    "matmul",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
     "plan",
-    "relu",
     "run",
-    "sigmoid",
     "sink",
-    "softmax",
     "source",
-    "sqrt",
-    "sum",
-    "tanh",
-    "transpose",
-    "where",
 ]
 
 
@@ -135,13 +60,21 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_FROM[name]), name)
     elif name in _INSIDE:
         value = importlib.import_module(_INSIDE[name])
-    elif name in _ROOMS:
+    elif name in _PACKAGES:
         value = importlib.import_module(f"tileweave.{name}")
+    elif not name.startswith("__") and name in _functions():
+        return _functions()[name]  # the table of operators may change
     else:
         raise AttributeError(f"module 'tileweave' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
+def _functions() -> dict[str, Any]:
+    """The functions of tensors, which the operator table lists."""
+    functions: dict[str, Any] = importlib.import_module("tileweave.graph").FUNCTIONS
+    return functions
+
+
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS, *_INSIDE, "__version__"})
+    return sorted({*__all__, *_functions(), *_PACKAGES, *_INSIDE})

@@ -13,7 +13,7 @@ from tileweave.graph.ops.operators import TENSORS
 from tileweave.graph.ops.states import max_and_sum, moments, state_of
 from tileweave.graph.passes.shard import shard_operation
 from tileweave.graph.passes.sharding import check_sharding
-from tileweave.lower.programs import operand
+from tileweave.lower.programs import View
 from tileweave.space import Box
 from tileweave.teir import emit_max_sum_exp, interpret
 
@@ -139,7 +139,7 @@ def test_graph_and_interpreter_have_one_maximum_and_sum_on_empty_infinite_and_na
         np.testing.assert_allclose(same[k], part, rtol=1e-15)
     if row:  # a program has no empty axis; what it starts from is the identity
         out = np.full((1, 2), 7.0)
-        program = emit_max_sum_exp(operand(x), operand(out), "ab->a")
+        program = emit_max_sum_exp(View.of(x).operand, View.of(out).operand, "ab->a")
         interpret(program, dict(zip([t.name for t in program.tensors], (x, out), strict=True)))
         np.testing.assert_allclose(out, np.stack(state, 1), rtol=1e-15)
     with np.errstate(all="ignore"):

@@ -10,8 +10,8 @@ from test_units import ROOM, run_units
 
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.graph.ops.operators import OPERATORS, Operator, register
 from tileweave.graph.ops.monoids import STATES
+from tileweave.graph.ops.operators import OPERATORS, Operator, register
 from tileweave.graph.ops.states import state_of
 from tileweave.planner import machines, make_plan
 from tileweave.planner.steps import candidates

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from tileweave import teir
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.dtypes import wide_type
+from tileweave.graph.ops.operators import operator_named, operator_of
 from tileweave.layout import strided
 from tileweave.teir import (
     Operand,
@@ -28,6 +31,7 @@ from tileweave.teir import (
     emit_reduction,
     summed_length,
 )
+from tileweave.teir.ir.extensions import BINARY, REDUCTIONS, UNARY
 
 __all__ = ["TEIR_DTYPES", "View", "in_order", "lowering", "program", "whole_program"]
 
@@ -40,27 +44,10 @@ LONG_CONTRACTION = 1 << 18
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
-_REDUCTIONS = {"sum": "sum", "product": "prod", "max": "max", "min": "min"}
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
-_CONTRACTIONS = ("einsum", "matmul", "linear", "linear_relu")
-_ANY = {
-    "relu": "ReLU",
-    "add": "Add",
-    "subtract": "Sub",
-    "multiply": "Mul",
-    "maximum": "Max",
-    "minimum": "Min",
-    "negative": "Neg",
-    "absolute": "Abs",
-}
-_FLOATING = {
-    "divide": "Div",
-    "exp": "Exp",
-    "log": "Log",
-    "sqrt": "Sqrt",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
-}
+_CONTRACTION = "Contraction"
+_STEPS = frozenset(("ReLU", *UNARY, *BINARY))
+_MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +98,12 @@ def lowering(operation: Operation, stage: str) -> str:
     if "out" not in operation.output_types or stage == "combine":
         return ""
     dtype = operation.output_types["out"].dtype
-    name = operation.operator
-    if name in _CONTRACTIONS and dtype in TEIR_DTYPES | _NARROW:
+    asked = operator_of(operation).lowering
+    if asked == _CONTRACTION and dtype in TEIR_DTYPES | _NARROW:
         if len(operation.inputs) > 1:
             return "contraction"
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
-    if name in _REDUCTIONS:
+    if asked in _MONOIDS:
         return "reduction" if _reduces(operation) else ""
     return "chain" if _chain(operation) else ""
 
@@ -149,10 +136,18 @@ def _chain(operation: Operation) -> Chain:
         done: Sequence[tuple[str, tuple[int, ...], str]] = operation.parameter("program")
     else:
         done = [(operation.operator, tuple(range(len(operation.inputs))), dtype.name)]
-    known = _ANY | _FLOATING if dtype in _FLOATS else _ANY
-    if any(name not in known or kind != dtype.name for name, _, kind in done):
-        return ()
-    return tuple((known[name], arguments, dtype_name(dtype)) for name, arguments, _ in done)
+    own = dtype_name(dtype)
+    found = [_step(operator_named(name).lowering, own) if kind == dtype.name else "" for name, _, kind in done]
+    return tuple((step, args, own) for step, (_, args, _) in zip(found, done, strict=True)) if all(found) else ()
+
+
+@lru_cache
+def _step(lowering: str, dtype: str) -> str:
+    """The operation of TEIR that a row of the operator table asks for, where it takes this type; else empty."""
+    if lowering not in _STEPS:
+        return ""
+    spec = teir.operation(lowering)
+    return "" if spec.dtypes((dtype,) * (spec.inputs + 1)) else lowering
 
 
 def program(operation: Operation, stage: str, views: Mapping[str, View], out: View) -> Program:
@@ -170,7 +165,7 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
     if family == "reduction":
         letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
         kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
-        return emit_reduction(_REDUCTIONS[operation.operator], values[0], made, f"{letters}->{kept}")
+        return emit_reduction(_MONOIDS[operator_of(operation).lowering], values[0], made, f"{letters}->{kept}")
     if family == "chain":
         spread = [view.spread(out.shape).operand for view in views.values()]
         return emit_chain(_chain(operation), spread, made, name=operation.operator)
@@ -199,5 +194,5 @@ def whole_program(operation: Operation, stage: str) -> Program | None:
 
 def in_order(operation: Operation, arrays: Mapping[str, Array], out: Array) -> list[Array]:
     """The arrays of a shard in the order of its program's tensors: the inputs, the output, then the bias if any."""
-    late = [array for name, array in arrays.items() if name == "b" and operation.operator in _CONTRACTIONS]
+    late = [array for name, array in arrays.items() if name in operator_of(operation).finish]
     return [*list(arrays.values())[: len(arrays) - len(late)], out, *late]
