@@ -24,7 +24,7 @@ from tileweave.index import (
     unequal,
 )
 from tileweave.index.expr import _TABLE, CONDITIONS, NUMBERS, walk
-from tileweave.index.text import FULL, SHORT
+from tileweave.index.text.spell import FULL, SHORT
 
 i, j = symbol("i", 0, 8), symbol("j", -4, 5)
 

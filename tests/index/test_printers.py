@@ -11,6 +11,7 @@ from tileweave.index import (
     c_prelude,
     equal,
     evaluate,
+    isqrt,
     maximum,
     minimum,
     select,
@@ -103,17 +104,28 @@ def test_python_text_has_the_same_values(generator):
 
 
 class Truncating(int):
-    """An integer whose // and % round towards zero, as in a Triton kernel."""
+    """An integer of 32 or 64 bits that wraps, whose // and % round towards zero, as in a Triton kernel."""
+
+    bits = 32
+
+    def __new__(cls, value, bits=None):
+        bits = bits or (32 if -(1 << 31) <= value < 1 << 31 else 64)  # as Triton types a literal
+        out = super().__new__(cls, (int(value) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)))
+        out.bits = bits
+        return out
+
+    def with_(self, other, value):
+        return Truncating(value, max(self.bits, getattr(other, "bits", 32)))
 
     def __floordiv__(self, other):
-        return Truncating(abs(self) // abs(int(other)) * (1 if (self < 0) == (other < 0) else -1))
+        return self.with_(other, abs(int(self)) // abs(int(other)) * (1 if (self < 0) == (other < 0) else -1))
 
     def __mod__(self, other):
-        return Truncating(int(self) - int(self // other) * int(other))
+        return self.with_(other, int(self) - int(self // other) * int(other))
 
 
 def wrapped(op):
-    return lambda a, b: Truncating(op(int(a), int(b)))
+    return lambda a, b: a.with_(b, op(int(a), int(b)))
 
 
 for _name in ("add", "sub", "mul", "xor", "and_", "rshift"):
@@ -121,12 +133,17 @@ for _name in ("add", "sub", "mul", "xor", "and_", "rshift"):
 
 
 class Tl:
+    int64 = 64
     minimum = staticmethod(min)
     maximum = staticmethod(max)
 
     @staticmethod
-    def where(condition, a, b):
+    def where(condition, a, b):  # both branches are evaluated before this is called
         return a if condition else b
+
+    @staticmethod
+    def cast(value, bits):
+        return Truncating(value, bits)
 
 
 def test_triton_text_is_right_where_division_truncates(generator):
@@ -134,7 +151,7 @@ def test_triton_text_is_right_where_division_truncates(generator):
     for expr, points in random_programs(generator, 50):
         text = literal.sub(r"T(\1)", to_python(expr, dialect="triton"))
         for row in rows_of(points):
-            space = {name: Truncating(value) for name, value in row.items()}
+            space = {name: Truncating(value, 32) for name, value in row.items()}
             assert eval(text, {"tl": Tl, "T": Truncating}, space) == evaluate(expr, row)
 
 
@@ -246,7 +263,7 @@ def test_temporaries_and_names():
     q = x // n
     text = to_python([q, q * q + x % n, symbol("t0") + q * q], ["a", "b", "c"], cse=True)
     assert text == "t0_ = x // n\nt1 = t0_ * t0_\na = t0_\nb = t1 + x % n\nc = t0 + t1"
-    assert to_c(x * 2, rename={"x": "blockIdx.x"}) == "blockIdx.x * 2"
+    assert to_c(x * 2, rename={"x": "blockIdx.x"}) == "(int64_t)blockIdx.x * 2"
     assert to_c([x * 2, x < 3], ["a", "b"]) == "const int64_t a = x * 2;\nconst int b = x < 3;"
     assert to_python(x, rename={"x": "tl.program_id(0)"}) == "tl.program_id(0)"
     assert to_mlir(x, rename={"x": "arg0"}).splitlines()[0] == "func.func @index(%arg0: index) -> index {"
@@ -293,9 +310,10 @@ def test_a_symbol_that_would_hide_a_word_of_the_language_is_refused(printer, nam
 
 
 def test_every_op_prints_in_every_language():
+    r = symbol("r", 0, 1000)
     samples = {
         "const": x + 3, "sym": x, "add": x + y, "sub": x - y, "mul": x * y, "floordiv": x // y, "mod": x % y,
-        "min": minimum(x, y), "max": maximum(x, y), "xor": x ^ y, "select": select(x < y, x, y), "true": equal(0, 0),
+        "min": minimum(x, y), "max": maximum(x, y), "xor": x ^ y, "select": select(x < y, x, y), "isqrt": isqrt(r), "true": equal(0, 0),
         "lt": x < y, "le": x <= y, "eq": equal(x, y), "ne": ~equal(x, y), "and": (x < y) & (x < 3),
         "or": (x < y) | (x < 3), "not": ~((x < y) & (x < 3)),
     }  # fmt: skip

@@ -7,14 +7,16 @@ from tileweave.errors import LayoutError
 from tileweave.index import bounds, divisor, maximum, minimum, select, simplify, symbol, symbols
 from tileweave.index.evaluate import evaluate, values_of
 from tileweave.index.expr import const
-from tileweave.index.normal import Normalizer
-from tileweave.index.poly import add, divide, exact_quotient, multiply, substitute, subtract
+from tileweave.index.normal.facts import interval
+from tileweave.index.normal.read import normal_of, value_of
+from tileweave.index.normal.signs import nonnegative
+from tileweave.index.normal.poly import add, divide, exact_quotient, multiply, substitute, subtract
 
 
 def proved(expr, given=()):
     """Whether expr >= 0 is proved by ranges."""
-    normal = Normalizer(given)
-    return normal.nonnegative(normal.value(expr))
+    normal = normal_of(given)
+    return nonnegative(normal.facts, value_of(normal, expr))
 
 
 def test_intervals_hold_and_are_tight_on_single_uses():
@@ -35,8 +37,8 @@ def test_random_intervals_and_signs_hold(generator):
         source = generator(seed)
         expr = source.number(3)
         try:
-            normal = Normalizer()
-            low, high = normal.interval(normal.value(expr))
+            normal = normal_of()
+            low, high = interval(normal.facts, value_of(normal, expr))
         except LayoutError:
             continue
         rng = np.random.default_rng(seed)
@@ -46,7 +48,7 @@ def test_random_intervals_and_signs_hold(generator):
         inside = value[defined & inside_ranges(points)]
         assert low is None or not inside.size or low <= inside.min()
         assert high is None or not inside.size or inside.max() <= high
-        assert not normal.nonnegative(normal.value(expr)) or not inside.size or inside.min() >= 0
+        assert not nonnegative(normal.facts, value_of(normal, expr)) or not inside.size or inside.min() >= 0
 
 
 def random_point(expr, rng):

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from tileweave.index import Expr, const, minimum, symbol, symbols
-from tileweave.index.emit import Emitter
-from tileweave.index.normal import Normalizer
-from tileweave.index.rules import FLOOR_RULES, MOD_RULES, SUM_RULES, XOR_RULES, recombine
+from tileweave.index.normal.write import Writer
+from tileweave.index.normal.read import load, normal_of
+from tileweave.index.normal.signs import positive
+from tileweave.index.normal.rules import FLOOR_RULES, MOD_RULES, SUM_RULES, XOR_RULES, extreme, floor, mod, recombine
 
 M, N = symbol("M", 1, 5), symbol("N", 1, 4)
 ATOMS = [
@@ -39,13 +40,13 @@ def some_divisor(rng: random.Random) -> Expr:
 
 
 def loaded(*exprs):
-    normal = Normalizer()
-    normal.load(exprs)
-    return normal, [normal.values[expr] for expr in exprs]
+    normal = normal_of()
+    load(normal, exprs)
+    return normal.facts, [normal.values[expr] for expr in exprs]
 
 
-def text_of(normal, p):
-    return Emitter(normal, digits=False).expr(p)
+def text_of(facts, p):
+    return Writer(facts, digits=False).expr(p)
 
 
 def lone(rng, name):
@@ -71,15 +72,15 @@ def test_division_rule_alone(rule, differ):
     fired = 0
     for _ in range(300):
         dividend, divisor = lone(rng, rule.name)
-        normal, (p, d) = loaded(dividend, divisor)
-        if not p or not d or not (rule.name == "peel" or normal.positive(d)):
+        facts, (p, d) = loaded(dividend, divisor)
+        if not p or not d or not (rule.name == "peel" or positive(facts, d)):
             continue
-        result = rule.apply(normal, recombine(normal, p), d)
+        result = rule.apply(facts, recombine(facts, p), d)
         if result is None:
             continue
         fired += 1
         raw = dividend // divisor if rule in FLOOR_RULES else dividend % divisor
-        assert differ([raw], [text_of(normal, result)]) == ""
+        assert differ([raw], [text_of(facts, result)]) == ""
         if fired == 60:
             break
     assert fired >= 20
@@ -93,12 +94,12 @@ def test_sum_rule_alone(rule, differ):
         raw = some_sum(rng)
         x, d = rng.choice(ATOMS), rng.choice([const(2), const(4), M])
         raw = raw + x % d * rng.choice([1, 3]) + x // d * rng.choice([1, 3])
-        normal, (p,) = loaded(raw)
-        result = rule.apply(normal, p)
+        facts, (p,) = loaded(raw)
+        result = rule.apply(facts, p)
         if result == p:
             continue
         fired += 1
-        assert differ([raw], [text_of(normal, result)]) == ""
+        assert differ([raw], [text_of(facts, result)]) == ""
         if fired == 60:
             break
     assert fired >= 20
@@ -113,12 +114,12 @@ def test_xor_rule_alone(rule, differ):
         k = rng.choice([4, 8])
         sides = [(x, rng.choice([x, const(0)])), (x ^ y, rng.choice([x, y])), (x * k + y, y), (x * k + y, y * k)]
         left, right = rng.choice([*sides, (const(rng.randint(-9, 9)), const(rng.randint(-9, 9)))])
-        normal, (p, q) = loaded(left, right)
-        result = rule.apply(normal, p, q)
+        facts, (p, q) = loaded(left, right)
+        result = rule.apply(facts, p, q)
         if result is None:
             continue
         fired += 1
-        assert differ([left ^ right], [text_of(normal, result)]) == ""
+        assert differ([left ^ right], [text_of(facts, result)]) == ""
     assert fired >= 20
 
 
@@ -136,11 +137,11 @@ def test_rules_stop_where_their_condition_fails():
         ("nested floor", FLOOR_RULES, x // 4 * 3, const(5)),
     ]
     for name, table, dividend, divisor in refused:
-        normal, (p, q) = loaded(dividend, divisor)
+        facts, (p, q) = loaded(dividend, divisor)
         (rule,) = (rule for rule in table if rule.name == name)
-        assert rule.apply(normal, p, q) is None
-    normal, (p, q) = loaded(x, d)  # a divisor of unknown sign is only peeled
-    assert text_of(normal, normal.floor(p, q)) is x // d and text_of(normal, normal.mod(p, q)) is x % d
+        assert rule.apply(facts, p, q) is None
+    facts, (p, q) = loaded(x, d)  # a divisor of unknown sign is only peeled
+    assert text_of(facts, floor(facts, p, q)) is x // d and text_of(facts, mod(facts, p, q)) is x % d
 
 
 def test_every_rule_states_its_law():
@@ -151,8 +152,8 @@ def test_every_rule_states_its_law():
 def test_extremes_fold_where_the_order_is_proved():
     n = symbol("n", 1)
     i = symbol("i", 0, n)
-    normal, (p, q) = loaded(i, n)
-    assert normal.extreme("min", p, q) == p and normal.extreme("max", p, q) == q
+    facts, (p, q) = loaded(i, n)
+    assert extreme(facts, "min", p, q) == p and extreme(facts, "max", p, q) == q
     (other,) = symbols("other")
-    normal, (p, q) = loaded(i, other)
-    assert text_of(normal, normal.extreme("min", p, q)) in (minimum(i, other), minimum(other, i))
+    facts, (p, q) = loaded(i, other)
+    assert text_of(facts, extreme(facts, "min", p, q)) in (minimum(i, other), minimum(other, i))

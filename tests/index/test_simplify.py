@@ -24,9 +24,9 @@ from tileweave.index import (
     symbols_of,
     unequal,
 )
-from tileweave.index.emit import Emitter
+from tileweave.index.normal.write import Writer
 from tileweave.index.evaluate import values_of
-from tileweave.index.normal import Normalizer
+from tileweave.index.normal.read import normal_of, value_of
 from tileweave.index.prove import _inside, _samples
 from tileweave.index.simplify import _candidates
 
@@ -123,8 +123,8 @@ def becomes(expr, expected):
 
 def normal_form(expr):
     """The text of the normal form, which `simplify` keeps only where it is cheaper."""
-    normal = Normalizer()
-    return str(Emitter(normal, digits=False).expr(normal.value(expr)))
+    normal = normal_of()
+    return str(Writer(normal.facts, digits=False).expr(value_of(normal, expr)))
 
 
 def test_table_1_row_by_row():

@@ -18,6 +18,7 @@ from tileweave.index.expr import (
     const,
     constant_of,
     equal,
+    isqrt,
     maximum,
     minimum,
     select,
@@ -26,9 +27,10 @@ from tileweave.index.expr import (
     symbols_of,
     unequal,
 )
-from tileweave.index.printers import c_prelude, to_c, to_mlir, to_python
 from tileweave.index.prove import Verdict, bijective, bounds, divisor, equivalent, prove, require
 from tileweave.index.simplify import simplify
+from tileweave.index.text.mlir import to_mlir
+from tileweave.index.text.program import c_prelude, to_c, to_python
 
 __all__ = [
     "Expr",
@@ -45,6 +47,7 @@ __all__ = [
     "equal",
     "equivalent",
     "evaluate",
+    "isqrt",
     "maximum",
     "minimum",
     "ops",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isqrt
 from operator import index as as_index
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
 from tileweave.index.expr import Expr, ExprLike, const, symbols_of, walk
-from tileweave.index.ranges import Interval, interval_of
+from tileweave.index.normal.intervals import Interval, interval_of
 
 __all__ = ["Value", "evaluate", "values_of"]
 
@@ -128,23 +129,38 @@ def values_of(roots: Sequence[Expr], env: Mapping[Expr, Value]) -> tuple[list[Va
     if arrays:
         dtype = np.int64 if _fits(order, env) else object
         values = {node: np.asarray(env[node]).astype(dtype) for node in arrays}
-    defined: Any = True
+    undefined: dict[Expr, Any] = {}  # node -> where it has no value; absent: nowhere
     for node in order:
         if node in values:
             continue
+        parts = [values[part] for part in node.parts]
+        bad: Any = False
         if node.op in ("floordiv", "mod"):
-            divisor = values[node.args[1]]
-            zero = divisor == 0
-            if np.any(zero):
-                defined = defined & ~np.asarray(zero)
-                values_divisor = np.where(zero, 1, divisor) if isinstance(zero, np.ndarray) else 1
-            else:
-                values_divisor = divisor
-            dividend = values[node.args[0]]
-            values[node] = dividend // values_divisor if node.op == "floordiv" else dividend % values_divisor
-        else:
-            values[node] = _apply(node, [values[part] for part in node.parts], env)
+            bad = parts[1] == 0
+            if np.any(bad):
+                parts[1] = np.where(bad, 1, parts[1]) if isinstance(bad, np.ndarray) else 1
+        elif node.op == "isqrt":
+            bad = parts[0] < 0
+            if np.any(bad):
+                parts[0] = np.where(bad, 0, parts[0]) if isinstance(bad, np.ndarray) else 0
+        values[node] = _apply(node, parts, env)
+        if undefined:
+            bad = np.logical_or(bad, _undefined_below(node, parts, undefined))
+        if np.any(bad):
+            undefined[node] = bad
+    defined: Any = True
+    for root in roots:
+        if root in undefined:
+            defined = defined & ~np.asarray(undefined[root])
     return [values[root] for root in roots], defined
+
+
+def _undefined_below(node: Expr, parts: list[Any], undefined: Mapping[Expr, Any]) -> Any:
+    """Where an operand has no value; of a select, where its condition or the branch that is chosen has none."""
+    below = [undefined.get(part, False) for part in node.parts]
+    if node.op == "select":
+        return np.logical_or(below[0], np.where(np.asarray(parts[0], dtype=bool), below[1], below[2]))
+    return np.logical_or.reduce(np.broadcast_arrays(*below)) if below else False
 
 
 def _fits(order: Sequence[Expr], env: Mapping[Expr, Value]) -> bool:
@@ -157,8 +173,10 @@ def _fits(order: Sequence[Expr], env: Mapping[Expr, Value]) -> bool:
                 ends[node] = (int(value.min()), int(value.max())) if value.size else (0, 0)
             else:
                 ends[node] = (int(value), int(value))
+        elif node.op == "const":
+            ends[node] = node.args[0], node.args[0]
         elif not node.is_condition:
-            ends[node] = interval_of(node, [ends.get(part, (0, 1)) for part in node.parts])
+            ends[node] = interval_of(node.op, [ends[part] for part in node.parts if not part.is_condition])
         else:
             continue
         low, high = ends[node]
@@ -184,12 +202,18 @@ def _apply(node: Expr, parts: list[Any], env: Mapping[Expr, Value]) -> Any:
             return parts[0] - parts[1]
         case "mul":
             return parts[0] * parts[1]
+        case "floordiv":
+            return parts[0] // parts[1]
+        case "mod":
+            return parts[0] % parts[1]
         case "xor":
             return parts[0] ^ parts[1]
         case "min":
             return np.minimum(*parts) if arrays else min(parts)
         case "max":
             return np.maximum(*parts) if arrays else max(parts)
+        case "isqrt":
+            return _roots(parts[0]) if arrays else isqrt(parts[0])
         case "select":
             return np.where(*parts) if arrays else parts[1] if parts[0] else parts[2]
         case "lt":
@@ -207,3 +231,14 @@ def _apply(node: Expr, parts: list[Any], env: Mapping[Expr, Value]) -> Any:
         case "not":
             return ~parts[0] if arrays else not parts[0]
     raise LayoutError("evaluate(expr, values)", f"unknown op {node.op!r}")
+
+
+def _roots(values: IntArray) -> IntArray:
+    """The integer square root of every element; the float root is off by at most one below 2**63."""
+    if values.dtype == object:
+        return np.asarray(np.frompyfunc(isqrt, 1, 1)(values), dtype=object)
+    out = np.sqrt(values).astype(np.int64)
+    out = np.minimum(out, isqrt(_INT64.max))  # its square must not wrap
+    out -= out * out > values
+    more = np.minimum(out + 1, isqrt(_INT64.max))
+    return np.where(more * more <= values, more, out)

@@ -2,7 +2,7 @@
 
 The grammar (integers are unbounded; ``//`` and ``%`` round towards minus infinity, as Python's do)::
 
-    number    = const | sym | add | sub | mul | floordiv | mod | min | max | xor | select
+    number    = const | sym | add | sub | mul | floordiv | mod | min | max | xor | isqrt | select
     condition = true | lt | le | eq | ne | and | or | not
 
 Equality is identity: building the same expression twice yields the same node, so ``==`` is ``is``, and a set or a
@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from keyword import iskeyword
+from math import isqrt as exact_isqrt
 from operator import index as as_index
 from typing import Any, Literal, Union, cast
 
@@ -31,23 +32,27 @@ __all__ = [
     "const",
     "constant_of",
     "equal",
+    "isqrt",
+    "made",
     "maximum",
     "minimum",
+    "rebuilt",
     "select",
     "symbol",
     "symbols",
     "symbols_of",
+    "unconditional",
     "unequal",
     "walk",
 ]
 
 Op = Literal[
-    "const", "sym", "add", "sub", "mul", "floordiv", "mod", "min", "max", "xor", "select",
+    "const", "sym", "add", "sub", "mul", "floordiv", "mod", "min", "max", "xor", "isqrt", "select",
     "true", "lt", "le", "eq", "ne", "and", "or", "not",
 ]  # fmt: skip
 ExprLike = Union["Expr", int]
 
-NUMBERS = ("const", "sym", "add", "sub", "mul", "floordiv", "mod", "min", "max", "xor", "select")
+NUMBERS = ("const", "sym", "add", "sub", "mul", "floordiv", "mod", "min", "max", "xor", "isqrt", "select")
 """Ops of integer value."""
 CONDITIONS = ("true", "lt", "le", "eq", "ne", "and", "or", "not")
 """Ops of truth value; ``true`` holds the constant True or False."""
@@ -233,17 +238,7 @@ class Expr:
             legal="prove(condition), select(condition, a, b), or `&` in place of `and` and of chained comparisons",
         )
 
-    # -- text, pickle -------------------------------------------------------------------------------
-
-    def __str__(self) -> str:
-        from tileweave.index.text import render  # text.py draws these nodes, so it imports this module
-
-        return render(self, full_symbols=False)
-
-    def __repr__(self) -> str:
-        from tileweave.index.text import render
-
-        return render(self, full_symbols=True)
+    # -- pickle ------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (_table_of(self),)
@@ -383,11 +378,30 @@ def maximum(first: ExprLike, *rest: ExprLike) -> Expr:
     return _fold("max", first, rest)
 
 
-def select(condition: Expr | bool, then: ExprLike, otherwise: ExprLike) -> Expr:
-    """`then` where the condition holds, else `otherwise`; both must be defined everywhere.
+def isqrt(value: ExprLike) -> Expr:
+    """The greatest integer whose square is at most `value`, which must not be negative.
 
-    Both values are computed and one is chosen, as on a vector unit: a division by zero in the branch that is not
-    chosen is an error.
+    Raises:
+        LayoutError: a constant below zero, or no integer.
+
+    Example:
+        >>> isqrt(17) is const(4), str(isqrt(symbol("p", 0) * 8 + 1))
+        (True, 'isqrt(p * 8 + 1)')
+    """
+    node = as_number(value, "isqrt(value)")
+    if node.op == "const" and node.args[0] < 0:
+        raise LayoutError("isqrt(value)", f"{node.args[0]} is negative", legal="0 or more")
+    return _intern("const", (exact_isqrt(node.args[0]),)) if node.op == "const" else _intern("isqrt", (node,))
+
+
+def select(condition: Expr | bool, then: ExprLike, otherwise: ExprLike) -> Expr:
+    """`then` where the condition holds, else `otherwise`; only the chosen branch is evaluated, and need be defined.
+
+    A division by zero in the branch that is not chosen does no harm: not in `evaluate`, not to the provers, not in
+    printed text, whether the language evaluates one branch or both.
+
+    Raises:
+        LayoutError: the condition is none, or a branch is no integer.
 
     Example:
         >>> i = symbol("i", 0, 8)
@@ -461,6 +475,51 @@ def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
             order.append(node)
             stack.pop()
     return order
+
+
+def unconditional(roots: Iterable[Expr]) -> set[Expr]:
+    """The nodes that are evaluated whatever a select chooses: all but those that only branches of selects reach."""
+    found: set[Expr] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.args[:1] if node.op == "select" else node.parts
+    return found
+
+
+def rebuilt(roots: Iterable[Expr], replace: Callable[[Expr, tuple[Expr, ...]], Expr | None]) -> dict[Expr, Expr]:
+    """Every node under the roots -> the node in its place, operands first.
+
+    Args:
+        roots: expressions; the bounds of symbols are left alone.
+        replace: takes a node and its rebuilt operands; None: the same operation on them.
+    """
+    done: dict[Expr, Expr] = {}
+    for node in walk(roots):
+        parts = tuple(done[part] for part in node.parts)
+        found = replace(node, parts)
+        done[node] = found if found is not None else node if parts == node.parts else made(node.op, parts)
+    return done
+
+
+def made(op: Op, parts: Sequence[Any]) -> Expr:
+    """The node of an operation on operands, folded as the operators fold it."""
+    match op:
+        case "min" | "max":
+            return _fold(op, parts[0], parts[1:])
+        case "select":
+            return select(*parts)
+        case "isqrt":
+            return isqrt(*parts)
+        case "not":
+            return Expr.__invert__(parts[0])
+        case "and" | "or":
+            return _logic(op, *parts)
+        case "floordiv" | "mod" if constant_of(parts[1]) == 0:  # in a branch that is never chosen it may stand
+            return _intern(op, tuple(parts))
+    return _binary(op, *parts)
 
 
 def symbols_of(roots: Expr | Iterable[Expr]) -> tuple[Expr, ...]:

@@ -8,7 +8,6 @@ decides stays open, and is reported as open.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -18,10 +17,12 @@ from tileweave.errors import LayoutError, Unproved
 from tileweave.index.cost import exprs_of
 from tileweave.index.evaluate import IntArray, Value, values_of
 from tileweave.index.expr import Expr, ExprLike, as_expr, as_number, equal, symbols_of, unequal
-from tileweave.index.normal import Normalizer
-from tileweave.index.poly import subtract
-from tileweave.index.ranges import Interval
-from tileweave.index.rules import without_remainders
+from tileweave.index.normal.facts import known_divisor
+from tileweave.index.normal.intervals import Interval
+from tileweave.index.normal.poly import subtract
+from tileweave.index.normal.read import normal_of, range_of, value_of
+from tileweave.index.normal.rules import without_remainders
+from tileweave.index.provers import Verdict, ask, bijective_by_isl
 
 __all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bijective", "bounds", "divisor", "equivalent", "prove", "require"]
 
@@ -31,28 +32,6 @@ CHUNK = 1 << 18
 SAMPLES = 1 << 12
 REACH = 40
 """How far beyond a bound a symbol without an opposite bound is sampled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to "does this hold at every point?": yes with the kind of proof, no with a point, or open.
-
-    Args:
-        holds: True, False, or None where it is open. A verdict is true as a bool only when it holds.
-        how: ``"normal form"``, ``"ranges"``, ``"every point"``, ``"counterexample"``, ``"open"``; ``"z3"``, ``"isl"``.
-        witness: a point where it fails, symbol name -> value.
-        points: how many points were tried.
-        other: a second point, where it takes two to see the failure.
-    """
-
-    holds: bool | None
-    how: str
-    witness: dict[str, int] = field(default_factory=dict)
-    points: int = 0
-    other: dict[str, int] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return self.holds is True
 
 
 def prove(
@@ -81,8 +60,7 @@ def prove(
     Source: own.
     """
     condition = _condition("prove(condition)", condition)
-    normal = Normalizer(given)
-    normal.load((condition,))
+    normal = normal_of(given, (condition,))
     settled = normal.conditions[condition]
     if settled.op == "true" and settled.args[0]:
         return Verdict(True, "ranges")
@@ -149,13 +127,12 @@ def equivalent(
     if a.is_condition != b.is_condition:
         inputs = {"a": a, "b": b}
         raise LayoutError("equivalent(a, b)", "a number and a condition", inputs=inputs, legal="two of a kind")
-    normal = Normalizer(given)
-    normal.load((a, b))
+    normal = normal_of(given, (a, b))
     if a.is_condition:
         same = normal.conditions[a] is normal.conditions[b]
         question = (a & b) | (~a & ~b)
     else:
-        same = not without_remainders(normal, subtract(normal.values[a], normal.values[b]))
+        same = not without_remainders(normal.facts, subtract(normal.values[a], normal.values[b]))
         question = equal(a, b)
     return Verdict(True, "normal form") if same else _search(question, given, limit, using)
 
@@ -208,8 +185,6 @@ def bijective(
         return Verdict(None, "open")
     if using != "isl":
         raise LayoutError(where, f"no prover {using!r}", legal="'isl'")
-    from tileweave.index.provers import bijective_by_isl  # an optional package, loaded when asked for
-
     return Verdict(bijective_by_isl(roots, extents), "isl")
 
 
@@ -266,8 +241,7 @@ def bounds(expr: ExprLike, *, given: Sequence[Expr] = ()) -> Interval:
         >>> bounds(symbol("n", 1) * 2)
         (2, None)
     """
-    normal = Normalizer(given)
-    return normal.interval(normal.value(as_number(expr, "bounds(expr)")))
+    return range_of(normal_of(given), as_number(expr, "bounds(expr)"))
 
 
 def divisor(expr: ExprLike) -> int:
@@ -278,8 +252,7 @@ def divisor(expr: ExprLike) -> int:
         >>> divisor(symbol("i") * 12 + symbol("n", multiple_of=8) + 4)
         4
     """
-    normal = Normalizer()
-    return normal.known_divisor(normal.value(as_number(expr, "divisor(expr)")))
+    return known_divisor(value_of(normal_of(), as_number(expr, "divisor(expr)")))
 
 
 def _condition(where: str, condition: Expr | bool) -> Expr:
@@ -318,8 +291,6 @@ def _search(condition: Expr, given: Sequence[Expr], limit: int, using: str | Non
             )
         return Verdict(True, "every point", points=points)
     if using is not None:
-        from tileweave.index.provers import ask  # optional packages, loaded when asked for
-
         return ask(using, condition, given)
     return Verdict(None, "open", points=points)
 
@@ -330,10 +301,10 @@ def _length(env: dict[Expr, Value]) -> tuple[int]:
 
 def _boxes(nodes: Sequence[Expr]) -> list[tuple[int, int]] | None:
     """The numeric interval of every symbol, if all are bounded."""
-    normal = Normalizer()
+    normal = normal_of()
     out = []
     for node in nodes:
-        low, high = normal.interval(normal.value(node))
+        low, high = range_of(normal, node)
         if low is None or high is None:
             return None
         out.append((low, max(low, high)))

@@ -1,4 +1,4 @@
-"""Optional outside provers, loaded only when asked for: z3 for conditions, isl for bijections of constant size.
+"""Answers, and the optional outside provers: z3 for conditions, isl for bijections of constant size.
 
 The core never needs them. They see the same ranges, and their answers come back as the same `Verdict`.
 """
@@ -6,16 +6,38 @@ The core never needs them. They see the same ranges, and their answers come back
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
 from tileweave.errors import LayoutError
 from tileweave.index.expr import Expr, equal, symbols_of, walk
-from tileweave.index.prove import Verdict
 
-__all__ = ["ask", "bijective_by_isl"]
+__all__ = ["Verdict", "ask", "bijective_by_isl"]
 
 Z3_TIMEOUT_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to "does this hold at every point?": yes with the kind of proof, no with a point, or open.
+
+    Args:
+        holds: True, False, or None where it is open. A verdict is true as a bool only when it holds.
+        how: ``"normal form"``, ``"ranges"``, ``"every point"``, ``"counterexample"``, ``"open"``; ``"z3"``, ``"isl"``.
+        witness: a point where it fails, symbol name -> value.
+        points: how many points were tried.
+        other: a second point, where it takes two to see the failure.
+    """
+
+    holds: bool | None
+    how: str
+    witness: dict[str, int] = field(default_factory=dict)
+    points: int = 0
+    other: dict[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.holds is True
 
 
 def _load(package: str) -> Any:
@@ -46,8 +68,8 @@ def ask(prover: str, condition: Expr, given: Sequence[Expr] = ()) -> Verdict:
     nodes = symbols_of((condition, *given))
     facts = [fact for node in nodes for fact in _range_of(node)]
     wanted = [condition, *given, *facts]
-    terms, divisors = _z3_terms(z3, wanted)
-    solver.add(*(terms[fact] for fact in (*given, *facts)), *(term != 0 for term in divisors))
+    terms, defined = _z3_terms(z3, wanted)
+    solver.add(*(terms[fact] for fact in (*given, *facts)), *(defined[root] for root in wanted))
     solver.add(z3.Not(terms[condition]))
     answer = solver.check()
     if answer == z3.unsat:
@@ -67,12 +89,14 @@ def _range_of(node: Expr) -> list[Expr]:
     return [fact for fact in facts if fact.op != "true"]
 
 
-def _z3_terms(z3: Any, roots: Sequence[Expr]) -> tuple[dict[Expr, Any], list[Any]]:
-    """A z3 term for every node, and the divisors, which must differ from zero."""
+def _z3_terms(z3: Any, roots: Sequence[Expr]) -> tuple[dict[Expr, Any], dict[Expr, Any]]:
+    """A z3 term for every node, and one for where it is defined: no divisor is zero, in chosen branches that is."""
     terms: dict[Expr, Any] = {}
-    divisors: list[Any] = []
+    defined: dict[Expr, Any] = {}
     for node in walk(roots, bounds=True):
         parts = [terms[part] for part in node.parts]
+        whole = [defined[part] for part in node.parts]
+        defined[node] = z3.And(*whole) if whole else z3.BoolVal(True)
         match node.op:
             case "const":
                 terms[node] = z3.IntVal(node.args[0])
@@ -81,10 +105,14 @@ def _z3_terms(z3: Any, roots: Sequence[Expr]) -> tuple[dict[Expr, Any], list[Any
             case "sym":
                 terms[node] = z3.Int(node.args[0])
             case "floordiv" | "mod":
-                x, d = parts
-                divisors.append(d)  # z3 rounds so that the remainder is never negative: turn both signs for d < 0
+                x, d = parts  # z3 rounds so that the remainder is never negative: turn both signs for d < 0
                 quotient = z3.If(d > 0, x / d, (-x) / (-d))
                 terms[node] = quotient if node.op == "floordiv" else x - d * quotient
+                defined[node] = z3.And(*whole, d != 0)
+            case "isqrt":
+                terms[node] = z3.FreshInt("isqrt")
+                r = terms[node]
+                defined[node] = z3.And(*whole, parts[0] >= 0, r >= 0, r * r <= parts[0], parts[0] < (r + 1) * (r + 1))
             case "xor":
                 raise LayoutError("prove(condition, using='z3')", "xor has no integer theory", legal="no xor, or no z3")
             case "min" | "max":
@@ -92,13 +120,14 @@ def _z3_terms(z3: Any, roots: Sequence[Expr]) -> tuple[dict[Expr, Any], list[Any
                 terms[node] = z3.If(lower if node.op == "min" else z3.Not(lower), *parts)
             case "select":
                 terms[node] = z3.If(*parts)
+                defined[node] = z3.And(whole[0], z3.If(parts[0], whole[1], whole[2]))
             case "and" | "or":
                 terms[node] = (z3.And if node.op == "and" else z3.Or)(*parts)
             case "not":
                 terms[node] = z3.Not(parts[0])
             case _:
                 terms[node] = _arithmetic(node.op, parts)
-    return terms, divisors
+    return terms, defined
 
 
 def _arithmetic(op: str, parts: list[Any]) -> Any:

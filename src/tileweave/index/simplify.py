@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import overload
 
+from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of, scores
-from tileweave.index.emit import Emitter
-from tileweave.index.expr import Expr, ExprLike
-from tileweave.index.normal import Normalizer
+from tileweave.index.expr import Expr, ExprLike, unconditional
+from tileweave.index.normal.read import Normal, keep_products, load, normal_of
+from tileweave.index.normal.write import Writer
 
 __all__ = ["simplify"]
 
@@ -54,23 +55,32 @@ def simplify(exprs: ExprLike | Iterable[ExprLike], *, given: Sequence[Expr] = ()
 def _candidates(roots: tuple[Expr, ...], given: Sequence[Expr]) -> list[tuple[Expr, ...]]:
     if all(not root.parts for root in roots):
         return []
-    normal = Normalizer(given)
+    normal = normal_of(given)
     out = _styles(normal, roots)
+    _refuse_zero_divisors(normal, roots)
     if normal.saw_product:
-        normal.keep_products()
+        keep_products(normal)
         out += _styles(normal, roots)
     return out
 
 
-def _styles(normal: Normalizer, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
-    normal.load(roots)
+def _refuse_zero_divisors(normal: Normal, roots: tuple[Expr, ...]) -> None:
+    """A divisor that is always zero is an error where it is always evaluated; in a branch it may never be chosen."""
+    for node in unconditional(roots):
+        if node.op in ("floordiv", "mod") and not normal.values[node.args[1]]:
+            inputs = {"dividend": node.args[0], "divisor": node.args[1]}
+            raise LayoutError(f"simplify({node.op})", "division by zero", inputs=inputs, legal="divisors != 0")
+
+
+def _styles(normal: Normal, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
+    load(normal, roots)
     numbers = [root for root in roots if not root.is_condition]
     out = []
     for digits in (True, False):
-        emitter = Emitter(normal, digits=digits, group=not normal.expand)
-        written = dict(zip(numbers, emitter.all(normal.values[root] for root in numbers), strict=True))
+        writer = Writer(normal.facts, digits=digits, group=not normal.expand)
+        written = dict(zip(numbers, writer.all(normal.values[root] for root in numbers), strict=True))
         out.append(tuple(normal.conditions[root] if root.is_condition else written[root] for root in roots))
-        if normal.saw_product or not emitter.torn:
+        if normal.saw_product or not writer.torn:
             break  # the other style is hardly cheaper, and there is the other way with products
     return out
 

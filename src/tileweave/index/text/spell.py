@@ -1,8 +1,11 @@
-"""Infix text of expressions with the fewest parentheses; every printer of one-line text is a `Spelling`."""
+"""Infix text of expressions with the fewest parentheses; every printer of one-line text is a `Spelling`.
+
+Importing this module gives expressions their `str` and `repr`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from tileweave.index.expr import Expr, walk
@@ -79,11 +82,11 @@ def _piece(node: Expr, parts: list[Piece], spelling: Spelling) -> Piece:
     return spelling.calls[node.op].format(*(bracket(part, COMPARE) for part in parts)), ATOM
 
 
-def tree_size(root: Expr) -> int:
-    """The number of nodes of the expression written out as a tree, shared parts counted each time."""
+def tree_size(root: Expr, names: Collection[Expr] = ()) -> int:
+    """The number of nodes of the expression written out as a tree, shared parts counted each time; names count one."""
     size: dict[Expr, int] = {}
     for node in walk([root]):
-        size[node] = 1 + sum(size[part] for part in node.parts)
+        size[node] = 1 if node in names and node is not root else 1 + sum(size[part] for part in node.parts)
     return size[root]
 
 
@@ -115,7 +118,7 @@ def _full_leaf(node: Expr) -> str:
 
 SHORT = Spelling(
     {**_INFIX, "eq": ("==", COMPARE), "ne": ("!=", COMPARE)},
-    {"min": "min({}, {})", "max": "max({}, {})", "select": "select({}, {}, {})", "not": "~({})"},
+    {"min": "min({}, {})", "max": "max({}, {})", "isqrt": "isqrt({})", "select": "select({}, {}, {})", "not": "~({})"},
     _leaf,
 )
 FULL = Spelling(
@@ -123,6 +126,7 @@ FULL = Spelling(
     {
         "min": "minimum({}, {})",
         "max": "maximum({}, {})",
+        "isqrt": "isqrt({})",
         "select": "select({}, {}, {})",
         "eq": "equal({}, {})",
         "ne": "unequal({}, {})",
@@ -146,3 +150,15 @@ def render(root: Expr, *, full_symbols: bool, leaf: bool = False) -> str:
     if full_symbols and not leaf and root.op == "const":
         return f"const({root.args[0]})"
     return spell(root, FULL if full_symbols else SHORT, {})
+
+
+def _text(self: Expr) -> str:
+    return render(self, full_symbols=False)
+
+
+def _full_text(self: Expr) -> str:
+    return render(self, full_symbols=True)
+
+
+for _name, _function in (("__str__", _text), ("__repr__", _full_text)):
+    setattr(Expr, _name, _function)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from tileweave.index.expr import Expr, as_expr, const, maximum, minimum, select
-from tileweave.index.poly import ONE, Monomial, Poly, add, exact_quotient, is_constant, monomial_quotient
-from tileweave.index.ranges import Atom, Key, key_of
-from tileweave.index.rules import Division, merge_digits, recombine
+from tileweave.index.expr import Expr, as_expr, const, isqrt, made, maximum, minimum, select
+from tileweave.index.normal.facts import Atom, Facts, Key, key_of
+from tileweave.index.normal.poly import ONE, Monomial, Poly, add, exact_quotient, is_constant, monomial_quotient
+from tileweave.index.normal.rules import merge_digits, recombine
+from tileweave.index.normal.signs import positive
 
-__all__ = ["Emitter"]
+__all__ = ["Writer"]
 
 Term = tuple[int, Monomial]
 Operand = tuple[Key, Poly]
@@ -25,17 +26,17 @@ LARGEST_FACTORING = 200
 """Terms of a sum beyond which no common factors are looked for."""
 
 
-class Emitter:
+class Writer:
     """Writes polynomials in one style; equal polynomials give the same expression.
 
     Args:
-        normal: the atoms and what is known of them.
+        facts: the atoms and what is known of them.
         digits: apply the rule ``c*(x % d) + k*(x // d) == c*x + (k - c*d)*(x // d)``.
         group: write ``a - (b + c)`` for ``a - b - c``, where ``b + c`` may be needed elsewhere too.
     """
 
-    def __init__(self, normal: Division, *, digits: bool, group: bool = False) -> None:
-        self.normal = normal
+    def __init__(self, facts: Facts, *, digits: bool, group: bool = False) -> None:
+        self.facts = facts
         self.digits = digits
         self.group = group
         self.merged: set[int] = set()  # remainders that the rule on digits removed from some sum
@@ -75,9 +76,9 @@ class Emitter:
     def _shape(self, key: Key, p: Poly) -> Poly:
         """The polynomial as it will be written."""
         if key not in self.shapes:
-            shape = recombine(self.normal, p)
+            shape = recombine(self.facts, p)
             if self.digits:
-                merged = merge_digits(self.normal, shape)
+                merged = merge_digits(self.facts, shape)
                 if merged is not shape:
                     self.merged.update(self._remainders_of(shape) - self._remainders_of(merged))
                 shape = merged
@@ -85,7 +86,7 @@ class Emitter:
         return self.shapes[key]
 
     def _remainders_of(self, p: Poly) -> set[int]:
-        return self.normal.remainders.intersection(chain.from_iterable(p))
+        return self.facts.remainders.intersection(chain.from_iterable(p))
 
     @property
     def torn(self) -> bool:
@@ -102,11 +103,11 @@ class Emitter:
             self.surveyed.add(key)
             for number in _atoms_of(self._shape(key, top)):
                 self.uses[number] = self.uses.get(number, 0) + 1
-                atom = self.normal.atoms[number]
+                atom = self.facts.atoms[number]
                 x, y = atom.keys
                 if atom.kind == "mod":
                     self.remainders.add((x, y))
-                if self.uses[number] == 1 and atom.kind == "div":
+                if self.uses[number] == 1 and atom.kind == "floordiv":
                     self.quotients.setdefault(x, []).append(number)
                 stack += ((x, atom.x), (y, atom.y))
 
@@ -116,14 +117,14 @@ class Emitter:
         """The polynomials whose expressions an atom is made of, with their keys."""
         found = self.operands.get(number)
         if found is None:
-            atom = self.normal.atoms[number]
+            atom = self.facts.atoms[number]
             whole = tuple(zip(atom.keys, (atom.x, atom.y), strict=True))
             if atom.kind == "sym":
                 found = ()
             elif atom.kind == "quot":
                 found = whole[1:]
             else:
-                nested = self._find_nested(number, atom) if atom.kind == "div" else None
+                nested = self._find_nested(number, atom) if atom.kind == "floordiv" else None
                 found = whole if nested is None else tuple((key_of(part), part) for part in nested)
             self.operands[number] = found
         return found
@@ -136,8 +137,8 @@ class Emitter:
         for other in self.quotients.get(atom.keys[0], ()):
             if other == number:
                 continue
-            rest = exact_quotient(atom.y, self.normal.atoms[other].y)
-            if rest is None or not self.normal.positive(rest):
+            rest = exact_quotient(atom.y, self.facts.atoms[other].y)
+            if rest is None or not positive(self.facts, rest):
                 continue
             if is_constant(atom.y) and not _is_power_of_two(rest[ONE]):
                 if (key_of({(other,): 1}), key_of(rest)) not in self.remainders:
@@ -149,24 +150,26 @@ class Emitter:
         return None if best is None else ({(found,): 1}, best[1])
 
     def _atom(self, number: int) -> Expr:
-        atom = self.normal.atoms[number]
+        atom = self.facts.atoms[number]
         if atom.kind == "sym":
             return _symbol(atom)
         if atom.kind == "quot":
             return _symbol(atom) // self.done[atom.keys[1]]
         x, y = (self.done[key] for key, _ in self._operands(number))
         match atom.kind:
-            case "div":
-                return x // y
+            case "floordiv":
+                return x // y if atom.y else made("floordiv", (x, y))
             case "mod":
-                return x % y
+                return x % y if atom.y else made("mod", (x, y))
+            case "isqrt":
+                return isqrt(x)
             case "xor":
                 return x ^ y
             case "min":
                 return minimum(x, y)
             case "max":
                 return maximum(x, y)
-            case "prod":
+            case "mul":
                 return x * y
         return select(_symbol(atom), x, y)
 
@@ -186,8 +189,8 @@ class Emitter:
         """``m*(x // d) + m*k`` as ``m*((x + k*d) // d)`` where x has a constant already: one addition less."""
         offset = p[ONE]
         for mono, factor in p.items():
-            atom = self.normal.atoms[mono[0]] if len(mono) == 1 else None
-            if atom is None or atom.kind != "div" or offset % factor or ONE not in atom.x:
+            atom = self.facts.atoms[mono[0]] if len(mono) == 1 else None
+            if atom is None or atom.kind != "floordiv" or offset % factor or ONE not in atom.x:
                 continue
             if self.uses.get(mono[0], 1) > 1 or self._operands(mono[0])[0][1] is not atom.x:
                 continue
@@ -228,7 +231,7 @@ class Emitter:
 
     def _with_symbols(self, coefficient: int, mono: Monomial) -> Term:
         """Quotients times their declared divisor become the symbol again, written as a negative atom number."""
-        multiples = self.normal.multiples
+        multiples = self.facts.multiples
         for number in mono:
             if number in multiples:
                 _, divisor, factor = multiples[number]
@@ -238,12 +241,12 @@ class Emitter:
         return coefficient, mono
 
     def _atom_or_symbol(self, number: int) -> Expr:
-        return self._atom(number) if number >= 0 else _symbol(self.normal.atoms[~number])
+        return self._atom(number) if number >= 0 else _symbol(self.facts.atoms[~number])
 
     def _product(self, term: Term) -> Part:
         coefficient, mono = term
         out = const(1)
-        kept = self.normal.kept  # parameters come last: row * columns, index * 8
+        kept = self.facts.kept  # parameters come last: row * columns, index * 8
         for number in sorted(mono, key=lambda number: (number in kept, number < 0, -number)):
             out = out * self._atom_or_symbol(number)
         return coefficient > 0, out * abs(coefficient)
@@ -294,7 +297,7 @@ def _without(term: Term, factor: Monomial | int) -> Term:
 
 def _joined_signed(parts: list[Part], group: bool) -> Part:
     """The sum of the parts up to sign: an added part leads if there is one, else all signs turn."""
-    taken = [expr for positive, expr in parts if not positive]
+    taken = [expr for added, expr in parts if not added]
     if group and 1 < len(taken) < len(parts):
         subtracted = _joined_signed([(True, expr) for expr in taken], group=False)
         parts = [*(part for part in parts if part[0]), (False, subtracted[1])]
@@ -302,9 +305,9 @@ def _joined_signed(parts: list[Part], group: bool) -> Part:
     sign = lead is not None
     lead = lead or 0
     out = parts[lead][1]
-    for at, (positive, expr) in enumerate(parts):
+    for at, (added, expr) in enumerate(parts):
         if at != lead:
-            out = out + expr if positive == sign else out - expr
+            out = out + expr if added == sign else out - expr
     return sign, out
 
 

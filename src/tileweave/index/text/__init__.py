@@ -1,0 +1,1 @@
+"""Expressions as text: our own notation, and programs in several languages."""
