@@ -8,9 +8,9 @@ from tileweave.index import bounds, divisor, maximum, minimum, select, simplify,
 from tileweave.index.evaluate import evaluate, values_of
 from tileweave.index.expr import const
 from tileweave.index.normal.facts import interval
+from tileweave.index.normal.poly import add, divide, exact_quotient, multiply, substitute, subtract
 from tileweave.index.normal.read import normal_of, value_of
 from tileweave.index.normal.signs import nonnegative
-from tileweave.index.normal.poly import add, divide, exact_quotient, multiply, substitute, subtract
 
 
 def proved(expr, given=()):

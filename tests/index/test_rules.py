@@ -5,10 +5,10 @@ import random
 import pytest
 
 from tileweave.index import Expr, const, minimum, symbol, symbols
-from tileweave.index.normal.write import Writer
 from tileweave.index.normal.read import load, normal_of
-from tileweave.index.normal.signs import positive
 from tileweave.index.normal.rules import FLOOR_RULES, MOD_RULES, SUM_RULES, XOR_RULES, extreme, floor, mod, recombine
+from tileweave.index.normal.signs import positive
+from tileweave.index.normal.write import Writer
 
 M, N = symbol("M", 1, 5), symbol("N", 1, 4)
 ATOMS = [

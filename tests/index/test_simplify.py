@@ -24,9 +24,9 @@ from tileweave.index import (
     symbols_of,
     unequal,
 )
-from tileweave.index.normal.write import Writer
 from tileweave.index.evaluate import values_of
 from tileweave.index.normal.read import normal_of, value_of
+from tileweave.index.normal.write import Writer
 from tileweave.index.prove import _inside, _samples
 from tileweave.index.simplify import _candidates
 
