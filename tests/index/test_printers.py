@@ -313,7 +313,8 @@ def test_every_op_prints_in_every_language():
     r = symbol("r", 0, 1000)
     samples = {
         "const": x + 3, "sym": x, "add": x + y, "sub": x - y, "mul": x * y, "floordiv": x // y, "mod": x % y,
-        "min": minimum(x, y), "max": maximum(x, y), "xor": x ^ y, "select": select(x < y, x, y), "isqrt": isqrt(r), "true": equal(0, 0),
+        "min": minimum(x, y), "max": maximum(x, y), "xor": x ^ y, "select": select(x < y, x, y), "isqrt": isqrt(r),
+        "true": equal(0, 0),
         "lt": x < y, "le": x <= y, "eq": equal(x, y), "ne": ~equal(x, y), "and": (x < y) & (x < 3),
         "or": (x < y) | (x < 3), "not": ~((x < y) & (x < 3)),
     }  # fmt: skip

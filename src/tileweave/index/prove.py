@@ -318,7 +318,8 @@ def _grid(nodes: Sequence[Expr], boxes: Sequence[tuple[int, int]]) -> Iterator[d
         flat = np.arange(start, min(start + CHUNK, prod(sizes)), dtype=np.int64)
         env: dict[Expr, Value] = {}
         for node, (low, _), size in zip(reversed(nodes), reversed(boxes), reversed(sizes), strict=True):
-            env[node] = flat % size + low
+            small = -(1 << 62) <= low < 1 << 62  # and size is at most the number of points
+            env[node] = flat % size + low if small else (flat % size).astype(object) + low
             flat = flat // size
         yield env
 
@@ -334,8 +335,7 @@ def _samples(nodes: Sequence[Expr]) -> Iterator[dict[Expr, Value]]:
             below, above = _end(start, env), _end(stop, env)
             low: Any = below if below is not None else -reach * step if above is None else above - 1 - reach * step
             high: Any = above if above is not None else low + reach * step + 1
-            width = np.maximum(high - low, 1)
-            drawn = low + (random.random(SAMPLES) * width).astype(np.int64)
+            drawn = low + _drawn(random, np.maximum(high - low, 1))
             corner = random.integers(0, 4, SAMPLES)
             corner[0] = 0  # every symbol at its least value comes first
             drawn = np.where(corner == 0, low, np.where(corner == 1, high - 1, drawn))
@@ -343,11 +343,20 @@ def _samples(nodes: Sequence[Expr]) -> Iterator[dict[Expr, Value]]:
         yield env
 
 
+def _drawn(random: np.random.Generator, width: Any) -> IntArray:
+    """A number below each width, of any size."""
+    parts = random.random(SAMPLES)
+    if np.max(width) < 1 << 52:
+        return (parts * width).astype(np.int64)
+    scaled = [int(part * (1 << 53)) for part in parts]
+    return np.array([s * int(w) >> 53 for s, w in zip(scaled, np.broadcast_to(width, (SAMPLES,)), strict=True)], object)
+
+
 def _end(bound: Expr | None, env: dict[Expr, Value]) -> IntArray | None:
     if bound is None:
         return None
     (value,), _ = values_of((bound,), env)
-    return np.broadcast_to(np.asarray(value), (SAMPLES,))
+    return np.broadcast_to(np.asarray(value), (SAMPLES,))  # NumPy chooses objects for what no int64 holds
 
 
 def _inside(nodes: Sequence[Expr], given: Sequence[Expr], env: dict[Expr, Value]) -> Any:

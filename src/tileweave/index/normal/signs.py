@@ -87,8 +87,7 @@ def _without_floor(facts: Facts, p: Poly) -> Iterator[Poly]:
         atom = facts.atoms[mono[0]] if len(mono) == 1 and abs(coefficient) == 1 else None
         if atom is None or atom.kind != "floordiv" or (interval(facts, atom.y)[0] or 0) < 1:
             continue
-        rest = multiply(add(p, {mono: coefficient}, -1), atom.y)
-        yield add(rest, atom.x) if coefficient > 0 else add(add(rest, add(atom.y, constant(-1))), atom.x, -1)
+        yield _without_division(add(p, {mono: coefficient}, -1), atom, coefficient)
 
 
 def _multiplier(facts: Facts, p: Poly, fact: Poly) -> Poly | None:
@@ -163,6 +162,8 @@ def _descend(facts: Facts, p: Poly) -> bool:
         return False
     facts.steps -= 1
     facts.spent += 1
+    if (whole := _without_paired_remainder(facts, p)) is not None and _descend(facts, whole):
+        return True
     top = max(mono[-1] for mono in p if mono)
     factor, rest, linear = split(p, top)
     atom = facts.atoms[top]
@@ -177,13 +178,43 @@ def _descend(facts: Facts, p: Poly) -> bool:
     if atom.kind in ("min", "max", "select"):
         return _cases(facts, p, top, atom, sign)
     if sign > 0:
-        return any(_descend(facts, add(rest, term)) for term in _lower_terms(facts, factor, atom))
+        found = any(_descend(facts, add(rest, term)) for term in _lower_terms(facts, factor, atom))
+        return found or _cross_multiplied(facts, factor, rest, atom)
     if sign < 0:
-        return any(_descend(facts, add(rest, term)) for term in _upper_terms(facts, factor, atom))
+        found = any(_descend(facts, add(rest, term)) for term in _upper_terms(facts, factor, atom))
+        return found or _cross_multiplied(facts, factor, rest, atom)
     lower, upper = lower_of(facts, atom), upper_of(facts, atom)
     if lower is None or upper is None:
         return False
     return all(_descend(facts, add(rest, multiply(factor, end))) for end in (lower, upper))
+
+
+def _without_paired_remainder(facts: Facts, p: Poly) -> Poly | None:
+    """p with ``x % d`` written ``x - d * (x // d)`` where p holds that quotient too, so that they may cancel."""
+    if len(p) < 2 or not facts.remainders:
+        return None
+    held = {number for mono in p for number in mono}
+    for number in sorted(held & facts.remainders):
+        atom = facts.atoms[number]
+        partner = facts.table.get(("floordiv", atom.keys, None))
+        if partner in held and partner is not None:
+            return substitute(p, number, subtract(atom.x, multiply(atom.y, {(partner,): 1})))
+    return None
+
+
+def _cross_multiplied(facts: Facts, factor: Poly, rest: Poly, atom: Atom) -> bool:
+    """``r + x // d >= 0`` as ``x + d*r >= 0``, ``r - x // d >= 0`` as ``d*r + d - 1 - x >= 0``, for a symbolic d > 0."""
+    if atom.kind != "floordiv" or is_constant(atom.y) or not is_constant(factor) or abs(factor.get(ONE, 0)) != 1:
+        return False
+    if len(rest) * len(atom.y) > LARGEST_PROOF or not _at_least_one(facts, atom.y):
+        return False
+    return _descend(facts, _without_division(rest, atom, factor[ONE]))
+
+
+def _without_division(rest: Poly, atom: Atom, sign: int) -> Poly:
+    """A polynomial that is not negative exactly where ``rest + sign * (x // d)`` is, for d > 0."""
+    whole = multiply(rest, atom.y)
+    return add(whole, atom.x) if sign > 0 else add(add(whole, add(atom.y, constant(-1))), atom.x, -1)
 
 
 def _sign(facts: Facts, p: Poly) -> int:
@@ -270,9 +301,16 @@ def _quotient_at_most(facts: Facts, x: Poly, d: Poly) -> Poly | None:
 # -- symbolic bounds ------------------------------------------------------------------------------------
 
 
+def _at_least_one(facts: Facts, p: Poly) -> bool:
+    low, high = interval(facts, p)
+    if high is not None and high < 1:
+        return False
+    return (low is not None and low >= 1) or _descend(facts, add(p, constant(-1)))
+
+
 def lower_of(facts: Facts, atom: Atom) -> Poly | None:
     """A polynomial that the atom never falls below."""
-    if atom.lower is None and atom.kind in ("mod", "floordiv") and (interval(facts, atom.y)[0] or 0) >= 1:
+    if atom.lower is None and atom.kind in ("mod", "floordiv") and _at_least_one(facts, atom.y):
         if atom.kind == "mod":
             atom.lower = {}
         elif (least := bound(facts, atom.x, -1)) is not None:
@@ -286,7 +324,7 @@ def lower_of(facts: Facts, atom: Atom) -> Poly | None:
 
 def upper_of(facts: Facts, atom: Atom) -> Poly | None:
     """A polynomial that the atom never exceeds."""
-    if atom.upper is None and atom.kind in ("mod", "floordiv") and (interval(facts, atom.y)[0] or 0) >= 1:
+    if atom.upper is None and atom.kind in ("mod", "floordiv") and _at_least_one(facts, atom.y):
         if atom.kind == "mod":
             atom.upper = add(atom.y, constant(-1))
         elif (most := bound(facts, atom.x, 1)) is not None:
