@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import permutations, product
 from math import prod
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Undecided, Unproved
+from tileweave.index import ops, prove, simplify
 from tileweave.index.expr import Expr, symbol, symbols
 from tileweave.layout import lego, same_map, substitute
 from tileweave.layout.core.layout import Coord, Layout
@@ -32,6 +34,7 @@ def regp_by_definition(dims, sigma, index):
 
 
 OPS = {
+    "isqrt": math.isqrt,
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "xor": lambda a, b: a ^ b,
     "min": min, "max": max, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: a == b,
@@ -477,3 +480,95 @@ def test_wide_chains_convert_structurally():
     core = lego.to_core(layout)
     assert core.size == n * n and core(1)["m"] == n and core(n)["m"] == 1
     assert layout.inv(n) == (0, 1)
+
+
+# --- numbers from outside
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, object])
+def test_narrow_integers_never_wrap(kind):
+    """`Row(256, 100).apply(uint8 200, uint8 5)` gave 37; swizzle, Morton and Hilbert ended in OverflowError."""
+    pieces = [
+        Row(256, 100), Col(100, 256), lego.xor_swizzle(16, 256), lego.morton(256, 256), lego.hilbert(256),
+        lego.antidiagonal(200), lego.grouped(200, 100, 7), lego.bricks((200, 200), (8, 8)),
+        lego.reversal((200, 200)), lego.permutation(list(range(200))[::-1]),
+        GenP((200, 100), lambda i, j: 100 * i + (99 - j)), TileBy((20, 20), (10, 10)),
+    ]  # fmt: skip
+    for piece in pieces:
+        top = tuple(min(n - 1, 127) for n in piece.dims)
+        want = [piece.apply(*top), piece.apply(*(0 for _ in top))]
+        arrays = [np.array([x, 0]).astype(kind) for x in top]
+        assert piece.apply(*arrays).tolist() == want
+        if kind is not object:
+            assert piece.apply(*(kind(x) for x in top)) == want[0] and type(piece.apply(*map(kind, top))) is int
+        flat = np.array([want[0], 0]).astype(kind if kind is object or want[0] <= np.iinfo(kind).max else np.int64)
+        assert tuple(int(i[0]) for i in piece.inv(flat)) == top
+
+
+def test_numbers_beyond_64_bits_are_exact():
+    huge = Row(2**40, 2**40)
+    at = 2**39, 2**39 + 3
+    assert huge.apply(*map(np.int64, at)) == 2**79 + 2**39 + 3
+    assert huge.apply(*(np.array([x]) for x in at)).tolist() == [2**79 + 2**39 + 3]
+    assert [i.tolist() for i in huge.inv(np.array([2**79 + 5], dtype=object))] == [[2**39], [5]]
+    assert lego.flat_index((np.array([2**39], np.int64), np.array([1])), (2**40, 2**40)).tolist() == [2**79 + 1]
+    tiles = lego.PartialTiles((300, 300), (16, 16))
+    assert tiles.apply(*(np.array([x], np.uint8) for x in (17, 2, 3, 4))).tolist() == [tiles.apply(17, 2, 3, 4)]
+
+
+def test_a_function_that_takes_a_branch_of_python_on_expressions_is_refused():
+    """`j if i == 0 else 2 - j` silently took one branch: == of expressions is identity."""
+    i, j = symbol("i", 0, 2), symbol("j", 0, 3)
+    compared = [lambda i, j: 3 * i + (j if i == 0 else 2 - j), lambda i, j: 3 * i + (2 - j if i in (1,) else j)]
+    for function in compared:
+        zigzag = GenP((2, 3), function)
+        assert (zigzag.apply(1, 0), zigzag.inv(5), zigzag.apply(np.array([1]), np.array([0])).tolist()) == (
+            5,
+            (1, 0),
+            [5],
+        )
+        with pytest.raises(LayoutError, match="== compares expressions as such") as caught:
+            zigzag.apply(i, j)
+        assert "equal(expr, x)" in str(caught.value)
+    with pytest.raises(LayoutError, match="no truth value"):
+        GenP((2, 3), lambda i, j: 3 * i + (j if i < 1 else 2 - j)).apply(i, j)
+    hidden = GenP((2, 3), lambda i, j: 3 * i + (j if not isinstance(i, int) or i < 1 else 2 - j))
+    with pytest.raises(LayoutError, match=r"expression is wrong at \(1, 0\)"):
+        OrderBy(hidden).GroupBy((6,)).apply(symbol("p", 0, 6))
+    right = GenP((2, 3), lambda i, j: 3 * i + lego.choose(i < 1, j, 2 - j))
+    expr = right.apply(i, j)
+    assert all(evaluate(expr, {"i": a, "j": b}) == right.apply(a, b) for a, b in product(range(2), range(3)))
+    assert (i == 0) is False and i != 0  # elsewhere == is identity, as sets and layouts need
+
+
+def test_choose_takes_conditions_only_and_names_shapes_that_do_not_fit():
+    assert lego.choose(np.bool(True), 1, 2) == 1 and lego.choose(np.array([True, False]), 1, 2).tolist() == [1, 2]
+    for junk in ([True, False], 1, np.arange(3), None, "x"):
+        with pytest.raises(LayoutError, match="no condition"):
+            lego.choose(junk, 1, 2)
+    with pytest.raises(Incongruent, match="broadcast"):
+        lego.choose(np.array([True, False]), np.arange(3), 0)
+
+
+def test_grouped_program_ids_with_symbolic_sizes():
+    """Every coordinate is proved in range, and the inverse inverts, whatever divides what."""
+    M, N = symbols("M N", 1)
+    rows, columns = (M + 31) // 32, (N + 63) // 64
+    order = lego.grouped(rows, columns, 4)
+    i, j = order.inv(symbol("pid", 0, rows * columns))
+    assert prove((i >= 0) & (i < rows) & (j >= 0) & (j < columns), limit=0)
+    for m, n in ((9, 4), (12, 5), (1, 1), (5, 7)):
+        env = {"M": 32 * m - 3, "N": 64 * n - 5}
+        seen = {(evaluate(i, {**env, "pid": p}), evaluate(j, {**env, "pid": p})) for p in range(m * n)}
+        assert seen == set(product(range(m), range(n)))
+        whole = lego.grouped(m, n, 4)
+        assert all(whole.apply(*whole.inv(p)) == p for p in range(m * n))
+
+
+def test_the_antidiagonal_inverse_is_a_closed_form():
+    for n in (1, 2, 3, 5, 8):
+        p = symbol("p", 0, n * n)
+        square = lego.antidiagonal(n)
+        back = square.inv(p)
+        assert all(tuple(evaluate(x, {"p": k}) for x in back) == square.inv(k) for k in range(n * n))
+    assert ops(simplify(lego.antidiagonal(64).inv(symbol("p", 0, 4096)))) < 60

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from keyword import iskeyword
 from math import isqrt as exact_isqrt
 from operator import index as as_index
@@ -29,6 +31,7 @@ __all__ = [
     "ExprLike",
     "as_expr",
     "as_number",
+    "conditions_only",
     "const",
     "constant_of",
     "equal",
@@ -238,10 +241,40 @@ class Expr:
             legal="prove(condition), select(condition, a, b), or `&` in place of `and` and of chained comparisons",
         )
 
+    # -- equality -------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, Expr | int) or not _READS_CONDITIONS.get():
+            return self is other
+        raise LayoutError(
+            "Expr == x",
+            "== compares expressions as such, and is False here whatever the values are",
+            inputs={"expr": self, "x": other},
+            legal="equal(expr, x) or unequal(expr, x), in choose(condition, a, b) or select(condition, a, b)",
+        )
+
+    __hash__ = object.__hash__
+
     # -- pickle ------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (_table_of(self),)
+
+
+_READS_CONDITIONS: ContextVar[bool] = ContextVar("reads_conditions", default=False)
+
+
+@contextmanager
+def conditions_only() -> Iterator[None]:
+    """While a function written for integers is called with expressions, ``==`` and ``!=`` are refused.
+
+    Elsewhere ``==`` is identity, as sets and layouts need; in such a function it would take one branch silently.
+    """
+    token = _READS_CONDITIONS.set(True)
+    try:
+        yield
+    finally:
+        _READS_CONDITIONS.reset(token)
 
 
 def _intern(op: Op, args: tuple[Any, ...]) -> Expr:

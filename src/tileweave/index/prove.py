@@ -347,7 +347,7 @@ def _drawn(random: np.random.Generator, width: Any) -> IntArray:
     """A number below each width, of any size."""
     parts = random.random(SAMPLES)
     if np.max(width) < 1 << 52:
-        return (parts * width).astype(np.int64)
+        return np.asarray(parts * width, dtype=np.int64)
     scaled = [int(part * (1 << 53)) for part in parts]
     return np.array([s * int(w) >> 53 for s, w in zip(scaled, np.broadcast_to(width, (SAMPLES,)), strict=True)], object)
 

@@ -30,7 +30,7 @@ from tileweave.layout.notation.lego_bijections import (
     reversal,
     xor_swizzle,
 )
-from tileweave.layout.notation.lego_numbers import Dim, check_index, choose, make_dims, product_of, proved_zero
+from tileweave.layout.notation.lego_numbers import Dim, check_index, choose, make_dims, numbers, product_of, proved_zero
 from tileweave.layout.notation.lego_numbers import flat_index as row_major
 from tileweave.layout.notation.lego_numbers import tuple_index as digits_of
 from tileweave.layout.notation.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
@@ -125,7 +125,7 @@ def flat_index(index: Any, dims: Any) -> Any:
     items = index if isinstance(index, tuple | list) else (index,)
     if len(items) != len(shape):
         raise Incongruent(where, f"{len(items)} coordinates for {len(shape)} dimensions", inputs={"dims": shape})
-    return row_major([_number(i, where) for i in items], shape)
+    return row_major(numbers([_number(i, where) for i in items], shape), shape)
 
 
 def tuple_index(flat: Any, dims: Any) -> tuple[Any, ...]:
@@ -136,7 +136,8 @@ def tuple_index(flat: Any, dims: Any) -> tuple[Any, ...]:
         (1, 2)
     """
     where = "tuple_index(flat, dims)"
-    return digits_of(_number(flat, where), make_dims(dims, where))
+    shape = make_dims(dims, where)
+    return digits_of(numbers([_number(flat, where)], shape)[0], shape)
 
 
 def _number(value: Any, where: str) -> Any:
@@ -204,7 +205,7 @@ class PartialTiles:
 
     def coordinates(self, *index: Any) -> tuple[Any, ...]:
         """The coordinates in the space, which may lie in the padding."""
-        check_index(index, self.index_dims, "PartialTiles.coordinates(*index)", beyond=len(self.dims))
+        index = check_index(index, self.index_dims, "PartialTiles.coordinates(*index)", beyond=len(self.dims))
         rank = len(self.dims)
         levels = (self.grid, *self.tiles)
         return tuple(

@@ -164,7 +164,7 @@ def _descend(facts: Facts, p: Poly) -> bool:
     facts.spent += 1
     if (whole := _without_paired_remainder(facts, p)) is not None and _descend(facts, whole):
         return True
-    top = max(mono[-1] for mono in p if mono)
+    top = _coarsest(facts, p, max(mono[-1] for mono in p if mono))
     factor, rest, linear = split(p, top)
     atom = facts.atoms[top]
     if atom.kind == "mul":
@@ -189,6 +189,19 @@ def _descend(facts: Facts, p: Poly) -> bool:
     return all(_descend(facts, add(rest, multiply(factor, end))) for end in (lower, upper))
 
 
+def _coarsest(facts: Facts, p: Poly, top: int) -> int:
+    """The atom to replace: of quotients ``x // d`` and ``x // (g*d)`` the second, whose bound is in the first."""
+    atom = facts.atoms[top]
+    if atom.kind == "floordiv":
+        for mono in p:
+            for number in mono:
+                other = facts.atoms[number]
+                if number != top and other.kind == "floordiv" and other.keys[0] == atom.keys[0]:
+                    if exact_quotient(other.y, atom.y) is not None:
+                        return number
+    return top
+
+
 def _without_paired_remainder(facts: Facts, p: Poly) -> Poly | None:
     """p with ``x % d`` written ``x - d * (x // d)`` where p holds that quotient too, so that they may cancel."""
     if len(p) < 2 or not facts.remainders:
@@ -203,7 +216,7 @@ def _without_paired_remainder(facts: Facts, p: Poly) -> Poly | None:
 
 
 def _cross_multiplied(facts: Facts, factor: Poly, rest: Poly, atom: Atom) -> bool:
-    """``r + x // d >= 0`` as ``x + d*r >= 0``, ``r - x // d >= 0`` as ``d*r + d - 1 - x >= 0``, for a symbolic d > 0."""
+    """``r + x // d >= 0`` as ``x + d*r >= 0``, ``r - x // d >= 0`` as ``d*r + d - 1 - x >= 0``, d > 0 symbolic."""
     if atom.kind != "floordiv" or is_constant(atom.y) or not is_constant(factor) or abs(factor.get(ONE, 0)) != 1:
         return False
     if len(rest) * len(atom.y) > LARGEST_PROOF or not _at_least_one(facts, atom.y):

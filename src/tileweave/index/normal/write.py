@@ -131,7 +131,7 @@ class Writer:
 
     def _find_nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
         """``x // (d*e)`` as the operands of ``(x // d) // e``, where x // d is in use and that is cheaper."""
-        if is_constant(atom.y) and _is_power_of_two(atom.y[ONE]):
+        if not atom.y or (is_constant(atom.y) and _is_power_of_two(atom.y[ONE])):
             return None
         best: tuple[int, Poly] | None = None
         for other in self.quotients.get(atom.keys[0], ()):

@@ -22,6 +22,7 @@ from tileweave.index.expr import (
     constant_of,
     equal,
     made,
+    maximum,
     rebuilt,
     select,
     symbols_of,
@@ -257,7 +258,9 @@ def _guarded(roots: tuple[Expr, ...], given: Sequence[Expr]) -> tuple[Expr, ...]
     def replace(node: Expr, parts: tuple[Expr, ...]) -> Expr | None:
         if node not in chosen:
             return None
-        return made(node.op, (parts[0], select(equal(parts[1], 0), 1, parts[1])))
+        below = nonnegative(normal.facts, value_of(normal, node.args[1]))
+        divisor = maximum(parts[1], 1) if below else select(equal(parts[1], 0), 1, parts[1])
+        return made(node.op, (parts[0], divisor))
 
     done = rebuilt(roots, replace)
     return tuple(done[root] for root in roots)

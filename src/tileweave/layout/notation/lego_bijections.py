@@ -6,7 +6,7 @@ Each is written once and works on integers, integer arrays and index expressions
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import isqrt, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tileweave.index import Expr
 from tileweave.layout.core.checks import integer_array
 from tileweave.layout.core.symbolic import require_quotient
 from tileweave.layout.notation.cute_tuples import positive
-from tileweave.layout.notation.lego_numbers import Dim, choose, flat_index, make_dims, tuple_index
+from tileweave.layout.notation.lego_numbers import Dim, choose, flat_index, lesser, make_dims, root, tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
 
 __all__ = ["antidiagonal", "bricks", "grouped", "hilbert", "morton", "permutation", "reversal", "xor_swizzle"]
@@ -61,16 +61,9 @@ def antidiagonal(n: int) -> GenP:
         return choose(s <= n, s * (s - 1) // 2 + i, n * n - n + i - t * (t - 1) // 2)
 
     def diagonal(p: Any) -> Any:
-        """The number of anti-diagonals that begin at or before p, less one."""
-        if isinstance(p, int):
-            if p < n * (n + 1) // 2:
-                return (isqrt(8 * p + 1) - 1) // 2
-            return 2 * n - 2 - (isqrt(8 * (n * n - 1 - p) + 1) - 1) // 2
-        out: Any = 0
-        for d in range(1, 2 * n - 1):
-            start = d * (d + 1) // 2 if d < n else n * n - (2 * n - 1 - d) * (2 * n - d) // 2
-            out = out + choose(p < start, 0, 1)
-        return out
+        """The number of anti-diagonals that end before p."""
+        upper = (root(8 * p + 1) - 1) // 2
+        return choose(p < n * (n + 1) // 2, upper, 2 * n - 2 - (root(8 * (n * n - 1 - p) + 1) - 1) // 2)
 
     def inverse(p: Any) -> tuple[Any, Any]:
         d = diagonal(p)
@@ -310,7 +303,7 @@ def grouped(rows: int, cols: int, group: int) -> GenP:
     rows, cols, group = sizes
 
     def height(first: Any) -> Any:
-        return choose(first + group <= rows, group, rows - first)
+        return lesser(rows - first, group)
 
     def apply(i: Any, j: Any) -> Any:
         first = i // group * group

@@ -6,12 +6,13 @@ Row-major throughout: the last dimension is fastest.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isqrt as exact_isqrt
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
-from tileweave.index import Expr, constant_of, require, select, simplify
+from tileweave.index import Expr, constant_of, evaluate, isqrt, minimum, require, select, simplify, symbol
 from tileweave.layout.core.symbolic import plain, require_positive
 from tileweave.layout.notation.cute_tuples import split_digit
 
@@ -20,9 +21,12 @@ __all__ = [
     "check_index",
     "choose",
     "flat_index",
+    "lesser",
     "make_dims",
+    "numbers",
     "product_of",
     "proved_zero",
+    "root",
     "same_number",
     "tuple_index",
 ]
@@ -35,9 +39,31 @@ def choose(condition: Any, then: Any, otherwise: Any) -> Any:
     """`then` where the condition holds, else `otherwise`; of numbers, arrays or index expressions."""
     if isinstance(condition, Expr):
         return select(condition, then, otherwise)
-    if isinstance(condition, np.ndarray):
+    if isinstance(condition, bool | np.bool):
+        return then if condition else otherwise
+    where = "choose(condition, then, otherwise)"
+    if not isinstance(condition, np.ndarray) or condition.dtype.kind != "b":
+        raise LayoutError(where, f"{condition!r} is no condition", legal="a comparison of numbers, arrays, expressions")
+    if isinstance(then, Expr) or isinstance(otherwise, Expr):
+        raise LayoutError(where, "an array chooses between expressions", legal="arrays or integers to choose from")
+    try:
         return np.where(condition, then, otherwise)
-    return then if condition else otherwise
+    except ValueError:
+        shapes = {"condition": condition.shape, "then": np.shape(then), "otherwise": np.shape(otherwise)}
+        raise Incongruent(where, "the shapes do not broadcast", inputs=shapes, legal="shapes that broadcast") from None
+
+
+def lesser(a: Any, b: Any) -> Any:
+    """The lesser of two numbers, arrays or index expressions."""
+    return minimum(a, b) if isinstance(a, Expr) or isinstance(b, Expr) else choose(a <= b, a, b)
+
+
+def root(value: Any) -> Any:
+    """The integer square root of a number, an array or an index expression, none of it negative."""
+    if isinstance(value, np.ndarray):
+        v = symbol("v")
+        return evaluate(isqrt(v), {v: value})
+    return isqrt(value) if isinstance(value, Expr) else exact_isqrt(value)
 
 
 def make_dims(dims: Any, where: str) -> tuple[Dim, ...]:
@@ -116,8 +142,30 @@ def proved_zero(difference: Any) -> bool:
     return constant_of(simplify(difference)) == 0
 
 
-def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str, *, beyond: int = 0) -> None:
-    """Refuses coordinates outside their dimension; expressions must be proved to lie within.
+ROOM = 16
+"""How many times the number of points the intermediate values of a ready-made bijection may reach."""
+
+
+def numbers(index: Sequence[Any], dims: Sequence[Dim]) -> tuple[Any, ...]:
+    """Coordinates as this package computes with them, so that nothing wraps: the one policy on numbers from outside.
+
+    An integer of NumPy becomes Python's; an integer array becomes int64, or Python integers where 64 bits might not
+    hold what a layout of these extents computes. Expressions stay.
+    """
+    whole = product_of([n for n in dims if isinstance(n, int)])
+    kind = np.int64 if whole * ROOM < 1 << 63 else object
+    return tuple(
+        i.astype(object if i.dtype == np.uint64 and i.size and int(i.max()) >= 1 << 63 else kind)
+        if isinstance(i, np.ndarray)
+        else int(i)
+        if isinstance(i, np.integer)
+        else i
+        for i in index
+    )
+
+
+def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str, *, beyond: int = 0) -> tuple[Any, ...]:
+    """The coordinates as `numbers`; outside their dimension refused, and expressions that are not proved within.
 
     Args:
         index, dims: one coordinate for each extent.
@@ -134,7 +182,7 @@ def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str, *, beyond
         if isinstance(i, Expr):
             require(i >= 0 if k < beyond else (i >= 0) & (i < n), where)
         elif isinstance(i, np.ndarray):
-            if i.dtype.kind not in "iu":
+            if not _holds_integers(i):
                 raise LayoutError(where, f"coordinate {k} is an array of {i.dtype}", legal="integers")
             outside = (i < 0) | (i >= n) if isinstance(n, int) else i < 0
             if outside.any():
@@ -147,6 +195,13 @@ def check_index(index: Sequence[Any], dims: Sequence[Dim], where: str, *, beyond
             raise _outside(where, int(i), k, dims)
         elif isinstance(n, Expr):
             require(int(i) < n, where)
+    return numbers(index, dims)
+
+
+def _holds_integers(values: np.ndarray[Any, Any]) -> bool:
+    if values.dtype == object:
+        return all(isinstance(v, int) and not isinstance(v, bool) for v in values.flat)
+    return values.dtype.kind in "iu"
 
 
 def _outside(where: str, value: int, k: int, dims: Sequence[Dim]) -> LayoutError:

@@ -15,7 +15,8 @@ from typing import Any, Union
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, TileweaveError, Undecided, Unproved
-from tileweave.index import Expr
+from tileweave.index import Expr, evaluate, symbol
+from tileweave.index.expr import conditions_only
 from tileweave.layout.notation.lego_numbers import (
     Dim,
     check_index,
@@ -91,16 +92,14 @@ class RegP:
 
     def apply(self, *index: Any) -> Any:
         """The flat number of a logical index: integers, integer arrays or index expressions."""
-        check_index(index, self.dims, "RegP.apply(*index)")
-        return self._apply(index)
+        return self._apply(check_index(index, self.dims, "RegP.apply(*index)"))
 
     def _apply(self, index: Sequence[Any]) -> Any:
         return flat_index([index[k - 1] for k in self.sigma], [self.dims[k - 1] for k in self.sigma])
 
     def inv(self, flat: Any) -> tuple[Any, ...]:
         """The logical index of a flat number."""
-        check_index((flat,), (self.size,), "RegP.inv(flat)")
-        return self._inv(flat)
+        return self._inv(*check_index((flat,), (self.size,), "RegP.inv(flat)"))
 
     def _inv(self, flat: Any) -> tuple[Any, ...]:
         digits = tuple_index(flat, [self.dims[k - 1] for k in self.sigma])
@@ -183,18 +182,20 @@ class GenP:
 
     def apply(self, *index: Any) -> Any:
         """The flat number of a logical index: integers, integer arrays or index expressions."""
-        check_index(index, self.dims, "GenP.apply(*index)")
-        return self._apply(index)
+        return self._apply(check_index(index, self.dims, "GenP.apply(*index)"))
 
     def _apply(self, index: Sequence[Any]) -> Any:
         if not self.proof and any(isinstance(i, np.ndarray) for i in index):
             return self._table()[0][flat_index([np.asarray(i) for i in index], self.dims)]
-        return self.function(*index)
+        if self.proof or not any(isinstance(i, Expr) for i in index):
+            return self.function(*index)
+        _check_expression(self)
+        with conditions_only():
+            return self.function(*index)
 
     def inv(self, flat: Any) -> tuple[Any, ...]:
         """The logical index of a flat number."""
-        check_index((flat,), (self.size,), "GenP.inv(flat)")
-        return self._inv(flat)
+        return self._inv(*check_index((flat,), (self.size,), "GenP.inv(flat)"))
 
     def _inv(self, flat: Any) -> tuple[Any, ...]:
         array = isinstance(flat, np.ndarray)
@@ -256,6 +257,28 @@ class GenP:
         from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
 
         return svg(self)
+
+
+def _check_expression(piece: GenP) -> None:
+    """Refuse a function whose expression differs from its values: it takes a branch of Python on an expression."""
+    if len(piece._tables) > 1:
+        return
+    where = "GenP.apply(*index)"
+    names = [symbol(f"x{k}", 0, n) for k, n in enumerate(piece.dims)]
+    with conditions_only():
+        expr = piece.function(*names)
+    grid = _grid(piece.dims)
+    found = evaluate(expr, dict(zip(names, grid, strict=True)))
+    wrong = np.flatnonzero(np.broadcast_to(np.asarray(found), grid.shape[1:]) != piece._table()[0])
+    if wrong.size:
+        at = tuple(int(x) for x in grid[:, wrong[0]])
+        raise LayoutError(
+            where,
+            f"the function's expression is wrong at {at}: it is {expr}",
+            inputs={"piece": piece, "value": int(piece._table()[0][wrong[0]])},
+            legal="choose(condition, a, b) in place of if, and equal(i, 0) in place of i == 0",
+        )
+    piece._tables.append(expr)
 
 
 def _values(piece: GenP) -> np.ndarray[Any, Any]:
@@ -410,8 +433,7 @@ class OrderBy:
 
     def apply(self, *index: Any) -> Any:
         """The flat physical number of an index."""
-        check_index(index, self.dims, "OrderBy.apply(*index)")
-        return self._apply(index)
+        return self._apply(check_index(index, self.dims, "OrderBy.apply(*index)"))
 
     def _apply(self, index: Sequence[Any]) -> Any:
         flats, at = [], 0
@@ -422,8 +444,7 @@ class OrderBy:
 
     def inv(self, flat: Any) -> tuple[Any, ...]:
         """The index of a flat physical number."""
-        check_index((flat,), (self.size,), "OrderBy.inv(flat)")
-        return self._inv(flat)
+        return self._inv(*check_index((flat,), (self.size,), "OrderBy.inv(flat)"))
 
     def _inv(self, flat: Any) -> tuple[Any, ...]:
         digits = tuple_index(flat, [piece.size for piece in self.pieces])
@@ -554,8 +575,7 @@ class GroupBy:
 
     def apply(self, *index: Any) -> Any:
         """The flat physical number of a logical index."""
-        check_index(index, self.dims, "GroupBy.apply(*index)")
-        return self._run(flat_index(index, self.dims))
+        return self._run(flat_index(check_index(index, self.dims, "GroupBy.apply(*index)"), self.dims))
 
     def _run(self, flat: Any) -> Any:
         """The physical number of a row-major flat logical index."""
@@ -565,7 +585,7 @@ class GroupBy:
 
     def inv(self, flat: Any) -> tuple[Any, ...]:
         """The logical index of a flat physical number."""
-        check_index((flat,), (self.size,), "GroupBy.inv(flat)")
+        (flat,) = check_index((flat,), (self.size,), "GroupBy.inv(flat)")
         for order in self.orders:
             flat = flat_index(order._inv(flat), order.dims)
         return tuple_index(flat, self.dims)
