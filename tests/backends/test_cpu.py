@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cpu import Target, compile, host
-from tileweave.backends.cpu.plan import Loop, make_plan
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import describe
 from tileweave.errors import BackendError, VerifyError
@@ -23,6 +22,8 @@ from tileweave.teir.analysis.interpret import interpret
 from tileweave.teir.ir import examples
 from tileweave.teir.ir.dtypes import DTYPES, numpy_dtype
 from tileweave.teir.ir.program import Axis, First, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+from tileweave.teir.merged.form import Loop
+from tileweave.teir.merged.merge import merged
 
 
 def operand(array: np.ndarray, dtype: str) -> Operand:
@@ -441,10 +442,10 @@ def scheduled(order: str, *, parallel: str = "", relu: bool = False) -> Program:
 @pytest.mark.parametrize("relu", [False, True])
 def test_scalar_schedules_become_one_operation(order: str, relu: bool) -> None:
     program = scheduled(order, parallel="mn", relu=relu)
-    steps = make_plan(program)
+    steps = merged(program).body
     assert len(steps) == 1
     assert not isinstance(steps[0], Loop)
-    assert {dim.extent for dim in steps[0].dims} == {6, 9, 10}
+    assert {dim.extent for dim in steps[0].modes} == {6, 9, 10}
     for merge in (True, False):
         a, b = whole_numbers((6, 10), "INT32"), whole_numbers((10, 9), "INT32", 1)
         c, d = np.full((6, 9), 5, np.int32), np.zeros((6, 9), np.int32)

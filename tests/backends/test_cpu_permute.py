@@ -18,10 +18,10 @@ from tileweave.backends.cpu import Target, compile, host
 from tileweave.backends.cpu.llvm.ir import Function, Module
 from tileweave.backends.cpu.llvm.vectors import transpose
 from tileweave.backends.cpu.maps.blocks import Blocking, cut_direct, cut_staged, overflowing
-from tileweave.backends.cpu.plan import Dim
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_copy
 from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.merged.form import Mode
 
 TINY = replace(host(), l2_bytes=0, l3_bytes=0)
 """Everything is collected and streamed."""
@@ -179,11 +179,11 @@ def test_squares_are_transposed(type: str) -> None:
 # ---- how tensors are cut ----------------------------------------------------------------------------------------
 
 
-def dims_of(shape: tuple[int, ...], order: tuple[int, ...], width: int) -> tuple[Dim, ...]:
+def dims_of(shape: tuple[int, ...], order: tuple[int, ...], width: int) -> tuple[Mode, ...]:
     """Axes of a dense permutation, in the order of the output."""
     here = [shape[k] for k in order]
     strides = [width * math.prod(shape[k + 1 :]) for k in range(len(shape))]
-    return tuple(Dim(shape[k], (strides[k], width * math.prod(here[j + 1 :]))) for j, k in enumerate(order))
+    return tuple(Mode(shape[k], (strides[k], width * math.prod(here[j + 1 :]))) for j, k in enumerate(order))
 
 
 def covered(cut: Blocking) -> bool:

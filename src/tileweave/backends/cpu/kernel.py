@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.chain import chained
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
-from tileweave.backends.cpu.plan import describe, make_plan
-from tileweave.backends.cpu.shape import may_alias
 from tileweave.backends.cpu.target.jit import Code, compile_ir, release
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
@@ -31,6 +28,9 @@ from tileweave.teir.analysis.calls import bounds, calls
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
+from tileweave.teir.merged.merge import merged
+from tileweave.teir.merged.order import may_alias
+from tileweave.teir.merged.text import show
 
 __all__ = ["Kernel", "compile", "forget"]
 
@@ -370,7 +370,7 @@ def compile(
         program: any well-formed program of the registered operations of `tileweave.teir`.
         threads: how many threads its parallel loops and large operations use, 255 at most; None: all processors of the
             process.
-        merge: whether loops and operations are merged before code is made (see `tileweave.backends.cpu.plan`).
+        merge: whether loops and operations are merged before code is made (see `tileweave.teir.merged`).
         target: the processor; None: this one. A lesser one of the same kind makes code that runs here, slower.
         cache: whether compiled objects are kept in memory and on disk.
         settings: wishes for how contractions are cut.
@@ -411,11 +411,10 @@ def compile(
                 return _KERNELS[key]
     verify(program)
     _check_settings(settings)
-    steps = make_plan(program, merge=merge)
-    steps = chained(steps, program) if merge else steps
-    nest = emit_program(program, steps, target, threads, settings)
+    form = merged(program, merge=merge)
+    nest = emit_program(form, target, threads, settings)
     code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
-    kernel = Kernel(program, nest, code, "\n".join((describe(steps, program), *nest.notes)), threads, target)
+    kernel = Kernel(program, nest, code, "\n".join((show(form), *nest.notes)), threads, target)
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel

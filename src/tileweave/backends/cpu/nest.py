@@ -1,4 +1,4 @@
-"""A plan becomes one module of IR: loops, guards, addresses, parallel regions, and a function per operation.
+"""A merged program becomes one module of IR: loops, guards, addresses, parallel regions, and a function per operation.
 
 Every operation's function has the form ``(env, thread, operands..)``, contractions with two more flags. ``env`` is an
 array of 64-bit words that the caller fills::
@@ -23,8 +23,6 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
-from tileweave.backends.cpu.plan import Loop, Op, Step, start_of
-from tileweave.backends.cpu.shape import rivals_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import OBJECT_DATA
@@ -32,6 +30,9 @@ from tileweave.errors import BackendError
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import First, Guard, Id, Program
+from tileweave.teir.merged.form import Loop, Merged, Op, Step
+from tileweave.teir.merged.merge import start_of
+from tileweave.teir.merged.order import rivals_of
 
 __all__ = ["ENV_WORDS", "Nest", "emit_program", "written"]
 
@@ -57,14 +58,13 @@ class Nest:
     notes: tuple[str, ...]
 
 
-def emit_program(
-    program: Program, steps: tuple[Step, ...], target: Target, threads: int, settings: Settings = DEFAULT
-) -> Nest:
-    """The module of a plan."""
+def emit_program(form: Merged, target: Target, threads: int, settings: Settings = DEFAULT) -> Nest:
+    """The module of a merged program."""
+    program = form.program
     emitter = _Emitter(program, target, threads, settings)
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
-    emitter.steps(_Place(f, bases, {}, False, "0"), steps)
+    emitter.steps(_Place(f, bases, {}, False, "0"), form.body)
     f.ret()
     _emit_objects(emitter.module, program)
     memory = emitter.memory

@@ -25,8 +25,8 @@ from tileweave.backends.cpu.gemm.sweep import sweep
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.streams import NOTHING, Stream, Streams, streams
-from tileweave.backends.cpu.plan import Op
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Op
 
 __all__ = ["Chunk", "Columns"]
 

@@ -14,9 +14,9 @@ from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks
-from tileweave.backends.cpu.plan import Dim, Op
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Mode, Op
 
 __all__ = ["Workspace", "emit_contraction", "may_start", "without_start"]
 
@@ -95,15 +95,15 @@ def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: in
         return False
     return all(
         dim.strides[3] == (dim.strides[2] if dim.strides[v] and not dim.strides[1 - v] else 0) and dim.strides[3] >= 0
-        for dim in op.dims
+        for dim in op.modes
         if dim.extent > 1
     )
 
 
 def without_start(op: Op) -> Op:
     """The contraction alone."""
-    dims = tuple(Dim(dim.extent, dim.strides[:3]) for dim in op.dims)
-    return replace(op, operands=op.operands[:3], offsets=op.offsets[:3], dims=dims)
+    modes = tuple(Mode(mode.extent, mode.strides[:3]) for mode in op.modes)
+    return replace(op, operands=op.operands[:3], offsets=op.offsets[:3], modes=modes)
 
 
 def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
@@ -119,7 +119,7 @@ def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tu
         old = f.load(out.memory, moved[-1], out.width_bytes)
         f.store(out.memory, multiply_add(f, out, 1, values[0], values[1], old), moved[-1], out.width_bytes)
 
-    emit_nest(f, [d for d in op.dims if d.extent > 1], pointers, point)
+    emit_nest(f, [d for d in op.modes if d.extent > 1], pointers, point)
     f.ret()
 
 

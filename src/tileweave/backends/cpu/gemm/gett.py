@@ -15,11 +15,10 @@ from tileweave.backends.cpu.gemm.placed import Placed, placeable, placed
 from tileweave.backends.cpu.gemm.sides import Contracted, Side, ask_steps
 from tileweave.backends.cpu.gemm.tile import choose_tile
 from tileweave.backends.cpu.llvm.elements import Element
-from tileweave.backends.cpu.llvm.loops import fuse
 from tileweave.backends.cpu.llvm.vectors import short_row
-from tileweave.backends.cpu.plan import Dim, Op, injective
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Mode, Op, fuse, injective
 
 __all__ = ["Cut", "cut"]
 
@@ -47,8 +46,8 @@ class Cut:
             0 where they run along the output's.
     """
 
-    outer: tuple[Dim, ...]
-    batch: tuple[Dim, ...]
+    outer: tuple[Mode, ...]
+    batch: tuple[Mode, ...]
     rows: Side
     columns: Side
     contracted: Contracted
@@ -144,7 +143,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
         settings: wishes of the caller.
     """
     out = elements[2]
-    dims, offsets = _upright([dim for dim in op.dims if dim.extent > 1], op.offsets)
+    dims, offsets = _upright([dim for dim in op.modes if dim.extent > 1], op.offsets)
     summed = [dim for dim in dims if dim.strides[2] == 0]
     free, outer = _peeled([dim for dim in dims if dim.strides[2] != 0], op.width_bytes)
     batch = [dim for dim in free if bool(dim.strides[0]) == bool(dim.strides[1])]
@@ -204,7 +203,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     )
 
 
-def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tuple[int, int, int]]:
+def _upright(dims: list[Mode], offsets: tuple[int, ...]) -> tuple[list[Mode], tuple[int, int, int]]:
     """Axes turned so that the output, or else an operand, is walked upwards."""
     turned = []
     moved = list(offsets)
@@ -212,15 +211,15 @@ def _upright(dims: list[Dim], offsets: tuple[int, ...]) -> tuple[list[Dim], tupl
         leading = dim.strides[2] or dim.strides[1] or dim.strides[0]
         if leading < 0:
             moved = [o + s * (dim.extent - 1) for o, s in zip(moved, dim.strides, strict=True)]
-            dim = Dim(dim.extent, tuple(-s for s in dim.strides))
+            dim = Mode(dim.extent, tuple(-s for s in dim.strides))
         turned.append(dim)
     return turned, (moved[0], moved[1], moved[2])
 
 
-def _peeled(free: list[Dim], width_bytes: int) -> tuple[list[Dim], list[Dim]]:
+def _peeled(free: list[Mode], width_bytes: int) -> tuple[list[Mode], list[Mode]]:
     """Axes along which the output's elements are all different, and those that must stay outside as loops."""
-    kept: list[Dim] = []
-    peeled: list[Dim] = []
+    kept: list[Mode] = []
+    peeled: list[Mode] = []
     if injective(tuple(free), 2, width_bytes):
         return free, []
     for dim in sorted(free, key=lambda d: abs(d.strides[2])):
@@ -231,12 +230,12 @@ def _peeled(free: list[Dim], width_bytes: int) -> tuple[list[Dim], list[Dim]]:
     return kept, peeled
 
 
-def _swap(dim: Dim) -> Dim:
+def _swap(dim: Mode) -> Mode:
     a, b, c = dim.strides
-    return Dim(dim.extent, (b, a, c))
+    return Mode(dim.extent, (b, a, c))
 
 
-def _dense_in(side0: list[Dim], width_bytes: int, side1: list[Dim]) -> bool:
+def _dense_in(side0: list[Mode], width_bytes: int, side1: list[Mode]) -> bool:
     """Whether the columns should be in0's side."""
     dense0 = any(dim.strides[2] == width_bytes for dim in side0)
     dense1 = any(dim.strides[2] == width_bytes for dim in side1)
@@ -245,22 +244,22 @@ def _dense_in(side0: list[Dim], width_bytes: int, side1: list[Dim]) -> bool:
     return prod(d.extent for d in side0) > prod(d.extent for d in side1)
 
 
-def _side_dims(dims: list[Dim], operand: int) -> tuple[Dim, ...]:
+def _side_dims(dims: list[Mode], operand: int) -> tuple[Mode, ...]:
     """A side's axes with strides (operand, output), fastest first, fused."""
     ordered = sorted(dims, key=lambda d: (-d.strides[2], -abs(d.strides[operand])))
-    pairs = [Dim(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
+    pairs = [Mode(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
     return tuple(reversed(fuse(pairs)))
 
 
-def _contracted_dims(dims: list[Dim], widths: tuple[int, int], few_rows: bool) -> tuple[Dim, ...]:
+def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) -> tuple[Mode, ...]:
     """The summed axes with strides (row operand, vector operand), fused, fastest first.
 
     An axis that is dense in the vector operand comes first, else one that is dense in the row operand: packing needs
     it. With few rows the row operand is small, and what is near in the vector operand comes first instead.
     """
-    pairs = [Dim(dim.extent, dim.strides[:2]) for dim in dims]
+    pairs = [Mode(dim.extent, dim.strides[:2]) for dim in dims]
 
-    def rank(dim: Dim) -> tuple[int, int]:
+    def rank(dim: Mode) -> tuple[int, int]:
         row, column = abs(dim.strides[0]), abs(dim.strides[1])
         if column == widths[1]:
             return 0, column
@@ -272,7 +271,7 @@ def _contracted_dims(dims: list[Dim], widths: tuple[int, int], few_rows: bool) -
 
 def _paired(
     contracted: Contracted,
-    sides: tuple[tuple[Dim, ...], tuple[Dim, ...]],
+    sides: tuple[tuple[Mode, ...], tuple[Mode, ...]],
     elements: tuple[Element, ...],
     target: Target,
     lanes: int,
@@ -334,8 +333,14 @@ def _lanes(target: Target, out: Element, columns: int) -> int:
 
 
 def _arranged(
-    target: Target, dims: tuple[Dim, ...], lanes: int, operand: Element, out: Element, rows: int, contracted: Contracted
-) -> tuple[tuple[Dim, ...], tuple[int, ...], int]:
+    target: Target,
+    dims: tuple[Mode, ...],
+    lanes: int,
+    operand: Element,
+    out: Element,
+    rows: int,
+    contracted: Contracted,
+) -> tuple[tuple[Mode, ...], tuple[int, ...], int]:
     """Columns in an order that suits the operand's memory as well as the output's.
 
     Returns the axes, the choices of vectors per panel, and the most products per block. Three cases: the operand is
@@ -358,7 +363,7 @@ def _arranged(
     return dims, any_vectors, most
 
 
-def _whole_runs(dims: tuple[Dim, ...], lanes: int, choices: tuple[int, ...]) -> tuple[int, ...]:
+def _whole_runs(dims: tuple[Mode, ...], lanes: int, choices: tuple[int, ...]) -> tuple[int, ...]:
     """Vectors per panel such that panels hold whole runs of a short first axis, which can then be staged."""
     if len(dims) < 2 or dims[0].extent % lanes == 0:
         return choices
@@ -366,8 +371,8 @@ def _whole_runs(dims: tuple[Dim, ...], lanes: int, choices: tuple[int, ...]) -> 
 
 
 def _stood(
-    target: Target, dims: tuple[Dim, ...], lanes: int, out: Element, rows: int, contracted: Contracted
-) -> tuple[tuple[Dim, ...], int, int] | None:
+    target: Target, dims: tuple[Mode, ...], lanes: int, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Mode, ...], int, int] | None:
     """Columns in panels that run along the operand's dense axis, which is not the output's.
 
     With few rows the operand is larger than the output, so its memory comes first: it is read where it lies, once,
@@ -400,8 +405,8 @@ _PAGE = 4096
 
 
 def _grouped(
-    target: Target, dims: tuple[Dim, ...], dense: int, lanes: int, out: Element, rows: int, contracted: Contracted
-) -> tuple[tuple[Dim, ...], tuple[int, ...], int] | None:
+    target: Target, dims: tuple[Mode, ...], dense: int, lanes: int, out: Element, rows: int, contracted: Contracted
+) -> tuple[tuple[Mode, ...], tuple[int, ...], int] | None:
     """Columns split so that panels can be packed from an operand that is dense in another column axis.
 
     The first axis, dense in the output, is cut into runs of one vector; the dense one of the operand into runs that
@@ -450,9 +455,9 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def _halves(dim: Dim, run: int) -> tuple[Dim, Dim]:
+def _halves(dim: Mode, run: int) -> tuple[Mode, Mode]:
     """An axis as runs and the axis over the runs."""
-    return Dim(run, dim.strides), Dim(dim.extent // run, tuple(run * s for s in dim.strides))
+    return Mode(run, dim.strides), Mode(dim.extent // run, tuple(run * s for s in dim.strides))
 
 
 _FEW_ROWS = 96
@@ -466,8 +471,8 @@ one row or column of a block of K."""
 def _blocked(
     target: Target,
     threads: int,
-    outer: tuple[Dim, ...],
-    batch: tuple[Dim, ...],
+    outer: tuple[Mode, ...],
+    batch: tuple[Mode, ...],
     rows: Side,
     columns: Side,
     contracted: Contracted,

@@ -14,8 +14,8 @@ from math import gcd
 
 from tileweave.backends.cpu.gemm.sides import Contracted
 from tileweave.backends.cpu.llvm.elements import Element
-from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Mode
 
 __all__ = ["Placed", "placeable", "placed"]
 
@@ -51,7 +51,7 @@ def placeable(contracted: Contracted, operand: Element, sums: Element) -> bool:
 
 def placed(
     target: Target,
-    sides: tuple[tuple[Dim, ...], tuple[Dim, ...]],
+    sides: tuple[tuple[Mode, ...], tuple[Mode, ...]],
     contracted: Contracted,
     operands: tuple[Element, Element],
     sums: Element,

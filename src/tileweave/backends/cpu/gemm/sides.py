@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, convert, splat, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Mode
 
 __all__ = ["Contracted", "Side", "ask_steps", "emit_ask", "emit_lane_table", "emit_pack", "emit_segment_table"]
 
@@ -46,7 +46,7 @@ class Side:
         lanes: elements per vector; a power of two.
     """
 
-    dims: tuple[Dim, ...]
+    dims: tuple[Mode, ...]
     element: Element
     sums: Element
     output_bytes: int
@@ -129,7 +129,7 @@ class Contracted:
     after an odd last one.
     """
 
-    dims: tuple[Dim, ...]
+    dims: tuple[Mode, ...]
     woven: bool = False
     paired: bool = False
 
@@ -186,7 +186,7 @@ class Contracted:
         f.ret()
 
 
-def _offsets(f: Function, dims: tuple[Dim, ...], index: Value) -> tuple[Value, Value, Value]:
+def _offsets(f: Function, dims: tuple[Mode, ...], index: Value) -> tuple[Value, Value, Value]:
     """The offset in the operand and in the output of a flat index, and its digit in the fastest axis."""
     rest, operand, output, fastest = index, 0, 0, 0
     values: list[Value] = [operand, output]

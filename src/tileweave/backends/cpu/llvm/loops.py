@@ -6,26 +6,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tileweave.backends.cpu.llvm.ir import Function, Value
-from tileweave.backends.cpu.plan import Dim
+from tileweave.teir.merged.form import Mode
 
-__all__ = ["PARALLEL_BYTES", "emit_nest", "emit_points", "fuse", "run_tasks"]
+__all__ = ["PARALLEL_BYTES", "emit_nest", "emit_points", "run_tasks"]
 
 PARALLEL_BYTES = 256 * 1024
 """Operations that write less than this run on one thread."""
 
 
-def fuse(dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Neighbours that together walk like one axis, for every operand, become one."""
-    fused: list[Dim] = []
-    for dim in dims:
-        if fused and all(a == dim.extent * b for a, b in zip(fused[-1].strides, dim.strides, strict=True)):
-            fused[-1] = Dim(fused[-1].extent * dim.extent, dim.strides)
-        else:
-            fused.append(dim)
-    return tuple(fused)
-
-
-def emit_nest(f: Function, dims: Sequence[Dim], pointers: Sequence[str], body: Callable[[list[str]], None]) -> None:
+def emit_nest(f: Function, dims: Sequence[Mode], pointers: Sequence[str], body: Callable[[list[str]], None]) -> None:
     """Loops over all axes, outermost first, around ``body``, which gets one address per operand."""
     if not dims:
         body(list(pointers))
@@ -41,7 +30,7 @@ def emit_nest(f: Function, dims: Sequence[Dim], pointers: Sequence[str], body: C
 
 def emit_points(
     f: Function,
-    dims: Sequence[Dim],
+    dims: Sequence[Mode],
     pointers: Sequence[str],
     body: Callable[[Function, list[str], list[Value]], None],
     *,

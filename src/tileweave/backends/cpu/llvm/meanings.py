@@ -14,8 +14,9 @@ from tileweave.backends.cpu.llvm.ir import Function
 from tileweave.backends.cpu.llvm.vectors import suffix
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
+from tileweave.teir.merged.form import MONOIDS, NEUTRAL
 
-__all__ = ["CHEAP", "HEAVY", "KNOWN", "MONOIDS", "NEUTRAL", "Registers", "relu", "wide_of"]
+__all__ = ["CHEAP", "HEAVY", "KNOWN", "Registers", "relu", "wide_of"]
 
 _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Exp": functions.exp,
@@ -32,18 +33,8 @@ CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 """Operations that do not compute in a wider type than those of their operands."""
 HEAVY = frozenset((*_FUNCTIONS, "ReduceMaxSumExp"))
 """Operations of dozens of instructions per vector."""
-MONOIDS = {
-    "ReduceSum": "sum",
-    "Contraction": "sum",
-    "ReduceProd": "prod",
-    "ReduceMax": "max",
-    "ReduceMin": "min",
-    "ReduceMaxSumExp": "pair",
-}
-"""Operation that reduces -> its monoid."""
 KNOWN = frozenset((*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *MONOIDS, "Cast", "Neg", "Abs", "Max", "Min"))
 """Operations that there is code for."""
-NEUTRAL = {"sum": ("Zero",), "prod": ("One",), "max": ("Lowest",), "min": ("Highest",), "pair": ("Lowest", "Zero")}
 
 
 class Registers:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, inf, log2, prod
 
-from tileweave.backends.cpu.plan import Dim
+from tileweave.teir.merged.form import Mode
 
 __all__ = [
     "LEAST_ROW_BYTES",
@@ -59,7 +59,7 @@ class Side:
         held: bytes from one index to the next where a block is collected.
     """
 
-    dim: Dim
+    dim: Mode
     run: int = 1
     held: int = 0
 
@@ -103,7 +103,7 @@ class Blocking:
     buffer_bytes: int = 0
 
 
-def cut_direct(dims: tuple[Dim, ...], cross: int, widths: tuple[int, int]) -> Blocking:
+def cut_direct(dims: tuple[Mode, ...], cross: int, widths: tuple[int, int]) -> Blocking:
     """Blocks that are written as they are read: for tensors that the caches hold."""
     along = len(dims) - 1
     runs = {cross: max(1, _DIRECT_RUN_BYTES // widths[0]), along: _DIRECT_ROW}
@@ -114,7 +114,7 @@ def cut_direct(dims: tuple[Dim, ...], cross: int, widths: tuple[int, int]) -> Bl
     return Blocking(sides, cross, along, (), (), digits)
 
 
-def cut_staged(dims: tuple[Dim, ...], cross: int | None, widths: tuple[int, int]) -> Blocking:
+def cut_staged(dims: tuple[Mode, ...], cross: int | None, widths: tuple[int, int]) -> Blocking:
     """Blocks that are collected before their rows are written."""
     w_in, w_out = widths
     runs, row, aligned = _best_runs(dims, cross, widths)
@@ -143,12 +143,12 @@ def cut_staged(dims: tuple[Dim, ...], cross: int | None, widths: tuple[int, int]
     return Blocking(sides, cross, along, inside, tuple(rows), digits, row_bytes, _up(held) + 2 * _LINE)
 
 
-def crowded(dim: Dim) -> bool:
+def crowded(dim: Mode) -> bool:
     """Whether the input's lines along an axis compete for few places of the first cache."""
     return not dim.strides[0] % 2048
 
 
-def overflowing(dim: Dim, count: int) -> bool:
+def overflowing(dim: Mode, count: int) -> bool:
     """Whether more than 24 of so many lines along the input's axis have one place: twice what the first cache holds."""
     return crowded(dim) and count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
 
@@ -163,7 +163,7 @@ def _waste(extent: int, run: int) -> float:
 
 
 def _best_runs(
-    dims: tuple[Dim, ...], cross: int | None, widths: tuple[int, int]
+    dims: tuple[Mode, ...], cross: int | None, widths: tuple[int, int]
 ) -> tuple[dict[int, int], dict[int, int], bool]:
     """The run of the input's dense axis; the axes of a row, fastest first, with their runs; whether rows are lines.
 
@@ -208,14 +208,14 @@ def _cross_runs(extent: int, width: int) -> list[int]:
     return sorted(run for run in runs if least <= run <= min(extent, most))
 
 
-def _beyond(dims: tuple[Dim, ...], cross: int, run: int, width: int) -> int | None:
+def _beyond(dims: tuple[Mode, ...], cross: int, run: int, width: int) -> int | None:
     """The axis that continues a short run of the input, if one does."""
     if run * width >= _RUN_BYTES or run < dims[cross].extent:
         return None
     return next((k for k, dim in enumerate(dims) if k != cross and abs(dim.strides[0]) == run * width), None)
 
 
-def _cost_of_reading(dims: tuple[Dim, ...], cross: int, run: int, width: int) -> float:
+def _cost_of_reading(dims: tuple[Mode, ...], cross: int, run: int, width: int) -> float:
     """Of a run of the input's dense axis."""
     extent, size = dims[cross].extent, run * width
     q, weight = (32, 1.0) if crowded(dims[-1]) else (16, 0.2)  # lines that compete are read in one go
@@ -226,7 +226,7 @@ def _cost_of_reading(dims: tuple[Dim, ...], cross: int, run: int, width: int) ->
     return cost
 
 
-def _rows(dims: tuple[Dim, ...], cross: int | None, runs: dict[int, int], width: int) -> Iterator[dict[int, int]]:
+def _rows(dims: tuple[Mode, ...], cross: int | None, runs: dict[int, int], width: int) -> Iterator[dict[int, int]]:
     """Candidates: some axes that follow one another in the output, all but the last of them whole."""
     row: dict[int, int] = {}
     length = width
@@ -262,7 +262,7 @@ def _even(extent: int, most: int) -> list[int]:
     return [ceil(extent / (count + more)) for more in range(_COUNTS)]
 
 
-def _more_runs(dims: tuple[Dim, ...], cross: int, runs: dict[int, int], width: int, room: int) -> dict[int, int]:
+def _more_runs(dims: tuple[Mode, ...], cross: int, runs: dict[int, int], width: int, room: int) -> dict[int, int]:
     """Runs of the axes that continue a short run of the input, with so much room for more indices."""
     found: dict[int, int] = {}
     size = width * runs[cross]
@@ -308,7 +308,7 @@ def _part(extent: int, aim: int) -> int:
     return min(range(max(1, aim // 2), aim * 3 // 2 + 1), key=lambda run: (_waste(extent, run), -run))
 
 
-def paged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+def paged(dims: tuple[Mode, ...]) -> tuple[Mode, ...]:
     """Outer axes in an order that stays among few pages of the input and of the output at a time.
 
     The axis that is nearest in the input and the one that is nearest in the output are both cut into short runs, and
@@ -322,6 +322,6 @@ def paged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
     far, near = [dim for dim in dims if dim not in ends], []
     for dim in ends:
         run = max((d for d in range(1, 17) if dim.extent % d == 0), key=lambda d: (d <= 8, d))
-        far.append(Dim(dim.extent // run, tuple(run * s for s in dim.strides)))
-        near.append(Dim(run, dim.strides))
+        far.append(Mode(dim.extent // run, tuple(run * s for s in dim.strides)))
+        near.append(Mode(run, dim.strides))
     return tuple(dim for dim in (*far, *near) if dim.extent > 1)

@@ -21,14 +21,15 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, emit_nest, emit_points
-from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, MONOIDS, Registers, wide_of
+from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
+from tileweave.backends.cpu.maps.order import Shape, shape_of
 from tileweave.backends.cpu.maps.pieces import Pieces, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
-from tileweave.backends.cpu.plan import Dim, Op, Stage
-from tileweave.backends.cpu.shape import Pairs, Shape, shape_of
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
+from tileweave.teir.merged.order import Pairs
 
 __all__ = ["emit_elementwise"]
 
@@ -104,17 +105,17 @@ def _emit_pieces(f: Function, target: Target, pieces: Pieces, rivals: Pairs) -> 
     f.call(name, "ptr %env", "i64 %thread", *results)
 
 
-def _halved(dim: Dim, run: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+def _halved(dim: Mode, run: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]]:
     """An axis over runs, and a run of it; nothing and all of it where runs do not divide it."""
     if dim.extent % run or dim.extent == run:
         return (), (dim,)
-    return (Dim(dim.extent // run, tuple(run * s for s in dim.strides)),), (Dim(run, dim.strides),)
+    return (Mode(dim.extent // run, tuple(run * s for s in dim.strides)),), (Mode(run, dim.strides),)
 
 
-def _bisected(dim: Dim) -> tuple[Dim, tuple[int, ...]]:
+def _bisected(dim: Mode) -> tuple[Mode, tuple[int, ...]]:
     """The first half of an axis, which is the longer one, and the strides from there to the second one."""
     extent = -(-dim.extent // 2)
-    return Dim(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
+    return Mode(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
 
 
 def _moved(f: Function, pointers: Sequence[str], by: Sequence[int]) -> list[str]:
@@ -189,7 +190,7 @@ class _Chain:
         self.lanes = self.most_lanes()
         self.unroll = self.vectors_at_once()
         self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
-        near = list[Dim]()
+        near = list[Mode]()
         size = self.along.extent * prod(dim.extent for dim in self.sums)
         while len(outer) > 1 and size < _ENOUGH and self.streamed is None:
             near.insert(0, outer[-1])
@@ -205,7 +206,7 @@ class _Chain:
         if not shape.sums_along and self.along.extent >= 2 * longest and not self.near:
             self.piece = longest
             pieces = -(-self.along.extent // longest)
-            self.outer = (*self.outer, Dim(pieces, tuple(longest * s for s in self.along.strides)))
+            self.outer = (*self.outer, Mode(pieces, tuple(longest * s for s in self.along.strides)))
         if not self.outer:
             self.streamed = None
         self.twins = self.twins_of(shape)
@@ -243,11 +244,11 @@ class _Chain:
         whole = self.along.strides[o] == width and self.lanes * width == self.target.vector_bytes
         return o if large and whole and self.target.has("sse2") else None
 
-    def as_read(self, outer: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    def as_read(self, outer: tuple[Mode, ...]) -> tuple[Mode, ...]:
         """Outer axes in the order of what is read: what is written past the caches may come in any."""
         return tuple(sorted(outer, key=lambda dim: -max((abs(dim.strides[o]) for o in self.read()), default=0)))
 
-    def crossed(self, outer: tuple[Dim, ...]) -> Dim | None:
+    def crossed(self, outer: tuple[Mode, ...]) -> Mode | None:
         """An axis in which an operand is dense that is not so along the vectors: its lines are met again at once."""
         for o, one in enumerate(self.elements):
             if abs(self.along.strides[o]) > one.width_bytes:
@@ -414,7 +415,7 @@ class _Chain:
                     )
             return result
 
-        def nested(dims: Sequence[Dim], pointers: list[str], carried: Carried) -> list[str]:
+        def nested(dims: Sequence[Mode], pointers: list[str], carried: Carried) -> list[str]:
             if not dims:
                 return self.run(f, pointers, 0, body, carried, self.unroll)
             types = [type for type, _ in carried]
@@ -452,7 +453,7 @@ class _Chain:
         neutral = self.points.neutral(registers)
         size, types = len(neutral), [type for type, _ in neutral]
         starts = {o: value for o, (_, value) in zip(self.points.results, neutral, strict=True) if o in self.begun}
-        last = self.sums[-1] if self.sums else Dim(1, (0,) * len(pointers))
+        last = self.sums[-1] if self.sums else Mode(1, (0,) * len(pointers))
 
         def begin(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
             for place in places:

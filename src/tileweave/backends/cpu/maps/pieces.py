@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tileweave.backends.cpu.llvm.elements import Element
-from tileweave.backends.cpu.llvm.meanings import MONOIDS, wide_of
-from tileweave.backends.cpu.plan import Dim, Op, Stage
+from tileweave.backends.cpu.llvm.meanings import wide_of
+from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
 
 __all__ = ["Pieces", "pieces_of"]
 
@@ -58,7 +58,7 @@ def pieces_of(op: Op, elements: tuple[Element, ...]) -> Pieces | None:
         elements: one per operand.
     """
     sums = [stage for stage in op.stages if stage.kind in MONOIDS]
-    dims = [dim for dim in op.dims if dim.extent > 1]
+    dims = [dim for dim in op.modes if dim.extent > 1]
     if not sums or any(MONOIDS[stage.kind] not in _KINDS for stage in sums):
         return None
     results = tuple(stage.outputs[0] for stage in sums)
@@ -77,24 +77,24 @@ def pieces_of(op: Op, elements: tuple[Element, ...]) -> Pieces | None:
     rest = cut.extent - count * length
     places = [sum(spans[:k]) * (count + 1) for k in range(len(spans) + 1)]
 
-    def part(begin: int, *ahead: Dim) -> Op:
+    def part(begin: int, *ahead: Mode) -> Op:
         """A chain over these axes and the others, into the partial results from this one on."""
         into = {o: [one.width_bytes * n for n in _packed(kept)] for o, one in zip(results, wide, strict=True)}
-        axes: list[tuple[Dim, dict[int, int]]] = [(dim, {}) for dim in over[:-1]]
+        axes: list[tuple[Mode, dict[int, int]]] = [(dim, {}) for dim in over[:-1]]
         axes += [(dim, {o: row[k] for o, row in into.items()}) for k, dim in enumerate(kept)]
         axes += [(dim, dict(zip(results, spans, strict=True)) if dim is steps else {}) for dim in ahead]
         offsets = [offset + begin * length * stride for offset, stride in zip(op.offsets, cut.strides, strict=True)]
         for o, span in zip(results, spans, strict=True):
             offsets[o] = begin * span
         moved = tuple(
-            Dim(dim.extent, tuple(row.get(o, 0) if o in into else s for o, s in enumerate(dim.strides)))
+            Mode(dim.extent, tuple(row.get(o, 0) if o in into else s for o, s in enumerate(dim.strides)))
             for dim, row in axes
         )
         stages = tuple(replace(s, fresh=()) if s.kind in MONOIDS else s for s in op.stages)
-        return replace(op, kind="Chain", dims=moved, offsets=tuple(offsets), stages=stages, guard=())
+        return replace(op, kind="Chain", modes=moved, offsets=tuple(offsets), stages=stages, guard=())
 
-    steps = Dim(count, tuple(length * s for s in cut.strides))
-    parts = [part(0, steps, Dim(length, cut.strides))] + ([part(count, Dim(rest, cut.strides))] if rest else [])
+    steps = Mode(count, tuple(length * s for s in cut.strides))
+    parts = [part(0, steps, Mode(length, cut.strides))] + ([part(count, Mode(rest, cut.strides))] if rest else [])
     return Pieces(
         results,
         tuple(parts),
@@ -106,21 +106,21 @@ def pieces_of(op: Op, elements: tuple[Element, ...]) -> Pieces | None:
     )
 
 
-def _packed(dims: Sequence[Dim]) -> list[int]:
+def _packed(dims: Sequence[Mode]) -> list[int]:
     """How many elements apart neighbours along an axis are where all are dense, the last axis innermost."""
     return [prod(dim.extent for dim in dims[k + 1 :]) for k in range(len(dims))]
 
 
-def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Dim], wide: Sequence[Element], count: int) -> Op:
+def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Mode], wide: Sequence[Element], count: int) -> Op:
     """The reduction of partial results."""
     results = [stage.outputs[0] for stage in sums]
     apart = [*_packed(kept), prod(dim.extent for dim in kept)]
     dims = tuple(
-        Dim(
+        Mode(
             dim.extent,
             tuple(s for o, one in zip(results, wide, strict=True) for s in (one.width_bytes * n, dim.strides[o])),
         )
-        for dim, n in zip((*kept, Dim(count, (0,) * len(op.operands))), apart, strict=True)
+        for dim, n in zip((*kept, Mode(count, (0,) * len(op.operands))), apart, strict=True)
     )
     stages = [
         Stage(_KINDS[MONOIDS[stage.kind]], (2 * k,), (2 * k + 1,), fresh=stage.fresh) for k, stage in enumerate(sums)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function
-from tileweave.backends.cpu.llvm.meanings import MONOIDS, Registers, wide_of
-from tileweave.backends.cpu.plan import Op, Stage
-from tileweave.backends.cpu.shape import Pairs
+from tileweave.backends.cpu.llvm.meanings import Registers, wide_of
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import MONOIDS, Op, Stage
+from tileweave.teir.merged.order import Pairs
 
 __all__ = ["Carried", "Points"]
 

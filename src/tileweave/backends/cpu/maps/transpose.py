@@ -29,8 +29,8 @@ from tileweave.backends.cpu.maps.blocks import (
     cut_staged,
     overflowing,
 )
-from tileweave.backends.cpu.plan import Dim
 from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Mode
 
 __all__ = ["emit_transpose", "transposable"]
 
@@ -46,7 +46,7 @@ _BEFORE = (("ptr", "held"), ("i64", "into"), ("i64", "fresh"), ("i64", "ending")
 """The block that was collected before: where it is held, where it goes, whether its rows begin and end a stream."""
 
 
-def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element, ...], *, plain: bool = False) -> bool:
+def transposable(target: Target, dims: tuple[Mode, ...], elements: tuple[Element, ...], *, plain: bool = False) -> bool:
     """Whether the output is dense in the last axis and the only input in another one.
 
     A ``plain`` copy, which changes no bits, may be dense in the same axis where it is larger than the caches and its
@@ -69,7 +69,7 @@ def transposable(target: Target, dims: tuple[Dim, ...], elements: tuple[Element,
 def emit_transpose(
     f: Function,
     target: Target,
-    dims: tuple[Dim, ...],
+    dims: tuple[Mode, ...],
     elements: tuple[Element, ...],
     pointers: list[str],
     meaning: Meaning,
@@ -97,7 +97,7 @@ def emit_transpose(
     )
 
 
-def _unit(dims: tuple[Dim, ...], widths: tuple[int, int]) -> int:
+def _unit(dims: tuple[Mode, ...], widths: tuple[int, int]) -> int:
     """How many elements stay together: a short axis that is dense in both tensors, if the next ones differ; or 1."""
     count = dims[-1].extent
     if len(dims) < 3 or dims[-1].strides != widths or count * widths[1] >= LONG_ROW_BYTES:
@@ -106,7 +106,7 @@ def _unit(dims: tuple[Dim, ...], widths: tuple[int, int]) -> int:
     return count if beside and dims[-2].strides[1] == count * widths[1] else 1
 
 
-def _cut(target: Target, dims: tuple[Dim, ...], widths: tuple[int, int], size_bytes: int) -> Blocking:
+def _cut(target: Target, dims: tuple[Mode, ...], widths: tuple[int, int], size_bytes: int) -> Blocking:
     """Small tensors and short rows are written as they are read; others are collected."""
     if dims[-1].strides[0] == widths[0]:
         return cut_staged(dims, None, widths)

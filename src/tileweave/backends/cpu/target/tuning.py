@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.gemm.gett import Cut, cut
 from tileweave.backends.cpu.kernel import Kernel, compile
 from tileweave.backends.cpu.llvm.elements import element
-from tileweave.backends.cpu.plan import Loop, Step, make_plan
 from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
@@ -42,6 +41,8 @@ from tileweave.teir.ir.document import to_json
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
+from tileweave.teir.merged.form import Loop, Step
+from tileweave.teir.merged.merge import merged
 from tileweave.teir.search import candidates
 from tileweave.version import __version__
 
@@ -378,7 +379,7 @@ def _cuts(program: Program, threads: int, target: Target, settings: Settings) ->
                 elements = tuple(element(program.tensors[j].dtype) for j in step.operands)
                 found.append(_Called(cut(step, elements, target, shared, settings), shared, calls))
 
-    visit(make_plan(program), threads, 1.0)
+    visit(merged(program).body, threads, 1.0)
     return tuple(sorted(found, key=lambda one: -one.calls * one.cut.flops))
 
 

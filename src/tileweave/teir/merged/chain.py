@@ -18,13 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tileweave.backends.cpu.llvm.meanings import MONOIDS, NEUTRAL
-from tileweave.backends.cpu.plan import Dim, Loop, Op, Stage, Step, minus
-from tileweave.backends.cpu.shape import free, may_alias, rivals_of
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Invocation, Program
 from tileweave.teir.ir.walk import invocations, primitives_by_id
+from tileweave.teir.merged.form import MONOIDS, NEUTRAL, Loop, Mode, Op, Stage, Step, minus, region
+from tileweave.teir.merged.order import free, may_alias, rivals_of
 
 __all__ = ["chained"]
 
@@ -103,7 +102,7 @@ def _dot(op: Op, program: Program) -> Op | None:
     """A contraction none of whose axes belongs to one input and the output alone, as a reduction."""
     if op.kind != "Contraction" or op.relu is not None or len(op.operands) > 3:
         return None  # with a fourth operand the output starts from other values than zero
-    if any(dim.strides[2] and bool(dim.strides[0]) != bool(dim.strides[1]) for dim in op.dims if dim.extent > 1):
+    if any(mode.strides[2] and bool(mode.strides[0]) != bool(mode.strides[1]) for mode in op.modes if mode.extent > 1):
         return None
     stage = Stage("Contraction", (0, 1), (2,), fresh=op.init)
     chain = replace(op, kind="Chain", init=None, stages=(stage,))
@@ -122,9 +121,9 @@ def _fills(op: Op) -> tuple[Op, ...]:
 
 def _fill(op: Op, o: int, kind: str, guard: Guard, number: float = 0.0) -> Op:
     """An operation that writes wherever an operand of another one is."""
-    dims = tuple(Dim(dim.extent, (dim.strides[o],)) for dim in op.dims if dim.strides[o])
+    modes = tuple(Mode(mode.extent, (mode.strides[o],)) for mode in op.modes if mode.strides[o])
     stage = Stage(kind, (), (0,), number)
-    return Op(kind, (op.operands[o],), dims, (op.offsets[o],), op.width_bytes, guard, stages=(stage,))
+    return Op(kind, (op.operands[o],), modes, (op.offsets[o],), op.width_bytes, guard, stages=(stage,))
 
 
 def _begun(before: list[Step], step: Op, program: Program) -> Op:
@@ -146,13 +145,13 @@ def _begun(before: list[Step], step: Op, program: Program) -> Op:
 def _fills_of(before: list[Step], step: Op, stage: Stage, program: Program) -> list[Op]:
     """The operations that last wrote what a reduction takes its elements into, if they wrote its neutral element."""
     neutral = NEUTRAL[MONOIDS[stage.kind]]
-    wanted = [(kind, _region(step, o)) for kind, o in zip(neutral, stage.outputs, strict=True)]
+    wanted = [(kind, region(step, o)) for kind, o in zip(neutral, stage.outputs, strict=True)]
     outputs = {step.operands[o] for o in stage.outputs}
     found: list[Op] = []
     for one in reversed(before):
         if not isinstance(one, Op):
             return []
-        fill = (one.stages[0].kind, _region(one, 0)) if _fills(one) else None
+        fill = (one.stages[0].kind, region(one, 0)) if _fills(one) else None
         if fill in wanted:
             wanted.remove(fill)
             found.append(one)
@@ -178,32 +177,20 @@ def _written_out(op: Op) -> tuple[Op, ...]:
 # ---- two neighbours ---------------------------------------------------------------------------------------------
 
 
-Region = tuple[int, int, tuple[tuple[int, int], ...]]
-"""A tensor, an offset, and the strides and extents of the axes along which it moves."""
-
-
-def _region(op: Op, operand: int) -> Region:
-    """Which elements an operation meets, in a form that can be compared."""
-    moves = sorted(
-        (dim.strides[operand], dim.extent) for dim in op.dims if dim.extent > 1 and dim.strides[operand] != 0
-    )
-    return op.operands[operand], op.offsets[operand], tuple(moves)
-
-
 def _joined(before: Op, step: Op, program: Program) -> Op | None:
     """Both in one chain."""
     if len(before.stages) + len(step.stages) > _MOST_STAGES:
         return None
-    first, second = _dims(before), _matching(_dims(step), [dim.extent for dim in _dims(before)])
+    first, second = _modes(before), _matching(_modes(step), [mode.extent for mode in _modes(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
         return None
     places: dict[tuple[int, int, tuple[int, ...]], int] = {}
     numbers = [
         [
-            places.setdefault((tensor, op.offsets[o], tuple(dim.strides[o] for dim in dims)), len(places))
+            places.setdefault((tensor, op.offsets[o], tuple(mode.strides[o] for mode in modes)), len(places))
             for o, tensor in enumerate(op.operands)
         ]
-        for op, dims in ((before, first), (step, second))
+        for op, modes in ((before, first), (step, second))
     ]
     stages = [
         replace(stage, inputs=tuple(new[o] for o in stage.inputs), outputs=tuple(new[o] for o in stage.outputs))
@@ -215,24 +202,24 @@ def _joined(before: Op, step: Op, program: Program) -> Op | None:
         kind="Chain",
         operands=tuple(tensor for tensor, _, _ in places),
         offsets=tuple(offset for _, offset, _ in places),
-        dims=tuple(Dim(dim.extent, tuple(strides[k] for _, _, strides in places)) for k, dim in enumerate(first)),
+        modes=tuple(Mode(mode.extent, tuple(strides[k] for _, _, strides in places)) for k, mode in enumerate(first)),
         stages=tuple(stages),
     )
     return both if _free(both, program) else None
 
 
-def _dims(op: Op) -> tuple[Dim, ...]:
-    return tuple(dim for dim in op.dims if dim.extent > 1)
+def _modes(op: Op) -> tuple[Mode, ...]:
+    return tuple(mode for mode in op.modes if mode.extent > 1)
 
 
-def _matching(dims: tuple[Dim, ...], extents: list[int]) -> tuple[Dim, ...] | None:
+def _matching(modes: tuple[Mode, ...], extents: list[int]) -> tuple[Mode, ...] | None:
     """The axes in an order that has these extents; None where there is none, or a choice to make."""
-    own = [dim.extent for dim in dims]
+    own = [mode.extent for mode in modes]
     if own == extents:
-        return dims
+        return modes
     if sorted(own) != sorted(extents) or len(set(own)) < len(own):
         return None
-    return tuple(dims[own.index(extent)] for extent in extents)
+    return tuple(modes[own.index(extent)] for extent in extents)
 
 
 def _crossed(op: Op, program: Program) -> bool:
@@ -240,9 +227,9 @@ def _crossed(op: Op, program: Program) -> bool:
     if len(op.stages) != 1 or len(op.operands) != 2 or op.stages[0].kind in MONOIDS:
         return False
     source, out = _widths(op, program)
-    dims = _dims(op)
-    along = any(dim.strides[1] == out and abs(dim.strides[0]) not in (0, source) for dim in dims)
-    return along and any(abs(dim.strides[0]) == source for dim in dims)
+    modes = _modes(op)
+    along = any(mode.strides[1] == out and abs(mode.strides[0]) not in (0, source) for mode in modes)
+    return along and any(abs(mode.strides[0]) == source for mode in modes)
 
 
 # ---- a loop around a chain --------------------------------------------------------------------------------------
@@ -255,14 +242,14 @@ def _absorbed(loop: Loop, program: Program) -> Op | None:
         return None
     if any(term.axis == axis.id for term in op.guard):
         return None
-    dim = Dim(axis.extent, tuple(0 if o in op.dropped else axis.strides[j] for o, j in enumerate(op.operands)))
-    stages = [_around(stage, axis, still=not dim.strides[stage.outputs[0]]) for stage in op.stages]
+    mode = Mode(axis.extent, tuple(0 if o in op.dropped else axis.strides[j] for o, j in enumerate(op.operands)))
+    stages = [_around(stage, axis, still=not mode.strides[stage.outputs[0]]) for stage in op.stages]
     if None in stages:
         return None
     merged = replace(
         op,
         stages=tuple(stage for stage in stages if stage),
-        dims=(dim, *op.dims),
+        modes=(mode, *op.modes),
         offsets=tuple(o + axis.offsets[j] for o, j in zip(op.offsets, op.operands, strict=True)),
         guard=tuple(dict.fromkeys((*loop.guard, *op.guard))),
     )
@@ -335,5 +322,7 @@ def _dropping(op: Op, program: Program, unread: Callable[[int], bool]) -> Op:
             dropped.add(o)
     if dropped == op.dropped:
         return op
-    dims = tuple(Dim(dim.extent, tuple(0 if o in dropped else s for o, s in enumerate(dim.strides))) for dim in op.dims)
-    return replace(op, dims=dims, dropped=frozenset(dropped))
+    modes = tuple(
+        Mode(mode.extent, tuple(0 if o in dropped else s for o, s in enumerate(mode.strides))) for mode in op.modes
+    )
+    return replace(op, modes=modes, dropped=frozenset(dropped))

@@ -1,0 +1,89 @@
+"""The axes of a chain made ready for code: whether their order is free, which one runs in vectors, which are summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import MONOIDS, Mode, Op, fuse
+from tileweave.teir.merged.order import Pairs, free
+
+__all__ = ["Shape", "shape_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Axes ready for code: none of extent 1.
+
+    Args:
+        dims: outermost first.
+        offsets: bytes to add to each operand's address.
+        free: whether the order of execution does not matter; if not, what follows is empty.
+        along: the axis that runs in vectors.
+        sums: axes on which the outputs of reductions stand still, ``along`` left out.
+        outer: the other axes.
+        sums_along: whether the outputs of reductions stand still on ``along``.
+    """
+
+    dims: tuple[Mode, ...]
+    offsets: tuple[int, ...]
+    free: bool
+    along: Mode
+    sums: tuple[Mode, ...] = ()
+    outer: tuple[Mode, ...] = ()
+    sums_along: bool = False
+
+
+def shape_of(op: Op, elements: tuple[Element, ...], rivals: Pairs, target: Target) -> Shape:
+    """The axes of a chain, sorted and fused where that is free."""
+    widths = tuple(e.width_bytes for e in elements)
+    dims = [dim for dim in op.modes if dim.extent > 1]
+    offsets = list(op.offsets)
+    none = Mode(1, (0,) * len(elements))
+    if [stage.kind for stage in op.stages] == ["Zero"]:  # zero any number of times is zero
+        dims = [dim for dim in dims if dim.strides[-1]]
+    elif not free(op, widths, rivals):
+        return Shape(tuple(dims), tuple(offsets), False, none)
+    lead = _leading(op)
+    for k, dim in enumerate(dims):
+        first = next((s for s in (dim.strides[lead], *dim.strides) if s), 0)
+        if first < 0:
+            offsets = [o + s * (dim.extent - 1) for o, s in zip(offsets, dim.strides, strict=True)]
+            dims[k] = Mode(dim.extent, tuple(-s for s in dim.strides))
+    reduced = [stage.outputs[0] for stage in op.stages if stage.kind in MONOIDS]
+    sums = fuse(_sorted([dim for dim in dims if reduced and not dim.strides[reduced[0]]], lead))
+    rest = fuse(_sorted([dim for dim in dims if not reduced or dim.strides[reduced[0]]], lead))
+    together = (*rest, *sums)
+    if not together:
+        return Shape((), tuple(offsets), True, none)
+    lanes = target.lanes(max(widths))
+    along = min(reversed(together), key=lambda dim: _cost(dim, widths, lanes))
+    return Shape(
+        together,
+        tuple(offsets),
+        True,
+        along,
+        tuple(dim for dim in sums if dim is not along),
+        tuple(dim for dim in rest if dim is not along),
+        any(dim is along for dim in sums),
+    )
+
+
+def _leading(op: Op) -> int:
+    """The operand in whose order memory is walked: the last output of all points, or what is reduced."""
+    written = [stage.outputs[0] for stage in op.stages if stage.kind not in MONOIDS]
+    return written[-1] if written else op.stages[0].inputs[0]
+
+
+def _sorted(dims: list[Mode], lead: int) -> list[Mode]:
+    return sorted(dims, key=lambda dim: (-dim.strides[lead], dim.extent))
+
+
+def _cost(dim: Mode, widths: tuple[int, ...], lanes: int) -> float:
+    """Bytes that a vector along an axis touches per element: a line where an operand is not dense."""
+    touched = [
+        width if stride == width else 0 if stride == 0 else 64
+        for stride, width in zip(dim.strides, widths, strict=True)
+    ]
+    return (1 + sum(touched)) * (-(-dim.extent // lanes) * lanes / dim.extent)
