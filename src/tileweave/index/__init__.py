@@ -9,6 +9,7 @@ Example:
     'r'
 """
 
+from tileweave.index.affine import let, split_affine, substitute
 from tileweave.index.cost import cost, ops
 from tileweave.index.evaluate import evaluate
 from tileweave.index.expr import (
@@ -48,6 +49,7 @@ __all__ = [
     "equivalent",
     "evaluate",
     "isqrt",
+    "let",
     "maximum",
     "minimum",
     "ops",
@@ -55,6 +57,8 @@ __all__ = [
     "require",
     "select",
     "simplify",
+    "split_affine",
+    "substitute",
     "symbol",
     "symbols",
     "symbols_of",
