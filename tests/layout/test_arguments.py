@@ -14,9 +14,8 @@ import pytest
 from tileweave import layout as room
 from tileweave.errors import TileweaveError
 from tileweave.index import symbol
-from tileweave.layout import Coord, Iter, Layout, axe, lego, strided
+from tileweave.layout import Coord, Iter, Layout, axe, convert, lego, strided
 from tileweave.layout.analysis import conflicts, memory, movement, svg
-from tileweave.layout.core import convert
 from tileweave.layout.cute import CuteLayout
 from tileweave.layout.lego import Chain, GroupBy, OrderBy, PartialTiles, RegP
 

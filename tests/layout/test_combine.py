@@ -580,7 +580,7 @@ def _brute_complement(mine, size):
             return False
         free.difference_update(block)
         starts.append(first)
-    from tileweave.layout.core.fibres import factor_multiset
+    from tileweave.layout.core.replicas import factor_multiset
 
     return factor_multiset(Counter(Coord.of(s) for s in starts)) is not None
 

@@ -10,7 +10,7 @@ import pytest
 from strategies import random_layout, random_shape
 from tileweave.errors import LayoutError, NoLayout
 from tileweave.layout import Layout, as_array, byte_strides, from_array, strided, to_strides
-from tileweave.layout.core.convert import Strides
+from tileweave.layout.convert import Strides
 
 MANY = pytest.mark.parametrize("cases", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, TileweaveError, Undecided
 from tileweave.layout import cute
+from tileweave.layout.core.inverse import integer_solution
 from tileweave.layout.core.layout import Coord
 from tileweave.layout.cute import CuteLayout, E, _, composition, make_layout
-from tileweave.layout.notation.cute_solve import integer_solution
 
 MANY = [300, pytest.param(10_000, marks=pytest.mark.slow)]
 

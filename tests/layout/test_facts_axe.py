@@ -29,8 +29,7 @@ from tileweave.layout import (
     strided,
 )
 from tileweave.layout.axe import parse
-from tileweave.layout.core.exact import replica_ratio
-from tileweave.layout.core.search import absorb
+from tileweave.layout.core.replicas import absorb, replica_ratio
 
 # What holds.
 

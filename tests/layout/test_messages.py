@@ -29,7 +29,7 @@ CASES = {
     "tile_of_span": lambda: tile_of(parse("(2:3, 2:4)"), (4,), parse("(2:4)"), (2,)),
     "complement": lambda: complement(strided((2, 3), (1, 3)), 12),
     "left_inverse": lambda: left_inverse(strided((8, 8), (7, 9))),
-    "bound": lambda: holders(strided((2**20,), (0,)), 0),
+    "bound": lambda: holders(strided((2**21,), (0,)), 0),
     "divide": lambda: divide(strided((6,), (1,)), 4),
 }
 

@@ -9,10 +9,10 @@ from tileweave import layout as room
 from tileweave.errors import NoLayout
 from tileweave.index import expr as index_values
 from tileweave.index import maximum, minimum, symbol
-from tileweave.layout import axe, cute, lego, strided
+from tileweave.layout import axe, convert, cute, lego, strided
 from tileweave.layout.analysis import conflicts, memory, movement
 from tileweave.layout.axe import parse
-from tileweave.layout.core import convert, exact, slices
+from tileweave.layout.core import exact, slices
 from tileweave.layout.lego import Col, GenP, OrderBy, PartialTiles, RegP, Row, TileOrderBy
 
 NAMES = {"np": np}

@@ -1,8 +1,8 @@
 """Layouts: exact maps from logical indices to named physical axes."""
 
+from tileweave.layout.convert import as_array, byte_strides, from_array, to_strides
 from tileweave.layout.core.combine import Blocks, common_refinement, direct_sum, direct_sum_of, group, tile, tile_of
 from tileweave.layout.core.composition import compose
-from tileweave.layout.core.convert import as_array, byte_strides, from_array, to_strides
 from tileweave.layout.core.exact import (
     BOUND,
     Replicas,
@@ -10,14 +10,14 @@ from tileweave.layout.core.exact import (
     canonical_key,
     carries,
     from_carries,
+    is_contiguous,
     normalize,
     recover,
     same_map,
 )
 from tileweave.layout.core.inverse import complement, divide, left_inverse, product, right_inverse
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided
-from tileweave.layout.core.parametric import substitute
-from tileweave.layout.core.search import collision, holders, image, is_compact, is_contiguous, is_injective
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided, substitute
+from tileweave.layout.core.search import collision, holders, image, is_compact, is_injective
 from tileweave.layout.core.slices import Piece, Pieces, slice_layout, slice_pieces
 from tileweave.layout.notation.short import parse, to_text
 

@@ -27,9 +27,9 @@ from tileweave.layout.core.combine import (
     tile_of,
 )
 from tileweave.layout.core.exact import Replicas, by_set, normalize, same_map
-from tileweave.layout.core.layout import Coord, Iter, Layout, Shape, integers, iter_of, layout_of
-from tileweave.layout.core.parametric import has_symbols
-from tileweave.layout.core.search import holders, set_normal
+from tileweave.layout.core.layout import Coord, Iter, Layout, Shape, has_symbols, integers, iter_of, layout_of
+from tileweave.layout.core.replicas import set_normal
+from tileweave.layout.core.search import holders
 from tileweave.layout.core.slices import Pieces, slice_layout, slice_pieces
 from tileweave.layout.core.symbolic import is_expr, proved, require_quotient, same
 from tileweave.layout.notation.short import parse, to_text

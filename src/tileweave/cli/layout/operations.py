@@ -206,7 +206,7 @@ _AXE_FUNCTIONS: dict[str, Operation] = {
     "groups": _on_shape(axe.groups),
     "holders": axe.holders,
     "is_compact": core_search.is_compact,
-    "is_contiguous": core_search.is_contiguous,
+    "is_contiguous": core_exact.is_contiguous,
     "is_injective": core_search.is_injective,
     "left_inverse": core_inverse.left_inverse,
     "normalize": core_exact.normalize,

@@ -1,14 +1,82 @@
-"""Arguments of public functions, checked before work starts and named in the house's form."""
+"""Arguments of public functions, checked before work starts; refusals with their witness; the bounds of searches."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from tileweave.errors import LayoutError, Unproved
+from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
 from tileweave.layout.core.layout import IntArray, Iter, Layout, Shape, integers, is_symbolic
 from tileweave.layout.core.symbolic import require_positive, require_same
 
-__all__ = ["check_shape", "integer_array", "need_arrays", "need_axis", "need_iters", "need_layouts", "need_numbers"]
+__all__ = [
+    "BOUND",
+    "PIECES",
+    "WORK",
+    "Witness",
+    "check_shape",
+    "integer_array",
+    "need_arrays",
+    "need_axis",
+    "need_iters",
+    "need_layouts",
+    "need_numbers",
+    "no_layout",
+    "refuse",
+    "undecided",
+]
+
+# The bounds of exact searches: beyond them the answer is `Undecided`.
+
+BOUND = 1 << 20
+"""The most points, values or search states that one decision looks at."""
+
+WORK = 1 << 20
+"""The most entries of linear systems, or values, that a search for an inverse looks at."""
+
+PIECES = 1 << 12
+"""The most pieces of a slice, and the most points of a dimension for which every way to cut it is compared."""
+
+
+class Witness(NamedTuple):
+    """Why no layout exists: at these points the function takes these values, and they break the condition."""
+
+    points: tuple[Any, ...]
+    values: tuple[Any, ...]
+    condition: str
+
+
+def no_layout(
+    where: str,
+    problem: str,
+    *,
+    inputs: Mapping[str, object],
+    legal: str = "",
+    points: Sequence[object] = (),
+    values: Sequence[object] = (),
+    condition: str,
+) -> NoLayout:
+    """The refusal with its witness: points, the values there, and the condition that they break."""
+    witness = Witness(tuple(points), tuple(values), condition)
+    return NoLayout(where, problem, inputs=inputs, legal=legal, facts={"witness": witness})
+
+
+def refuse(where: str, witness: Witness, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
+    """The refusal of a function that no layout describes; its witness is printed among the inputs."""
+    shown = dict(inputs)
+    if witness.values:
+        shown["witness"] = ", ".join(f"f({x}) = {v}" for x, v in zip(witness.points, witness.values, strict=True))
+    problem = f"no layout agrees with the definition: {witness.condition}"
+    return NoLayout(where, problem, inputs=shown, legal=legal, facts={"witness": witness})
+
+
+def undecided(where: str, what: str, inputs: Mapping[str, object], bound: int = BOUND) -> Undecided:
+    """The error of an exact search that passed its bound, with the bound in the facts."""
+    return Undecided(
+        where, f"{what} needs more than {bound} steps", inputs=inputs, legal="a smaller domain", facts={"bound": bound}
+    )
 
 
 def need_layouts(where: str, *layouts: Layout) -> None:

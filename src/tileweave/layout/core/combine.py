@@ -10,19 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from math import prod
+from typing import Any, cast
 
 from tileweave.errors import LayoutError, NotDivisible, Unproved
-from tileweave.layout.core.checks import check_shape, need_layouts
+from tileweave.layout.core.checks import Witness, check_shape, need_layouts, refuse
 from tileweave.layout.core.coord import ZERO
-from tileweave.layout.core.exact import (
-    Replicas,
-    Witness,
-    match_ratio,
-    merge_shard,
-    normal_replica,
-    refuse,
-    replica_ratio,
-)
+from tileweave.layout.core.exact import Replicas, merge_shard, same_iters
 from tileweave.layout.core.layout import (
     Coord,
     Iter,
@@ -35,12 +28,23 @@ from tileweave.layout.core.layout import (
     iter_of,
     layout_of,
 )
-from tileweave.layout.core.parametric import cut_symbolic, refine_symbolic, same_iters
-from tileweave.layout.core.search import set_quotient
-from tileweave.layout.core.symbolic import is_expr, require_quotient
+from tileweave.layout.core.replicas import match_ratio, normal_replica, replica_ratio, set_quotient
+from tileweave.layout.core.symbolic import (
+    Open,
+    ascending,
+    by_proof,
+    is_expr,
+    plain,
+    quotient,
+    require_quotient,
+    require_same,
+    same,
+    simple,
+)
 
 __all__ = [
     "Blocks",
+    "blocks_of",
     "common_refinement",
     "direct_sum",
     "direct_sum_of",
@@ -58,7 +62,7 @@ Blocks = tuple[tuple[Iter, ...], ...]
 # Grouping.
 
 
-def group(layout: Layout, shape: Shape) -> Blocks:
+def group(layout: Layout, shape: Shape, *, written: bool = False) -> Blocks:
     """D cut into one block per dimension, the fewest iters in all, so that each block sees only its own coordinate.
 
     Exact: the blocks exist if and only if D is a sum of one function per dimension (unit dimensions get no iters).
@@ -66,6 +70,7 @@ def group(layout: Layout, shape: Shape) -> Blocks:
     Args:
         layout: any layout; its normal D is cut.
         shape: extents with ``layout.size`` points, last fastest.
+        written: cut the iters as they are written, if the shape ends between them; neighbours are then not merged.
 
     Raises:
         NoLayout: a dimension ends inside a digit of D; the witness is a step that depends on another coordinate.
@@ -81,41 +86,60 @@ def group(layout: Layout, shape: Shape) -> Blocks:
     where = "group(layout, shape)"
     need_layouts(where, layout)
     sizes = check_shape(shape, layout.size, where, layout)
-    blocks = cut(merge_shard(layout.shard), sizes, where)
+    blocks = blocks_of(layout, sizes, where, written)
     if isinstance(blocks, tuple):
         return blocks
     inputs = {"layout": layout, "shape": sizes}
     raise refuse(where, _crossing(layout, *blocks), inputs, "a shape whose dimensions end between digits of D")
 
 
+def blocks_of(layout: Layout, sizes: Sequence[int], where: str, written: bool = False) -> Blocks | list[int]:
+    """`cut` of the layout's normal iters; or of those that are written, where that is asked for and can be."""
+    if written:
+        blocks = cut([it for it in layout.shard if not same(it.extent, 1)], sizes, where)
+        if isinstance(blocks, tuple):
+            return blocks
+    return cut(merge_shard(layout.shard), sizes, where)
+
+
 def cut(iters: Sequence[Iter], sizes: Sequence[int], where: str) -> Blocks | list[int]:
     """The blocks of normal iters under a shape; or the boundary and the level of D that it crosses, as a list."""
+    symbolic = False
     for it in iters:
-        if it.extent.__class__ is not int:
-            return cut_symbolic(iters, sizes, where)
+        symbolic = symbolic or it.extent.__class__ is not int
     for n in sizes:
-        if n.__class__ is not int:
-            return cut_symbolic(iters, sizes, where)
+        symbolic = symbolic or n.__class__ is not int
+    if symbolic:
+        return cast("Blocks", by_proof(lambda lift: _cut(iters, [lift(n) for n in sizes], lift), where))
+    return _cut(iters, sizes)  # type: ignore[return-value] # only expressions leave a condition open
+
+
+def _cut(
+    iters: Sequence[Iter], sizes: Sequence[Any], lift: Callable[[Any], Any] | None = None
+) -> Blocks | list[int] | Open:
     rest = list(iters)
     blocks: list[tuple[Iter, ...]] = []
     level = 1
     for n in reversed(sizes):
         need = n
         block: list[Iter] = []
-        while need > 1:
+        while need != 1:
+            if not rest:
+                return Open(need, "==", 1)
             it = rest.pop()
-            extent = it.extent
+            extent = it.extent if lift is None else lift(it.extent)
             if need % extent == 0:
                 block.append(it)
                 need //= extent
                 level *= extent
             elif extent % need == 0:
-                block.append(iter_of(need, it.stride))
-                rest.append(iter_of(extent // need, need * it.stride))
+                width = need if lift is None else plain(need)
+                block.append(iter_of(width, it.stride))
+                rest.append(iter_of(plain(extent // need), width * it.stride))
                 level *= need
                 need = 1
             else:
-                return [level * need, level * extent]
+                return Open(need, "|", extent) if lift else [level * need, level * extent]
         block.reverse()
         blocks.append(tuple(block))
     blocks.reverse()
@@ -152,21 +176,27 @@ def common_refinement(*layouts: Layout) -> tuple[int, ...]:
     where = "common_refinement(layouts)"
     need_layouts(where, *layouts)
     inputs = {f"layout {k}": layout for k, layout in enumerate(layouts)}
-    if any(is_expr(it.extent) for layout in layouts for it in layout.shard):
-        return refine_symbolic(layouts, where)
-    if len({layout.size for layout in layouts}) > 1:
+    sizes = {layout.size for layout in layouts}
+    if len(sizes) > 1 and not any(map(is_expr, sizes)):
         raise LayoutError(where, "the sizes differ", inputs=inputs, legal="layouts of one size")
-    levels = {1}
+    levels: list[Any] = [1]
     for layout in layouts:
-        level = 1
+        require_same(layout.size, layouts[0].size, where)
+        level: Any = 1
         for it in reversed(merge_shard(layout.shard)):
-            level *= it.extent
-            levels.add(level)
-    order = sorted(levels)
-    for low, high in pairwise(order):
-        if high % low:
+            level = simple(level * it.extent)
+            if not any(same(level, have) for have in levels):
+                levels.append(level)
+    shape: list[int] = []
+    for low, high in pairwise(ascending(levels)):
+        found = quotient(high, low)
+        if found is None and (is_expr(low) or is_expr(high)):
+            condition = f"{low} and {high} nest"
+            raise Unproved(where, f"{low} and {high} are not proved to nest", facts={"condition": condition})
+        if found is None:
             raise refuse(where, Witness((low, high), (), f"the boundaries {low} and {high} do not nest"), inputs)
-    return tuple(high // low for low, high in pairwise(order))[::-1]
+        shape.append(found)
+    return tuple(reversed(shape))
 
 
 # Tiles and direct sums.
@@ -318,8 +348,14 @@ def _outer(
     if any(map(is_expr, (*whole, *inner))):
         counts = tuple(require_quotient(n, k, where) for n, k in zip(whole, inner, strict=True))
     elif any(n % k for n, k in zip(whole, inner, strict=True)):
+        at = next(k for k, (n, t) in enumerate(zip(whole, inner, strict=True)) if n % t)
+        condition = f"{inner[at]} divides {whole[at]}, extent {at}"
         raise NotDivisible(
-            where, f"{inner} does not divide {whole}", inputs=inputs, legal="divisors, one per dimension"
+            where,
+            f"{inner} does not divide {whole}",
+            inputs=inputs,
+            legal="divisors, one per dimension",
+            facts={"witness": Witness((at,), (whole[at],), condition)},
         )
     else:
         counts = tuple(n // k for n, k in zip(whole, inner, strict=True))

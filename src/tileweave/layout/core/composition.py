@@ -1,35 +1,55 @@
 """Composition, decided exactly: the layout C with ``C(x) = A(B(x))`` at every x, or the witness that there is none.
 
-Write B's iters in A's mixed radix. If the digits that they add never carry, A is linear on them and C is read off (the
-fast path, which covers what people write). Otherwise A's levels are cut where no carry crosses, and each piece between
-cuts is decided alone: one iter by `window`, at any size; several by listing their points. If a piece is not linear
-the whole function is recovered from its table, or refused with a witness.
+The kernel works on rows, fastest first (`compose_rows`). Written in A's mixed radix, B's rows are right as they stand
+if the digits that they add never carry (`place`: structural, for integers and expressions, and what people write).
+Otherwise each row of B alone forces its pieces, since a piece ends where the slope of A first changes (`_recover`), and
+what is left to decide is whether A is additive on them. Levels of A that no carry can cross split that question into
+independent parts, and each part is listed, below a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations
-from math import gcd, prod
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise, product
+from math import prod
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from tileweave.errors import LayoutError
-from tileweave.layout.core.carries import Witness, levels_of, window
-from tileweave.layout.core.checks import need_axis, need_layouts
+from tileweave.errors import LayoutError, Unproved
+from tileweave.index import require
+from tileweave.layout.core.checks import BOUND, Witness, need_axis, need_layouts, refuse, undecided
 from tileweave.layout.core.coord import ZERO
-from tileweave.layout.core.exact import BOUND, from_table, merge_shard, normal_replica, probe, refuse, undecided
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
-from tileweave.layout.core.parametric import compose_symbolic, has_symbols
-from tileweave.layout.core.symbolic import is_expr
+from tileweave.layout.core.exact import from_table, probe
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, layout_of
+from tileweave.layout.core.replicas import factor_multiset, normal_replica
+from tileweave.layout.core.rows import (
+    Row,
+    are_numbers,
+    coalesce,
+    coord_on,
+    evaluate,
+    iters_of,
+    levels_of,
+    only_axis,
+    rows_on,
+    same_value,
+    window,
+)
+from tileweave.layout.core.symbolic import Open, by_proof, is_expr, lowered, plain, proved, simple
 
-__all__ = ["compose", "iters_on", "only_axis"]
+__all__ = ["Pieces", "compose", "compose_in", "compose_rows", "place"]
 
-Row = tuple[int, int]  # (extent, stride) of an iter of B, in elements of A's domain
-Piece = tuple[int, Any]  # (extent, stride) of an iter of C; the stride an int on A's only axis, or a Coord
 WHERE = "compose(a, b)"
+
+Pieces = list[list[Row]]
+"""For each row of B the rows of C that refine it, fastest first."""
+
+Digit = tuple[int, int, Any, int]
+"""A recovered piece: (extent, step in A's domain, stride of C, the row of B that it refines)."""
 
 
 def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
@@ -63,259 +83,299 @@ def compose(a: Layout, b: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     """
     need_layouts(WHERE, a, b)
     need_axis(WHERE, axis)
-    symbolic = has_symbols(a) or has_symbols(b) or is_expr(b.offset[axis])
-    if symbolic and (is_expr(a.size) or has_symbols(b) or is_expr(b.offset[axis])):
-        return compose_symbolic(a, b, axis, WHERE)
-    rows = _rows(b.shard, axis, b)
-    copies = _rows(b.replica, axis, b)
-    start = _on_axis(b.offset, axis, b)
-    _check_range(a, b, [*copies, *rows], start)
-    outer = merge_shard(a.shard)
-    unit = "" if symbolic else only_axis(outer)
-    digits = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(outer)]
-    zero: Any = 0 if unit else ZERO
-    joint = copies + rows if copies else rows
-    found = _no_carry(digits, joint, start, zero)
-    if found is None and symbolic:  # only a's strides are
-        return compose_symbolic(a, b, axis, WHERE)
-    if found is None:
-        rows = _rows(merge_shard(b.shard), axis, b)
-        found = _by_parts(digits, copies + rows, start, zero)
-    if found is None:
-        return _by_table(a, b, axis)
+    return compose_in(a, b, axis, WHERE, {"a": a, "b": b})
+
+
+def compose_in(a: Layout, b: Layout, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
+    """`compose` on behalf of the public function `where`, with its inputs."""
+    start = _on_axis(b, axis, where, inputs)
+    rows, copies = rows_on(b.shard, axis), rows_on(b.replica, axis)
+    _check_range(a, b, [*copies, *rows], start, where, inputs)
+    unit = only_axis(a.shard)
+    outer, zero = rows_on(a.shard, unit), 0 if unit else ZERO
+    found = compose_rows(outer, copies + rows, start, zero, where, inputs)
+    if isinstance(found, Witness) and len(merged := coalesce(rows)) < len(rows):  # a layout that need not refine b
+        found = compose_rows(outer, copies + merged, start, zero, where, inputs)
+    if isinstance(found, Witness):
+        return _by_table(a, b, axis, where, inputs)
     pieces, origin = found
-    split = len(copies)
-    shard = _build([p for row in pieces[split:] for p in row], unit)
-    if symbolic:
-        shard = merge_shard(shard)
-    offset = a.offset + (coord_of_terms(((unit, origin),)) if unit and origin else origin or ZERO)
-    if not split and not a.replica:
+    mine = [piece for row in pieces[len(copies) :] for piece in row]
+    shard = iters_of(coalesce(mine), unit)
+    offset = a.offset + coord_on(unit, origin)
+    if not copies and not a.replica:
         return layout_of(shard, (), offset)
-    mapped = _build([p for row in pieces[:split] for p in row], unit, merge=False)
+    mapped = iters_of([piece for row in pieces[: len(copies)] for piece in row if piece[0] != 1], unit)
     replica, shift = normal_replica(a.replica + mapped)
     return layout_of(shard, replica, offset + shift)
 
 
-def _on_axis(stride: Coord, axis: str, b: Layout) -> int:
-    terms = stride.terms
-    if not terms:
-        return 0
-    if len(terms) == 1 and terms[0][0] == axis and terms[0][1].__class__ is int:
-        return terms[0][1]
-    raise LayoutError(
-        WHERE, f"b moves along {stride}", inputs={"b": b}, legal=f"integer strides on the axis {axis} only"
-    )
+def _on_axis(b: Layout, axis: str, where: str, inputs: Mapping[str, object]) -> Any:
+    """b's offset on the axis, if all of b lies on it."""
+    for step in (b.offset, *(it.stride for it in b.shard), *(it.stride for it in b.replica)):
+        terms = step.terms
+        if terms and (len(terms) > 1 or terms[0][0] != axis):
+            raise LayoutError(
+                where, f"b moves along {step}", inputs=inputs, legal=f"integer strides on the axis {axis} only"
+            )
+    return b.offset.terms[0][1] if b.offset.terms else 0
 
 
-def _rows(iters: Sequence[Iter], axis: str, b: Layout) -> list[Row]:
-    return [(it.extent, _on_axis(it.stride, axis, b)) for it in iters]
-
-
-def _check_range(a: Layout, b: Layout, rows: list[Row], start: int) -> None:
+def _check_range(a: Layout, b: Layout, rows: list[Row], start: Any, where: str, inputs: Mapping[str, object]) -> None:
+    """Raise where b leaves [0, a.size)."""
     low = high = start
+    size = a.size
+    if any(v.__class__ is not int for row in rows for v in row) or start.__class__ is not int or is_expr(size):
+        for e, s in rows:
+            if proved(s >= 0):
+                high = high + (e - 1) * s
+            else:
+                require(s <= 0, where)
+                low = low + (e - 1) * s
+        for inside in (simple(low) >= 0, simple(high) < size):
+            require(inside, where)
+        return
     for e, s in rows:
         if s > 0:
             high += (e - 1) * s
         else:
             low += (e - 1) * s
-    if low < 0 or high >= a.size:
+    if low < 0 or high >= size:
         below = low < 0
         x = 0
-        for it, (e, s) in zip(b.shard, rows[len(rows) - len(b.shard) :], strict=True):
-            x = x * it.extent + ((e - 1) if (s < 0 if below else s > 0) else 0)
+        for it in b.shard:
+            s = it.stride.terms[0][1] if it.stride.terms else 0
+            x = x * it.extent + ((it.extent - 1) if (s < 0 if below else s > 0) else 0)
         value = low if below else high
         raise refuse(
-            WHERE,
-            Witness((x,), (value,), f"b({x}) reaches {value}, outside a's domain 0..{a.size - 1}"),
-            {"a": a, "b": b},
+            where,
+            Witness((x,), (value,), f"b({x}) reaches {value}, outside a's domain 0..{size - 1}"),
+            inputs,
         )
 
 
-def only_axis(iters: Sequence[Iter]) -> str:
-    """The one axis that all strides use; an empty string if there are several."""
-    axis = ""
-    for it in iters:
-        terms = it.stride.terms
-        if len(terms) > 1 or (terms and axis and terms[0][0] != axis):
-            return ""
-        if terms:
-            axis = terms[0][0]
-    return axis or DEFAULT_AXIS
+# The kernel.
 
 
-def _build(pieces: Sequence[Piece], unit: str, merge: bool = True) -> tuple[Iter, ...]:
-    """Iters from pieces, slowest first; merged into normal form unless they are replicas."""
-    out: list[list[Any]] = []
-    for e, t in pieces:
-        if e == 1:
-            continue
-        if merge and out and out[-1][1] == e * t:
-            out[-1][0] *= e
-            out[-1][1] = t
-        else:
-            out.append([e, t])
-    return iters_on(out, unit)
+def compose_rows(
+    outer: Sequence[Row], inner: Sequence[Row], start: Any, zero: Any, where: str, inputs: Mapping[str, object]
+) -> tuple[Pieces, Any] | Witness:
+    """For each inner row the rows of ``A(start + B)`` that refine it, and the value at the start; else the witness.
 
+    Args:
+        outer: the rows of A, any; the last runs on without bound. With more than one, A is read from 0 on: the
+            caller has checked that no sum is negative.
+        inner: the rows of B, of integer strides.
+        start: the first index.
+        zero: the zero of A's strides.
+        where, inputs: for errors.
 
-def iters_on(rows: Sequence[Sequence[Any]], unit: str) -> tuple[Iter, ...]:
-    """Iters from (extent, stride) pairs, the strides integers on the axis `unit`, or coordinates if it is empty."""
-    if unit:
-        return tuple([iter_of(e, coord_of_terms(((unit, t),)) if t else ZERO) for e, t in rows])
-    return tuple([iter_of(e, t) for e, t in rows])
+    Returns:
+        the pieces, which are right at every point; or a `Witness` that no layout refines B: a point (one digit per
+        inner row), A's value there, and the sum of what the rows give alone.
 
-
-# The fast path.
-
-
-def _no_carry(digits: list[Piece], rows: list[Row], start: int, zero: Any) -> tuple[list[list[Piece]], Any] | None:
-    """C's pieces per row of B and its origin, if no carry can ever happen; else None.
-
-    Each row is written in A's radix: a stride below a digit's extent fills it in whole turns before it moves on.
+    Raises:
+        Undecided: the exact search passed its bound.
+        Unproved: there are symbols, and the structural step is not proved.
     """
-    last = len(digits) - 1
-    if last < 0:
-        return [[(e, zero)] for e, _ in rows], zero
-    used = [0] * (last + 1)
-    origin = zero
-    out: list[list[Piece]] = []
-    flipped = [e for e in rows if e[1] < 0]
-    start += sum((e - 1) * s for e, s in flipped)
-    for e, s in rows:
-        row = _write_row(digits, e, abs(s), used, last, zero)
-        if row is None:
-            return None
-        if s < 0:
-            for k, t in row:
-                origin = origin + (k - 1) * t
-            row = [(k, -t) for k, t in row]
-        out.append(row)
-    for j in range(last):
-        extent, t = digits[j]
-        start, digit = divmod(start, extent)
-        if used[j] + digit >= extent:
-            return None
-        if digit:
-            origin = origin + digit * t
-    if start:
-        origin = origin + start * digits[last][1]
-    return out, origin
+    digits = _unbounded(outer)
+    symbolic = start.__class__ is not int
+    backwards = False
+    for n, s in inner:
+        if n.__class__ is not int or s.__class__ is not int:
+            symbolic = True
+        elif s < 0:
+            backwards = True
+    for n, _t in digits:
+        if n.__class__ is not int:
+            symbolic = True
+    if symbolic:
+        return _proved_rows(digits, inner, start, zero, where)
+    rows = inner
+    if backwards:
+        rows = [(n, abs(s)) for n, s in inner]
+        start = start + sum((n - 1) * s for n, s in inner if s < 0)
+    found: Any = place(digits, rows, start, zero)
+    if found.__class__ is Open:
+        if not are_numbers(digits):
+            condition = found.expression()
+            text = f"{found.condition[2]} is not proved to be a multiple of {found.condition[0]}"
+            raise Unproved(where, text, inputs=inputs, facts={"condition": condition})
+        found = _recovered(digits, rows, start, zero, where, inputs)
+        if found.__class__ is Witness:
+            return _flipped_witness(found, inner) if backwards else found
+    return _flip_back(found, inner) if backwards else found
 
 
-def _write_row(digits: list[Piece], e: int, s: int, used: list[int], last: int, zero: Any) -> list[Piece] | None:
-    """One iter ``e : s`` as pieces on A's digits, slowest first, counted in `used`; None if it carries."""
-    if not s or e == 1:
-        return [(e, zero)]
-    out: list[Piece] = []
-    slant = zero  # what the digits already passed add per step
-    for j in range(last):
-        extent, t = digits[j]
-        whole, low = divmod(s, extent)
-        if not low:
-            s = whole
-        elif (e - 1) * s < extent:
-            used[j] += (e - 1) * s
-            out.append((e, slant + s * t))
-            break
-        elif not whole:
-            turn, rest = divmod(extent, s)
-            if rest or e % turn:
-                return None
-            used[j] += extent - s
-            out.append((turn, slant + s * t))
-            slant = turn * slant
-            e //= turn
-            s = 1
-            if e == 1:
-                break
-        elif (e - 1) * low < extent:
-            used[j] += (e - 1) * low
-            slant = slant + low * t
-            s = whole
-        else:
-            return None
-    else:
-        out.append((e, slant + s * digits[last][1]))
-    out.reverse()
-    return out
+def _unbounded(rows: Sequence[Row]) -> list[Row]:
+    """A's rows with the same values on all numbers from 0 on; the last row, as it is written, runs on."""
+    if len(rows) < 2:
+        return [*rows]
+    digits = coalesce(rows[:-1])
+    n, d = rows[-1]
+    if digits:
+        run, stride = digits[-1]
+        end = run * stride
+        if d == end or ((type(d) is not int or type(end) is not int) and same_value(d, end)):
+            digits[-1] = (simple(run * n), stride)
+            return digits
+    digits.append((n, d))
+    return digits
 
 
-# Pieces between cuts.
-
-
-def _by_parts(digits: list[Piece], rows: list[Row], start: int, zero: Any) -> tuple[list[list[Piece]], Any] | None:
-    """As `_no_carry`, with the carries inside each part decided exactly; None if some part is not linear."""
-    start += sum((e - 1) * s for e, s in rows if s < 0)
-    out: list[list[Piece]] = [[(e, zero)] for e, _ in rows]
-    origin = zero
-    positive = [(k, e, abs(s)) for k, (e, s) in enumerate(rows) if s and e > 1]
-    for part, members, base in _parts(digits, positive, start):
-        solved = _solve_part(part, [(e, s) for _, e, s in members], base, zero)
-        if solved is None:
-            return None
-        pieces, first = solved
-        origin = origin + first
-        for (k, _, _), row in zip(members, pieces, strict=True):
-            out[k] = row
-    for k, (_, s) in enumerate(rows):
-        if s < 0:
-            for e, t in out[k]:
-                origin = origin + (e - 1) * t
-            out[k] = [(e, -t) for e, t in out[k]]
-    return out, origin
-
-
-def _parts(
-    digits: list[Piece], rows: list[tuple[int, int, int]], start: int
-) -> list[tuple[list[Piece], list[tuple[int, int, int]], int]]:
-    """A's digits cut at every level that no sum carries across: (digits, rows with strides in their unit, offset)."""
+def _flip_back(found: tuple[Pieces, Any], inner: Sequence[Row]) -> tuple[Pieces, Any]:
+    """The pieces of rows that were read backwards, turned around again."""
+    pieces, origin = found
     out = []
-    first, unit, level = 0, 1, 1
-    rest = rows
-    for j, (extent, _) in enumerate(digits):
-        level *= extent
-        low = [row for row in rest if row[2] % level]
-        final = j == len(digits) - 1
-        if final:
-            low = rest
-        elif start % level + sum((e - 1) * s for _, e, s in low) >= level:
+    for row, (_n, s) in zip(pieces, inner, strict=True):
+        if s < 0:
+            for n, t in row:
+                origin = origin + (n - 1) * t
+            row = [(n, -1 * t) for n, t in row]
+        out.append(row)
+    return out, origin
+
+
+def _flipped_witness(witness: Witness, inner: Sequence[Row]) -> Witness:
+    points = (tuple(n - 1 - c if s < 0 else c for c, (n, s) in zip(p, inner, strict=True)) for p in witness.points)
+    return Witness(tuple(points), witness.values, witness.condition)
+
+
+def _proved_rows(digits: Sequence[Row], inner: Sequence[Row], start: Any, zero: Any, where: str) -> tuple[Pieces, Any]:
+    """The structural step with expressions, every condition proved."""
+    signs = []
+    for n, s in inner:
+        back = len(digits) > 1 and not proved(s >= 0)
+        if back:
+            require(s <= 0, where)
+            start = start + (n - 1) * s
+        signs.append(-1 if back else 1)
+    rows = [(n, simple(s * sign)) for (n, s), sign in zip(inner, signs, strict=True)]
+    start = simple(start)
+
+    def step(lift: Any) -> Any:
+        lifted = [(lift(n), t) for n, t in digits]
+        return place(lifted, [(lift(n), lift(s)) for n, s in rows], lift(start), zero)
+
+    pieces, origin = by_proof(step, where)
+    plainly = [[(plain(n), _value(t)) for n, t in row] for row in pieces]
+    return _flip_back((plainly, _value(origin)), [(1, sign) for sign in signs])
+
+
+def _value(value: Any) -> Any:
+    return value if isinstance(value, Coord) else simple(lowered(value))
+
+
+def place(outer: Sequence[Row], inner: Sequence[Row], start: Any, zero: Any) -> tuple[Pieces, Any] | Open:
+    """The structural step: the pieces of each inner row on the outer digits, if no sum carries; else what is open.
+
+    A row whose reach stays below a digit's extent ends there. A stride that is a multiple of the extent passes over the
+    digit. A stride that divides the extent fills the digit in whole turns, if the row has whole turns. A stride that
+    moves a digit only a little on each step adds the same slant to all that follows.
+
+    Args:
+        outer: coalesced digits; the last is unbounded.
+        inner: rows whose strides are not negative.
+        start: the first index, not negative.
+        zero: the zero of A's strides.
+    """
+    last = len(outer) - 1
+    if last < 0:
+        return [[(n, zero)] for n, _s in inner], zero
+    front = outer[:last]
+    used = [0] * last
+    out: Pieces = []
+    for n, s in inner:
+        if n == 1 or s == 0:
+            out.append([(n, zero)])
             continue
-        base = (start // unit) % (level // unit) if not final else start // unit
-        out.append((digits[first : j + 1], [(k, e, s // unit) for k, e, s in low], base))
-        rest = [row for row in rest if row not in low]
-        first, unit = j + 1, level
-    return out
+        row: list[Row] = []
+        slant = None
+        for r, (extent, stride) in enumerate(front):
+            reach = s * (n - 1)
+            if reach < extent:
+                used[r] += reach
+                row.append((n, s * stride if slant is None else slant + s * stride))
+                break
+            whole, low = divmod(s, extent)
+            if low == 0:
+                s = whole
+                continue
+            turn, left = divmod(extent, s)
+            if left == 0:
+                if n % turn != 0:
+                    return Open(turn, "|", n)
+                used[r] += extent - s
+                row.append((turn, s * stride if slant is None else slant + s * stride))
+                slant = None if slant is None else turn * slant
+                n //= turn
+                s = 1
+                if n == 1:
+                    break
+            elif whole >= 1 and low * (n - 1) < extent:
+                used[r] += low * (n - 1)
+                slant = low * stride if slant is None else slant + low * stride
+                s = whole
+            else:
+                return Open(extent, "|", s)
+        else:
+            step = s * outer[last][1]
+            row.append((n, step if slant is None else slant + step))
+        out.append(row)
+    origin = zero
+    for load, (extent, stride) in zip(used, front, strict=True):
+        digit = 0
+        if start:
+            start, digit = divmod(start, extent)
+            origin = origin + digit * stride
+        if load != 0 and not load + digit < extent:
+            return Open(load + digit, "<", extent)
+    if start:
+        origin = origin + start * outer[last][1]
+    return out, origin
 
 
-def _solve_part(digits: list[Piece], rows: list[Row], start: int, zero: Any) -> tuple[list[list[Piece]], Any] | None:
-    """The pieces of each row within one part, and the value at the start; None if the part is not linear."""
-    easy = _no_carry(digits, rows, start, zero)
-    if easy or not rows:
-        return easy
-    first = _value(digits, start, zero)
-    if len(rows) == 1:
-        pieces = _one_row(digits, *rows[0], start, zero)
-        if pieces is not None:
-            return ([pieces], first) if pieces != "no" else None
-    split = [(k, e, s) for k, row in enumerate(rows) for e, s in _split_row(digits, *row)]
-    if len(split) > len(rows):
-        return _solve_split(digits, rows, split, start, zero)
-    if prod(e for e, _ in rows) > BOUND:
-        return None
-    return _by_listing(digits, rows, start, zero, first)
+# Bounded search: each row recovered, then additivity decided part by part.
 
 
-def _value(digits: list[Piece], y: int, zero: Any) -> Any:
-    out = zero
-    for j, (extent, t) in enumerate(digits):
-        y, digit = divmod(y, extent) if j < len(digits) - 1 else (0, y)
-        out = out + digit * t
-    return out
+def _recovered(
+    outer: Sequence[Row], inner: Sequence[Row], start: int, zero: Any, where: str, inputs: Mapping[str, object]
+) -> tuple[Pieces, Any] | Witness:
+    """The pieces that each row alone forces, if A is additive on them; else the witness."""
+    first = evaluate(outer, start, zero)
+    digits: list[Digit] = []
+    linear: set[int] = set()  # rows whose pieces are proved right at every point of the row
+    for k, (n, s) in enumerate(inner):
+        if n == 1 or s == 0:
+            continue
+        found = _by_levels(outer, n, s, start, zero)
+        if found is None:
+            found = _recover(outer, n, s, start, first, zero, where, inputs)
+        else:
+            linear.add(k)
+        if isinstance(found, Witness):
+            points = tuple(tuple(u if j == k else 0 for j in range(len(inner))) for u in found.points)
+            return Witness(points, found.values, f"along row {k}, {found.condition}")
+        step = s
+        for q, v in found:
+            digits.append((q, step, v, k))
+            step *= q
+    clash = _not_additive(outer, digits, linear, start, first, zero, where, inputs)
+    if clash is not None:
+        point = [0] * len(inner)
+        for c, (_q, t, _v, k) in clash:
+            point[k] += c * (t // inner[k][1])
+        at = start + sum(c * t for c, (_q, t, _v, _k) in clash)
+        forced = sum((c * v for c, (_q, _t, v, _k) in clash), start=first)
+        return Witness((tuple(point),), (evaluate(outer, at, zero), forced), "A(x + y) = A(x) + A(y)")
+    pieces: Pieces = [[] for _row in inner]
+    for q, _t, v, k in digits:
+        pieces[k].append((q, v))
+    return [row or [(n, zero)] for row, (n, _s) in zip(pieces, inner, strict=True)], first
 
 
-def _one_row(digits: list[Piece], e: int, s: int, start: int, zero: Any) -> Any:
-    """The pieces of one iter by `window`; ``"no"`` if it is not linear, None if not nested in A's levels."""
-    top = start + (e - 1) * s
-    levels = [(q, c) for q, c in levels_of(digits, zero) if q <= top]
+def _by_levels(outer: Sequence[Row], n: int, s: int, start: int, zero: Any) -> list[Row] | Witness | None:
+    """The pieces of one row at any size, if its stride nests with the levels of A that it reaches; else None."""
+    levels = [(q, c) for q, c in levels_of([*outer[:-1], (2, outer[-1][1])], zero) if q <= start + (n - 1) * s]
     if any(q % s and s % q for q, _ in levels):
         return None
     slant = zero
@@ -325,95 +385,188 @@ def _one_row(digits: list[Piece], e: int, s: int, start: int, zero: Any) -> Any:
             slant = slant + (s // q) * c
         else:
             rest.append((q // s, c))
-    found = window([(1, slant), *rest] if slant else rest, start // s, e, zero)
-    return "no" if isinstance(found, Witness) else found or [(1, zero)]
+    found = window([(1, slant), *rest] if slant else rest, start // s, n, zero)
+    return found if isinstance(found, Witness) else found or [(n, zero)]
 
 
-def _split_row(digits: list[Piece], e: int, s: int) -> list[Row]:
-    """One iter cut at A's levels where its extent allows, slowest first."""
+def _recover(
+    outer: Sequence[Row], n: int, s: int, start: int, first: Any, zero: Any, where: str, inputs: Mapping[str, object]
+) -> list[Row] | Witness:
+    """The only pieces that ``i -> A(start + s i)`` on [0, n) can have, each ending where the slope first changes."""
     out: list[Row] = []
+    step = s
+    done = 1
+    while n > 1:
+        value = evaluate(outer, start + step, zero) - first
+        change = _first_change(outer, n, step, start, where, inputs)
+        if change is None:
+            out.append((n, value))
+            break
+        if n % change:
+            points = (done, change * done)
+            values = (evaluate(outer, start + step, zero), evaluate(outer, start + change * step, zero))
+            return Witness(points, values, f"the slope changes at {change}: {change} divides {n}")
+        out.append((change, value))
+        n //= change
+        step *= change
+        done *= change
+    return out
+
+
+def _first_change(
+    outer: Sequence[Row], n: int, step: int, start: int, where: str, inputs: Mapping[str, object]
+) -> int | None:
+    """The least ``i < n`` at which ``A(start + i step)`` leaves the line through its first two values, or None.
+
+    The slope changes at i only where ``floor((start + i step) / P)`` jumps, P a level of A, by more or less than it did
+    at i = 1.
+    """
+    jumps: list[tuple[int, int, int, int, Any]] = []
     level = 1
-    for extent, _ in digits[:-1]:
+    usual: Any = None
+    for (extent, stride), (_n, ahead) in pairwise(outer):
         level *= extent
-        turn = level // gcd(level, s)
-        if 1 < turn < e and e % turn == 0:
-            out.append((turn, s))
-            e, s = e // turn, s * turn
-    out.append((e, s))
-    return out[::-1]
-
-
-def _solve_split(
-    digits: list[Piece], rows: list[Row], split: list[tuple[int, int, int]], start: int, zero: Any
-) -> tuple[list[list[Piece]], Any] | None:
-    """Solve a part again with its rows cut finer, and put the pieces of each row back in order."""
-    numbered = [(n, e, s) for n, (_, e, s) in enumerate(split)]
-    found: dict[int, list[Piece]] = {}
-    origin = zero
-    for part, members, base in _parts(digits, numbered, start):
-        inner = [(e, s) for _, e, s in members]
-        first = _value(part, base, zero)
-        solved = _no_carry(part, inner, base, zero)
-        if solved is None and prod(e for e, _ in inner) <= BOUND:
-            solved = _by_listing(part, inner, base, zero, first)
-        if solved is None:
+        low, base = step % level, start % level
+        if low:
+            weight = ahead - extent * stride
+            at = -(-(level - base) // low)
+            if at == 1:
+                usual = weight if usual is None else usual + weight
+            jumps.append((at, 1, low, level, weight))
+    heapq.heapify(jumps)
+    base_of = {level: start % level for _a, _k, _l, level, _w in jumps}
+    last = 1
+    for _round in range(BOUND):
+        at = jumps[0][0] if jumps else n
+        if usual and at > 1 and last + 1 < at and last + 1 < n:
+            return last + 1  # the first step crossed a level, this one does not
+        if at >= n:
             return None
-        origin = origin + solved[1]
-        for (n, _, _), row in zip(members, solved[0], strict=True):
-            found[n] = row
-    out: list[list[Piece]] = [[] for _ in rows]
-    for n, (k, _, _) in enumerate(split):
-        out[k] += found[n]
-    return out, origin
+        jump: Any = None
+        while jumps and jumps[0][0] == at:
+            _at, k, low, level, weight = jumps[0]
+            jump = weight if jump is None else jump + weight
+            heapq.heapreplace(jumps, (-(-((k + 1) * level - base_of[level]) // low), k + 1, low, level, weight))
+        if at > 1 and (jump != usual if usual else jump):
+            return at
+        last = at
+    raise undecided(where, "changes of slope that cancel each other", inputs)
 
 
-def _by_listing(
-    digits: list[Piece], rows: list[Row], start: int, zero: Any, first: Any
-) -> tuple[list[list[Piece]], Any] | None:
-    """Whether A is linear on these rows, by listing every combination of their digits."""
-    strides = [_value(digits, start + s, zero) + -1 * first for _, s in rows]
-    lifted = [(n, t if isinstance(t, Coord) else Coord.of(t)) for n, t in reversed(digits)]
-    top = start + sum((e - 1) * s for e, s in rows)
-    lifted[0] = (max(lifted[0][0], top // prod(n for n, _ in lifted[1:]) + 1), lifted[0][1])
-    here = layout_of(tuple(iter_of(n, t) for n, t in lifted), (), ZERO)
-    index = Layout(tuple(Iter(e, Coord.of(s)) for e, s in rows), (), Coord.of(start)).table()
-    guess = Layout(tuple(Iter(e, t) for (e, _), t in zip(rows, strides, strict=True)), (), first)
-    values = here(np.asarray(index))
-    mine = values if isinstance(values, dict) else {here.axes[0]: values}
-    table = guess.table()
-    forced = table if isinstance(table, dict) else {guess.axes[0]: table}
-    for axis in {*mine, *forced}:
-        if np.any(mine.get(axis, 0) != forced.get(axis, 0)):
-            return None
-    return [[(e, t)] for (e, _), t in zip(rows, strides, strict=True)], first
+def _not_additive(
+    outer: Sequence[Row],
+    digits: list[Digit],
+    linear: set[int],
+    start: int,
+    first: Any,
+    zero: Any,
+    where: str,
+    inputs: Mapping[str, object],
+) -> list[tuple[int, Digit]] | None:
+    """Digits at which A is not additive on the recovered pieces, or None; decided between levels that none crosses."""
+    level = 1
+    members = 0
+    rest = digits
+    for r, (extent, _t) in enumerate(outer):
+        level *= extent
+        members += 1
+        final = r == len(outer) - 1
+        below = rest if final else [digit for digit in rest if digit[1] % level]
+        if not final and start % level + sum(t * (q - 1) for q, t, _v, _k in below) >= level:
+            continue
+        one_row = len({digit[3] for digit in below}) == 1 and below[0][3] in linear
+        if members > 1 and len(below) > 1 and not one_row:
+            bad = _differs(outer, below, start, first, zero, where, inputs)
+            if bad is not None:
+                return list(zip(bad, below, strict=True))
+        rest = [digit for digit in rest if not digit[1] % level]
+        members = 0
+    return None
 
 
-# The whole table.
+def _differs(
+    outer: Sequence[Row],
+    digits: list[Digit],
+    start: int,
+    first: Any,
+    zero: Any,
+    where: str,
+    inputs: Mapping[str, object],
+) -> tuple[int, ...] | None:
+    """The first point of the box of digits where A is not the sum of their strides: corners first, then all points."""
+    extents = [q for q, _t, _v, _k in digits]
+    for point in _corners(extents):
+        at = start + sum(c * t for c, (_q, t, _v, _k) in zip(point, digits, strict=True))
+        forced = sum((c * v for c, (_q, _t, v, _k) in zip(point, digits, strict=True)), start=first)
+        if evaluate(outer, at, zero) != forced:
+            return tuple(point)
+    if prod(extents) > BOUND:
+        raise undecided(where, f"comparing {prod(extents)} points", inputs)
+    return _listed(outer, digits, extents, start, first)
 
 
-def _by_table(a: Layout, b: Layout, axis: str) -> Layout:
+def _corners(extents: list[int]) -> list[list[int]]:
+    """A few telling points: the far corner, and pairs of digits at 1 or at their ends."""
+    out = [[q - 1 for q in extents]]
+    for i, q in enumerate(extents):
+        for j in range(i):
+            for x, y in product({1, q - 1}, {1, extents[j] - 1}):
+                point = [0] * len(extents)
+                point[i], point[j] = x, y
+                out.append(point)
+    return out
+
+
+def _listed(
+    outer: Sequence[Row], digits: list[Digit], extents: list[int], start: int, first: Any
+) -> tuple[int, ...] | None:
+    """The first box point, in row-major order, at which the two sides differ."""
+    vector = isinstance(first, Coord)
+    axes = sorted({axis for _n, d in outer for axis in d.axes}) if vector else [""]
+    top = start + sum(t * (q - 1) for q, t, _v, _k in digits)
+    for axis in axes:
+        pairs = [(n, d[axis] if vector else d) for n, d in outer]
+        reach = abs(first[axis] if vector else first) + sum(abs(d) for _n, d in pairs) * (top + 1)
+        kind: Any = np.int64 if reach < 1 << 62 else object
+        at, want = np.full((), start, dtype=kind), np.full((), first[axis] if vector else first, dtype=kind)
+        for q, t, v, _k in digits:
+            steps = np.arange(q).astype(kind)
+            at = at[..., None] + steps * t
+            want = want[..., None] + steps * (v[axis] if vector else v)
+        got = np.zeros_like(at)
+        for k, (n, d) in enumerate(pairs):
+            got = got + (at % n if k < len(pairs) - 1 else at) * d
+            at = at // n
+        bad = np.flatnonzero(got != want)
+        if bad.size:
+            return tuple(int(x) for x in np.unravel_index(int(bad[0]), tuple(extents)))
+    return None
+
+
+# A layout that does not refine B, and replicas of B that are not replicas of C: from every point.
+
+
+def _by_table(a: Layout, b: Layout, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
     """The answer from every point of b (and every replica), or a refusal; `Undecided` past the bound."""
-    inputs = {"a": a, "b": b}
-    if b.replica:
-        from tileweave.layout.core.fibres import compose_fibres  # only for replicas that do not map to replicas
-
-        return compose_fibres(a, b, axis)
     base = layout_of(a.shard, (), a.offset)
 
     def value(x: int) -> Any:
         return base(b(x)[axis])
 
-    if b.size > BOUND:
-        probe(value, b.size, WHERE, inputs, _corners(b))
-        raise undecided(WHERE, "b is not nested in a's extents; comparing all its points", inputs)
+    if b.size * prod(it.extent for it in b.replica) > BOUND:
+        if not b.replica:
+            probe(value, b.size, where, inputs, _near(b))
+        raise undecided(where, "b is not nested in a's extents; comparing all its points", inputs)
+    if b.replica:
+        return _by_fibres(a, b, axis, where, inputs)
     table = b.table()
     values = base(table if not isinstance(table, dict) else table[axis])
-    found = from_table(values if isinstance(values, dict) else {base.axes[0]: values}, b.size, WHERE, inputs)
+    found = from_table(values if isinstance(values, dict) else {base.axes[0]: values}, b.size, where, inputs)
     replica, shift = normal_replica(a.replica)
     return layout_of(found.shard, replica, found.offset + shift)
 
 
-def _corners(b: Layout) -> list[int]:
+def _near(b: Layout) -> list[int]:
     """Indices where carries show first: one or two digits at 1 or at their ends, and some random ones."""
     weights, weight = [], 1
     for it in reversed(b.shard):
@@ -428,3 +581,45 @@ def _corners(b: Layout) -> list[int]:
         greatest = greatest * it.extent + (it.extent - 1 if rising else 0)
     pairs = (x + y for x, y in combinations(ends, 2))
     return [least, greatest, *ends, *pairs, b.size - 1, *(random.randrange(b.size) for _ in range(256))]
+
+
+def _by_fibres(a: Layout, b: Layout, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
+    """``C(x) + R_C`` equal to the multiset ``A(B(x) + r) + R_A`` for every x, by listing all of them; or `NoLayout`.
+
+    The fibres must be translates of one another. The least point of each is D(x) + O, which must be a layout; the rest
+    must be a product of iters.
+    """
+    copies = [r[axis] for r in b.replicas()]
+    base = layout_of(a.shard, (), a.offset)
+    fibres = [Counter(base(b(x)[axis] + r) for r in copies) for x in range(b.size)]
+    axes = sorted({name for fibre in fibres for c in fibre for name in c.axes}) or [axis]
+    lows = [min(fibre, key=lambda c: tuple(c[name] for name in axes)) for fibre in fibres]
+    shape = _shift(fibres[0], lows[0])
+    for x, (fibre, low) in enumerate(zip(fibres, lows, strict=True)):
+        if _shift(fibre, low) != shape:
+            condition = f"the fibres at 0 and at {x} are not translates of each other"
+            raise refuse(where, Witness((0, x), (_show(fibres[0]), _show(fibre)), condition), inputs)
+    columns = {name: np.array([low[name] for low in lows], dtype=object) for name in axes}
+    found = from_table(columns, b.size, where, inputs)
+    iters = factor_multiset(shape)
+    mine = a.replica
+    if iters is None:  # the replicas of a may complete it
+        own, shift = normal_replica(a.replica)
+        whole: Counter[Coord] = Counter()
+        for r in layout_of((), own, ZERO).replicas():
+            for c, k in shape.items():
+                whole[c + r] += k
+        iters, mine = factor_multiset(whole), ()
+        if iters is None:
+            raise refuse(where, Witness((0,), (_show(fibres[0]),), "the fibre at 0 is no sum of replica iters"), inputs)
+        found = layout_of(found.shard, (), found.offset + shift)
+    replica, shift = normal_replica([*mine, *iters])
+    return layout_of(found.shard, replica, found.offset + shift)
+
+
+def _shift(fibre: Counter[Coord], low: Coord) -> Counter[Coord]:
+    return Counter({c - low: k for c, k in fibre.items()})
+
+
+def _show(fibre: Counter[Coord]) -> str:
+    return "{" + ", ".join(sorted(str(c) for c in fibre.elements())) + "}"

@@ -1,29 +1,24 @@
 """The decision kernel: normal forms, equality of maps, the layout behind a function or the witness against it.
 
-Two facts carry everything here.
-
 *D is a sum of carries.* With suffix products p, each dividing the next slower one, ``D(x) = sum of c(p) floor(x/p)``.
 So the step ``D(m) - D(m-1)`` is the sum of c(p) over the levels p that divide m, and a function on [0, E) is a layout
 exactly if its steps have that form for levels that divide E and form a chain. The smallest m whose step the levels
 found so far do not explain is the next level, or the witness: Moebius inversion on the divisors of E, done greedily.
-
-*R is a product of (1 - z^(es)) / (1 - z^s).* The factors 1 - z^n are multiplicatively independent, so two replica lists
-are equal as multisets exactly if their numerators and denominators agree after cancelling. No divisor is ever listed.
+For R see `replicas`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from math import gcd
-from typing import Literal
+from functools import partial
+from math import prod
+from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
-from tileweave.layout.core.carries import Witness, carries, from_carries, rows_of, witness_at
-from tileweave.layout.core.checks import need_layouts
-from tileweave.layout.core.integers import divisors
+from tileweave.errors import LayoutError, Unproved
+from tileweave.index import equal, equivalent, symbol
+from tileweave.layout.core.checks import BOUND, Witness, need_axis, need_layouts, refuse, undecided
 from tileweave.layout.core.layout import (
     DEFAULT_AXIS,
     ZERO,
@@ -32,21 +27,24 @@ from tileweave.layout.core.layout import (
     IntArray,
     Iter,
     Layout,
-    Terms,
-    coord_of_terms,
-    is_symbolic,
-    iter_of,
-    layout_of,
-    require_numbers,
-)
-from tileweave.layout.core.parametric import (
+    all_symbols,
     has_symbols,
-    merge_symbolic,
-    replica_symbolic,
-    same_map_symbolic,
-    same_offset,
+    layout_of,
 )
-from tileweave.layout.core.symbolic import is_expr
+from tileweave.layout.core.replicas import normal_replica, proved_replica, replica_ratio, set_normal
+from tileweave.layout.core.rows import (
+    carries,
+    coalesce,
+    from_carries,
+    iters_of,
+    only_axis,
+    rows_of,
+    rows_on,
+    same_value,
+    witness_at,
+)
+from tileweave.layout.core.search import any_of, refuted
+from tileweave.layout.core.symbolic import divisors, evaluate_at, is_expr, proved, same, simple
 
 __all__ = [
     "BOUND",
@@ -55,36 +53,14 @@ __all__ = [
     "canonical_key",
     "carries",
     "from_carries",
+    "is_contiguous",
     "normalize",
     "recover",
+    "same_iters",
     "same_map",
 ]
 
-BOUND = 1 << 20
-"""The greatest number of points (or search states) that an exact search visits before it answers `Undecided`."""
-
 Replicas = Literal["multiset", "set"]
-
-
-def refuse(where: str, witness: Witness, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
-    """The error for a function that no layout describes, with its witness in the facts."""
-    shown = dict(inputs)
-    if witness.values:
-        shown["witness"] = ", ".join(f"f({x}) = {v}" for x, v in zip(witness.points, witness.values, strict=True))
-    return NoLayout(
-        where,
-        f"no layout agrees with the definition: {witness.condition}",
-        inputs=shown,
-        legal=legal,
-        facts={"witness": witness},
-    )
-
-
-def undecided(where: str, what: str, inputs: Mapping[str, object], bound: int = BOUND) -> Undecided:
-    """The error for an exact search that passed its bound, with the bound in the facts."""
-    return Undecided(
-        where, f"{what} needs more than {bound} steps", inputs=inputs, legal="a smaller domain", facts={"bound": bound}
-    )
 
 
 # Normal forms.
@@ -112,125 +88,19 @@ def normalize(layout: Layout) -> Layout:
     return layout_of(shard, replica, layout.offset + shift)
 
 
-def merge_shard(iters: Iterable[Iter]) -> tuple[Iter, ...]:
+def merge_shard(iters: Sequence[Iter]) -> tuple[Iter, ...]:
     """The unique normal list of iters (rules D0 and D1) with the same map; with symbols, merged where proved."""
-    iters = tuple(iters)
-    out: list[Iter] = []
-    for it in iters:
-        extent = it.extent
-        if extent == 1:
-            continue
-        terms = it.stride.terms
-        if extent.__class__ is not int or (
-            terms and (terms[0][1].__class__ is not int or (len(terms) > 1 and is_symbolic(it)))
-        ):
-            return merge_symbolic(iters)
-        if out and _continues(out[-1].stride.terms, extent, it.stride.terms):
-            out[-1] = iter_of(out[-1].extent * extent, it.stride)
-        else:
-            out.append(it)
-    return tuple(out)
+    unit = only_axis(iters)
+    rows = rows_on(iters, unit)
+    merged = coalesce(rows)
+    return tuple(iters) if len(merged) == len(rows) else iters_of(merged, unit)
 
 
-def _continues(slower: Terms, extent: int, faster: Terms) -> bool:
-    """Whether the slower stride is the faster iter's extent times its stride."""
-    if len(slower) == 1 and len(faster) == 1:
-        return slower[0][1] == extent * faster[0][1] and slower[0][0] == faster[0][0]
-    return len(slower) == len(faster) and all(
-        a == b and v == extent * w for (a, v), (b, w) in zip(slower, faster, strict=True)
+def same_iters(a: Sequence[Iter], b: Sequence[Iter]) -> bool:
+    """Whether two lists of iters are equal one by one; proved, where expressions take part."""
+    return len(a) == len(b) and all(
+        same(x.extent, y.extent) and same_value(x.stride, y.stride) for x, y in zip(a, b, strict=True)
     )
-
-
-def normal_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
-    """The unique shortest replica list with the same multiset of sums, and the offset that its signs cost."""
-    iters = tuple(iters)
-    if any(map(is_symbolic, iters)):
-        return replica_symbolic(iters)
-    if len(iters) == 1 and iters[0].extent > 1 and iters[0].stride.terms:
-        (it,) = iters
-        if it.stride.terms[0][1] > 0:
-            return iters, ZERO
-        return (iter_of(it.extent, -1 * it.stride),), (it.extent - 1) * it.stride
-    shift, copies, ratio = replica_ratio(iters)
-    out = [iter_of(copies, ZERO)] if copies > 1 else []
-    for direction, exponents in ratio.items():
-        pairs = match_ratio(exponents)
-        if pairs is None:  # cannot happen: the list that was given is a matching before cancelling
-            raise LayoutError("normalize(layout)", f"the replicas {list(map(str, iters))} have no normal form")
-        out += [iter_of(n // m, coord_of_terms(tuple((a, m * v) for a, v in direction))) for m, n in pairs]
-    out.sort(key=lambda it: (it.extent, it.stride.terms))
-    return tuple(out), shift
-
-
-def replica_ratio(iters: Iterable[Iter]) -> tuple[Coord, int, dict[Terms, Counter[int]]]:
-    """The multiset of sums as ``copies * product of (1 - z^n)^k`` per primitive direction, after a shift.
-
-    Each iter ``e : s*u`` with u primitive contributes +1 at n = es and -1 at n = s. Entries that cancel are dropped.
-    """
-    shift, copies = ZERO, 1
-    ratio: dict[Terms, Counter[int]] = {}
-    for it in iters:
-        extent, terms = it.extent, it.stride.terms
-        require_numbers(it)
-        if extent == 1:
-            continue
-        if not terms:
-            copies *= extent
-            continue
-        if terms[0][1] < 0:
-            shift = shift + (extent - 1) * it.stride
-            terms = tuple((a, -v) for a, v in terms)
-        pitch = gcd(*(v for _, v in terms))
-        direction = tuple((a, v // pitch) for a, v in terms)
-        exponents = ratio.setdefault(direction, Counter())
-        exponents[extent * pitch] += 1
-        exponents[pitch] -= 1
-    for direction, exponents in list(ratio.items()):
-        kept = Counter({n: k for n, k in exponents.items() if k})
-        if kept:
-            ratio[direction] = kept
-        else:
-            del ratio[direction]
-    return shift, copies, ratio
-
-
-def match_ratio(
-    exponents: Mapping[int, int], allowed: Callable[[int, int], bool] = lambda _m, _n: True
-) -> list[tuple[int, int]] | None:
-    """Pair every denominator m with a numerator n, m dividing n: the first such pairing in order, or None.
-
-    A product of (1 - z^n)^k is a product of iters (n/m : m) exactly if there is such a pairing. `allowed` restricts it.
-    """
-    numerators = sorted(n for n, k in exponents.items() for _ in range(k))
-    denominators = sorted(m for m, k in exponents.items() for _ in range(-k))
-    if len(numerators) != len(denominators):
-        return None
-    fits = [[n % m == 0 and allowed(m, n) for n in numerators] for m in denominators]
-    chosen: list[int] = []
-    for row in range(len(denominators)):
-        for column in range(len(numerators)):
-            if fits[row][column] and column not in chosen and _matches(fits, row + 1, {*chosen, column}):
-                chosen.append(column)
-                break
-        else:
-            return None
-    return [(m, numerators[c]) for m, c in zip(denominators, chosen, strict=True)]
-
-
-def _matches(fits: list[list[bool]], first: int, used: set[int]) -> bool:
-    """Whether rows from `first` on can all be matched to columns that are not used (augmenting paths)."""
-    owner: dict[int, int] = {}
-
-    def place(row: int, seen: set[int]) -> bool:
-        for column, fit in enumerate(fits[row]):
-            if fit and column not in used and column not in seen:
-                seen.add(column)
-                if column not in owner or place(owner[column], seen):
-                    owner[column] = row
-                    return True
-        return False
-
-    return all(place(row, set()) for row in range(first, len(fits)))
 
 
 def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
@@ -261,9 +131,7 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
     normal = normalize(layout)
     part: Hashable = normal.replica
     if by_set(replicas, "canonical_key(layout, replicas)"):
-        from tileweave.layout.core.search import set_key  # search builds on this module
-
-        part = set_key(normal.replica)
+        part = set_normal(normal.replica)
     return layout.size, normal.shard, part, normal.offset
 
 
@@ -299,17 +167,108 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     need_layouts("same_map(a, b, replicas)", a, b)
     as_sets = by_set(replicas, "same_map(a, b, replicas)")
     if has_symbols(a) or has_symbols(b):
-        return same_map_symbolic(a, b)
+        return _proved_same_map(a, b)
     if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
         return False
     (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
-    if not same_offset(a.offset + shift_a, b.offset + shift_b):
+    if not _same_offset(a.offset + shift_a, b.offset + shift_b):
         return False
     if ra == rb or not as_sets:
         return ra == rb
-    from tileweave.layout.core.search import set_key  # search builds on this module
+    return set_normal(ra) == set_normal(rb)
 
-    return set_key(ra) == set_key(rb)
+
+def _proved_same_map(a: Layout, b: Layout) -> bool:
+    """Whether two symbolic layouts are the same map, as multisets, for all values of the symbols."""
+    where = "same_map(a, b, replicas)"
+    if not _decided(a.size, b.size, where):
+        return False
+    (ra, shift_a), (rb, shift_b) = proved_replica(a.replica), proved_replica(b.replica)
+    if not same_iters(ra, rb):
+        raise Unproved(
+            where,
+            "the replicas are not proved equal",
+            inputs={"a": a, "b": b},
+            facts={"condition": f"{[*map(str, ra)]} == {[*map(str, rb)]}"},
+        )
+    if same_iters(merge_shard(a.shard), merge_shard(b.shard)) and same_value(a.offset + shift_a, b.offset + shift_b):
+        return True
+    taken = {str(s) for s in all_symbols(a, b)}
+    x = symbol(next(name for name in ("x", *(f"x{k}" for k in range(len(taken) + 1))) if name not in taken), 0, a.size)
+    left, right = (
+        evaluate_at([(it.extent, it.stride) for it in layout.shard], layout.offset + shift, layout.size, x)
+        for layout, shift in ((a, shift_a), (b, shift_b))
+    )
+    return _same_offset(left, right)
+
+
+def _same_offset(a: Coord, b: Coord) -> bool:
+    """Whether two coordinates are equal for all values of the symbols; `Unproved` where neither is shown."""
+    return all(_decided(a[axis], b[axis], "same_map(a, b, replicas)") for axis in {*a.axes, *b.axes})
+
+
+def _decided(a: Any, b: Any, where: str) -> bool:
+    """Whether two numbers are equal for all values of the symbols: proved, or refuted by values."""
+    if not is_expr(a) and not is_expr(b):
+        return bool(a == b)
+    verdict = equivalent(a, b)
+    if verdict.holds is None:
+        raise Unproved(where, f"{a} == {b} is open", facts={"condition": f"{a} == {b}"})
+    return verdict.holds
+
+
+def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
+    """True exactly if the layout is injective and its image is [0, size) on one axis; decided without a search.
+
+    The image is counted by the product of (1 - z^(es)) / (1 - z^s), which must be (1 - z^size) / (1 - z).
+
+    Example:
+        >>> is_contiguous(Layout(((4, 1), (8, -4)), (), 28))
+        True
+
+    Source: Rectilinear Chamber, section 3; the test is our own.
+    """
+    need_layouts("is_contiguous(layout, axis)", layout)
+    need_axis("is_contiguous(layout, axis)", axis)
+    if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
+        return _proved_contiguous(layout, axis, "is_contiguous(layout, axis)")
+    shift, copies, ratio = replica_ratio(layout.shard)
+    size = layout.size
+    if copies > 1 or any(it.extent > 1 and it.stride for it in layout.replica):
+        return False
+    want = {((axis, 1),): {size: 1, 1: -1}} if size > 1 else {}
+    return ratio == want and not layout.offset + shift
+
+
+def _proved_contiguous(layout: Layout, axis: str, where: str) -> bool:
+    """Whether the layout is injective onto [0, size), for all values of the symbols: strides are a mixed radix."""
+    replica = [it for it in layout.replica if it.stride and not same(it.extent, 1)]
+    rows = [it for it in layout.shard if not same(it.extent, 1)]
+    if replica or any(it.stride.axes != (axis,) for it in rows):
+        return refuted(
+            layout, equal(prod(it.extent for it in (*replica, *rows)), 1), partial(is_contiguous, axis=axis), where
+        )
+    low: Any = layout.offset[axis]
+    sizes = []
+    for it in rows:
+        back = not proved(it.stride[axis] >= 1)
+        low = low + (it.extent - 1) * it.stride[axis] if back else low
+        sizes.append((it.extent, -it.stride[axis] if back else it.stride[axis]))
+    pitch: Any = 1
+    while sizes:
+        k = next((k for k, (_, s) in enumerate(sizes) if same(s, pitch)), None)
+        if k is None:
+            return refuted(
+                layout,
+                any_of([c for e, s in sizes for c in (equal(s, pitch), e <= 1)]),
+                partial(is_contiguous, axis=axis),
+                where,
+            )
+        pitch = simple(pitch * sizes.pop(k)[0])
+    others = [v for name, v in layout.offset.terms if name != axis]
+    return all(same(v, 0) for v in (low, *others)) or refuted(
+        layout, equal(low, 0), partial(is_contiguous, axis=axis), where
+    )
 
 
 # Recovery from values.
@@ -409,11 +368,7 @@ def from_table(columns: Mapping[str, IntArray], extent: int, where: str, inputs:
         for axis in axes:
             rest[axis][m - 1 :: m] -= step[axis]
         levels.append((m, Coord(tuple(step.items()))))
-    return layout_of(_iters(extent, levels), (), value(0))
-
-
-def _iters(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter, ...]:
-    return tuple(iter_of(e, stride) for e, stride in rows_of(extent, levels, ZERO))
+    return layout_of(iters_of(rows_of(extent, levels, ZERO), ""), (), value(0))
 
 
 def probe(
@@ -443,7 +398,7 @@ def probe(
         if witness:
             raise refuse(where, witness, inputs)
         levels.append((m, step))
-    iters = _iters(extent, levels)
+    iters = iters_of(rows_of(extent, levels, ZERO), "")
     guess = layout_of(iters, (), value(0))
     near = {x for p, _ in [*levels, (extent, ZERO)] for k in (1, 2, 3) for x in (k * p - 1, k * p, k * p + 1)}
     for x in [*check, *sorted(near)]:

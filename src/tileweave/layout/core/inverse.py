@@ -1,63 +1,180 @@
 """Complement, inverses, divide and product on one axis, each with its post-condition as the definition.
 
-Shapes and linear indices are row-major: the last dimension is fastest.
+The kernels work on rows, fastest first, and serve every notation. On layouts, shapes and linear indices are row-major:
+the last dimension is fastest.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import chain, count, takewhile
-from itertools import product as every
-from math import isqrt, lcm, prod
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
 
 import numpy as np
 
-from tileweave.errors import LayoutError, NoLayout, Undecided
-from tileweave.layout.core.carries import Witness, rows_of
-from tileweave.layout.core.checks import need_axis, need_layouts, need_numbers
+from tileweave.errors import LayoutError, NoLayout
+from tileweave.layout.core.checks import (
+    BOUND,
+    WORK,
+    Witness,
+    need_axis,
+    need_layouts,
+    need_numbers,
+    no_layout,
+    refuse,
+    undecided,
+)
 from tileweave.layout.core.combine import group
-from tileweave.layout.core.composition import compose
+from tileweave.layout.core.composition import Pieces, compose_rows
 from tileweave.layout.core.coord import ZERO, integer
-from tileweave.layout.core.exact import match_ratio, merge_shard, refuse
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, coord_of_terms, iter_of, layout_of
-from tileweave.layout.core.parametric import complement_iters, has_symbols
-from tileweave.layout.core.search import collision
-from tileweave.layout.core.symbolic import is_expr, require_positive
-from tileweave.layout.notation.cute_solve import integer_solution
+from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, layout_of
+from tileweave.layout.core.rows import Row, coalesce, iters_of, only_axis, rows_of, rows_on
+from tileweave.layout.core.search import collision_of
+from tileweave.layout.core.symbolic import (
+    Open,
+    by_proof,
+    is_expr,
+    plain,
+    proved,
+    require_positive,
+    same,
+    simple,
+)
 
-__all__ = ["complement", "divide", "left_inverse", "product", "right_inverse"]
+__all__ = [
+    "complement",
+    "complement_rows",
+    "divide",
+    "divide_rows",
+    "free_spots",
+    "left_inverse",
+    "left_inverse_rows",
+    "product",
+    "right_inverse",
+    "right_inverse_rows",
+]
 
-VALUES = 1 << 12
-"""The greatest value up to which `left_inverse` searches where strides do not nest."""
-
-WORK = 1 << 20
-"""The most entries of linear systems, or values, that one such search looks at."""
-
-POINTS = 1 << 14
-"""The most indices that `right_inverse` lists where strides overlap."""
+Moving = tuple[int, int, int]
+"""A row that moves: (stride, extent, weight in the index)."""
 
 
-def _flat_rows(layout: Layout, axis: str, where: str) -> tuple[list[tuple[int, int, int]], int, int]:
-    """(stride, extent, weight in the index) of the iters with positive strides, the least value, and its index."""
+# Complement.
+
+
+def complement(layout: Layout, size: int, *, axis: str = DEFAULT_AXIS) -> Layout:
+    """A layout whose values, added to those of `layout`, give every integer of [0, size) exactly once.
+
+    Among the layouts that do, the one with the fewest iters, ascending strides, last fastest; its offset undoes the
+    layout's least value. It exists exactly if the iters, sorted by stride, fit into each other: extent times stride
+    divides the next stride, and the last of them the size (an interval has no other tilings by sums of iters).
+
+    Raises:
+        NoLayout: there is none; the witness is an index whose stride does not fit, or the last index.
+
+    Example:
+        >>> print(complement(Layout(((4, 1), (2, 8))), 32))
+        (2:16@m, 2:4@m)
+        >>> complement(Layout(((2, 1), (3, 3))), 12)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        tileweave.errors.NoLayout: complement(layout, size): stride 3 is no multiple of 2, the period of the faster ...
+
+    Source: CuTe's complement, with the post-condition as the definition (own decision).
+    """
+    where = "complement(layout, size)"
     need_bare(layout, where)
-    need_numbers(where, layout)
-    need_axis(where, axis)
-    rows = []
-    low, base, weight = layout.offset[axis], 0, 1
-    for it in reversed(layout.shard):
-        if it.extent > 1:
-            if it.stride.axes not in ((), (axis,)):
-                raise LayoutError(where, f"{it} leaves the axis {axis}", inputs={"layout": layout})
-            stride = it.stride[axis]
-            if stride < 0:
-                low += (it.extent - 1) * stride
-                base += (it.extent - 1) * weight
-            rows.append((abs(stride), it.extent, weight if stride >= 0 else -weight))
-        weight *= it.extent
-    if layout.offset.axes not in ((), (axis,)):
-        raise LayoutError(where, f"the offset {layout.offset} leaves the axis {axis}", inputs={"layout": layout})
-    return sorted(rows), low, base
+    inputs = {"layout": layout, "size": size}
+    rows, low = _rising(layout, axis, where)
+    found = complement_rows(rows, _positive(size, where, "size", inputs), where, inputs)
+    return layout_of(iters_of(found, axis), (), Coord(((axis, -low),)))
+
+
+def complement_rows(rows: Sequence[Row], size: Any, where: str, inputs: Mapping[str, object]) -> list[Row]:
+    """The ascending rows that fill [0, size) between the sums of `rows`; size None stands for the least that works.
+
+    Raises:
+        NoLayout: there are none.
+        Unproved: there are symbols, and a sign or a division is not proved.
+    """
+    if any(v.__class__ is not int for row in rows for v in row) or not (size is None or size.__class__ is int):
+        proof = by_proof(lambda lift: _gaps([(lift(n), lift(d)) for n, d in rows], lift(size)), where)
+        return coalesce([(plain(n), plain(d)) for n, d in proof])
+    found = _gaps(rows, size)
+    if not isinstance(found, Open):
+        return found
+    period, relation, stride = found.condition
+    step = 1
+    for n, d in rows:
+        if d == stride and n > 1:
+            break
+        step *= n
+    if relation == "<=":
+        raise no_layout(
+            where,
+            f"stride {stride} leaves [0, bound) or repeats a value",
+            inputs=inputs,
+            legal="positive strides",
+            points=(0, step),
+            values=(0, stride),
+            condition="values are distinct and not negative",
+        )
+    if any(n > 1 and d == stride for n, d in rows) and stride % period:
+        raise no_layout(
+            where,
+            f"stride {stride} is no multiple of {period}, the period of the faster modes",
+            inputs=inputs,
+            legal=f"a stride that {period} divides",
+            points=(0, step),
+            values=(0, stride),
+            condition=f"{period} | {stride}",
+        )
+    top = sum((n - 1) * d for n, d in rows)
+    raise no_layout(
+        where,
+        f"{size} is no multiple of {period}, the period of the layout",
+        inputs=inputs,
+        legal=f"a multiple of {period}",
+        points=(prod(n for n, _d in rows) - 1,),
+        values=(top,),
+        condition=f"{period} | {size}",
+    )
+
+
+def _gaps(rows: Sequence[Row], size: Any) -> list[Row] | Open:
+    """The structural step of the complement: ascending through the strides, each run divides the next."""
+    left = [row for row in rows if row[0] != 1]
+    if all(d.__class__ is int for _n, d in left):
+        left.sort(key=lambda row: row[1])
+    out: list[Row] = []
+    period: Any = 1
+    while left:
+        n, d = left.pop(_fastest(left))
+        if not d >= 1:
+            return Open(1, "<=", d)
+        gap, rest = divmod(d, period)
+        if rest != 0:
+            return Open(period, "|", d)
+        if gap != 1:
+            out.append((gap, period))
+        period = n * d
+    if size is not None:
+        gap, rest = divmod(size, period)
+        if rest != 0:
+            return Open(period, "|", size)
+        if gap != 1:
+            out.append((gap, period))
+    return out
+
+
+def _fastest(rows: Sequence[Row]) -> int:
+    """Which row comes first: of sorted integers the first; of expressions one whose run divides the other strides."""
+    if rows[0][1].__class__ is int and rows[-1][1].__class__ is int:
+        return 0
+    for k, (n, d) in enumerate(rows):
+        if all(j == k or other % (n * d) == 0 for j, (_n, other) in enumerate(rows)):
+            return k
+    return 0
 
 
 def need_bare(layout: Layout, where: str) -> None:
@@ -65,31 +182,6 @@ def need_bare(layout: Layout, where: str) -> None:
     need_layouts(where, layout)
     if layout.replica:
         raise LayoutError(where, "a replicated layout has no inverse", inputs={"layout": layout}, legal="R empty")
-
-
-def complement(layout: Layout, size: int, *, axis: str = DEFAULT_AXIS) -> Layout:
-    """A layout whose values, added to those of `layout`, give every integer of [0, size) exactly once.
-
-    Among the layouts that do, the one with the fewest iters, ascending strides, last fastest; its offset undoes the
-    layout's least value. Decided for any extents and strides by pairing the factors of ``(1 - z^size) / (1 - z)``.
-
-    Raises:
-        NoLayout: there is none: two indices collide, or the factors do not pair (some value is reached twice or never).
-
-    Example:
-        >>> print(complement(Layout(((4, 1), (2, 8))), 32))
-        (2:16@m, 2:4@m)
-        >>> complement(Layout(((2, 1), (3, 3))), 12)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        tileweave.errors.NoLayout: complement(layout, size): no layout agrees with the definition: ...
-
-    Source: CuTe's complement, with the post-condition as the definition (own decision).
-    """
-    where = "complement(layout, size)"
-    need_layouts(where, layout)
-    inputs = {"layout": layout, "size": size}
-    size = _positive(size, where, "size", inputs)
-    return _complement(layout, size, axis, where, inputs)
 
 
 def _positive(value: object, where: str, what: str, inputs: Mapping[str, object]) -> int:
@@ -101,39 +193,47 @@ def _positive(value: object, where: str, what: str, inputs: Mapping[str, object]
     return number
 
 
-def _complement(layout: Layout, size: int, axis: str, where: str, inputs: Mapping[str, object]) -> Layout:
-    if is_expr(size) or has_symbols(layout) or is_expr(layout.offset[axis]):
-        need_bare(layout, where)
-        need_axis(where, axis)
-        between, least = complement_iters(layout, size, axis, where)
-        return layout_of(between, (), Coord(((axis, -least),)))
-    rows, low, _ = _flat_rows(layout, axis, where)
-    exponents = Counter({size: 1})
-    exponents[1] -= 1
-    for stride, extent, _ in rows:
-        if not stride:
-            raise refuse(where, Witness((0, 1), (low, low), "a stride is zero, so indices collide"), inputs)
-        exponents[stride] += 1
-        exponents[stride * extent] -= 1
-    pairs = match_ratio({n: k for n, k in exponents.items() if k})
-    if pairs is None:
-        raise refuse(where, _no_complement(layout, size), inputs, "strides that nest and divide the size")
-    iters = tuple(iter_of(n // m, coord_of_terms(((axis, m),))) for m, n in reversed(pairs))
-    return layout_of(iters, (), Coord(((axis, -low),)))
+def _rising(layout: Layout, axis: str, where: str) -> tuple[list[Row], Any]:
+    """The rows of a layout on one axis with the negative strides turned around, and the least value."""
+    need_axis(where, axis)
+    for step in (layout.offset, *(it.stride for it in layout.shard if it.extent != 1)):
+        if step.axes not in ((), (axis,)):
+            raise LayoutError(where, f"{step} leaves the axis {axis}", inputs={"layout": layout})
+    low = layout.offset[axis]
+    rows = []
+    for it in reversed(layout.shard):
+        stride = it.stride[axis]
+        if stride.__class__ is int and it.extent.__class__ is int:
+            back = stride < 0
+        else:
+            back = not same(it.extent, 1) and proved(stride <= -1)
+        if back:
+            low, stride = simple(low + (it.extent - 1) * stride), -stride
+        rows.append((it.extent, simple(stride)))
+    return rows, low
 
 
-def _no_complement(layout: Layout, size: int) -> Witness:
-    try:
-        pair = collision(layout)
-    except Undecided:
-        pair = None
-    if pair:
-        return Witness(pair, tuple(layout(x) for x in pair), "these indices collide")
-    if size % layout.size:
-        return Witness((0,), (layout(0),), f"{layout.size} values do not divide {size}")
-    condition = f"no iters fill [0, {size}) between these values exactly once"
-    points = tuple(range(min(layout.size, 8)))
-    return Witness(points, tuple(layout(x) for x in points), condition)
+def turned(rows: Sequence[Row], rising: Sequence[Row]) -> Any:
+    """How far the sums of rows reach below zero: what turning the negative strides around adds."""
+    return sum((n - 1) * up for (n, d), (_n, up) in zip(rows, rising, strict=True) if d is not up and not same(d, up))
+
+
+# Inverses.
+
+
+def _moving(layout: Layout, axis: str, where: str) -> tuple[list[Moving], int, int]:
+    """The rows with strides turned positive, ascending; the least value, and its index."""
+    need_bare(layout, where)
+    need_numbers(where, layout)
+    rows, low = _rising(layout, axis, where)
+    moving, base, weight = [], 0, 1
+    for it, (extent, stride) in zip(reversed(layout.shard), rows, strict=True):
+        back = it.stride[axis] < 0
+        if extent > 1:
+            base += (extent - 1) * weight if back else 0
+            moving.append((stride, extent, -weight if back else weight))
+        weight *= extent
+    return sorted(moving), low, base
 
 
 def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
@@ -156,99 +256,150 @@ def right_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     Source: CuTe's right_inverse, with the length as the definition (own decision).
     """
     where = "right_inverse(layout)"
-    rows, low, base = _flat_rows(layout, axis, where)
+    moving, low, base = _moving(layout, axis, where)
     if low:
         raise refuse(where, Witness((base,), (low,), "this is the least value, and it is not 0"), {"layout": layout})
-    end = (
-        1  # the least value that no index has: up to there every stride is at most one more than the faster ones reach
-    )
-    for stride, extent, _ in rows:
+    rows, first = right_inverse_rows(moving, where, {"layout": layout}, base)
+    return layout_of(iters_of(rows, DEFAULT_AXIS), (), Coord.of(first))
+
+
+def right_inverse_rows(
+    moving: Sequence[Moving], where: str, inputs: Mapping[str, object], base: int = -1
+) -> tuple[list[Row], int]:
+    """The rows of the longest right inverse, and its first index; least index 0 unless `base` allows for others.
+
+    Args:
+        moving: rows by ascending strides, none negative.
+        where, inputs: for errors.
+        base: the index whose digits are all zero; -1 for 0, and for an inverse that must begin there.
+    """
+    end = 1  # up to the least value that no index has, each stride is at most one more than the faster ones reach
+    for stride, extent, _weight in moving:
         if stride > end:
             break
         end += (extent - 1) * stride
-    iters = _along_single_iters(rows)
-    if prod(it.extent for it in iters) < end:
-        near = [row for row in rows if row[0] < end]
-        found = _search_right(near, end, iters, {"layout": layout})
-        iters, base = (found[0], base + found[1]) if found else (iters, base)
-    return layout_of(merge_shard(iters), (), Coord.of(base))
+    rows = _along_single_rows(moving)
+    first = max(base, 0)
+    if prod(n for n, _d in rows) < end:
+        near = [row for row in moving if row[0] < end]
+        found = _LongestInverse(near, end, first, prod(n for n, _d in rows), where, inputs).search(base >= 0)
+        rows, first = found or (rows, first)
+    return coalesce(rows), first
 
 
-def _along_single_iters(rows: list[tuple[int, int, int]]) -> list[Iter]:
-    """The longest chain of strides 1 | s | .. within the reach of one another, slowest first."""
-    best: list[tuple[int, list[int]]] = []
-    for k, (stride, extent, _) in enumerate(rows):
-        trails: list[list[int]] = [[]] if stride == 1 else []
-        for j, (below, width, _) in enumerate(rows[:k]):
-            if below and stride > below and stride % below == 0 and stride // below <= width and best[j][0]:
-                trails.append(best[j][1])
-        longest = max(trails, key=len) if trails else None
-        best.append((0, []) if longest is None else (stride * extent, [*longest, k]))
-    trail = max(best, key=lambda item: item[0], default=(0, []))[1]
-    iters = []
-    for here, above in zip(trail, [*trail[1:], None], strict=False):  # the last has none above
-        stride, extent, weight = rows[here]
-        iters.append(iter_of(extent if above is None else rows[above][0] // stride, Coord.of(weight)))
-    return iters[::-1]
-
-
-def _search_right(
-    rows: list[tuple[int, int, int]], end: int, known: list[Iter], inputs: Mapping[str, object]
-) -> tuple[list[Iter], int] | None:
-    """Iters and offset of the longest R, if it is longer than the one that is known.
-
-    R is built level by level. At level p it is known below p; any index whose value is p gives the next stride, which
-    repeats as long as the values go on. Extents are primes: a longer iter is several of them.
-    """
-    where = "right_inverse(layout)"
-    if prod(e for _, e, _ in rows) > POINTS:
-        raise Undecided(
-            where,
-            f"strides overlap, and {prod(e for _, e, _ in rows)} indices would have to be compared",
-            inputs=inputs,
-            legal="strides beyond the reach of the faster ones",
-            facts={"bound": POINTS},
-        )
-    held: dict[int, list[int]] = {}
-    value: dict[int, int] = {}
-    for digits in every(*(range(e) for _, e, _ in rows)):
-        y = sum(d * s for d, (s, _, _) in zip(digits, rows, strict=True))
-        x = sum(d * w for d, (_, _, w) in zip(digits, rows, strict=True))
-        value[x] = y
-        if y < end:
-            held.setdefault(y, []).append(x)
-    longest = prod(it.extent for it in known)
-    best: tuple[list[Iter], int] | None = None
-    stack: list[tuple[list[int], list[Iter]]] = [([x], []) for x in reversed(held[0])]
-    steps = 0
-    while stack and longest < end:
-        below, iters = stack.pop()
-        p = len(below)
-        if p > longest:
-            longest, best = p, (iters, below[0])
-        if 2 * p > end or end - end % p <= longest:
+def _along_single_rows(moving: Sequence[Moving]) -> list[Row]:
+    """The longest chain of strides 1 | s | .. within the reach of one another."""
+    best: dict[int, tuple[int, list[Row]]] = {}
+    for stride, extent, weight in reversed(moving):
+        if stride < 1:
             continue
-        for x in held[p]:
-            stride = x - below[0]
-            grown = list(below)
-            while len(grown) + p <= end:
-                after = [y + stride for y in grown[-p:]]
-                steps += p
-                if any(value.get(y) != len(grown) + k for k, y in enumerate(after)):
-                    break
-                grown += after
-                times = len(grown) // p
-                if all(times % q for q in range(2, isqrt(times) + 1)):
-                    stack.append((list(grown), [iter_of(times, Coord.of(stride)), *iters]))
-            if steps > WORK:
-                raise Undecided(where, f"the search passed {WORK} values", inputs=inputs, facts={"bound": WORK})
-    return best
+        reach = (stride * extent, [(extent, weight)])
+        for ahead, (total, rows) in best.items():
+            ratio, rest = divmod(ahead, stride)
+            if not rest and 2 <= ratio <= extent and total > reach[0]:
+                reach = (total, [(ratio, weight), *rows])
+        if stride not in best or reach[0] > best[stride][0]:
+            best[stride] = reach
+    return best[1][1] if 1 in best else []
+
+
+class _LongestInverse:
+    """The search for a right inverse longer than one that is known, where values have several indices.
+
+    The inverse is built level by level. At level p it is known below p. Any index whose value is p gives the next
+    stride, which goes on as long as the values do; the next level is then any multiple of p so far at which another
+    index than the one that goes on has the right value.
+    """
+
+    def __init__(
+        self, rows: Sequence[Moving], end: int, first: int, longest: int, where: str, inputs: Mapping[str, object]
+    ) -> None:
+        if prod(e for _, e, _ in rows) > BOUND:
+            raise undecided(where, "comparing all indices where strides overlap", inputs)
+        self.end, self.longest, self.where, self.inputs = end, longest, where, inputs
+        index, value = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        for stride, extent, weight in rows:
+            digits = np.arange(extent)
+            index = (index[:, None] + digits * weight).reshape(-1)
+            value = (value[:, None] + digits * stride).reshape(-1)
+        self.first = first
+        order = np.lexsort((index, value))
+        self.index, self.value = index[order] + first, value[order]
+        lowest = int(self.index.min())
+        self.low = lowest
+        self.value_at = np.full(int(self.index.max()) - lowest + 1, -1, np.int64)
+        self.value_at[self.index - lowest] = self.value
+        self.begins = np.searchsorted(self.value, np.arange(end + 1))
+        self.steps = 0
+        self.best: tuple[list[Row], int] | None = None
+
+    def holders(self, value: int) -> list[int]:
+        """The indices with a value, ascending."""
+        return [int(x) for x in self.index[self.begins[value] : self.begins[value + 1]]]
+
+    def search(self, any_first: bool) -> tuple[list[Row], int] | None:
+        """The rows and the first index of a longest inverse, if it is longer than the one that is known."""
+        starts = self.holders(0) if any_first else [self.first]
+        stack: list[tuple[Any, list[Row], int | None]] = [(np.array([x]), [], None) for x in reversed(starts)]
+        while stack and self.longest < self.end:
+            below, rows, going_on = stack.pop()
+            p = len(below)
+            if 2 * p > self.end or self.end - self.end % p <= self.longest:
+                continue
+            for x in reversed(self.holders(p)):
+                if x == going_on:
+                    continue
+                stride = x - int(below[0])
+                times = self.runs(below, stride)
+                if times < 2:
+                    continue
+                if p * times > self.longest:
+                    self.longest, self.best = p * times, ([*rows, (times, stride)], int(below[0]))
+                stack += self.branches(below, rows, stride, times)
+        return self.best
+
+    def runs(self, below: Any, stride: int) -> int:
+        """How often the known part can be repeated at this stride."""
+        p = len(below)
+        times = 1
+        while (times + 1) * p <= self.end:
+            at = below + (times * stride - self.low)
+            self.steps += p + 16
+            if self.steps > 16 * WORK:
+                raise undecided(self.where, "the search for the longest inverse", self.inputs, 16 * WORK)
+            if at.min() < 0 or at.max() >= self.value_at.size:
+                break
+            if (self.value_at[at] != np.arange(times * p, (times + 1) * p)).any():
+                break
+            times += 1
+        return times
+
+    def branches(self, below: Any, rows: list[Row], stride: int, times: int) -> list[tuple[Any, list[Row], int | None]]:
+        """The longer beginnings after which another stride may follow."""
+        p = len(below)
+        marks = np.arange(2, times + 1) * p
+        marks = marks[marks < self.end]
+        several = self.begins[marks + 1] - self.begins[marks] > 1
+        several[marks == times * p] = True
+        out: list[tuple[Any, list[Row], int | None]] = []
+        for mark in marks[several]:
+            n = int(mark) // p
+            if 2 * mark > self.end or self.end - self.end % int(mark) <= self.longest:
+                continue
+            grown = (below[None, :] + np.arange(n)[:, None] * stride).reshape(-1)
+            self.steps += len(grown)
+            if self.steps > 16 * WORK:
+                raise undecided(self.where, "the search for the longest inverse", self.inputs, 16 * WORK)
+            out.append((grown, [*rows, (n, stride)], int(below[0]) + n * stride))
+        return out
 
 
 def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     """R with ``R(layout(x)) = x`` for every x, a layout on [0, M) with M at least the layout's cosize.
 
-    Strides that nest without overlap are inverted directly, at any size; others by an exact search over the levels.
+    Strides that nest without overlap are inverted directly, at any size: values in gaps that are whole runs go to
+    indices from the layout's size on, in the order of the complement. Others are inverted by an exact search over the
+    levels, and what they do at values that the layout skips is arbitrary.
 
     Raises:
         LayoutError: a value is negative.
@@ -263,77 +414,169 @@ def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
     """
     where = "left_inverse(layout)"
     inputs = {"layout": layout}
-    rows, low, base = _flat_rows(layout, axis, where)
+    moving, low, base = _moving(layout, axis, where)
     if low < 0:
         raise LayoutError(where, f"the value {low} is negative", inputs=inputs, legal="values from 0 on")
-    pair = collision(layout)
-    if pair:
-        raise refuse(where, Witness(pair, tuple(layout(x) for x in pair), "these indices collide"), inputs)
-    nested = _nested_inverse(rows, low, base)
-    if nested:
-        return nested
-    return _search_inverse(layout, axis, where)
+    rows, offset = left_inverse_rows(moving, low, base, layout, where, inputs)
+    return layout_of(iters_of(rows, DEFAULT_AXIS), (), Coord.of(offset))
 
 
-def _search_inverse(layout: Layout, axis: str, where: str) -> Layout:
+def left_inverse_rows(
+    moving: Sequence[Moving], low: int, base: int, layout: Layout, where: str, inputs: Mapping[str, object]
+) -> tuple[list[Row], int]:
+    """The rows and the offset of a left inverse.
+
+    Args:
+        moving: rows by ascending strides, none negative.
+        low, base: the least value and its index.
+        layout: the same as a core layout without offset, for the search for collisions.
+        where, inputs: for errors.
+    """
+    found = _nested_inverse(moving, low, base)
+    if found is None:
+        pair = collision_of(layout, where)
+        if pair:
+            values = tuple(layout(x) for x in pair)
+            raise refuse(where, Witness(pair, values, "these indices collide"), inputs, "an injective layout")
+        found = _searched_inverse(moving, low, base, where, inputs)
+    return coalesce(found[0]), found[1]
+
+
+def _nested_inverse(moving: Sequence[Moving], low: int, base: int) -> tuple[list[Row], int] | None:
+    """The digits of a value in the radices of the strides, if each stride divides the next and no digit overflows."""
+    if not moving:
+        return ([(low + 1, 0)] if low else []), base
+    for (d, n, _w), (ahead, _n, _v) in pairwise(moving):
+        if not d or ahead % d or n * d > ahead:
+            return None
+    if not moving[0][0]:
+        return None
+    rows: list[Row] = []
+    if not low:
+        run, free = 1, prod(n for _d, n, _w in moving)
+        for k, (d, n, weight) in enumerate(moving):
+            if d > run:  # a gap of whole runs: its values go to indices from the size on
+                rows.append((d // run, free))
+                free *= d // run
+            run = n * d
+            ahead = moving[k + 1][0] if k + 1 < len(moving) else run
+            if ahead % run:  # a gap that is no whole number of runs: the digit is lengthened over it
+                n, run = ahead // d, ahead
+            rows.append((n, weight))
+        return rows, base
+    offset = base
+    if moving[0][0] > 1:
+        rows.append((moving[0][0], 0))
+    for k, (d, n, weight) in enumerate(moving):
+        last = k == len(moving) - 1
+        width = 0 if last else moving[k + 1][0] // d
+        digit = low // d if last else low // d % width
+        if not last and digit + n > width:
+            return None
+        rows.append((digit + n if last else width, weight))
+        offset -= digit * weight
+    return rows, offset
+
+
+def _searched_inverse(
+    moving: Sequence[Moving], low: int, base: int, where: str, inputs: Mapping[str, object]
+) -> tuple[list[Row], int]:
     """The layout through the points (value, index), by an exact search over the chains of its levels.
 
     For one chain of levels q the coefficients of ``offset + sum of c(q) * floor(y / q)`` solve a linear system over the
     integers. A chain refined is at least as good, so only chains of primes are tried, and a chain is left as soon as
-    the points below its end have no solution.
+    the points below its end have no solution. Levels that divide a stride are tried first.
     """
-    inputs = {"layout": layout}
-    top = layout.bounds(axis)[1]
-    if top >= VALUES or layout.size > VALUES:
-        raise Undecided(where, f"values up to {top} pass the search's bound", inputs=inputs, facts={"bound": VALUES})
-    table = layout.table()
-    points = sorted((int(y), x) for x, y in enumerate(table[axis] if isinstance(table, dict) else table))
-    primes = list(takewhile(lambda p: p <= top + 1, _primes()))
+    top = low + sum((n - 1) * d for d, n, _w in moving)
+    if top >= BOUND or prod(n for _d, n, _w in moving) > BOUND:
+        raise undecided(where, f"values up to {top}: the search for strides", inputs)
+    points = [(low, base)]
+    for d, n, w in moving:
+        points = [(y + k * d, x + k * w) for y, x in points for k in range(n)]
+    points.sort()
+    values = [y for y, _x in points]
+    primes = _primes(top + 1)
+    strides = [d for d, _n, _w in moving]
     stack = [[1]]
     work = 0
     while stack:
         levels = stack.pop()
-        for p in reversed(primes):
-            end = levels[-1] * p
-            seen = [(y, x) for y, x in points if y < end]
+
+        def solved(p: int, levels: list[int] = levels) -> list[int] | None:
+            """The coefficients for the points below the end that p gives; a few points refute most chains."""
+            nonlocal work
             found: list[int] | None = [0] * (len(levels) + 1)
-            for sample in (seen[:8], seen):  # a few points refute most chains
-                if not sample or found is None:
-                    continue
-                work += len(sample) * len(found)
-                found = integer_solution([[1, *(y // q for q in levels)] for y, _ in sample], [x for _, x in sample])
-            if work > WORK:
-                raise Undecided(where, f"the search passed {WORK} entries", inputs=inputs, facts={"bound": WORK})
-            if found is None:
-                continue
-            if end > top:
-                rows = rows_of(end, [(q, c) for q, c in zip(levels, found[1:], strict=True) if c], 0)
-                return layout_of(tuple(iter_of(e, Coord.of(s)) for e, s in rows), (), Coord.of(found[0]))
-            stack.append([*levels, end])
+            seen = points[: bisect_left(values, levels[-1] * p)]
+            for sample in (seen[:8], seen):
+                if sample and found is not None:
+                    work += len(sample) * len(found)
+                    rows = [[1, *(y // q for q in levels)] for y, _ in sample]
+                    found = integer_solution(rows, [x for _, x in sample])
+            return found
+
+        whole = solved(primes[-1])
+        if whole is not None:
+            end = next(levels[-1] * p for p in primes if levels[-1] * p > top)
+            return rows_of(end, [(q, c) for q, c in zip(levels, whole[1:], strict=True) if c], 0), whole[0]
+        if work > 4 * WORK:
+            raise undecided(where, "the search for strides", inputs, 4 * WORK)
+        known = bisect_left(primes, True, key=lambda p: solved(p) is None)  # a later end has all points of an earlier
+        after = [[*levels, levels[-1] * p] for p in primes[:known]]
+        stack += sorted(after, key=lambda chain: any(d % chain[-1] == 0 for d in strides))
     shown = points[:8]
     condition = "no chain of levels takes the values back to the indices, and all were tried"
     raise refuse(where, Witness(tuple(x for _, x in shown), tuple(y for y, _ in shown), condition), inputs)
 
 
-def _primes() -> Iterator[int]:
-    return (p for p in count(2) if all(p % q for q in range(2, isqrt(p) + 1)))
+def _primes(top: int) -> list[int]:
+    """All primes up to `top`, and the first beyond it."""
+    sieve = np.ones(2 * top + 2, dtype=bool)
+    sieve[:2] = False
+    for p in range(2, int((2 * top + 2) ** 0.5) + 1):
+        if sieve[p]:
+            sieve[p * p :: p] = False
+    found = np.flatnonzero(sieve)
+    return [int(p) for p in found[: np.searchsorted(found, top + 1) + 1]]
 
 
-def _nested_inverse(rows: list[tuple[int, int, int]], low: int, base: int) -> Layout | None:
-    """The digits of a value in the radices of the strides, if each stride divides the next and no digit overflows."""
-    iters, offset = [], base
-    below = rows[0][0] if rows else low + 1
-    if below > 1:
-        iters.append(iter_of(below, ZERO))
-    for k, (stride, extent, weight) in enumerate(rows):
-        last = k == len(rows) - 1
-        width, rest = (0, 0) if last else divmod(rows[k + 1][0], stride)
-        digit = low // stride if last else low // stride % width if width else 0
-        if rest or (not last and digit + extent > width):
+def integer_solution(rows: Sequence[Sequence[int]], values: Sequence[int]) -> list[int] | None:
+    """Integers x with ``rows x = values``, or None if there are none; exact, by column reduction.
+
+    Example:
+        >>> integer_solution([[2, 3]], [1]), integer_solution([[2, 4]], [1])
+        ([-1, 1], None)
+    """
+    width = len(rows[0]) if rows else 0
+    columns = [[row[j] for row in rows] for j in range(width)]
+    made = [[int(i == j) for i in range(width)] for j in range(width)]
+    solution = [0] * width
+    rest = list(values)
+    first = 0
+    for r in range(len(rows)):
+        while True:
+            live = [j for j in range(first, width) if columns[j][r]]
+            if len(live) < 2:
+                break
+            pivot = min(live, key=lambda j: abs(columns[j][r]))
+            for j in live:
+                if j != pivot:
+                    q = columns[j][r] // columns[pivot][r]
+                    columns[j] = [x - q * y for x, y in zip(columns[j], columns[pivot], strict=True)]
+                    made[j] = [x - q * y for x, y in zip(made[j], made[pivot], strict=True)]
+        if not live:
+            if rest[r]:
+                return None
+            continue
+        pivot = live[0]
+        columns[first], columns[pivot] = columns[pivot], columns[first]
+        made[first], made[pivot] = made[pivot], made[first]
+        q, left = divmod(rest[r], columns[first][r])
+        if left:
             return None
-        iters.append(iter_of(digit + extent if last else width, Coord.of(weight)))
-        offset -= digit * weight
-    return layout_of(merge_shard(reversed(iters)), (), Coord.of(offset))
+        rest = [x - q * y for x, y in zip(rest, columns[first], strict=True)]
+        solution = [x + q * y for x, y in zip(solution, made[first], strict=True)]
+        first += 1
+    return solution
 
 
 # Divide and product.
@@ -357,19 +600,74 @@ def divide(layout: Layout, tiler: Layout | int) -> Layout:
     """
     where = "divide(layout, tiler)"
     need_layouts(where, layout)
-    inner = _tiler(tiler, where)
-    rest = _complement(inner, layout.size, DEFAULT_AXIS, where, {"layout": layout, "tiler": inner})
-    order = layout_of(rest.shard + inner.shard, (), rest.offset + inner.offset)
-    return _regroup(compose(layout, order), (rest.size, inner.size))
+    tile, _start, rising, _low = _tiler(tiler, where)
+    unit = only_axis(layout.shard)
+    inputs = {"layout": layout, "tiler": tiler}
+    zero: Any = 0 if unit else ZERO
+    pieces, start = divide_rows(rows_on(layout.shard, unit), tile, rising, layout.size, zero, where, inputs)
+    inner = coalesce([piece for row in pieces[: len(tile)] for piece in row])
+    outer = coalesce([piece for row in pieces[len(tile) :] for piece in row])
+    first = Coord(((unit, start),)) if unit else start
+    return layout_of(iters_of(outer, unit) + iters_of(inner, unit), layout.replica, layout.offset + first)
+
+
+def divide_rows(
+    rows: Sequence[Row],
+    tile: Sequence[Row],
+    rising: Sequence[Row],
+    size: Any,
+    zero: Any,
+    where: str,
+    inputs: Mapping[str, object],
+) -> tuple[Pieces, Any]:
+    """The pieces of each row of a tile, then of each row of its complement in [0, size), and the value at the start.
+
+    Args:
+        rows: what is divided.
+        tile, rising: the rows of the tile, and the same with negative strides turned around.
+        size: how many indices there are.
+        zero, where, inputs: as for `compose_rows`.
+
+    Raises:
+        NoLayout: the tile has no complement in [0, size), or the composition with both is no layout.
+    """
+    rest = complement_rows(rising, size, where, inputs)
+    found = compose_rows(rows, [*tile, *rest], turned(tile, rising), zero, where, inputs)
+    if isinstance(found, Witness):
+        raise composition_refused(found, where, inputs)
+    return found
+
+
+def composition_refused(witness: Witness, where: str, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
+    """The refusal of a composition that no layout refines, from the kernel's witness."""
+    ((point,), (value, *more)) = witness.points[:1], witness.values
+    problem = f"the modes carry: at {point} the value is {value}, the modes alone add up to {more[-1]}"
+    if "divides" in witness.condition:
+        problem = witness.condition
+    legal = legal or "modes whose sum does not carry in the digits of the outer layout"
+    return NoLayout(where, problem, inputs=inputs, legal=legal, facts={"witness": witness})
+
+
+def _tiler(tiler: Layout | int, where: str) -> tuple[list[Row], Any, list[Row], Any]:
+    """The rows and the offset of a tiler (an int n is n:1); the same with strides turned up, and its least value."""
+    if not isinstance(tiler, Layout):
+        number = is_expr(tiler) or (isinstance(tiler, int | np.integer) and tiler > 0)
+        if not number:
+            raise LayoutError(where, f"tiler {tiler!r} is not a layout or a positive integer")
+        rows: list[Row] = [(tiler if is_expr(tiler) else int(tiler), 1)]
+        return rows, 0, rows, 0
+    need_bare(tiler, where)
+    rising, low = _rising(tiler, DEFAULT_AXIS, where)
+    return rows_on(tiler.shard, DEFAULT_AXIS), tiler.offset[DEFAULT_AXIS], rising, low
 
 
 def product(block: Layout, tiler: Layout | int) -> Layout:
     """`block` repeated as `tiler` says, without overlap: shape (size of tiler, size of block), block fastest.
 
-    The copies start at ``complement(block)(tiler(y))``.
+    Copy y starts at the ``tiler(y)``-th free spot, as `free_spots` counts them.
 
     Raises:
-        NoLayout: the block has no complement (its gaps cannot be filled), or the tiler does not fit it.
+        NoLayout: the block's iters interlock, so that copies would overlap; or the tiler does not fit the spots.
 
     Example:
         >>> print(product(Layout(((2, 2), (2, 1))), 3))
@@ -380,29 +678,44 @@ def product(block: Layout, tiler: Layout | int) -> Layout:
     Source: CuTe's logical_product (the tiler first, being slower); exact.
     """
     where = "product(block, tiler)"
-    need_layouts(where, block)
-    outer = _tiler(tiler, where)
-    need = block.size * outer.cosize()
-    inputs = {"block": block, "tiler": outer}
-    try:
-        starts = _complement(block, need, DEFAULT_AXIS, where, inputs)
-    except NoLayout:
-        period = lcm(*(s * e for s, e, _ in _flat_rows(block, DEFAULT_AXIS, where)[0] if s)) if block.shard else 1
-        starts = _complement(block, period * -(-need // period), DEFAULT_AXIS, where, inputs)
-    low = layout_of(starts.shard, (), ZERO)
-    mine = group(compose(low, outer), (outer.size,))[0]
-    return layout_of(mine + group(block, (block.size,))[0], (), block.offset + compose(low, outer).offset)
+    need_bare(block, where)
+    inputs = {"block": block, "tiler": tiler}
+    rows, _low = _rising(block, DEFAULT_AXIS, where)
+    tile, start, _rising_tile, low = _tiler(tiler, where)
+    if not proved(low >= 0):
+        raise LayoutError(where, f"the tiler's value {low} is negative", inputs=inputs, legal="values from 0 on")
+    found = compose_rows(free_spots(rows, where, inputs), tile, start, 0, where, inputs)
+    if isinstance(found, Witness):
+        raise composition_refused(found, where, inputs)
+    pieces, first = found
+    outer = iters_of(coalesce([piece for row in pieces for piece in row]), DEFAULT_AXIS)
+    return layout_of(outer + group(block, (block.size,))[0], (), block.offset + Coord.of(first))
 
 
-def _tiler(tiler: Layout | int, where: str) -> Layout:
-    if isinstance(tiler, Layout):
-        return tiler
-    number = is_expr(tiler) or (isinstance(tiler, int | np.integer) and tiler > 0)
-    if not number:
-        raise LayoutError(where, f"tiler {tiler!r} is not a layout or a positive integer")
-    return layout_of((Iter(tiler, Coord.of(1)),), (), ZERO)
+def free_spots(rows: Sequence[Row], where: str, inputs: Mapping[str, object]) -> list[Row]:
+    """Where copies of a block start, ascending and without bound; the last row steps from period to period.
 
-
-def _regroup(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """The same layout with D cut at the shape's dimensions."""
-    return layout_of(tuple(chain.from_iterable(group(layout, shape))), layout.replica, layout.offset)
+    A gap between the block's elements that holds no whole number of runs takes as many as fit. Strides of zero take up
+    no room.
+    """
+    moving = [(n, d) for n, d in rows if not same(d, 0)]
+    if any(v.__class__ is not int for row in moving for v in row):
+        gaps = complement_rows(moving, None, where, inputs)
+        return [*gaps, (1, simple(prod(n for n, _d in (*moving, *gaps))))]
+    free: list[Row] = []
+    run = 1
+    for n, d in sorted((row for row in moving if row[0] > 1), key=lambda row: row[1]):
+        if d < run:
+            raise no_layout(
+                where,
+                f"stride {d} enters a run of {run}, so that copies side by side would overlap",
+                inputs=inputs,
+                legal=f"positive strides, each at least the extent times stride before it; here {run}",
+                points=(n,),
+                values=(d,),
+                condition=f"{d} >= {run}",
+            )
+        if d // run > 1:
+            free.append((d // run, run))
+        run = n * d
+    return [*free, (1, run)]

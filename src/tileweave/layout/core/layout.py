@@ -5,14 +5,14 @@ tuple of iters, last fastest (row-major); R a multiset of iters; O one coordinat
 named axes, so one iter may move along several axes at once. CuTe, Axe and LEGO are notations on this value.
 
 Extents, strides and offsets may be index expressions. Such layouts are evaluated, bounded, printed, grouped, tiled,
-sliced and composed, every side condition proved for all values of the symbols (see `parametric`); what searches for
+sliced and composed, every side condition proved for all values of the symbols (see `symbolic`); what searches for
 points needs numbers and raises `Unproved` otherwise.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.errors import LayoutError, Unproved
+from tileweave.index import Expr, evaluate, symbols_of
 from tileweave.layout.core.coord import (
     DEFAULT_AXIS,
     ZERO,
@@ -45,13 +46,16 @@ __all__ = [
     "Layout",
     "Shape",
     "Terms",
+    "all_symbols",
     "coord_of_terms",
+    "has_symbols",
     "integers",
     "is_symbolic",
     "iter_of",
     "layout_of",
     "require_numbers",
     "strided",
+    "substitute",
 ]
 
 
@@ -119,6 +123,11 @@ def _replica_key(it: Iter) -> tuple[int, Any]:
 def is_symbolic(it: Iter) -> bool:
     """Whether the extent or the stride is an index expression."""
     return type(it.extent) is not int or any(type(v) is not int for _, v in it.stride.terms)
+
+
+def has_symbols(layout: Layout) -> bool:
+    """Whether an extent or a stride of D or R is an index expression; the offset does not count."""
+    return any(map(is_symbolic, layout.shard)) or any(map(is_symbolic, layout.replica))
 
 
 def require_numbers(it: Iter) -> None:
@@ -506,3 +515,47 @@ def strided(shape: Shape, strides: int | Sequence[int], offset: int = 0, axis: s
         raise LayoutError(where, f"ranks {len(shape)} and {len(strides)} differ")
     iters = tuple(Iter(n, Coord(((axis, s),))) for n, s in zip(shape, strides, strict=True))
     return Layout(iters, (), Coord(((axis, offset),)))
+
+
+def all_symbols(*layouts: Layout) -> list[Expr]:
+    """The symbols of extents, strides and offsets."""
+    numbers: list[Any] = []
+    for layout in layouts:
+        numbers += [v for _, v in layout.offset.terms]
+        for it in (*layout.shard, *layout.replica):
+            numbers += [it.extent, *(v for _, v in it.stride.terms)]
+    return list(symbols_of([v for v in numbers if is_expr(v)]))
+
+
+def substitute(layout: Layout, values: Mapping[str, int]) -> Layout:
+    """The layout with every symbol replaced by its value: it agrees with the symbolic one evaluated there.
+
+    Args:
+        layout: any layout.
+        values: a value within its range for each symbol, by name; other names are ignored.
+
+    Raises:
+        LayoutError: a symbol has no value, or one outside its range.
+
+    Example:
+        >>> from tileweave.index import symbol
+        >>> n = symbol("n", 1)
+        >>> print(substitute(Layout(((4, n), (n, 1)), (), 2 * n), {"n": 8}))
+        (4:8@m, 8:1@m) + 16@m
+    """
+    if not isinstance(layout, Layout) or not isinstance(values, Mapping):
+        raise LayoutError("substitute(layout, values)", "the arguments are no layout and no mapping", legal="name: int")
+
+    def number(value: Any) -> Any:
+        if not is_expr(value):
+            return value
+        names = [str(s) for s in symbols_of((value,))]
+        return evaluate(value, {name: values[name] for name in names if name in values})
+
+    def vector(value: Coord) -> Coord:
+        return Coord(tuple((axis, number(v)) for axis, v in value.terms))
+
+    shard, replica = (
+        tuple(Iter(number(it.extent), vector(it.stride)) for it in part) for part in (layout.shard, layout.replica)
+    )
+    return Layout(shard, replica, vector(layout.offset))

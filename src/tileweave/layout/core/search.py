@@ -1,7 +1,9 @@
-"""Bounded exact searches: collisions, holders of a coordinate, images, and replica sets.
+"""Bounded exact searches: collisions, holders of a coordinate, images.
 
 Overlap of arbitrary strides contains subset-sum, so these questions have no fast general answer. Each search prunes by
-reach and by common divisors, which makes it polynomial for nested strides; past its bound it raises `Undecided`.
+reach and by common divisors, which makes it polynomial for nested strides. Up to `BOUND` points are listed instead;
+collisions beyond that are sought from both halves of the strides, which meet in the middle. Only what passes the bound
+on all these ways is `Undecided`.
 
 All of them work on one integer line: coordinates over several axes are encoded by mixed radices wide enough that
 sums never wrap, so an equation between vectors is one equation between integers.
@@ -9,41 +11,51 @@ sums never wrap, so an equation between vectors is one equation between integers
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
 
-from tileweave.errors import Undecided, Unproved
-from tileweave.layout.core.checks import need_axis, need_layouts, need_numbers
+from tileweave.errors import Unproved
+from tileweave.index import Expr, equal, prove
+from tileweave.layout.core.checks import BOUND, need_layouts, need_numbers, undecided
 from tileweave.layout.core.coord import ZERO
-from tileweave.layout.core.exact import BOUND, Witness, normal_replica, refuse, replica_ratio, undecided
 from tileweave.layout.core.layout import (
-    DEFAULT_AXIS,
     Coord,
     CoordLike,
     IntArray,
     Iter,
     Layout,
+    all_symbols,
     coord_of_terms,
-    iter_of,
+    has_symbols,
     require_numbers,
+    substitute,
 )
-from tileweave.layout.core.parametric import has_symbols, is_contiguous_symbolic, is_injective_symbolic
-from tileweave.layout.core.symbolic import is_expr
+from tileweave.layout.core.symbolic import proved, same
 
-__all__ = ["collision", "holders", "image", "is_compact", "is_contiguous", "is_injective", "set_key", "set_normal"]
+__all__ = [
+    "any_of",
+    "collision",
+    "collision_of",
+    "holders",
+    "image",
+    "is_compact",
+    "is_injective",
+    "line_of",
+    "refuted",
+    "relation",
+    "sums",
+]
 
-
-STATES = 1 << 18
-"""The greatest number of states that a search for collisions or holders visits before it answers `Undecided`."""
+QUICK = 1 << 14
+"""How many states the pruned search for a collision visits before other ways are tried."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
     """Coordinates as integers: axis a has weight w[a], chosen so that the box [low, low + span) encodes uniquely."""
 
     axes: tuple[str, ...]
@@ -64,7 +76,7 @@ class _Line:
         return coord_of_terms(tuple(terms))
 
 
-def _line(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) -> _Line:
+def line_of(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) -> Line:
     """The encoding of all sums of digit times stride; with `both_signs`, of differences of two such sums."""
     for it in (*iters, Iter(1, start)):
         require_numbers(it)
@@ -81,7 +93,7 @@ def _line(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) 
         spans.append(high - low + 1)
         weights.append(weight)
         weight *= high - low + 1
-    return _Line(axes, tuple(lows), tuple(spans), tuple(weights))
+    return Line(axes, tuple(lows), tuple(spans), tuple(weights))
 
 
 def _class(total: int, stride: int, modulus: int) -> tuple[int, int] | None:
@@ -102,7 +114,7 @@ def collision(layout: Layout) -> tuple[int, int] | None:
     """Two logical indices that share a physical coordinate, or None if no two do; exact.
 
     Raises:
-        Undecided: the strides are not nested and the search passed `STATES` states.
+        Undecided: the strides are not nested, there are more than `BOUND` points, and the searches passed it too.
         Unproved: the layout is symbolic, and its strides are not proved nested.
 
     Example:
@@ -112,19 +124,23 @@ def collision(layout: Layout) -> tuple[int, int] | None:
 
     Source: own.
     """
-    need_layouts("is_injective(layout)", layout)
+    return collision_of(layout, "collision(layout)")
+
+
+def collision_of(layout: Layout, where: str) -> tuple[int, int] | None:
+    """`collision` on behalf of the public function `where`."""
+    need_layouts(where, layout)
     if has_symbols(layout):
-        if is_injective_symbolic(layout, is_injective, "is_injective(layout)"):
+        if _proved_injective(layout, where):
             return None
-        raise Unproved(
-            "collision(layout)", "for some values of the symbols two indices collide", inputs={"layout": layout}
-        )
+        raise Unproved(where, "for some values of the symbols two indices collide", inputs={"layout": layout})
     shard = [(k, it) for k, it in enumerate(layout.shard) if it.extent > 1]
-    relation = _relation([it for _, it in shard], [it for it in layout.replica if it.extent > 1 and it.stride], layout)
-    if relation is None:
+    replica = [it for it in layout.replica if it.extent > 1 and it.stride]
+    found = relation([it for _, it in shard], replica, where, {"layout": layout})
+    if found is None:
         return None
     first = second = 0
-    at = {k: delta for (k, _), delta in zip(shard, relation, strict=True)}
+    at = {k: delta for (k, _), delta in zip(shard, found, strict=True)}
     for k, it in enumerate(layout.shard):
         delta = at.get(k, 0)
         first, second = first * it.extent + max(delta, 0), second * it.extent + max(-delta, 0)
@@ -137,15 +153,16 @@ def is_injective(layout: Layout) -> bool:
     Of a symbolic layout: for all values of the symbols; true is proved, and false has values that refute it.
 
     Raises:
-        Undecided: the strides are not nested and the search passed `STATES` states.
+        Undecided: the strides are not nested, there are more than `BOUND` points, and the searches passed it too.
         Unproved: the layout is symbolic and neither is shown.
 
     Source: Rectilinear Chamber, section 3 ("compact"), for any strides.
     """
-    need_layouts("is_injective(layout)", layout)
+    where = "is_injective(layout)"
+    need_layouts(where, layout)
     if has_symbols(layout):
-        return is_injective_symbolic(layout, is_injective, "is_injective(layout)")
-    return collision(layout) is None
+        return _proved_injective(layout, where)
+    return collision_of(layout, where) is None
 
 
 def is_compact(layout: Layout) -> bool:
@@ -153,32 +170,59 @@ def is_compact(layout: Layout) -> bool:
     return is_injective(layout)
 
 
-def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
-    """True exactly if the layout is injective and its image is [0, size) on one axis; decided without a search.
+def _proved_injective(layout: Layout, where: str) -> bool:
+    """Whether no coordinate has two indices, for all values of the symbols: strides are a mixed radix with gaps."""
+    open_question = _overlap([*layout.shard, *(it for it in layout.replica if it.stride)])
+    return open_question is None or refuted(layout, open_question, is_injective, where)
 
-    The image is counted by the product of (1 - z^(es)) / (1 - z^s), which must be (1 - z^size) / (1 - z).
 
-    Example:
-        >>> is_contiguous(Layout(((4, 1), (8, -4)), (), 28))
-        True
+def _overlap(iters: Sequence[Iter]) -> Any:
+    """The first condition of a mixed radix that is not proved, or None if the sums are proved distinct."""
+    by_axis: dict[str, list[tuple[Any, Any]]] = {}
+    for it in iters:
+        if same(it.extent, 1):
+            continue
+        if len(it.stride.terms) != 1:
+            return equal(it.extent, 1)
+        ((axis, stride),) = it.stride.terms
+        if not proved(stride >= 1) and not proved(stride <= -1):
+            return any_of([it.extent <= 1, stride >= 1])
+        by_axis.setdefault(axis, []).append((it.extent, stride if proved(stride >= 1) else -stride))
+    for rows in by_axis.values():
+        while rows:
+            gaps = [s > sum((f - 1) * t for j, (f, t) in enumerate(rows) if j != k) for k, (_, s) in enumerate(rows)]
+            slowest = next((k for k, gap in enumerate(gaps) if proved(gap)), None)
+            if slowest is None:
+                return any_of(gaps)
+            del rows[slowest]
+    return None
 
-    Source: Rectilinear Chamber, section 3; the test is our own.
-    """
-    need_layouts("is_contiguous(layout, axis)", layout)
-    need_axis("is_contiguous(layout, axis)", axis)
-    if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
-        return is_contiguous_symbolic(layout, axis, lambda found: is_contiguous(found, axis), "is_contiguous(layout)")
-    shift, copies, ratio = replica_ratio(layout.shard)
-    size = layout.size
-    if copies > 1 or any(it.extent > 1 and it.stride for it in layout.replica):
+
+def refuted(layout: Layout, condition: Any, test: Callable[[Layout], bool], where: str) -> bool:
+    """False if values of the symbols at which the condition fails refute the question too; `Unproved` otherwise."""
+    every = [s * s >= 0 for s in all_symbols(layout)]
+    verdict = prove(condition, given=every, limit=0)
+    if verdict.holds is False and not test(substitute(layout, verdict.witness)):
         return False
-    want = {((axis, 1),): {size: 1, 1: -1}} if size > 1 else {}
-    return ratio == want and not layout.offset + shift
+    facts = {"condition": condition, "witness": verdict.witness}
+    raise Unproved(where, f"{condition} is not proved", inputs={"layout": layout}, facts=facts)
 
 
-def _relation(shard: list[Iter], replica: list[Iter], layout: Layout) -> list[int] | None:
-    """Coefficients delta of D, not all zero, with ``sum delta*s + sum rho*t = 0`` for some rho of R; or None."""
-    line = _line([*shard, *replica], both_signs=True)
+def any_of(conditions: Iterable[Any]) -> Expr:
+    """Whether one of the conditions holds."""
+    out = equal(0, 1)
+    for condition in conditions:
+        out = out | (condition if isinstance(condition, Expr) else equal(0, 0 if condition else 1))
+    return out
+
+
+def relation(shard: list[Iter], replica: list[Iter], where: str, inputs: Mapping[str, object]) -> list[int] | None:
+    """Coefficients delta of D, not all zero, with ``sum delta*s + sum rho*t = 0`` for some rho of R; or None.
+
+    Closed form where every stride exceeds what the faster ones reach, or two iters suffice; else a search over digits
+    that prunes by reach and divisors, and where that grows, sums of two halves of the iters that meet in the middle.
+    """
+    line = line_of([*shard, *replica], both_signs=True)
     signed = [line.encode(it.stride) for it in (*shard, *replica)]
     extents = [it.extent for it in (*shard, *replica)]
     for k in range(len(shard)):
@@ -188,11 +232,68 @@ def _relation(shard: list[Iter], replica: list[Iter], layout: Layout) -> list[in
     strides = [abs(signed[k]) for k in order]
     reach, common = _tails(strides, [extents[k] for k in order])
     if all(s > r for s, r in zip(strides, reach[1:], strict=True)):
-        return None  # every stride exceeds all that faster ones reach
-    found = _pair(shard, signed, extents) or _walk(order, strides, reach, common, extents, len(shard), layout)
+        return None
+    found: dict[int, int] | None = _pair(shard, signed, extents)
+    for bound in (QUICK, BOUND):
+        if found is None:
+            try:
+                found = _walk(order, strides, reach, common, extents, len(shard), bound)
+                break
+            except _Passed:
+                halves = _halves(extents)
+            if max(prod(2 * extents[k] - 1 for k in half) for half in halves) <= 4 * BOUND:
+                found = _meet(halves, [abs(s) for s in signed], extents, len(shard))
+                break
+    else:
+        if found is None:
+            raise undecided(where, "the search for a collision", inputs, BOUND)
     if found is None:
         return None
     return [found.get(k, 0) * (1 if signed[k] > 0 else -1) for k in range(len(shard))]
+
+
+class _Passed(Exception):
+    """A search passed the bound that it was given."""
+
+
+def _halves(extents: list[int]) -> tuple[list[int], list[int]]:
+    """The iters in two groups with about as many sums of differences each."""
+    halves: tuple[list[int], list[int]] = ([], [])
+    sizes = [1, 1]
+    for k in sorted(range(len(extents)), key=lambda k: -extents[k]):
+        smaller = sizes[1] < sizes[0]
+        halves[smaller].append(k)
+        sizes[smaller] *= 2 * extents[k] - 1
+    return halves
+
+
+def _meet(
+    halves: tuple[list[int], list[int]], strides: list[int], extents: list[int], sharded: int
+) -> dict[int, int] | None:
+    """A relation from the differences of two halves of the iters that cancel, one of them moving along D; or None."""
+    wide = sum(e * s for e, s in zip(extents, strides, strict=True)) >= 1 << 62
+    sides = []
+    for half in halves:
+        values = np.zeros(1, object if wide else np.int64)
+        moved = np.zeros(1, bool)
+        for k in half:
+            digits = np.arange(1 - extents[k], extents[k]).astype(values.dtype)
+            values = (values[:, None] + (digits * strides[k])[None, :]).reshape(-1)
+            moved = (moved[:, None] | ((digits != 0) & (k < sharded))[None, :]).reshape(-1)
+        sides.append((values, moved))
+    for one, other in ((0, 1), (1, 0)):
+        values, moved = sides[one]
+        common = np.intersect1d(values[moved], -sides[other][0])
+        if common.size:
+            at = {one: int(np.flatnonzero((values == common[0]) & moved)[0])}
+            at[other] = int(np.flatnonzero(sides[other][0] == -common[0])[0])
+            out = {}
+            for side, half in enumerate(halves):
+                for k in reversed(half):
+                    at[side], digit = divmod(at[side], 2 * extents[k] - 1)
+                    out[k] = digit + 1 - extents[k]
+            return out
+    return None
 
 
 def _tails(strides: list[int], extents: list[int]) -> tuple[list[int], list[int]]:
@@ -222,7 +323,7 @@ def _walk(
     common: list[int],
     extents: list[int],
     sharded: int,
-    layout: Layout,
+    bound: int,
 ) -> dict[int, int] | None:
     """The search over digits, slowest stride first; a state is (sum so far, whether a digit of D is not zero)."""
     start = (0, False)
@@ -245,10 +346,8 @@ def _walk(
                 if after not in step:
                     step[after] = (state, delta)
                     visited += 1
-                    if visited > STATES:
-                        raise undecided(
-                            "is_injective(layout)", "the search for a collision", {"layout": layout}, STATES
-                        )
+                    if visited > bound:
+                        raise _Passed
         trail.append(step)
         level = set(step)
         if (0, True) in level:
@@ -273,7 +372,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
         coord: a coordinate, a mapping from axes, or an integer on the axis ``m``.
 
     Raises:
-        Undecided: the search passed `STATES` states.
+        Undecided: there are more than `BOUND` points, and the search passed it too.
 
     Example:
         >>> holders(Layout(((2, 4), (4, 1)), ((2, 8),)), 13)
@@ -286,7 +385,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
     need_numbers("holders(layout, coord)", layout)
     target = Coord.of(coord)
     iters = [*layout.shard, *layout.replica]
-    line = _line(iters, layout.offset)
+    line = line_of(iters, layout.offset)
     if any(axis not in line.axes for axis in target.axes) or any(
         not low <= target[a] < low + span for a, low, span in zip(line.axes, line.low, line.span, strict=True)
     ):
@@ -308,10 +407,29 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
         if it.extent > 1:
             rows.append((abs(stride), it.extent, w))
     rows.sort(reverse=True)
-    return tuple(sorted({base + x for x in _solutions(rows, total, layout)}))
+    listed = prod(e for _, e, _ in rows) <= BOUND
+    try:
+        found = _solutions(rows, total, QUICK if listed else BOUND)
+    except _Passed:
+        if not listed:
+            raise undecided("holders(layout, coord)", "the search for holders", {"layout": layout}, BOUND) from None
+        found = _listed_solutions(rows, total)
+    return tuple(sorted({base + x for x in found}))
 
 
-def _solutions(rows: list[tuple[int, int, int]], total: int, layout: Layout) -> Iterator[int]:
+def _listed_solutions(rows: list[tuple[int, int, int]], total: int) -> Iterable[int]:
+    """As `_solutions`, by listing the sums of all digits."""
+    wide = max(sum(e * s for s, e, _ in rows), prod(e for _, e, _ in rows)) >= 1 << 62
+    values = np.zeros(1, object if wide else np.int64)
+    indices = values
+    for stride, extent, weight in rows:
+        digits = np.arange(extent).astype(values.dtype)
+        values = (values[:, None] + (digits * stride)[None, :]).reshape(-1)
+        indices = (indices[:, None] + (digits * weight)[None, :]).reshape(-1)
+    return [int(x) for x in indices[values == total]]
+
+
+def _solutions(rows: list[tuple[int, int, int]], total: int, bound: int) -> Iterable[int]:
     """The sums of digit times weight over all digits whose strides add up to total."""
     reach, common = _tails([s for s, _, _ in rows], [e for _, e, _ in rows])
     level: dict[int, set[int]] = {total: {0}}
@@ -331,10 +449,10 @@ def _solutions(rows: list[tuple[int, int, int]], total: int, layout: Layout) -> 
                 into = after.setdefault(rest - digit * stride, set())
                 into.update(x + digit * weight for x in indices)
                 visited += len(indices)
-                if visited > STATES:
-                    raise undecided("holders(layout, coord)", "the search for holders", {"layout": layout}, STATES)
+                if visited > bound:
+                    raise _Passed
         level = after
-    yield from level.get(0, ())
+    return level.get(0, ())
 
 
 def image(layout: Layout) -> Any:
@@ -353,8 +471,8 @@ def image(layout: Layout) -> Any:
     """
     need_numbers("image(layout)", layout)
     iters = [*layout.shard, *layout.replica]
-    line = _line(iters, layout.offset)
-    values = _sums([(it.extent, line.encode(it.stride)) for it in iters], "image(layout)", layout)
+    line = line_of(iters, layout.offset)
+    values = sums([(it.extent, line.encode(it.stride)) for it in iters], "image(layout)", {"layout": layout})
     values = values + (line.encode(layout.offset) - sum(l * w for l, w in zip(line.low, line.weight, strict=True)))
     out = {}
     for axis, low, span in zip(line.axes, line.low, line.span, strict=True):
@@ -366,7 +484,7 @@ def image(layout: Layout) -> Any:
     return next(iter(out.values()), np.zeros(1, np.int64))
 
 
-def _sums(rows: Iterable[tuple[int, int]], where: str, layout: object) -> IntArray:
+def sums(rows: Iterable[tuple[int, int]], where: str, inputs: Mapping[str, object]) -> IntArray:
     """The distinct sums of digit times stride, ascending."""
     rows = sorted(((e, s) for e, s in rows if e > 1 and s), key=lambda row: abs(row[1]))
     least, reach = 1, 0  # a stride beyond the reach of the smaller ones multiplies the number of sums
@@ -374,184 +492,12 @@ def _sums(rows: Iterable[tuple[int, int]], where: str, layout: object) -> IntArr
         least *= extent if abs(stride) > reach else 1
         reach += (extent - 1) * abs(stride)
     if least > BOUND:
-        raise undecided(where, "enumerating the coordinates", {"layout": layout})
+        raise undecided(where, "enumerating the coordinates", inputs)
     wide = sum(e * abs(s) for e, s in rows) >= 1 << 62
     values = np.zeros(1, object if wide else np.int64)
     for extent, stride in rows:
         if len(values) * extent > BOUND:
-            raise undecided(where, "enumerating the coordinates", {"layout": layout})
+            raise undecided(where, "enumerating the coordinates", inputs)
         steps = np.arange(extent).astype(values.dtype) * stride
         values = np.unique(steps[:, None] + values[None, :])
     return values
-
-
-# Replica sets.
-
-
-def set_key(replica: Iterable[Iter]) -> Hashable:
-    """A hashable value, equal for two sign-normal replica lists exactly if their sums are the same set.
-
-    Raises:
-        Undecided: a part whose replicas collide has more than `BOUND` points.
-
-    Source: Axe, appendix A.2.2, without the gap condition (own).
-    """
-    kept, rest = _set_parts(replica)
-    return normal_replica(kept)[0], frozenset((axes, frozenset(points)) for axes, points, _ in rest)
-
-
-def set_normal(replica: Iterable[Iter]) -> tuple[Iter, ...]:
-    """A short replica list with the same set of sums: distinct sums if there is such a list, else multiples absorbed.
-
-    It is unique for the set in the first case.
-
-    Raises:
-        Undecided: a part whose replicas collide has more than `BOUND` points.
-
-    Source: Axe, appendix A, rules C0 and C2 (own form).
-    """
-    kept, rest = _set_parts(replica)
-    left: list[Iter] = []
-    for axes, points, iters in rest:
-        inside = [_restrict(it, axes) for it in iters]
-        left += [it for it in inside if it.stride] if len(points) > 1 else []
-    return normal_replica([*kept, *left])[0]
-
-
-def _restrict(it: Iter, axes: tuple[str, ...]) -> Iter:
-    return iter_of(it.extent, coord_of_terms(tuple(t for t in it.stride.terms if t[0] in axes)))
-
-
-def _set_parts(
-    replica: Iterable[Iter],
-) -> tuple[list[Iter], list[tuple[tuple[str, ...], set[Coord], list[Iter]]]]:
-    """Iters with distinct sums, and the sets that no such iters give, each with its axes and iters that give it.
-
-    Multiples are absorbed first (Axe's C2 with ``q <= e``, which is exact). A part whose sums are distinct is kept; any
-    other is listed, up to `BOUND` points, and factored if it can be.
-    """
-    kept: list[Iter] = []
-    rest: list[tuple[tuple[str, ...], set[Coord], list[Iter]]] = []
-    for part in _connected(absorb(it for it in replica if it.extent > 1 and it.stride)):
-        if _relation(part, [], Layout((), tuple(part))) is None:
-            kept += part
-            continue
-        line = _line(part)
-        values = _sums([(it.extent, line.encode(it.stride)) for it in part], "same_map(a, b, 'set')", part)
-        for axes, piece in _split_axes(line.axes, {line.decode(int(v)) for v in values}):
-            factors = _factors(sorted(piece, key=lambda c: tuple(c[a] for a in axes)))
-            if factors is None:
-                rest.append((axes, piece, part))
-            else:
-                kept += factors
-    return kept, rest
-
-
-def absorb(iters: Iterable[Iter]) -> list[Iter]:
-    """Iters with the same set of sums, where no stride is q times another of extent q or more (rule C2)."""
-    todo = sorted(iters, key=lambda it: (sum(abs(v) for _, v in it.stride.terms), -it.extent))
-    out: list[Iter] = []
-    for position, it in enumerate(todo):
-        for k, have in enumerate(out):
-            q = _quotient(it.stride, have.stride)
-            if 1 <= q <= have.extent:
-                out[k] = iter_of(have.extent + q * (it.extent - 1), have.stride)
-                return absorb([*out, *todo[position + 1 :]])
-        out.append(it)
-    return out
-
-
-def _quotient(a: Coord, b: Coord) -> int:
-    """The positive q with ``a = q * b``, or 0."""
-    if not a.terms or a.axes != b.axes:
-        return 0
-    q, rest = divmod(a.terms[0][1], b.terms[0][1])
-    return q if not rest and q > 0 and q * b == a else 0
-
-
-def _connected(iters: Iterable[Iter]) -> list[list[Iter]]:
-    """The iters in groups that share no axis."""
-    groups: list[tuple[set[str], list[Iter]]] = []
-    for it in iters:
-        axes, members = set(it.stride.axes), [it]
-        for group in [g for g in groups if g[0] & axes]:
-            groups.remove(group)
-            axes, members = axes | group[0], group[1] + members
-        groups.append((axes, members))
-    return [members for _, members in groups]
-
-
-def _split_axes(axes: tuple[str, ...], points: set[Coord]) -> Iterator[tuple[tuple[str, ...], set[Coord]]]:
-    """The finest split of a set of points into factors on disjoint axes whose product it is."""
-    for width in range(1, len(axes) // 2 + 1):
-        for chosen in combinations(axes, width):
-            left = {coord_of_terms(tuple(t for t in c.terms if t[0] in chosen)) for c in points}
-            right = {coord_of_terms(tuple(t for t in c.terms if t[0] not in chosen)) for c in points}
-            if len(left) * len(right) == len(points):
-                yield chosen, left
-                yield from _split_axes(tuple(a for a in axes if a not in chosen), right)
-                return
-    yield axes, points
-
-
-def _factors(points: list[Coord]) -> list[Iter] | None:
-    """Iters whose sums are exactly these points, each once; None if there are none. Points sorted, zero first."""
-    if len(points) == 1:
-        return [] if not points[0] else None
-    if points[0]:
-        return None
-    stride = points[1]  # the least positive sum is one stride
-    have = set(points)
-    run = 1
-    while run * stride in have:
-        run += 1
-    for extent in range(run, 1, -1):
-        if len(points) % extent:
-            continue
-        rest, left = [], set(have)
-        for p in points:
-            if p not in left:
-                continue
-            steps = [p + k * stride for k in range(extent)]
-            if not left.issuperset(steps):
-                break
-            left.difference_update(steps)
-            rest.append(p)
-        else:
-            deeper = _factors(rest)
-            if deeper is not None:
-                return [iter_of(extent, stride), *deeper]
-    return None
-
-
-def set_quotient(
-    whole: Sequence[Iter],
-    part: Sequence[Iter],
-    factors: Mapping[str, int],
-    where: str,
-    inputs: Mapping[str, object],
-) -> tuple[Iter, ...]:
-    """Normal replicas whose set of sums, times factors, plus that of part, is the set of whole; both sign-normal.
-
-    The factors are at least the spans of part, so every point of the whole belongs to one multiple only.
-
-    Raises:
-        NoLayout: there are none; Undecided: the multiples are not a set of distinct sums, or are too many to list.
-    """
-    lines = [_line(iters) for iters in (whole, part)]
-    points, inner = (
-        {line.decode(int(v)) for v in _sums([(it.extent, line.encode(it.stride)) for it in iters], where, inputs)}
-        for line, iters in zip(lines, (whole, part), strict=True)
-    )
-    lows = {a: min(c[a] for c in inner) for c in points for a in c.axes}
-    outer = {Coord(tuple((a, (c[a] - low) // factors.get(a, 1)) for a, low in lows.items())) for c in points}
-    again = {Coord(tuple((a, v * factors.get(a, 1)) for a, v in c.terms)) + y for c in outer for y in inner}
-    if again != points:
-        raise refuse(where, Witness((), (), "the replica sets are not multiples of b's span plus those of b"), inputs)
-    names = sorted({a for c in outer for a in c.axes})
-    found = _factors(sorted(outer, key=lambda c: tuple(c[a] for a in names)))
-    if found is None:
-        raise Undecided(
-            where, "the set of replicas that is left has collisions", inputs=inputs, facts={"bound": len(outer)}
-        )
-    return normal_replica(found)[0]

@@ -15,37 +15,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
+from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.index import require
-from tileweave.layout.core.carries import Witness, levels_of, prefixes, window
-from tileweave.layout.core.checks import check_shape, need_layouts
-from tileweave.layout.core.combine import Blocks, cut
-from tileweave.layout.core.composition import compose, iters_on, only_axis
-from tileweave.layout.core.exact import BOUND, merge_shard, refuse
+from tileweave.layout.core.checks import PIECES, Witness, check_shape, need_layouts, refuse
+from tileweave.layout.core.combine import Blocks, blocks_of
+from tileweave.layout.core.composition import compose_in, compose_rows
+from tileweave.layout.core.exact import merge_shard
 from tileweave.layout.core.layout import (
+    DEFAULT_AXIS,
     ZERO,
     Coord,
     Iter,
     Layout,
     Shape,
-    coord_of_terms,
     integers,
     is_symbolic,
     iter_of,
     layout_of,
 )
-from tileweave.layout.core.parametric import interval_symbolic
+from tileweave.layout.core.rows import (
+    Row,
+    are_numbers,
+    coalesce,
+    coord_on,
+    evaluate,
+    iters_of,
+    levels_of,
+    only_axis,
+    prefixes,
+    rows_on,
+    window,
+)
+from tileweave.layout.core.symbolic import Open, by_proof, is_expr, plain, same
 
 __all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
-
-EXHAUSTIVE = 1 << 12
-"""Up to this many points of a dimension, `slice_pieces` compares every way to cut it."""
-
-MOST = 4096
-"""The greatest number of pieces that `slice_pieces` returns."""
-
-
-PIECES = "slice_pieces(layout, shape, begin, extent)"
 
 
 class Piece(NamedTuple):
@@ -63,7 +66,9 @@ class Pieces(NamedTuple):
     fewest: bool
 
 
-def slice_layout(layout: Layout, shape: Shape, begin: int | Sequence[int], extent: Shape) -> Layout:
+def slice_layout(
+    layout: Layout, shape: Shape, begin: int | Sequence[int], extent: Shape, *, written: bool = False
+) -> Layout:
     """The layout S of a box: ``S(u) = layout(u + begin)`` for u in the box's shape `extent`; or the witness.
 
     Args:
@@ -71,6 +76,7 @@ def slice_layout(layout: Layout, shape: Shape, begin: int | Sequence[int], exten
         shape: a shape that the layout admits, last dimension fastest.
         begin: the first coordinate of the box.
         extent: how many coordinates the box has per dimension, at least one.
+        written: keep the iters as they are written where the box ends between them; by default they are merged.
 
     Returns:
         a layout that admits `extent`, and groups by it if the layout groups by `shape`.
@@ -88,11 +94,17 @@ def slice_layout(layout: Layout, shape: Shape, begin: int | Sequence[int], exten
 
     Source: Axe, section 3.3 and appendix E; exact where algorithm 4 is sufficient only.
     """
-    where = "slice(layout, shape, begin, extent)"
+    return slice_in(layout, shape, begin, extent, "slice_layout(layout, shape, begin, extent)", written)
+
+
+def slice_in(
+    layout: Layout, shape: Shape, begin: int | Sequence[int], extent: Shape, where: str, written: bool = False
+) -> Layout:
+    """`slice_layout` on behalf of the public function `where`."""
     shape, begin, extent = _check_box(layout, shape, begin, extent, where)
-    blocks = cut(merge_shard(layout.shard), shape, where)
+    blocks = blocks_of(layout, shape, where, written)
     if not isinstance(blocks, tuple):
-        return compose(layout, _box(shape, begin, extent))
+        return compose_in(layout, _box(shape, begin, extent), DEFAULT_AXIS, where, _shown(layout, shape, begin, extent))
     shard: list[Iter] = []
     offset = layout.offset
     for rank, block in enumerate(blocks):
@@ -149,44 +161,55 @@ def _interval(
     block: tuple[Iter, ...], begin: int, extent: int, size: int, where: str
 ) -> tuple[tuple[Iter, ...] | Witness, Coord]:
     """The iters of ``[begin, begin + extent)`` of one block, or the witness, and the value at begin."""
-    if extent.__class__ is not int or begin.__class__ is not int or size.__class__ is not int:
-        return interval_symbolic(block, begin, extent, size, where)
-    if extent == size:
+    if same(extent, size):
         return block, ZERO
     if not block:
         return (), ZERO
-    if len(block) == 1:
-        stride = block[0].stride
-        return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
-    unit = only_axis(block)
-    rows: list[tuple[int, Any]] = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(block)]
-    symbolic = any(s.__class__ is not int for _, s in rows) if unit else any(map(is_symbolic, block))
-    if symbolic:  # coordinates compare as they are written: what agrees is right, what differs is open
-        unit, rows = "", [(it.extent, it.stride) for it in reversed(block)]
-    start: Any = 0 if unit else ZERO
-    found: Any = None
-    rest = begin
-    pitch, aligned = 1, True
-    for k, (n, stride) in enumerate(rows):
-        rest, digit = divmod(rest, n) if k < len(rows) - 1 else (0, rest)
-        if digit:
-            start = start + digit * stride
-        if not aligned or found is not None:
-            continue
-        if extent <= pitch * (n - digit) and extent % pitch == 0:  # the interval ends within this digit
-            width = extent // pitch
-            head = (iter_of(width, block[len(rows) - 1 - k].stride),) if width > 1 else ()
-            found = head + block[len(rows) - k :]
-        aligned = not digit
-        pitch *= n
-    if found is None:
-        zero: Any = 0 if unit else ZERO
+    unit = "" if any(map(is_symbolic, block)) else only_axis(block)  # expressions compare as coordinates, simplified
+    zero: Any = 0 if unit else ZERO
+    rows = rows_on(block, unit)
+    if unit and begin.__class__ is int and extent.__class__ is int:
+        found: Any = _aligned(rows, begin, extent, zero)
+    elif any(is_expr(v) for v in (extent, begin, *(n for n, _ in rows))):
+        found = by_proof(lambda lift: _aligned([(lift(n), d) for n, d in rows], lift(begin), lift(extent), zero), where)
+    else:
+        found = _aligned(rows, begin, extent, zero)
+    if found.__class__ is Open:
         found = window(levels_of(rows, zero), begin, extent, zero)
-        if not isinstance(found, Witness):
-            found = iters_on(found, unit)
-        elif symbolic:
+        if found.__class__ is Witness:
+            if are_numbers(rows):
+                return found, ZERO
             raise Unproved(where, f"not proved: {found.condition}", facts={"condition": "the steps are equal"})
-    return found, coord_of_terms(((unit, start),)) if unit and start else start or ZERO
+        return iters_of(found, unit), coord_on(unit, evaluate(rows, begin, zero))
+    k, width, start = found
+    width = plain(width)
+    head = (iter_of(width, block[len(rows) - 1 - k].stride),) if width.__class__ is not int or width > 1 else ()
+    return head + block[len(rows) - k :], coord_on(unit, start)
+
+
+def _aligned(rows: Sequence[Row], begin: Any, extent: Any, zero: Any) -> tuple[int, Any, Any] | Open:
+    """The structural step: an interval that begins where a digit turns and ends within the next slower one.
+
+    Returns:
+        that digit, how many of its steps are taken, and the value at begin; or what is open.
+    """
+    start = zero
+    found: Any = None
+    pitch: Any = 1
+    last = len(rows) - 1
+    for k, (n, stride) in enumerate(rows):
+        begin, digit = divmod(begin, n) if k < last else (0, begin)
+        turned = digit == 0
+        if not turned:
+            start = start + digit * stride
+        if found is None:
+            width, left = divmod(extent, pitch)
+            if left == 0 and (k == last or digit + width <= n):
+                found = k, width, start
+            elif not turned or k == last:
+                found = Open(digit + width, "<=", n) if left == 0 else Open(pitch, "|", extent)
+            pitch = pitch * n
+    return found if found.__class__ is Open else (found[0], found[1], start)
 
 
 def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], begin: Sequence[int]) -> Witness:
@@ -222,7 +245,7 @@ def slice_pieces(layout: Layout, shape: Shape, begin: int | Sequence[int], exten
 
     Raises:
         LayoutError: the box is empty or leaves the shape.
-        Undecided: more than 4096 pieces would be needed, or a large box cuts digits of the layout.
+        Undecided: more than 4096 pieces would be needed.
 
     Example:
         >>> parts = slice_pieces(Layout(((4, 100), (4, 1))), (16,), (2,), (10,))
@@ -235,9 +258,9 @@ def slice_pieces(layout: Layout, shape: Shape, begin: int | Sequence[int], exten
 
     Source: own.
     """
-    where = PIECES
+    where = "slice_pieces(layout, shape, begin, extent)"
     shape, begin, extent = _check_box(layout, shape, begin, extent, where)
-    blocks = cut(merge_shard(layout.shard), shape, where)
+    blocks = blocks_of(layout, shape, where)
     if not isinstance(blocks, tuple):
         return _halves(layout, shape, begin, extent, where)
     cuts, proved = [], True
@@ -245,15 +268,17 @@ def slice_pieces(layout: Layout, shape: Shape, begin: int | Sequence[int], exten
         intervals, sure = _cut_interval(block, begin[rank], extent[rank], shape[rank])
         cuts.append(intervals)
         proved = proved and sure
-    if prod(len(c) for c in cuts) > MOST:
+    if prod(len(c) for c in cuts) > PIECES:
         raise Undecided(
-            where, f"more than {MOST} pieces", inputs=_shown(layout, shape, begin, extent), facts={"bound": MOST}
+            where, f"more than {PIECES} pieces", inputs=_shown(layout, shape, begin, extent), facts={"bound": PIECES}
         )
-    return Pieces(tuple(_assemble(layout, blocks, shape, choice) for choice in product(*cuts)), proved)
+    return Pieces(tuple(_assemble(layout, blocks, shape, choice, where) for choice in product(*cuts)), proved)
 
 
-def _assemble(layout: Layout, blocks: Blocks, shape: Sequence[int], box: Sequence[tuple[int, int]]) -> Piece:
-    parts = [_interval(block, b, t, n, PIECES) for block, (b, t), n in zip(blocks, box, shape, strict=True)]
+def _assemble(
+    layout: Layout, blocks: Blocks, shape: Sequence[int], box: Sequence[tuple[int, int]], where: str
+) -> Piece:
+    parts = [_interval(block, b, t, n, where) for block, (b, t), n in zip(blocks, box, shape, strict=True)]
     offset = layout.offset
     for _, start in parts:
         offset = offset + start
@@ -262,14 +287,20 @@ def _assemble(layout: Layout, blocks: Blocks, shape: Sequence[int], box: Sequenc
     return Piece(tuple(b for b, _ in box), tuple(t for _, t in box), whole)
 
 
-def _cut_interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[list[tuple[int, int]], bool]:
+def _cut_interval(
+    block: tuple[Iter, ...],
+    begin: int,
+    extent: int,
+    size: int,
+    where: str = "slice_pieces(layout, shape, begin, extent)",
+) -> tuple[list[tuple[int, int]], bool]:
     """The fewest intervals that are layouts, as (begin, extent), and whether that is proved."""
-    if not isinstance(_interval(block, begin, extent, size, PIECES)[0], Witness):
+    if not isinstance(_interval(block, begin, extent, size, where)[0], Witness):
         return [(begin, extent)], True
     rows = _Runs.of(block, size)
     cuts = _one_cut(rows.ahead(begin, extent), rows.behind(begin + extent, extent), extent)
     proved = True
-    if cuts is None and extent <= EXHAUSTIVE:
+    if cuts is None and extent <= PIECES:
         cuts = _fewest_cuts(rows, begin, extent)
     elif cuts is None:
         cuts = _likely_cuts(rows, block, begin, extent)
@@ -293,7 +324,7 @@ class _Runs(NamedTuple):
     def of(cls, block: tuple[Iter, ...], size: int) -> _Runs:
         unit = only_axis(block)
         zero: Any = 0 if unit else ZERO
-        rows: list[tuple[int, Any]] = [(it.extent, it.stride[unit] if unit else it.stride) for it in reversed(block)]
+        rows = rows_on(block, unit)
         return cls(size, zero, levels_of(rows, zero), levels_of([(n, -s) for n, s in rows], zero))
 
     def ahead(self, begin: int, most: int) -> Lengths:
@@ -366,30 +397,42 @@ def _likely_cuts(rows: _Runs, block: tuple[Iter, ...], begin: int, extent: int) 
 def _halves(
     layout: Layout, shape: tuple[int, ...], begin: tuple[int, ...], extent: tuple[int, ...], where: str
 ) -> Pieces:
-    """Pieces of a box under a shape that does not group the layout: the slowest dimension is halved until they fit."""
+    """Pieces of a box under a shape that does not group the layout.
+
+    The slowest dimension is halved until the parts are layouts, or runs of neighbours, which are cut as one dimension.
+    """
+    unit = only_axis(layout.shard)
+    rows, zero = rows_on(layout.shard, unit), 0 if unit else ZERO
+    inputs = _shown(layout, shape, begin, extent)
+    whole = merge_shard(layout.shard)
+    weights = [prod(shape[k + 1 :]) for k in range(len(shape))]
     todo = [(begin, extent)]
     done: list[Piece] = []
     while todo:
         b, t = todo.pop()
+        start = sum(x * w for x, w in zip(b, weights, strict=True))
+        box = [(n, w) for n, w in zip(t, weights, strict=True)][::-1]
         try:
-            done.append(Piece(b, t, compose(layout, _box(shape, b, t))))
+            found = compose_rows(rows, box, start, zero, where, inputs)
+        except Undecided:
+            found = Witness((), (), "")
+        if found.__class__ is not Witness:
+            shard = iters_of(coalesce([piece for row in found[0] for piece in row]), unit)
+            piece = layout_of(shard, layout.replica, layout.offset + coord_on(unit, found[1]))
+            done.append(Piece(b, t, piece))
             continue
-        except NoLayout:
-            if prod(extent) > 4 * BOUND:
-                raise Undecided(
-                    where,
-                    f"a box of {prod(extent)} points under a shape that cuts the layout's digits",
-                    inputs=_shown(layout, shape, begin, extent),
-                    facts={"bound": 4 * BOUND},
-                ) from None
-            rank = next(k for k, n in enumerate(t) if n > 1)
-        low = t[rank] // 2
-        todo.append((_at(b, rank, b[rank] + low), _at(t, rank, t[rank] - low)))
-        todo.append((b, _at(t, rank, low)))
-        if len(done) + len(todo) > MOST:
-            raise Undecided(
-                where, f"more than {MOST} pieces", inputs=_shown(layout, shape, begin, extent), facts={"bound": MOST}
-            )
+        rank = next(k for k, n in enumerate(t) if n > 1)
+        if rank == len(t) - 1:
+            for low, run in _cut_interval(whole, start, t[rank], layout.size)[0]:
+                parts, first = _interval(whole, low, run, layout.size, where)
+                piece = layout_of(parts, layout.replica, layout.offset + first)  # type: ignore[arg-type]
+                done.append(Piece(_at(b, rank, b[rank] + low - start), _at(t, rank, run), piece))
+        else:
+            low = t[rank] // 2
+            todo.append((_at(b, rank, b[rank] + low), _at(t, rank, t[rank] - low)))
+            todo.append((b, _at(t, rank, low)))
+        if len(done) + len(todo) > PIECES:
+            raise Undecided(where, f"more than {PIECES} pieces", inputs=inputs, facts={"bound": PIECES})
     return Pieces(tuple(done), len(done) <= 2)
 
 

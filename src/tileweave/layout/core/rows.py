@@ -1,8 +1,9 @@
-"""Carries: a layout as ``D(x) = sum of c(p) * floor(x / p)`` over its levels p, and such a sum read from a start on.
+"""Flat rows (extent, stride), the form on which every algorithm works: coalesced, evaluated, and as carries.
 
-The step ``D(m) - D(m - 1)`` is the sum of c(p) over the levels p that divide m. A function on [0, E) is a layout if and
-only if its steps have that form for levels that divide E and form a chain. Strides and coefficients are coordinates,
-or integers where all lie on one axis; `zero` tells which.
+Rows run **fastest first**; strides are integers, expressions or coordinates, and `zero` is the zero among them. As
+carries, a layout is ``D(x) = sum of c(p) * floor(x / p)`` over its levels p. The step ``D(m) - D(m - 1)`` is the sum of
+c(p) over the levels p that divide m. A function on [0, E) is a layout if and only if its steps have that form for
+levels that divide E and form a chain.
 """
 
 from __future__ import annotations
@@ -10,22 +11,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import gcd, lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 from tileweave.errors import LayoutError
-from tileweave.layout.core.checks import need_iters
-from tileweave.layout.core.coord import ZERO, Coord, integer
+from tileweave.layout.core.checks import Witness, need_iters
+from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord, coord_of_terms, integer
 from tileweave.layout.core.layout import Iter, iter_of, require_numbers
+from tileweave.layout.core.symbolic import same, simple
 
 __all__ = [
     "Level",
     "Row",
-    "Witness",
+    "are_numbers",
     "carries",
+    "coalesce",
+    "coord_on",
+    "evaluate",
     "from_carries",
+    "iters_of",
     "levels_of",
+    "only_axis",
     "prefixes",
     "rows_of",
+    "rows_on",
+    "same_value",
     "window",
     "witness_at",
 ]
@@ -34,12 +43,105 @@ Level = tuple[int, Any]  # (p, c(p)), c a Coord or an integer
 Row = tuple[int, Any]  # (extent, stride), the stride a Coord or an integer
 
 
-class Witness(NamedTuple):
-    """Why no layout exists: at these points the function takes these values, and they break the condition."""
+# Rows and iters.
 
-    points: tuple[int, ...]
-    values: tuple[Any, ...]
-    condition: str
+
+def only_axis(iters: Sequence[Iter]) -> str:
+    """The one axis that all strides use; an empty string if there are several."""
+    axis = ""
+    for it in iters:
+        terms = it.stride.terms
+        if terms:
+            if len(terms) > 1 or (axis and terms[0][0] != axis):
+                return ""
+            axis = terms[0][0]
+    return axis or DEFAULT_AXIS
+
+
+def rows_on(iters: Sequence[Iter], unit: str) -> list[Row]:
+    """The rows of iters (slowest first): strides as numbers on the axis `unit`, or as coordinates if it is empty."""
+    if not unit:
+        return [(it.extent, it.stride) for it in reversed(iters)]
+    return [(it.extent, it.stride.terms[0][1] if it.stride.terms else 0) for it in reversed(iters)]
+
+
+def iters_of(rows: Sequence[Row], unit: str) -> tuple[Iter, ...]:
+    """The iters (slowest first) of rows, their strides numbers on the axis `unit`, or coordinates if it is empty."""
+    if unit:
+        return tuple(
+            [
+                iter_of(e, coord_of_terms(((unit, t),)) if t.__class__ is not int or t else ZERO)
+                for e, t in reversed(rows)
+            ]
+        )
+    return tuple([iter_of(e, t) for e, t in reversed(rows)])
+
+
+def coord_on(unit: str, value: Any) -> Coord:
+    """A value of rows as a coordinate: a number on the axis `unit`, or the coordinate that it is if that is empty."""
+    if not unit:
+        return value  # type: ignore[no-any-return]
+    if value.__class__ is int:
+        return coord_of_terms(((unit, value),)) if value else ZERO
+    return Coord(((unit, value),))
+
+
+def are_numbers(rows: Sequence[Row]) -> bool:
+    """Whether all extents and strides are made of integers."""
+    for n, d in rows:
+        if n.__class__ is not int:
+            return False
+        if d.__class__ is not int and (d.__class__ is not Coord or any(v.__class__ is not int for _, v in d.terms)):
+            return False
+    return True
+
+
+def coalesce(rows: Sequence[Row]) -> list[Row]:
+    """The unique shortest rows with the same map: units dropped (D0), a row that goes on where one ends merged (D1).
+
+    With expressions: wherever the equation is proved.
+
+    Source: Axe, appendix A; CuTe, ``coalesce``.
+    """
+    out: list[Row] = []
+    run, stride = 1, None
+    for n, d in rows:
+        if n == 1 or (type(n) is not int and same(n, 1)):
+            continue
+        if stride is None:
+            run, stride = n, d
+        elif d == (end := run * stride) or ((type(d) is not int or type(end) is not int) and same_value(d, end)):
+            run = run * n if type(run) is int and type(n) is int else simple(run * n)
+        else:
+            out.append((run, stride))
+            run, stride = n, d
+    if stride is not None:
+        out.append((run, stride))
+    return out
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Whether two strides are equal; proved, where expressions take part."""
+    if isinstance(a, Coord):
+        return a.terms == b.terms or (
+            any(type(v) is not int for _, v in (*a.terms, *b.terms))
+            and all(same(a[axis], b[axis]) for axis in {*a.axes, *b.axes})
+        )
+    return same(a, b)
+
+
+def evaluate(rows: Sequence[Row], index: int, zero: Any = 0) -> Any:
+    """The value at a linear index; the last row runs on without bound."""
+    out = zero
+    last = len(rows) - 1
+    for k, (n, d) in enumerate(rows):
+        index, digit = divmod(index, n) if k < last else (0, index)
+        if digit:
+            out = out + digit * d
+    return out
+
+
+# Carries.
 
 
 def carries(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
@@ -60,7 +162,7 @@ def carries(shard: Sequence[Iter]) -> list[tuple[int, Coord]]:
 
 
 def levels_of(rows: Iterable[Row], zero: Any) -> list[Level]:
-    """As `carries`, of (extent, stride) pairs, fastest first; unchecked."""
+    """As `carries`, of rows; unchecked."""
     out: list[Level] = []
     level, below = 1, zero
     for extent, stride in rows:
@@ -92,11 +194,11 @@ def from_carries(extent: int, levels: Sequence[tuple[int, Coord]]) -> tuple[Iter
     ):
         raise LayoutError(where, f"{chain[1:]} are no chain", legal="levels that divide the next, and the extent")
     kept = [(p, c) for p, (_, c) in zip(chain[1:], pairs, strict=False)]
-    return tuple(iter_of(e, s) for e, s in rows_of(chain[-1], kept, ZERO))
+    return iters_of(rows_of(chain[-1], kept, ZERO), "")
 
 
 def rows_of(extent: int, levels: Sequence[Level], zero: Any) -> list[Row]:
-    """As `from_carries`, as (extent, stride) pairs, slowest first; unchecked."""
+    """As `from_carries`, as rows; unchecked."""
     out: list[Row] = []
     below = zero
     last = len(levels) - 1
@@ -110,7 +212,6 @@ def rows_of(extent: int, levels: Sequence[Level], zero: Any) -> list[Row]:
         if width > 1:
             out.append((width, stride))
         below = width * stride
-    out.reverse()
     return out
 
 
