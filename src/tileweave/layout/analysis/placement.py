@@ -19,10 +19,10 @@ import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.layout.analysis.memory import offsets_of
-from tileweave.layout.core.rows import carries, from_carries
 from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.core.composition import compose
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.rows import carries, from_carries
 
 __all__ = ["BOUND", "LEVELS", "ORDER", "Digit", "Level", "Part", "Placement", "State", "digits_of", "split", "used"]
 
