@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tileweave.errors import Undecided
-from tileweave.layout.analysis.moves import Cost
-from tileweave.layout.analysis.placement import (
+from tileweave.layout.analysis.moves import MoveCost
+from tileweave.layout.analysis.places import (
     BOUND,
-    Placement,
+    Places,
     State,
     cells_of,
     coordinates,
@@ -32,7 +32,7 @@ from tileweave.layout.analysis.placement import (
 from tileweave.layout.analysis.terms import MONOIDS
 from tileweave.layout.core.layout import Layout
 
-__all__ = ["Collective", "Exchange", "Kind", "Traffic", "recognise", "traffic_of"]
+__all__ = ["Collective", "Exchange", "Kind", "Transfers", "recognise", "traffic_of"]
 
 Array = np.ndarray[Any, Any]
 Kind = Literal[
@@ -45,7 +45,7 @@ CELLS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Traffic:
+class Transfers:
     """Who has and who wants each cell.
 
     Args:
@@ -63,7 +63,7 @@ class Traffic:
     weight: int
 
     @classmethod
-    def of(cls, have: Array, want: Array, weight: int, where: str) -> Traffic:
+    def of(cls, have: Array, want: Array, weight: int, where: str) -> Transfers:
         """From coordinates by (cell, term, replica, axis) and (cell, replica, axis)."""
         cells, terms, copies, _ = have.shape
         if cells * terms * copies * want.shape[1] > BOUND:
@@ -78,7 +78,7 @@ class Traffic:
         return cls(tuple(map(tuple, devices.tolist())), held, wanted, giver, weight)
 
     @classmethod
-    def listed(cls, source: Placement, target: Placement) -> Traffic:
+    def listed(cls, source: Places, target: Places) -> Transfers:
         """From tables of all places; a cell is an element."""
         kept, terms = source.columns(3), source.size // target.size
         copies = source.at.shape[1]
@@ -114,7 +114,7 @@ def _distances(devices: Array, radices: Sequence[Sequence[int]]) -> Array:
     return np.asarray(apart * n + (number[None, :] - number[:, None]) % n)
 
 
-def traffic_of(source: Layout, target: Layout, devices: Sequence[str], where: str) -> Traffic:
+def traffic_of(source: Layout, target: Layout, devices: Sequence[str], where: str) -> Transfers:
     """The traffic between two layouts; the slowest indices of a larger source are terms of each element."""
     kept = set(devices)
     a, b = project(source, kept), project(target, kept)
@@ -126,7 +126,7 @@ def traffic_of(source: Layout, target: Layout, devices: Sequence[str], where: st
     index = cells[:, None] + n * np.arange(terms).astype(cells.dtype)
     have = coordinates(a, index, devices)[:, :, None, :] + given
     want = coordinates(b, cells, devices)[:, None, :] + wanted
-    return Traffic.of(have.astype(np.int64), want.astype(np.int64), n // cells.size, where)
+    return Transfers.of(have.astype(np.int64), want.astype(np.int64), n // cells.size, where)
 
 
 # --- recognition
@@ -166,7 +166,7 @@ def _device(coordinate: tuple[int, ...]) -> str:
 Wants = Mapping[int, Mapping[int, frozenset[int]]]  # cell -> taker -> givers
 
 
-def recognise(traffic: Traffic) -> Collective:
+def recognise(traffic: Transfers) -> Collective:
     """The collective of a traffic: that of all its groups, or an exchange."""
     rows, where = traffic.giver, traffic.want
     takers: dict[int, dict[int, frozenset[int]]] = {}
@@ -274,17 +274,17 @@ class Exchange:
     """A collective as a step: its messages, made by every giver and put in place by every taker."""
 
     kind: ClassVar[str] = "devices"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     collective: Collective
     monoid: str | None
     element_bytes: int
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """Bytes that all devices send, words of the busiest one."""
         bytes_moved = {"device": self.collective.total * self.element_bytes}
-        return Cost(bytes=bytes_moved, words=self.collective.words)
+        return MoveCost(bytes=bytes_moved, words=self.collective.words)
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
@@ -294,7 +294,7 @@ class Exchange:
         """The data afterwards, and the elements that each device sent to each other directly."""
         source, target = self.source, self.target
         n, terms = target.size, source.size // target.size
-        traffic = Traffic.listed(source, target)
+        traffic = Transfers.listed(source, target)
         place = np.swapaxes(source.place.reshape(terms, n, -1), 0, 1)
         match = traffic.have[:, :, None, :] == traffic.giver[:, :, :, None]
         chosen = np.take_along_axis(place, match.argmax(axis=3), axis=2)  # by (element, term, replica of the target)

@@ -16,17 +16,17 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
-from tileweave.layout.analysis.collectives import Collective, Exchange, Traffic, recognise, traffic_of
+from tileweave.layout.analysis.collectives import Collective, Exchange, Transfers, recognise, traffic_of
 from tileweave.layout.analysis.memory import check_positive, size_of
-from tileweave.layout.analysis.moves import Copy, Local, Shuffle, Step, Trip
-from tileweave.layout.analysis.placement import (
+from tileweave.layout.analysis.moves import Copy, Local, Move, Shuffle, Trip
+from tileweave.layout.analysis.places import (
     BOUND,
     LEVELS,
     ORDER,
     Digit,
     Level,
     Part,
-    Placement,
+    Places,
     State,
     cells_of,
     coordinates,
@@ -99,12 +99,12 @@ class Conversion:
         try:
             have, want = (split(_need_core(one), digits, WHERE) for one in (self.source, self.target))
         except (NoLayout, Undecided):
-            return recognise(Traffic.listed(*self._placements))
+            return recognise(Transfers.listed(*self._places))
         need_numbers(WHERE, have, want)
         return recognise(traffic_of(have, want, [n for n, level in _names(digits) if level == "device"], WHERE))
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[Move, ...]:
         """The steps, in order. They hold tables of all places.
 
         Raises:
@@ -113,21 +113,21 @@ class Conversion:
         return tuple(_steps(self))
 
     @cached_property
-    def _placements(self) -> tuple[Placement, Placement]:
+    def _places(self) -> tuple[Places, Places]:
         return _tables(self.source, self.target, _all_digits(self.source, self.target, self.levels))
 
     @property
     def agents(self) -> tuple[str, ...]:
         """The axes whose coordinates are the keys of a state, outermost first."""
-        return self._placements[0].agent_axes
+        return self._places[0].agent_axes
 
     def distribute(self, values: Any) -> State:
         """Values of the elements (with terms: terms slowest) as data placed by the source."""
-        return self._placements[0].distribute(values)
+        return self._places[0].distribute(values)
 
     def collect(self, state: State) -> np.ndarray[Any, Any]:
         """The values of the elements from data placed by the target; copies must agree."""
-        return self._placements[1].collect(state)
+        return self._places[1].collect(state)
 
     def execute(self, state: State) -> State:
         """Data placed by the source -> data placed by the target, by the steps.
@@ -138,7 +138,7 @@ class Conversion:
             {(0,): array([0, 1, 2, 3, 4, 5, 6, 7])}
         """
         axes = self.agents
-        for step in self.steps or (Local.make(*self._placements, self.element_bytes),):
+        for step in self.steps or (Local.make(*self._places, self.element_bytes),):
             state = step.execute(rekeyed(state, axes, step.source.agent_axes))
             axes = step.target.agent_axes
         return rekeyed(state, axes, self.agents)
@@ -252,7 +252,7 @@ def _resident(axes: set[str], level_of: Mapping[str, Level]) -> str:
     return "threads" if levels & {"register", "lane", "warp"} else "memory" if "memory" in levels else ""
 
 
-def _lies(placement: Placement) -> str:
+def _lies(placement: Places) -> str:
     """`_resident` of a table."""
     moved = {name for k, name in enumerate(placement.names) if placement.at[:, :, k].any()}
     return _resident(moved, dict(zip(placement.names, placement.levels, strict=True)))
@@ -287,7 +287,7 @@ def _listed(source: Any, target: Any, digits: Mapping[str, Sequence[Digit]]) -> 
     return _compared(have, want, want.at, 0)
 
 
-def _compared(have: Placement, want: Placement, places: np.ndarray[Any, Any], innermost: int) -> Answer:
+def _compared(have: Places, want: Places, places: np.ndarray[Any, Any], innermost: int) -> Answer:
     """The outermost level from `innermost` on at which a place by (element, replica) is not one of `have`."""
     for k, means in _checks(_lies(have), _lies(want)):
         if k < 0:
@@ -302,12 +302,12 @@ def _compared(have: Placement, want: Placement, places: np.ndarray[Any, Any], in
     return "nothing", None, None
 
 
-def _tables(source: Any, target: Any, digits: Mapping[str, Sequence[Digit]]) -> tuple[Placement, Placement]:
+def _tables(source: Any, target: Any, digits: Mapping[str, Sequence[Digit]]) -> tuple[Places, Places]:
     """Both layouts as tables over the same axes, outermost first."""
     names = _names(digits)
     order = sorted(range(len(names)), key=lambda k: (-ORDER[names[k][1]], names[k][0]))
     parts = tuple(names[k][0] for k in order), tuple(names[k][1] for k in order)
-    a, b = (Placement(listed(one, digits, WHERE)[:, :, order], *parts, WHERE) for one in (source, target))
+    a, b = (Places(listed(one, digits, WHERE)[:, :, order], *parts, WHERE) for one in (source, target))
     return a, b
 
 
@@ -355,10 +355,10 @@ def _example(target: Layout, source: Layout, kept: set[str]) -> tuple[int | None
 # --- steps
 
 
-def _steps(plan: Conversion) -> list[Step]:
+def _steps(plan: Conversion) -> list[Move]:
     if plan.terms > 1:
         return _reduce_steps(plan)
-    have, want = plan._placements
+    have, want = plan._places
     have.place, want.place  # noqa: B018  # refuse what is not injective
     match plan.means:
         case "nothing":
@@ -385,7 +385,7 @@ def _reduction(source: Any, target: Any, options: Any) -> Conversion:
     kind = plan.collective.kind
     if kind not in ("none", "slice"):
         return Conversion(source, target, "devices", None, None, **options)
-    have, want = plan._placements
+    have, want = plan._places
     repeated = np.broadcast_to(want.at, (terms, *want.at.shape)).reshape(-1, *want.at.shape[1:])
     means, element, place = _compared(have, want, repeated, 1)
     if means == "nothing":
@@ -393,8 +393,8 @@ def _reduction(source: Any, target: Any, options: Any) -> Conversion:
     return Conversion(source, target, means, element, place, **options)
 
 
-def _reduce_steps(plan: Conversion) -> list[Step]:
-    have, want = plan._placements
+def _reduce_steps(plan: Conversion) -> list[Move]:
+    have, want = plan._places
     monoid, element_bytes = str(plan.reduce), plan.element_bytes
     have.place, want.place  # noqa: B018  # refuse what is not injective
     if plan.means == "registers" or (plan.means == "memory" and "threads" not in (_lies(have), _lies(want))):
@@ -413,7 +413,7 @@ def _reduce_steps(plan: Conversion) -> list[Step]:
         middle = _spread(plan)
         if middle is not None:
             rest = conversion(middle, plan.target, plan.levels, element_bytes=element_bytes)
-            crossed = butterfly(have, conversion(plan.source, middle, plan.levels, reduce=plan.reduce)._placements[1],
+            crossed = butterfly(have, conversion(plan.source, middle, plan.levels, reduce=plan.reduce)._places[1],
                                 monoid, element_bytes)  # fmt: skip
             if crossed is not None:
                 return [crossed, *rest.steps]
@@ -460,7 +460,7 @@ def _spread(plan: Conversion) -> Layout | None:
     return Layout(blocks[1], plan.source.replica + blocks[0], plan.source.offset)
 
 
-def _all_reduced(plan: Conversion) -> list[Step] | None:
+def _all_reduced(plan: Conversion) -> list[Move] | None:
     """First an all-reduce, then what is left; None if that is not one."""
     middle = _spread(plan)
     if middle is None:
@@ -472,7 +472,7 @@ def _all_reduced(plan: Conversion) -> list[Step] | None:
     return [*first.steps, *conversion(middle, plan.target, plan.levels, **options).steps]
 
 
-def _brought_together(plan: Conversion) -> list[Step]:
+def _brought_together(plan: Conversion) -> list[Move]:
     """All terms of an element into slots of their own beside each other, then combined."""
     digits = _all_digits(plan.source, plan.target, plan.levels)
     slots = [axis for axis, row in digits.items() if ORDER[row[0][1]] == 0 and row[0][0] == axis]

@@ -16,10 +16,10 @@ import numpy as np
 from tileweave.errors import LayoutError, Undecided
 from tileweave.layout.analysis.conflicts import Accesses, best_swizzle
 from tileweave.layout.analysis.memory import WARP
-from tileweave.layout.analysis.placement import BOUND, Placement, State, rows_of
+from tileweave.layout.analysis.places import BOUND, Places, State, rows_of
 from tileweave.layout.f2.swizzle import Swizzle
 
-__all__ = ["WORD", "Copy", "Cost", "Local", "Shuffle", "Step", "Trip", "gather", "holders", "moved_bytes"]
+__all__ = ["WORD", "Copy", "Local", "Move", "MoveCost", "Shuffle", "Trip", "gather", "holders", "moved_bytes"]
 
 Array = np.ndarray[Any, Any]
 WORD = 4
@@ -30,7 +30,7 @@ VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class MoveCost:
     """What a step costs.
 
     Args:
@@ -48,28 +48,28 @@ class Cost:
     words: int = 0
 
 
-class Step(Protocol):
+class Move(Protocol):
     """One step of a conversion."""
 
     kind: ClassVar[str]
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """What it costs."""
 
     @property
-    def source(self) -> Placement:
+    def source(self) -> Places:
         """The placement before."""
 
     @property
-    def target(self) -> Placement:
+    def target(self) -> Places:
         """The placement after."""
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
 
 
-def holders(have: Placement, want: Placement, least: int) -> Array:
+def holders(have: Places, want: Places, least: int) -> Array:
     """For every place wanted, the replica of `have` that serves it; the nearest of those equal on levels from `least`.
 
     Raises:
@@ -89,7 +89,7 @@ def holders(have: Placement, want: Placement, least: int) -> Array:
     return np.asarray(best)
 
 
-def _taken(have: Placement, want: Placement, least: int) -> Array:
+def _taken(have: Places, want: Places, least: int) -> Array:
     """The place in `have` from which every place of `want` is filled; -1 where `want` holds nothing."""
     take = np.full(len(want.agents) * want.slots, -1)
     take[want.place] = np.take_along_axis(have.place, holders(have, want, least), axis=1)
@@ -120,13 +120,13 @@ class Local:
     """
 
     kind: ClassVar[str] = "registers"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     take: Array
     element_bytes: int
 
     @classmethod
-    def make(cls, source: Placement, target: Placement, element_bytes: int) -> Local:
+    def make(cls, source: Places, target: Places, element_bytes: int) -> Local:
         """Decide all indices of the step."""
         return cls(source, target, _taken(source, target, 1), element_bytes)
 
@@ -136,10 +136,10 @@ class Local:
         return np.where(self.take >= 0, self.take % self.source.slots, -1).reshape(-1, self.target.slots)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """A renaming of registers is free; where it differs between threads, selects."""
         moved = int((self.take >= 0).sum())
-        return Cost(_selects(self.slots.T), moved_bytes("register", moved, self.element_bytes))
+        return MoveCost(_selects(self.slots.T), moved_bytes("register", moved, self.element_bytes))
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
@@ -171,8 +171,8 @@ class Shuffle:
     """
 
     kind: ClassVar[str] = "lanes"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     offer: Array
     lane: Array
     into: Array
@@ -182,7 +182,7 @@ class Shuffle:
     element_bytes: int
 
     @classmethod
-    def make(cls, source: Placement, target: Placement, element_bytes: int) -> Shuffle:
+    def make(cls, source: Places, target: Places, element_bytes: int) -> Shuffle:
         """Decide all indices of the step."""
         take = _taken(source, target, 2)
         vector = _vector(take, source, target, max(1, WORD // element_bytes))
@@ -214,14 +214,14 @@ class Shuffle:
         return len(self.offer)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """A shuffle per word and round, and the selects around it."""
         words = -(-self.element_bytes * self.vector // WORD)
         by_slot = np.where(self.own >= 0, self.own % self.source.slots, -1).reshape(-1, self.target.slots)
         around = _selects(self.offer) + sum(n + 1 for n in map(_selects, self.into[:, None]) if n)
         selects = around + _selects(by_slot.T)
         moved = int((self.lane >= 0).sum()) * self.vector
-        return Cost(self.rounds * words + selects, moved_bytes("lane", moved, self.element_bytes))
+        return MoveCost(self.rounds * words + selects, moved_bytes("lane", moved, self.element_bytes))
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
@@ -240,19 +240,19 @@ class Shuffle:
         return f"lanes: {self.rounds} shuffles, {best}; {what}{self.cost.instructions} instructions a warp"
 
 
-def _owner(source: Placement, target: Placement) -> Array:
+def _owner(source: Places, target: Places) -> Array:
     """For every agent of the target, its row among the agents of the source; -1 where it held nothing."""
     rows = {tuple(a): k for k, a in enumerate(source.agents.tolist())}
     return np.array([rows.get(tuple(a), -1) for a in target.agents.tolist()])
 
 
-def _groups(placement: Placement, least: int) -> Array:
+def _groups(placement: Places, least: int) -> Array:
     """A number for each agent: equal where the axes from a level outwards are."""
     names = [k for k, c in enumerate(placement.columns(1)) if c in placement.columns(least)]
     return rows_of(placement.agents[:, names])[1]
 
 
-def _vector(take: Array, source: Placement, target: Placement, most: int) -> int:
+def _vector(take: Array, source: Places, target: Places, most: int) -> int:
     """The greatest power of two up to `most` so that aligned runs of so many slots come from aligned runs."""
     v = 1
     while 2 * v <= most and source.slots % (2 * v) == 0 and target.slots % (2 * v) == 0:
@@ -367,8 +367,8 @@ class Trip:
     """
 
     kind: ClassVar[str] = "shared"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     offset: Array
     order: str
     swizzle: Swizzle | None
@@ -379,18 +379,20 @@ class Trip:
     element_bytes: int
 
     @classmethod
-    def make(cls, source: Placement, target: Placement, element_bytes: int) -> Trip:
+    def make(cls, source: Places, target: Places, element_bytes: int) -> Trip:
         """Decide all indices of the step."""
         warps = max(int(_groups(one, 2).max()) + 1 for one in (source, target))
         trips = [t for name in ("target", "source") for t in _trips(source, target, name, element_bytes)]
         return min(trips, key=lambda trip: trip.passes + warps * trip.cost.instructions)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """Stores and loads of one warp, and one barrier."""
         stores, loads = -(-self.source.slots // self.store), -(-self.target.slots // self.load)
         elements = self.target.size * len(set(_groups(self.target, 3).tolist())) + self.target.place.size
-        return Cost(stores + loads + 1, moved_bytes("shared", elements, self.element_bytes), self.passes, self.least)
+        return MoveCost(
+            stores + loads + 1, moved_bytes("shared", elements, self.element_bytes), self.passes, self.least
+        )
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
@@ -413,7 +415,7 @@ class Trip:
         )
 
 
-def _writers(source: Placement, target: Placement) -> list[tuple[Array, Array]]:
+def _writers(source: Places, target: Places) -> list[tuple[Array, Array]]:
     """Per device of the target: the elements that it wants, and for each the place in the source that stores it."""
     kept = source.columns(3)
     out = []
@@ -429,7 +431,7 @@ def _writers(source: Placement, target: Placement) -> list[tuple[Array, Array]]:
     return out
 
 
-def _trips(source: Placement, target: Placement, order: str, element_bytes: int) -> Iterator[Trip]:
+def _trips(source: Places, target: Places, order: str, element_bytes: int) -> Iterator[Trip]:
     """Trips whose buffer has the elements in the order of one side, behind the best swizzle, for several vectors."""
     written = _writers(source, target)
     devices = _groups(target, 3)[target.agent]
@@ -456,7 +458,7 @@ def _trips(source: Placement, target: Placement, order: str, element_bytes: int)
         store, load = max(1, min(store, max(store, load) // 2)), max(1, min(load, max(store, load) // 2))
 
 
-def _slots(placement: Placement, places: Array, offsets: Array) -> Array:
+def _slots(placement: Places, places: Array, offsets: Array) -> Array:
     """The shared offset by (agent, slot); -1 where the slot takes no part."""
     out = np.full(len(placement.agents) * placement.slots, -1)
     out[places] = offsets
@@ -475,7 +477,7 @@ def _run(table: Array, most: int) -> int:
     return v
 
 
-def _accesses(placement: Placement, table: Array, vector: int) -> list[tuple[int, Array, Array]]:
+def _accesses(placement: Places, table: Array, vector: int) -> list[tuple[int, Array, Array]]:
     """One access per warp and vector of slots: (vector, threads in the warp, offsets)."""
     out = []
     warps = _groups(placement, 2)
@@ -504,31 +506,29 @@ class Copy:
     """
 
     kind: ClassVar[str] = "memory"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     take: Array
     vector: int
     way: Literal["loads", "stores", "moves"]
     element_bytes: int
 
     @classmethod
-    def make(
-        cls, source: Placement, target: Placement, element_bytes: int, way: Literal["loads", "stores", "moves"]
-    ) -> Copy:
+    def make(cls, source: Places, target: Places, element_bytes: int, way: Literal["loads", "stores", "moves"]) -> Copy:
         """Decide all indices of the step."""
         take = _taken(source, target, 3)
         vector = _vector(take, source, target, max(1, VECTOR_BYTES // element_bytes))
         return cls(source, target, take, vector, way, element_bytes)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """Accesses of one thread, and the bytes of all."""
         if self.way == "stores":
             counts = np.bincount(self.take[self.take >= 0] // self.source.slots)
         else:
             counts = (self.take.reshape(-1, self.target.slots) >= 0).sum(axis=1)
         moved = int((self.take >= 0).sum())
-        return Cost(-(-int(counts.max()) // self.vector), moved_bytes("memory", moved, self.element_bytes))
+        return MoveCost(-(-int(counts.max()) // self.vector), moved_bytes("memory", moved, self.element_bytes))
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""

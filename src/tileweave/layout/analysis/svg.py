@@ -18,7 +18,7 @@ import numpy as np
 
 from tileweave.draw import PALETTE, grid, palette
 from tileweave.errors import LayoutError
-from tileweave.layout.analysis.placement import LEVELS, ORDER
+from tileweave.layout.analysis.places import LEVELS, ORDER
 from tileweave.layout.core.checks import check_shape
 from tileweave.layout.core.coord import ZERO
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, is_symbolic, layout_of

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tileweave.layout.analysis.moves import WORD, Cost, gather, holders, moved_bytes
-from tileweave.layout.analysis.placement import Placement, State
+from tileweave.layout.analysis.moves import WORD, MoveCost, gather, holders, moved_bytes
+from tileweave.layout.analysis.places import Places, State
 
 __all__ = ["MONOIDS", "Butterfly", "Combine", "Monoid", "butterfly"]
 
@@ -29,28 +29,28 @@ class Combine:
     """
 
     kind: ClassVar[str] = "combine"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     terms: Array
     monoid: str
     element_bytes: int
 
     @classmethod
-    def make(cls, source: Placement, target: Placement, monoid: str, element_bytes: int, least: int = 1) -> Combine:
+    def make(cls, source: Places, target: Places, monoid: str, element_bytes: int, least: int = 1) -> Combine:
         """Decide all indices of the step."""
         count = source.size // target.size
         repeated = np.broadcast_to(target.at, (count, *target.at.shape)).reshape(-1, *target.at.shape[1:])
-        wanted = Placement(repeated, target.names, target.levels, target.where)
+        wanted = Places(repeated, target.names, target.levels, target.where)
         chosen = np.take_along_axis(source.place, holders(source, wanted, least), axis=1)
         terms = np.full((len(target.agents) * target.slots, count), -1)
         terms[target.place] = np.moveaxis(chosen.reshape(count, *target.place.shape), 0, -1)
         return cls(source, target, terms, monoid, element_bytes)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """One operation per term after the first."""
         held = (self.terms[:, 0] >= 0).reshape(-1, self.target.slots).sum(axis=1)
-        return Cost(int(held.max()) * (self.terms.shape[1] - 1))
+        return MoveCost(int(held.max()) * (self.terms.shape[1] - 1))
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
@@ -71,8 +71,8 @@ class Butterfly:
     """
 
     kind: ClassVar[str] = "butterfly"
-    source: Placement
-    target: Placement
+    source: Places
+    target: Places
     masks: tuple[int, ...]
     partners: tuple[Array, ...]
     first: Array
@@ -80,12 +80,12 @@ class Butterfly:
     element_bytes: int
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> MoveCost:
         """A shuffle and an operation per bit and slot."""
         words = -(-self.element_bytes // WORD)
         moved = len(self.masks) * self.target.place.size
         slots = int(np.bincount(self.target.place.reshape(-1) // self.target.slots).max())
-        return Cost(len(self.masks) * slots * (words + 1), moved_bytes("lane", moved, self.element_bytes))
+        return MoveCost(len(self.masks) * slots * (words + 1), moved_bytes("lane", moved, self.element_bytes))
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
@@ -100,7 +100,7 @@ class Butterfly:
         return f"butterfly: the {self.monoid} across lanes, by shuffles with lane xor {shown}"
 
 
-def butterfly(source: Placement, target: Placement, monoid: str, element_bytes: int) -> Butterfly | None:
+def butterfly(source: Places, target: Places, monoid: str, element_bytes: int) -> Butterfly | None:
     """The butterfly that combines the terms of `source` into every replica of `target`, if lanes pair up so.
 
     Each term lies in a lane of its own, and the target holds the result in all of these lanes, in the term's slot.
@@ -138,6 +138,6 @@ def butterfly(source: Placement, target: Placement, monoid: str, element_bytes: 
     return Butterfly(source, target, tuple(masks), tuple(partners), first, monoid, element_bytes)
 
 
-def _rows(placement: Placement) -> list[list[int]]:
+def _rows(placement: Places) -> list[list[int]]:
     rows: list[list[int]] = placement.at.reshape(-1, placement.at.shape[2]).tolist()
     return rows

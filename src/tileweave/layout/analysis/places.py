@@ -24,7 +24,7 @@ from tileweave.layout.core.composition import compose
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
 from tileweave.layout.core.rows import carries, from_carries
 
-__all__ = ["BOUND", "LEVELS", "ORDER", "Digit", "Level", "Part", "Placement", "State", "digits_of", "split", "used"]
+__all__ = ["BOUND", "LEVELS", "ORDER", "Digit", "Level", "Part", "Places", "State", "digits_of", "split", "used"]
 
 Level = Literal["register", "memory", "lane", "warp", "device"]
 Part = tuple[Level, int | None]
@@ -237,7 +237,7 @@ def rekeyed(state: State, have: Sequence[str], want: Sequence[str]) -> State:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Places:
     """A tensor in place, as a table.
 
     Args:
