@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileweave.cli.layout.command import epilog, text_of
-from tileweave.cli.layout.expression import evaluate
 from tileweave.cli.layout.operations import FAMILIES, METHODS, OPERATIONS
 from tileweave.cli.main import main
 from tileweave.errors import LayoutError, TileweaveError
 from tileweave.index import symbol
 from tileweave.layout import Coord, axe, cute, lego
 from tileweave.layout.cute import ComposedLayout, CuteLayout, E, Swizzle, XorLayout
+from tileweave.layout.notation.reader import evaluate
 
 TILE = "(8:4@lane, 2:1@warp, 4:1@lane, 2:1@reg) + [2:4@warp] + 5@warp"
 FIGURE_9 = "OrderBy(Col(2,2), antidiagonal(3)).OrderBy(RegP((2,3,2,3), (1,3,2,4))).GroupBy((6,6))"
@@ -398,7 +398,7 @@ def test_a_caret_points_at_malformed_text(capsys):
         ("(4:1) + Sw<1,0,1>", "a swizzle cannot be part of a sum"),
         ("1 // 0", "by zero"),
         ("coalesce(Row(2,2))", "is no layout"),
-        ("9" * 50, "a number of 50 digits"),
+        ("9" * 1001, "a number of 1001 digits"),
         ("(" * 100, "deeper than 64"),
         ("1" + "*1" * 3000, "recursion"),
         ("(0:3)", "extent 0 is not positive"),

@@ -88,6 +88,7 @@ CALLS = {
     "normalize": (room.normalize, [COPIES]),
     "parse": (room.parse, ["(4:1, 2:(n)) + 3", {"n": 1}]),
     "product": (room.product, [HALF, 2]),
+    "read": (room.read, ["(4:1, 2:(n)) + 3", {"n": 1}]),
     "recover": (room.recover, [[0, 1, 2], 3]),
     "right_inverse": (room.right_inverse, [A]),
     "same_map": (room.same_map, [A, HALF, "set"]),

@@ -36,6 +36,13 @@ def test_memory_strides_read_back_without_their_axis(layout):
         ("(4:1@a - 3@b + 1@a)", Layout(((4, {"a": 2, "b": -3}),))),
         ("1@a + (2:1) - 3@b + [3:2]", Layout(((2, 1),), ((3, 2),), {"a": 1, "b": -3})),
         ("(2:1)+[2:2]+1+1", Layout(((2, 1),), ((2, 2),), 2)),
+        ("[4:1] + [2:1]", Layout((), ((4, 1), (2, 1)))),
+        ("8:2", Layout(((8, 2),))),
+        ("S[8:4@lane, 2:1@warp] + R[2:4@warp] + 5@warp", parse("(8:4@lane, 2:1@warp) + [2:4@warp] + 5@warp")),
+        ("S[(8,2,4) : (4@lane,1@warp,1@lane)] + R[2:4@warp]", parse("(8:4@lane, 2:1@warp, 4:1@lane) + [2:4@warp]")),
+        ("(8,2,4) : (4@lane,1@warp,1@lane) + R[2:4@warp]", parse("(8:4@lane, 2:1@warp, 4:1@lane) + [2:4@warp]")),
+        ("(8,2,4):(4@lane,1@warp,1)", parse("(8:4@lane, 2:1@warp, 4:1)")),
+        ("(2:1@_x)", Layout(((2, {"_x": 1}),))),
     ],
 )
 def test_the_grammar(text, layout):
@@ -45,31 +52,33 @@ def test_the_grammar(text, layout):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "'the end' is not expected here, a number is"),
-        ("(4)", "')' is not expected here, : is"),
-        ("(4:)", "')' is not expected here, a number is"),
-        ("(4:1", "'the end' is not expected here, , is"),
-        ("(4:1))", "')' is not expected here, + or - is"),
-        ("(4:1) (2:1)", "'(' is not expected here, + or - is"),
-        ("(4:1) + (2:1)", "a second '('"),
+        ("", "the text ends too early"),
+        ("(4)", "(4) stands where extent:stride is expected"),
+        ("(4:)", "')' is not expected here"),
+        ("(4:1", "no ')'"),
+        ("(4:1))", "')' is not expected here"),
+        ("(4:1) (2:1)", "'(' is not expected here"),
+        ("(4:1) + (2:1)", "a second shard in one sum"),
         ("(4:1) - (2:1)", "iters cannot be subtracted"),
-        ("[4:1] + [2:1]", "a second '['"),
         ("(4:1) - [2:1]", "iters cannot be subtracted"),
-        ("(0:1)", "the extent 0 is not positive"),
-        ("(-4:1)", "'-' is not expected here, a number is"),
-        ("(4:1.5)", "'.' is not expected"),
-        ("(4:a)", "'a' is not expected here, a number is"),
-        ("(4:1@)", "')' is not expected here, a name is"),
-        ("(4:1@2)", "'2' is not expected here, a name is"),
-        ("(4:1 2:1)", "'2' is not expected here, , is"),
-        ("(4:1) +", "'the end' is not expected here, a number is"),
-        ("(4:1) * 2", "'*' is not expected here, + or - is"),
+        ("(0:1)", "extent 0 is not positive"),
+        ("(-4:1)", "extent -4 is not positive"),
+        ("(4:1.5)", "a name is missing"),
+        ("(4:a)", "there is no symbol a"),
+        ("(4:1@)", "the name of an axis is missing"),
+        ("(4:1@2)", "the name of an axis is missing"),
+        ("(4:1 2:1)", "'2' stands where ',' or ')' is expected"),
+        ("(4:1) +", "the text ends too early"),
+        ("(4:1) * 2", "* is for numbers"),
         ("(4:1) $ 2", "'$' is not expected"),
-        ("(4:1) + (tx)", "the symbol tx is not given; known: none"),
-        ("(4:1) + (1 +)", "this is no index expression"),
-        ("(4:1) + (n", "the symbol n is not given; known: none"),
-        ("(4:1) + (f(1, 2))", "f(1, 2) is not allowed here"),
-        ("((0):1)", "the extent 0 is not positive"),
+        ("(4:1) + (tx)", "there is no symbol tx"),
+        ("(4:1) + (1 +)", "')' is not expected here"),
+        ("(4:1) + (n", "no ')'"),
+        ("(4:1) + (f(1, 2))", "there is no operation f"),
+        ("Row(2, 3)", "this is no layout in Axe's notation"),
+        ("S[4]", "an iter is extent:stride"),
+        ("S[(4,2):(1,2,3)]", "2 extents and 3 strides"),
+        ("((0):1)", "extent 0 is not positive"),
         (None, "None is not a text"),
     ],
 )
@@ -83,7 +92,7 @@ def test_the_error_points_at_the_place():
     with pytest.raises(LayoutError) as caught:
         parse("(8:4@lane, 2:x)")
     assert str(caught.value) == (
-        "parse(text): 'x' is not expected here, a number is\n"
+        "parse(text): there is no symbol x\n"
         "  text   (8:4@lane, 2:x)\n"
         "                      ^\n"
         "  legal  (extent:stride@axis, ..) + [extent:stride@axis, ..] + offset@axis"
@@ -109,3 +118,25 @@ def test_symbolic_layouts_read_back_given_their_symbols():
         assert str(again) == str(layout)
     assert parse("(tx)@lane - (n) + (4:1)", given) == Layout(((4, 1),), (), {"lane": tx, "m": -n})
     assert parse("((2 + 2):(3 * 2))") == Layout(((4, 6),))
+
+
+def test_one_reader_reads_every_notation_as_its_own_value():
+    from tileweave.layout import cute, lego, read
+
+    for text, value in {
+        "((2,2),4):((1,8),2)": cute.CuteLayout(((2, 2), 4), ((1, 8), 2)),
+        "(_4,_8):(_1,_4)": cute.CuteLayout((4, 8), (1, 4)),
+        "(8:4@lane, 2:1@reg) + [2:4@warp]": parse("(8:4@lane, 2:1@reg) + [2:4@warp]"),
+        "S[8:4@lane] + 5@warp": parse("(8:4@lane) + 5@warp"),
+        "(8,2):(4@lane,1@warp) + R[2:4@warp]": parse("(8:4@lane, 2:1@warp) + [2:4@warp]"),
+        "OrderBy(Col(2,2), Row(3,3)).GroupBy((6,6))": lego.OrderBy(lego.Col(2, 2), lego.Row(3, 3)).GroupBy((6, 6)),
+        "TileBy((2,2),(3,3))": lego.TileBy((2, 2), (3, 3)),
+        "morton(4,4)": lego.morton(4, 4),
+        "Sw<3,3,3> o 0 o (8,64):(64,1)": cute.ComposedLayout(
+            cute.Swizzle(3, 3, 3), 0, cute.CuteLayout((8, 64), (64, 1))
+        ),
+        "(8,64):(72,1)^": cute.XorLayout((8, 64), (72, 1)),
+    }.items():
+        assert read(text) == value and type(read(text)) is type(value), text
+    with pytest.raises(LayoutError, match="there is no operation composition"):
+        read("composition((4,8):(1,4), 8:2)")

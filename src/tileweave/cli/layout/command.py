@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tileweave.cli.files import check_new, write_whole
-from tileweave.cli.layout.expression import evaluate
 from tileweave.cli.layout.operations import FAMILIES, METHODS, OPERATIONS
 from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.index import Expr, simplify, symbol, to_c, to_python
@@ -28,10 +27,12 @@ from tileweave.layout.cute import ComposedLayout, Cover, CuteLayout, F2Map, Swiz
 from tileweave.layout.lego import Chain, GenP, GroupBy, OrderBy, PartialTiles, RegP
 from tileweave.layout.notation.cute_tuples import Underscore, tuple_text
 from tileweave.layout.notation.lego_numbers import tuple_index
+from tileweave.layout.notation.reader import evaluate
 
 __all__ = ["describe", "epilog", "evaluate_layout", "table", "text_of"]
 
 WHERE = "tileweave layout"
+LEGAL = "such as (4,8):(1,4), (8:4@lane, 2:1@reg) + [2:1@warp], or composition((4,8):(1,4), 8:2); see --help"
 
 LAYOUTS = (Layout, CuteLayout, ComposedLayout, XorLayout, F2Map, GroupBy, OrderBy, RegP, GenP)
 """What has a coordinate for every index, and so a table."""
@@ -81,7 +82,7 @@ def evaluate_layout(options: argparse.Namespace) -> int:
     if options.draw:
         check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     text = sys.stdin.read() if options.expression == "-" else options.expression
-    value = evaluate(text, OPERATIONS, METHODS, _symbols(options.symbol or []))
+    value = evaluate(text, OPERATIONS, METHODS, _symbols(options.symbol or []), where=WHERE, legal=LEGAL)
     shape = _parsed_shape(options.shape)
     found: dict[str, Any] = {"result": describe(value)}
     lines = [text_of(value)]
@@ -335,7 +336,7 @@ def _at(value: Any, text: str, shape: tuple[int, ...] | None) -> Any:
     _reshaped(value, shape, "--at")
     names = list(dict.fromkeys(re.findall(r"[A-Za-z]\w*", text)))
     dims = _named_dims(value, shape)
-    index = evaluate(f"({text},)", {}, {}, {name: name for name in names})
+    index = evaluate(f"({text},)", {}, {}, {name: name for name in names}, where=WHERE, legal=LEGAL)
     if names:
         index = _name_index(index, dims, where)
     if isinstance(value, Swizzle | F2Map):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
-from tileweave.cli.layout.expression import PairList, signature_of
 from tileweave.errors import LayoutError
 from tileweave.index import maximum, minimum
 from tileweave.layout import Layout, axe, cute, lego
@@ -24,7 +23,8 @@ from tileweave.layout.core import exact as core_exact
 from tileweave.layout.core import inverse as core_inverse
 from tileweave.layout.core import search as core_search
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, XorLayout
-from tileweave.layout.lego import Chain, GenP, GroupBy, OrderBy, RegP
+from tileweave.layout.lego import GenP, GroupBy, OrderBy, RegP
+from tileweave.layout.notation.reader import CHAINS, CONSTRUCTORS, PairList, signature_of
 
 __all__ = ["FAMILIES", "METHODS", "OPERATIONS"]
 
@@ -225,12 +225,10 @@ _AXE_FUNCTIONS: dict[str, Operation] = {
 _AXE: dict[str, Operation] = {name: _core(name, function) for name, function in _AXE_FUNCTIONS.items()}
 
 _LEGO: dict[str, Operation] = {
-    name: _plain(getattr(lego, name))
-    for name in (
-        "Col", "GroupBy", "OrderBy", "PartialTiles", "RegP", "Row", "TileBy", "TileOrderBy", "antidiagonal", "bricks",
-        "from_core", "grouped", "hilbert", "morton", "permutation", "reversal", "to_core", "xor_swizzle",
-    )
-}  # fmt: skip
+    **{name: _plain(function) for name, function in CONSTRUCTORS.items() if hasattr(lego, name)},
+    "from_core": _plain(lego.from_core),
+    "to_core": _plain(lego.to_core),
+}
 
 _ANALYSES: dict[str, Operation] = {
     "vector_width": _plain(vector_width),
@@ -263,10 +261,7 @@ OPERATIONS: Mapping[str, Operation] = {
 """Every operation that an expression may call."""
 
 METHODS: Mapping[str, tuple[type, ...]] = {
-    "OrderBy": (OrderBy, Chain),
-    "TileOrderBy": (OrderBy, Chain),
-    "GroupBy": (OrderBy, Chain),
-    "TileBy": (OrderBy, Chain),
+    **CHAINS,
     "apply": (OrderBy, GroupBy, RegP, GenP, lego.PartialTiles),
     "inv": (OrderBy, GroupBy, RegP, GenP),
     "mask": (lego.PartialTiles,),

@@ -1,15 +1,16 @@
-"""Expressions of the layout algebra as text: the three notations, and calls of their operations by name.
+"""The reader of the three notations, and of calls of operations by name.
 
 A small language of its own, read by its own tokenizer and never evaluated as Python::
 
     (4,8):(1,4)                                   CuTe: shape:stride, first mode fastest
     (8:4@lane, 2:1@warp) + [2:4@warp] + 5@warp    Axe: shard, replica, offset; row-major
+    S[(8,2):(4@lane,1@warp)] + R[2:4@warp]        Axe, as the paper's API writes it
     OrderBy(Col(2,2), Row(3,3)).GroupBy((6,6))    LEGO: pieces and chains; row-major
     composition((4,8):(1,4), 8:2)                 an operation, on any of them
     Sw<3,3,3> o 0 o (8,64):(64,1)                 a swizzle before a layout
 
 A list of pairs in round brackets is an Axe layout; where a CuTe operation takes a tiler it is a tiler, as is a list in
-angle brackets, ``<3:4, 8:2>``.
+angle brackets, ``<3:4, 8:2>``. Names stand for symbols of index expressions, which are given.
 """
 
 from __future__ import annotations
@@ -21,31 +22,40 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from tileweave.errors import LayoutError, TileweaveError
-from tileweave.index import Expr
-from tileweave.layout import Coord, Iter, Layout
-from tileweave.layout.cute import ComposedLayout, CuteLayout, E, F2Map, Swizzle, XorLayout
-from tileweave.layout.cute import _ as FREE
+from tileweave.index import Expr, maximum, minimum
+from tileweave.layout import lego
+from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.f2.maps import F2Map
+from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, XorLayout
+from tileweave.layout.lego import Chain, OrderBy
+from tileweave.layout.notation.cute_tuples import E
+from tileweave.layout.notation.cute_tuples import _ as FREE
+from tileweave.layout.notation.cute_value import CuteLayout
 
-__all__ = ["Node", "PairList", "evaluate", "read", "signature_of"]
+__all__ = ["CHAINS", "CONSTRUCTORS", "Notation", "PairList", "Phrase", "evaluate", "phrase", "read", "signature_of"]
 
-WHERE = "tileweave layout"
-LEGAL = "such as (4,8):(1,4), (8:4@lane, 2:1@reg) + [2:1@warp], or composition((4,8):(1,4), 8:2); see --help"
+Notation = Literal["any", "axe", "cute"]
+"""What ``8:1`` or ``(4,2):(2,1)`` means: CuTe's layout, or Axe's. Iters in brackets are Axe's in either case."""
 
-TOKEN = re.compile(r"(?P<number>_?\d+)|(?P<name>[^\W\d_]\w*)|(?P<mark>//|[()\[\]<>:,@+\-*%=.^_])")
+WHERE = "read(text)"
+LEGAL = "such as (4,8):(1,4), (8:4@lane, 2:1@reg) + [2:1@warp], or OrderBy(Col(2,2)).GroupBy((4,))"
+
+TOKEN = re.compile(r"(?P<number>_?\d+)|(?P<name>[^\W\d_]\w*|(?<=@)_\w+)|(?P<mark>//|[()\[\]<>:,@+\-*%=.^_])")
 
 DEEPEST = 64
 """The deepest nesting of brackets and operators."""
 
-LONGEST = 40
+LONGEST = 1000
 """The most digits of a number."""
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,
     "//": operator.floordiv,
     "%": operator.mod,
+    "^": operator.xor,
 }
 
 
@@ -54,26 +64,26 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Phrase:
     """A part of an expression: its kind, where it starts, its own text and its parts."""
 
     kind: str
     at: int
     text: str = ""
-    parts: tuple[Node, ...] = ()
+    parts: tuple[Phrase, ...] = ()
 
 
-def read(text: str) -> Node:
+def phrase(text: str, where: str = WHERE, legal: str = LEGAL, notation: Notation = "any") -> Phrase:
     """The tree of an expression.
 
     Raises:
         LayoutError: the text is malformed; a caret points at the place.
 
     Example:
-        >>> read("8:2").kind
+        >>> phrase("8:2").kind
         'pair'
     """
-    reader = _Reader(text)
+    reader = _Reader(text, where, legal, notation)
     node = reader.composed()
     if reader.peek():
         reader.fail(f"{reader.peek()!r} is not expected here")
@@ -91,8 +101,8 @@ def pointed(text: str, at: int) -> str:
 class _Reader:
     """A recursive-descent reader over the tokens of one text."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, where: str, legal: str, notation: Notation) -> None:
+        self.text, self.where, self.legal, self.notation = text, where, legal, notation
         self.tokens: list[tuple[str, str, int]] = []
         self.next = self.depth = 0
         at = 0
@@ -107,7 +117,7 @@ class _Reader:
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         place = self.at if at is None else at
-        raise LayoutError(WHERE, problem, inputs={"text": pointed(self.text, place)}, legal=LEGAL)
+        raise LayoutError(self.where, problem, inputs={"text": pointed(self.text, place)}, legal=self.legal)
 
     def peek(self, ahead: int = 0) -> str:
         """The text of a token, "" at the end."""
@@ -128,10 +138,10 @@ class _Reader:
         self.next += 1
         return have
 
-    def composed(self) -> Node:
+    def composed(self) -> Phrase:
         """``f o g o ..``; the right one is applied first."""
         self.depth += 1
-        if self.depth > DEEPEST:
+        if self.depth > DEEPEST + 1:  # the whole text is no bracket
             self.fail(f"the nesting is deeper than {DEEPEST}")
         parts = [self.pair()]
         at = self.at
@@ -139,88 +149,103 @@ class _Reader:
             self.take()
             parts.append(self.pair())
         self.depth -= 1
-        return parts[0] if len(parts) == 1 else Node("composed", at, parts=tuple(parts))
+        return parts[0] if len(parts) == 1 else Phrase("composed", at, parts=tuple(parts))
 
-    def pair(self) -> Node:
+    def pair(self) -> Phrase:
         """``shape:stride``, ``extent:stride``, ``begin:end``; with ``^`` behind, a layout with XOR strides."""
-        left = self.sum()
+        left = self.xored()
         if self.peek() != ":":
             return left
         at = self.at
         self.take()
-        right = self.sum()
+        right = self.xored()
+        if right.kind == "sum" and right.parts[0].kind == "tuple":  # (8,2):(4@lane,1@warp) + R[..]
+            whole = Phrase("pair", at, parts=(left, right.parts[0]))
+            return Phrase("sum", right.at, right.text, (Phrase("shard", at, parts=(whole,)), *right.parts[1:]))
         if right.kind == "sum" and not all(part.kind in ("term", "negative") for part in right.parts):
-            self.fail("a sum without axes as a stride; write (8:2) + 5 for an offset", right.at)
+            if self.notation != "axe":
+                self.fail("a sum without axes as a stride; write (8:2) + 5 for an offset", right.at)
         if self.peek() == "^":
             self.take()
-            return Node("xor", at, parts=(left, right))
-        return Node("pair", at, parts=(left, right))
+            return Phrase("xor", at, parts=(left, right))
+        return Phrase("pair", at, parts=(left, right))
 
-    def sum(self) -> Node:
+    def xored(self) -> Phrase:
+        """Sums with ``^`` between them."""
+        node = self.sum()
+        while self.peek() == "^" and (self.tokens[self.next + 1][0] in ("name", "number") or self.peek(1) == "("):
+            at = self.at
+            self.take()
+            node = Phrase("product", at, "^", (node, self.sum()))
+        return node
+
+    def sum(self) -> Phrase:
         parts = [self.product()]
         signs = ""
         at = self.at
         while self.peek() in ("+", "-"):
             signs += self.take()
             parts.append(self.product())
-        return parts[0] if not signs else Node("sum", at, "+" + signs, tuple(parts))
+        return parts[0] if not signs else Phrase("sum", at, "+" + signs, tuple(parts))
 
-    def product(self) -> Node:
+    def product(self) -> Phrase:
         node = self.signed()
-        while self.peek() in OPERATORS:
+        while self.peek() in ("*", "//", "%"):
             at = self.at
-            node = Node("product", at, self.take(), (node, self.signed()))
+            node = Phrase("product", at, self.take(), (node, self.signed()))
         return node
 
-    def signed(self) -> Node:
+    def signed(self) -> Phrase:
         at = self.at
         if self.peek() == "-":
             self.take()
             self.depth += 1
             if self.depth > DEEPEST:
                 self.fail(f"the nesting is deeper than {DEEPEST}", at)
-            node = Node("negative", at, parts=(self.signed(),))
+            node = Phrase("negative", at, parts=(self.signed(),))
             self.depth -= 1
             return node
         return self.chain()
 
-    def chain(self) -> Node:
+    def chain(self) -> Phrase:
         """An atom, its axes (``4@lane``, ``1@0@1``) and its methods (``.GroupBy((6,6))``)."""
         node = self.atom()
         while self.peek() in ("@", "."):
             at = self.at
             mark = self.take()
-            if self.kind != "name" and not (mark == "@" and self.kind == "number"):
+            if self.kind != "name" and not (mark == "@" and self.kind == "number" and self.notation != "axe"):
                 self.fail("a name is missing" if mark == "." else "the name of an axis is missing")
             name = self.take()
             if mark == "@":
-                node = Node("term", at, name, (node,))
+                node = Phrase("term", at, name, (node,))
             else:
-                node = Node("method", at + 1, name, (node, *self.arguments()))
+                node = Phrase("method", at + 1, name, (node, *self.arguments()))
         return node
 
-    def atom(self) -> Node:
+    def atom(self) -> Phrase:
         at, kind, text = self.at, self.kind, self.peek()
         if kind == "number":
             self.take()
             if len(text) > LONGEST:
                 self.fail(f"a number of {len(text)} digits", at)
-            return Node("number", at, text.lstrip("_"))
+            return Phrase("number", at, text.lstrip("_"))
         if text == "_":
             self.take()
-            return Node("free", at)
+            return Phrase("free", at)
         if text in ("(", "[", "<"):
             return self.brackets({"(": ")", "[": "]", "<": ">"}[text])
         if kind != "name":
             self.fail(f"{text!r} is not expected here" if text else "the text ends too early")
         self.take()
         if text == "Sw" and self.peek() == "<":
-            return Node("call", at, "Swizzle", self.brackets(">").parts)
+            return Phrase("call", at, "Swizzle", self.brackets(">").parts)
+        if text in ("S", "R") and self.peek() == "[":
+            return Phrase("shard" if text == "S" else "replica", at, parts=self.brackets("]").parts)
         if self.peek() == "(":
-            return Node("call", at, text, self.arguments())
-        return Node("name", at, text)
+            return Phrase("call", at, text, self.arguments())
+        return Phrase("name", at, text)
 
-    def brackets(self, closing: str) -> Node:
+    def brackets(self, closing: str) -> Phrase:
         at = self.at
         opening = self.take()
         items = []
@@ -234,11 +259,12 @@ class _Reader:
                     self.fail(f"{have!r} stands where ',' or {closing!r} is expected" if have else f"no {closing!r}")
                 self.take()
         self.take(closing)
-        if opening == "(" and len(items) == 1 and not comma and items[0].kind != "pair":
-            return items[0]
-        return Node({"(": "tuple", "[": "list", "<": "tiler"}[opening], at, parts=tuple(items))
+        alone = len(items) == 1 and not comma and items[0].kind != "pair"
+        if opening == "(" and alone and self.notation != "cute":  # CuTe writes (4) for a tuple of one
+            return Phrase("bracketed", at, parts=tuple(items)) if items[0].kind == "sum" else items[0]
+        return Phrase({"(": "tuple", "[": "list", "<": "tiler"}[opening], at, parts=tuple(items))
 
-    def arguments(self) -> tuple[Node, ...]:
+    def arguments(self) -> tuple[Phrase, ...]:
         """The arguments of a call; a named one is a node of kind "named"."""
         self.take("(")
         items = []
@@ -247,7 +273,7 @@ class _Reader:
             if self.kind == "name" and self.peek(1) == "=":
                 name = self.take()
                 self.take()
-                items.append(Node("named", at, name, (self.composed(),)))
+                items.append(Phrase("named", at, name, (self.composed(),)))
             else:
                 items.append(self.composed())
             if self.peek() != ")":
@@ -278,11 +304,58 @@ class PairList:
         return layouts[0] if len(layouts) == 1 else layouts
 
 
+CONSTRUCTORS: Mapping[str, Callable[..., Any]] = {
+    **{
+        name: getattr(lego, name)
+        for name in (
+            "Col", "GroupBy", "OrderBy", "PartialTiles", "RegP", "Row", "TileBy", "TileOrderBy", "antidiagonal",
+            "bricks", "grouped", "hilbert", "morton", "permutation", "reversal", "xor_swizzle",
+        )
+    },
+    "Swizzle": Swizzle,
+    "XorLayout": XorLayout,
+    "F2Map": F2Map,
+    "min": minimum,
+    "max": maximum,
+}  # fmt: skip
+"""What a text that denotes a layout may call."""
+
+CHAINS: Mapping[str, tuple[type, ...]] = dict.fromkeys(
+    ("OrderBy", "TileOrderBy", "GroupBy", "TileBy"), (OrderBy, Chain)
+)
+"""What may follow a dot in it."""
+
+
+def read(text: str, symbols: Mapping[str, Any] | None = None) -> Any:
+    """The layout that a text in any of the notations denotes, as a value of that notation.
+
+    Args:
+        text: see the module; blanks are free.
+        symbols: the symbols that index expressions in the text may use, by name.
+
+    Raises:
+        LayoutError: the text is malformed; a caret points at the place.
+
+    Example:
+        >>> print(read("((2,2),4):((1,8),2)"))
+        ((2,2),4):((1,8),2)
+        >>> print(read("S[(8,2,4,2) : (4@lane,1@warp,1@lane,1@reg)] + R[2:4@warp] + 5@warp"))
+        (8:4@lane, 2:1@warp, 4:1@lane, 2:1@reg) + [2:4@warp] + 5@warp
+        >>> read("OrderBy(Col(2,2), Row(3,3)).GroupBy((6,6))")[4, 2]
+        17
+    """
+    return evaluate(text, CONSTRUCTORS, CHAINS, symbols)
+
+
 def evaluate(
     text: str,
     functions: Mapping[str, Callable[..., Any]],
     methods: Mapping[str, tuple[type, ...]],
     symbols: Mapping[str, Any] | None = None,
+    *,
+    notation: Notation = "any",
+    where: str = WHERE,
+    legal: str = LEGAL,
 ) -> Any:
     """What an expression denotes; a list of pairs on its own is an Axe layout.
 
@@ -291,6 +364,8 @@ def evaluate(
         functions: the operations by name, each taking the evaluated arguments.
         methods: the names that may follow a dot, and the classes that have them.
         symbols: the values of names that are not called.
+        notation: what shape:stride means.
+        where, legal: the function that the user called, and what it takes, for errors.
 
     Raises:
         LayoutError: the text is malformed, or an argument does not fit; a caret points at the place.
@@ -300,36 +375,40 @@ def evaluate(
         >>> print(evaluate("(8:4@lane, 2:1@reg) + [2:1@warp] + 5@warp", {}, {}))
         (8:4@lane, 2:1@reg) + [2:1@warp] + 5@warp
     """
-    return _Evaluator(text, functions, methods, symbols or {}).value()
+    if not isinstance(text, str):
+        raise LayoutError(where, f"{text!r} is not a text", legal=legal)
+    if symbols is not None and not (isinstance(symbols, Mapping) and all(isinstance(name, str) for name in symbols)):
+        raise LayoutError(where, f"{symbols!r} are not symbols by name", legal="a mapping from names to symbols")
+    root = phrase(text, where, legal, notation)
+    return _Evaluator(text, root, functions, methods, symbols or {}, notation, where, legal).value()
 
 
+@dataclass(frozen=True, slots=True)
 class _Evaluator:
     """One expression with the names that it may use."""
 
-    def __init__(
-        self,
-        text: str,
-        functions: Mapping[str, Callable[..., Any]],
-        methods: Mapping[str, tuple[type, ...]],
-        symbols: Mapping[str, Any],
-    ) -> None:
-        self.text = text
-        self.functions = functions
-        self.methods = methods
-        self.symbols = symbols
-        self.root = read(text)
+    text: str
+    root: Phrase
+    functions: Mapping[str, Callable[..., Any]]
+    methods: Mapping[str, tuple[type, ...]]
+    symbols: Mapping[str, Any]
+    notation: Notation
+    where: str
+    legal: str
 
     def value(self) -> Any:
         out = self.evaluate(self.root)
-        if isinstance(out, PairList) or out == ():
+        if self.notation == "axe" and self.root.kind == "number" and self.text.lstrip().startswith("("):
+            self.fail(f"({out}) stands where extent:stride is expected", self.root)
+        if self.notation != "cute" and (isinstance(out, PairList) or out == ()):
             return self.guarded(self.root, lambda: _as_core(out))
         return out
 
-    def fail(self, problem: str, node: Node, legal: str = "", cause: Exception | None = None) -> NoReturn:
+    def fail(self, problem: str, node: Phrase, legal: str = "", cause: Exception | None = None) -> NoReturn:
         text = pointed(self.text, node.at)
-        raise LayoutError(WHERE, problem, inputs={"text": text}, legal=legal or LEGAL) from cause
+        raise LayoutError(self.where, problem, inputs={"text": text}, legal=legal or self.legal) from cause
 
-    def guarded(self, node: Node, run: Callable[[], Any], legal: str = "", given: str = "") -> Any:
+    def guarded(self, node: Phrase, run: Callable[[], Any], legal: str = "", given: str = "") -> Any:
         """The result of a step; what goes wrong in it is raised with its place in the text."""
         try:
             return run()
@@ -337,15 +416,14 @@ class _Evaluator:
             if "text" in error.inputs:
                 raise
             inputs: dict[str, object] = {**error.inputs, "text": pointed(self.text, node.at)}
-            raise type(error)(
-                error.where, error.problem, inputs=inputs, legal=error.legal, facts=error.facts
-            ) from error
+            where = self.where if error.where.startswith("Iter(") else error.where
+            raise type(error)(where, error.problem, inputs=inputs, legal=error.legal, facts=error.facts) from error
         except (ArithmeticError, MemoryError, RecursionError) as error:
             self.fail(str(error) or "too large to compute", node, legal, error)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             self.fail(f"these arguments do not fit: {given}" if given else "this does not fit", node, legal, error)
 
-    def evaluate(self, node: Node) -> Any:
+    def evaluate(self, node: Phrase) -> Any:
         match node.kind:
             case "number":
                 return int(node.text)
@@ -355,17 +433,33 @@ class _Evaluator:
                 return self.symbols[node.text] if node.text in self.symbols else self.unknown(node, self.symbols)
             case "negative":
                 return self.guarded(node, lambda: -self.evaluate(node.parts[0]))
+            case "bracketed":
+                return self.evaluate(node.parts[0])
+            case "pair" if self.notation == "axe":
+                return self.guarded(node, lambda: Layout(self.iters(node.parts)))
             case "pair":
                 return self.guarded(node, lambda: CuteLayout(*map(self.evaluate, node.parts)))
+            case "shard" | "replica":
+                iters = self.guarded(node, lambda: tuple(it for p in node.parts for it in self.iters(p.parts)))
+                return Layout(iters) if node.kind == "shard" else Layout((), iters)
             case "xor":
                 return self.guarded(node, lambda: XorLayout(*map(self.evaluate, node.parts)))
             case "tuple" | "list" | "tiler":
                 return self.items(node)
             case _:  # term, product, sum, composed, call, method
-                step: Callable[[Node], Any] = getattr(self, node.kind)
+                step: Callable[[Phrase], Any] = getattr(self, node.kind)
                 return self.guarded(node, lambda: step(node))
 
-    def items(self, node: Node) -> Any:
+    def iters(self, pair: tuple[Phrase, ...]) -> tuple[Iter, ...]:
+        """Iters of ``extent:stride``, or of tuples of both."""
+        if len(pair) != 2:
+            raise LayoutError(self.where, "an iter is extent:stride", legal="S[8:4@lane], S[(8,2):(4@lane,1@warp)]")
+        extents, strides = (_leaves(self.evaluate(part)) for part in pair)
+        if len(extents) != len(strides):
+            raise LayoutError(self.where, f"{len(extents)} extents and {len(strides)} strides")
+        return tuple(Iter(n, Coord.of(d)) for n, d in zip(extents, strides, strict=True))
+
+    def items(self, node: Phrase) -> Any:
         pairs = bool(node.parts) and all(part.kind == "pair" for part in node.parts)
         if pairs and node.kind != "tiler":
             found = tuple((self.evaluate(p.parts[0]), self.evaluate(p.parts[1])) for p in node.parts)
@@ -373,7 +467,7 @@ class _Evaluator:
         values = [self.evaluate(part) for part in node.parts]
         return values if node.kind == "list" else tuple(values)
 
-    def term(self, node: Node) -> Any:
+    def term(self, node: Phrase) -> Any:
         """``4@lane``; ``1@0`` is the unit of mode 0, and ``1@1@0`` that of mode 1 inside mode 0."""
         path = [node.text]
         inner = node.parts[0]
@@ -389,7 +483,7 @@ class _Evaluator:
             self.fail("one stride has one axis; write sums, such as 1@a + 2@b", node)
         return _times(factor, Coord(((path[0], 1),)))
 
-    def product(self, node: Node) -> Any:
+    def product(self, node: Phrase) -> Any:
         left, right = map(self.evaluate, node.parts)
         if isinstance(right, Coord) and node.text == "*":
             return _times(left, right)
@@ -397,7 +491,7 @@ class _Evaluator:
             self.fail(f"{node.text} is for numbers", node)
         return OPERATORS[node.text](left, right)
 
-    def sum(self, node: Node) -> Any:
+    def sum(self, node: Phrase) -> Any:
         """A sum of numbers, of coordinates, or of the parts of an Axe layout."""
         values = [self.evaluate(part) for part in node.parts]
         if all(isinstance(v, int | Expr) for v in values):
@@ -418,14 +512,14 @@ class _Evaluator:
             if sign == "-":
                 self.fail("iters cannot be subtracted", part)
             piece = _as_core(v)
-            shards += not (isinstance(v, PairList) and v.square)
+            shards += not (v.square if isinstance(v, PairList) else v != () and bool(v.replica) and not v.shard)
             if shards > 1:
                 self.fail("a second shard in one sum", part, "(shard) + [replica] + offset")
             shard = whole.shard + piece.shard
             whole = Layout(shard, whole.replica + piece.replica, whole.offset + piece.offset)
         return whole
 
-    def composed(self, node: Node) -> Any:
+    def composed(self, node: Phrase) -> Any:
         """``outer o offset o inner``, or without the offset."""
         values = [self.evaluate(part) for part in node.parts]
         inner = values.pop()
@@ -440,13 +534,13 @@ class _Evaluator:
             inner = self.guarded(node, partial(ComposedLayout, outer, offset, inner))
         return inner
 
-    def call(self, node: Node) -> Any:
+    def call(self, node: Phrase) -> Any:
         function = self.functions.get(node.text)
         if function is None:
             self.unknown(node, self.functions)
         return self.run(node, function, node.parts)
 
-    def method(self, node: Node) -> Any:
+    def method(self, node: Phrase) -> Any:
         owner = self.evaluate(node.parts[0])
         kinds = self.methods.get(node.text)
         if kinds is None or not isinstance(owner, kinds):
@@ -454,7 +548,7 @@ class _Evaluator:
             self.fail(f"{_kind(owner)} has no method {node.text}", node, known or "an operation, f(x)")
         return self.run(node, getattr(owner, node.text), node.parts[1:])
 
-    def run(self, node: Node, function: Callable[..., Any], arguments: tuple[Node, ...]) -> Any:
+    def run(self, node: Phrase, function: Callable[..., Any], arguments: tuple[Phrase, ...]) -> Any:
         args = [self.evaluate(a) for a in arguments if a.kind != "named"]
         named = {a.text: self.evaluate(a.parts[0]) for a in arguments if a.kind == "named"}
         shown = signature_of(node.text, function)
@@ -465,10 +559,12 @@ class _Evaluator:
         given = ", ".join(map(_kind, (*args, *named.values()))) or "none"
         return self.guarded(node, lambda: function(*args, **named), shown, given)
 
-    def unknown(self, node: Node, names: Iterable[str]) -> NoReturn:
-        close = get_close_matches(node.text, list(names), 3, 0.6)
+    def unknown(self, node: Phrase, names: Iterable[str]) -> NoReturn:
+        names = list(names)
+        close = get_close_matches(node.text, names, 3, 0.6)
         what = "operation" if node.kind == "call" else "symbol"
-        legal = f"perhaps {' or '.join(close)}" if close else "see --help; --symbol NAME=LOW:HIGH declares a symbol"
+        known = f"one of {', '.join(names)}" if 0 < len(names) < 8 else self.legal
+        legal = f"perhaps {' or '.join(close)}" if close else known
         self.fail(f"there is no {what} {node.text}", node, legal)
 
 
@@ -479,6 +575,10 @@ def signature_of(name: str, function: Callable[..., Any]) -> str:
         star = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
         out.append(f"{star}{p.name}" + ("" if p.default is p.empty else f"={p.default}"))
     return f"{name}({', '.join(out)})"
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return [leaf for part in tree for leaf in _leaves(part)] if isinstance(tree, tuple) else [tree]
 
 
 def _coord(value: Any) -> Coord:
@@ -497,7 +597,7 @@ def _times(factor: Any, coord: Coord) -> Coord:
 def _sum(terms: list[tuple[str, Coord]]) -> Coord:
     total = Coord()
     for sign, coord in terms:
-        total = total + coord if sign == "+" else total - coord
+        total = total + (coord if sign == "+" else Coord(tuple((axis, -value) for axis, value in coord.terms)))
     return total
 
 
