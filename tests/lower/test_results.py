@@ -7,7 +7,7 @@ import pytest
 
 import tileweave as tw
 from tileweave.backends.host import empty, fills_its_memory
-from tileweave.runtime.prepare import own
+from tileweave.lower.reads import own
 
 
 @pytest.mark.parametrize("shape", [(), (0, 5), (7,), (300, 401), (1 << 16,), (3, 1, 30_000)])

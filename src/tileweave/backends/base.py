@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,9 +22,11 @@ from tileweave.teir.ir.program import Invocation, Program
 __all__ = [
     "ELEMENTS",
     "Backend",
+    "Calls",
     "Decision",
     "FunctionKernel",
     "Kernel",
+    "PythonCalls",
     "Tuning",
     "backend",
     "backends",
@@ -84,6 +86,26 @@ class Kernel(Protocol):
         """What was compiled."""
 
 
+class Calls(Protocol):
+    """Calls of kernels on arrays that are known beforehand, made ready to be run many times.
+
+    The calls of one value never overlap in time: they share their working memory.
+    """
+
+    def add(self, kernel: Any, arrays: Sequence[Array]) -> int:
+        """A call of a kernel of this backend, by number; the arrays are checked now. They must stay alive.
+
+        Raises:
+            BackendError: the kernel cannot run on these arrays.
+        """
+
+    def point(self, call: int, position: int, array: Array) -> None:
+        """Another array of the same type, shape and strides for one operand; it is not checked, nor kept alive."""
+
+    def sequence(self, calls: Sequence[int]) -> Callable[[], object]:
+        """A function that runs these calls one after the other."""
+
+
 class Tuning(Protocol):
     """The outcome of tuning."""
 
@@ -121,6 +143,9 @@ class Backend(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
         """A function that makes arrays for results, in row-major order, as its kernels write them fastest."""
+
+    def calls(self) -> Calls:
+        """An empty list of prepared calls."""
 
     def tune(self, program: Program, *, threads: int | None = None, **limits: Any) -> Tuning:
         """The best of several ways to compute the program, found by timing and remembered."""
@@ -169,6 +194,32 @@ class FunctionKernel:
     def explain(self) -> str:
         """The text that was given."""
         return self._text
+
+
+class PythonCalls:
+    """Prepared calls of kernels that are called from Python."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[Kernel, list[Array]]] = []
+
+    def add(self, kernel: Kernel, arrays: Sequence[Array]) -> int:
+        """A call, by number."""
+        self._calls.append((kernel, list(arrays)))
+        return len(self._calls) - 1
+
+    def point(self, call: int, position: int, array: Array) -> None:
+        """Another array for one operand."""
+        self._calls[call][1][position] = array
+
+    def sequence(self, calls: Sequence[int]) -> Callable[[], object]:
+        """A function that runs these calls one after the other."""
+        chosen = [self._calls[call] for call in calls]
+
+        def run() -> None:
+            for kernel, arrays in chosen:
+                kernel(*arrays)
+
+        return run
 
 
 # ---- the registry ---------------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ import numpy as np
 
 from tileweave import lower
 from tileweave.graph import Operation
+from tileweave.lower.reads import Block, Part, assemble, block_bytes, own, values
 from tileweave.runtime.events import Event, Progress
-from tileweave.runtime.prepare import Block, Job, Part, Prepared, assemble, block_bytes, own, values
+from tileweave.runtime.prepare import Job, Prepared
 from tileweave.space import Box
 
 __all__ = ["Destination", "ReadSource", "run_local", "store"]

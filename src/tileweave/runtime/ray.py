@@ -31,11 +31,11 @@ from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
 from tileweave.graph import Hole, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import OPERATORS, Operator, operator_of
+from tileweave.lower.reads import Block, Fetch, Part, assemble, block_bytes, own, slices
 from tileweave.planner import Plan
 from tileweave.runtime.events import Event, Progress, Retry
-from tileweave.runtime.io.npyfile import slices
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
-from tileweave.runtime.prepare import Block, Fetch, Job, Part, Prepared, assemble, block_bytes, own
+from tileweave.runtime.prepare import Job, Prepared
 from tileweave.runtime.units import Unit, left_bytes, units
 from tileweave.space import Box
 

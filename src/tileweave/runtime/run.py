@@ -13,10 +13,10 @@ import numpy as np
 from tileweave.backends.host import available_threads, empty
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
+from tileweave.lower.reads import slices
 from tileweave.planner import Plan
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io.npyfile import slices
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
 from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.space import Box

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tileweave.runtime.prepare import Fetch, Job, Part, Prepared, make_part
+from tileweave.lower.reads import Fetch, Part, make_part
+from tileweave.runtime.prepare import Job, Prepared
 from tileweave.space import Box
 
 __all__ = ["Unit", "left_bytes", "units"]

@@ -12,6 +12,7 @@ import numpy as np
 from tileweave.backends import host
 from tileweave.backends.base import ELEMENTS, Decision, primitives_text
 from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.target.tuning import Tuned, tune
 from tileweave.teir.ir.program import Program
 
@@ -41,6 +42,10 @@ class Cpu:
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""
         return host.allocation(shape, dtype)
+
+    def calls(self) -> NativeCalls:
+        """Calls that are run by one native loop."""
+        return NativeCalls()
 
     def tune(self, program: Program, *, threads: int | None = None, **limits: Any) -> Tuned:
         """Schedules and settings, timed."""

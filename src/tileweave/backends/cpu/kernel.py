@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
+from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir, release
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
@@ -115,6 +116,27 @@ class Kernel:
             entry(address)
 
         return call
+
+    def bind(self, arrays: Sequence[Array]) -> Bound:
+        """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
+        addresses = self._check(tuple(arrays))
+        first = min([*self._scratch.values(), self._shared_at])
+        positions = [self._head.size + 8 * self.program.position(spec.name) for spec in self._specs]
+        bound = Bound(self._entry, first, self._block_bytes - first, positions)
+        threads = pool(self.threads)
+
+        def place(memory: int) -> None:
+            base = memory - first  # scratch and packed operands lie behind the environment in a call of its own
+            env = (threads.address, threads.run, base + self._shared_at, self.threads, base + self._thread_at)
+            self._head.pack_into(bound.env, 0, *env, self._thread_bytes)
+            for spec in self.program.tensors:
+                if spec.role == "scratch":
+                    bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
+
+        bound.place = place
+        for position, address in zip(positions, addresses, strict=True):
+            bound.write(position, address)
+        return bound
 
     @property
     def about(self) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
+from tileweave.lower.reads import slices
 from tileweave.space import Box
 
 __all__ = ["MappedReader", "NpyFile", "NpzFile", "describe_npy", "describe_npz", "members_of", "open_npy", "open_npz"]
@@ -49,11 +50,6 @@ class _Header:
 def supported(dtype: np.dtype[Any]) -> bool:
     """Whether elements of this type can be read from and written to files: bool, integers and NumPy's own floats."""
     return dtype.kind in "biuf" and dtype.type.__module__ == "numpy"
-
-
-def slices(box: Box) -> Any:
-    """A box as an index of an array that starts at the origin; what it gives is an array even at rank 0."""
-    return (*(slice(a, b) for a, b in zip(box.start, box.stop, strict=True)), ...)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

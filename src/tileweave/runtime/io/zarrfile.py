@@ -17,7 +17,8 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
-from tileweave.runtime.io.npyfile import slices, supported
+from tileweave.lower.reads import slices
+from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
 __all__ = ["RemoteZarr", "ZarrDirectory", "ZarrReader", "chunk_shape", "is_zarr", "members_of", "open_zarr"]
