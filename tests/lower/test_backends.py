@@ -24,7 +24,7 @@ class Toy:
     name = "toy"
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.ran = 0
 
     def supports(self, program):
         kinds = [p.operation for p in program.primitives]
@@ -38,7 +38,7 @@ class Toy:
         assert operands_of(primitive, program) == ("in0", "out")
 
         def run(x, out):
-            self.calls += 1
+            self.ran += 1
             FUNCTIONS[primitive.operation](x, out)
 
         return base.FunctionKernel(program, run, "NumPy")
@@ -71,7 +71,7 @@ def test_a_backend_from_outside_computes_what_it_supports(toy: Toy, machines: in
     assert "toy: numpy.tanh" in plan.explain() and "cpu: zero, contraction" in plan.explain()
     assert [step["reason"] for step in plan.to_json()["steps"] if step["operation"] == "tanh"] == ["one map"]
     np.testing.assert_allclose(tw.run(plan), np.tanh(x @ w), rtol=1e-12)
-    assert toy.calls == machines
+    assert toy.ran == machines
 
 
 def test_who_was_registered_last_is_asked_first_and_a_plan_is_made_anew(toy: Toy) -> None:

@@ -17,6 +17,7 @@ from tileweave.planner import machines, make_plan
 from tileweave.runtime import Done, Failed, Progress, Started, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
+from tileweave.space import Box
 
 
 def plan_of(*observed: Any, count: int = 4, **rates: Any) -> Any:
@@ -319,3 +320,23 @@ def test_blas_has_its_threads_back_after_a_run() -> None:
     before = [pool["num_threads"] for pool in threadpool_info()]
     run_plan(rows_plan(g.exp(g.as_tensor(np.ones(8))), machines(4), 4), threads=2)
     assert [pool["num_threads"] for pool in threadpool_info()] == before
+
+
+def test_shards_that_are_stored_at_once_find_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tileweave.runtime import run as entry
+
+    started = threading.Event()
+
+    def slow(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        started.set()
+        threading.Event().wait(0.05)
+        return np.full(shape, -1, dtype)
+
+    monkeypatch.setattr(entry, "empty", slow)
+    memory = entry._Memory(g.Sink(g.as_tensor(np.zeros(2)), g.MemoryTarget()))
+    first = threading.Thread(target=lambda: memory.write(Box((0,), (1,)), np.ones(1)))
+    first.start()
+    started.wait(5)
+    memory.write(Box((1,), (1,)), np.full(1, 2.0))
+    first.join()
+    assert memory.value.tolist() == [1.0, 2.0]

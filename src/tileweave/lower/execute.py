@@ -94,8 +94,8 @@ def execute(
     decision = decision or decide(operation, stage)
     if some and decision.backend:
         out = backend(decision.backend).empty(kind.shape, kind.dtype)()
-        arrays = {name: _regular(array) for name, array in inputs.items()}
-        kernel = _kernel(decision.backend, operation, stage, arrays, out, threads, tune)
+        arrays = {name: regular(array) for name, array in inputs.items()}
+        kernel = kernel_of(decision.backend, operation, stage, arrays, out, threads, tune)
         kernel(*in_order(operation, arrays, out))
         return {"out": out}
     with np.errstate(all="ignore"):
@@ -143,7 +143,7 @@ def _combined(operation: Operation, operator: Operator, inputs: Mapping[str, Arr
 # native kernels
 
 
-def _regular(array: Array) -> Array:
+def regular(array: Array) -> Array:
     """The array itself where its strides are whole elements and aligned, else a dense copy."""
     whole = all(s % array.itemsize == 0 for s in array.strides)
     return array if whole and array.flags.aligned else np.ascontiguousarray(array)
@@ -162,25 +162,26 @@ def compiled(
     operation: Operation, arrays: Sequence[Array], out: Array, threads: int | None, tune: bool = False
 ) -> Kernel | None:
     """The kernel of a whole operation for operands and an output of these strides; None where NumPy computes it."""
-    regular = all(_regular(array) is array for array in (*arrays, out))
+    fits = all(regular(array) is array for array in (*arrays, out))
     decision = decide(operation, "block")
-    if not regular or not decision.backend:
+    if not fits or not decision.backend:
         return None
     names = [name for name, _ in operation.inputs]
-    return _kernel(
+    return kernel_of(
         decision.backend, operation, "block", dict(zip(names, arrays, strict=True)), out, threads=threads, tune=tune
     )
 
 
-def _kernel(
+def kernel_of(
     by: str,
     operation: Operation,
     stage: str,
     arrays: Mapping[str, Array],
     out: Array,
     threads: int | None,
-    tune: bool,
+    tune: bool = False,
 ) -> Kernel:
+    """The kernel of a backend for operands by name and an output, of these types, shapes and strides; kept."""
     key = (
         by,
         operation.operator,
@@ -224,7 +225,7 @@ def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     if plain or out.size < ELEMENTS or out.dtype != source.dtype or out.dtype not in TEIR_DTYPES:
         out[...] = source
         return
-    source = _regular(source)
+    source = regular(source)
     key = ("copy", threads, out.dtype, source.shape, source.strides, out.strides)
     kernel = _KERNELS.get(key)
     if kernel is None:

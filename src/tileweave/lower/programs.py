@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -192,7 +192,10 @@ def whole_program(operation: Operation, stage: str) -> Program | None:
     return program(operation, stage, {name: View.dense(tensor.type) for name, tensor in tensors}, View.dense(out))
 
 
-def in_order(operation: Operation, arrays: Mapping[str, Array], out: Array) -> list[Array]:
+Thing = TypeVar("Thing")
+
+
+def in_order(operation: Operation, arrays: Mapping[str, Thing], out: Thing) -> list[Thing]:
     """The arrays of a shard in the order of its program's tensors: the inputs, the output, then the bias if any."""
     late = [array for name, array in arrays.items() if name in operator_of(operation).finish]
     return [*list(arrays.values())[: len(arrays) - len(late)], out, *late]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -216,6 +217,7 @@ def run(
     threads: int | None = None,
     progress: bool = False,
     listeners: Sequence[Listener] = (),
+    out: Array | Sequence[Array | None] | None = None,
 ) -> Any:
     """The values of a plan's sinks: arrays for tensors, paths for files.
 
@@ -228,6 +230,8 @@ def run(
         threads: of the local runtime; by default ``TILEWEAVE_THREADS``, else as many as the process may use.
         progress: show a bar.
         listeners: called with every event.
+        out: an array that takes the result, or one (or None) per result; it is written without a copy where it is in
+            row-major order and apart from what is read.
 
     Returns:
         One result where one sink is observed (and the target is no sequence), else a list in order.
@@ -262,6 +266,7 @@ def run(
             threads=settings.threads or threads,
             overwrite=settings.overwrite,
             listeners=listening,
+            out=[out] if isinstance(out, np.ndarray) else out,
         )
     several = isinstance(target, Sequence)
     return results if several or len(results) != 1 else results[0]
@@ -289,31 +294,56 @@ def _array(value: Any, dtype: np.dtype[Any]) -> Array:
     return array.astype(dtype) if plain and np.can_cast(array.dtype, dtype, "same_kind") else array
 
 
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """A graph's sources, and those of them that have a name or lack data."""
+
+    all: frozenset[Source]
+    named: Mapping[str, tuple[Source, ...]]
+    holes: tuple[Source, ...]
+
+
+_SOURCES: weakref.WeakKeyDictionary[Graph, _Sources] = weakref.WeakKeyDictionary()
+
+
+def _sources(graph: Graph) -> _Sources:
+    found = _SOURCES.get(graph)
+    if found is None:
+        nodes = [node for node in graph.nodes() if isinstance(node, Source)]
+        names = dict.fromkeys(node.name for node in nodes)
+        named = {name: tuple(node for node in nodes if node.name == name) for name in names}
+        holes = tuple(node for node in nodes if isinstance(node.data, Hole))
+        found = _SOURCES[graph] = _Sources(frozenset(nodes), named, holes)
+    return found
+
+
 def _bound(graph: Graph, bind: Mapping[Tensor | str, Any]) -> dict[Source, Array]:
     if not isinstance(bind, Mapping):
         raise GraphError("run(target, bind)", f"bind={bind!r} is no mapping", legal="bind={source or its name: array}")
-    sources = [node for node in graph.nodes() if isinstance(node, Source)]
+    sources = _sources(graph)
     out: dict[Source, Array] = {}
     for which, value in bind.items():
         if isinstance(which, Tensor):
-            found = [which.producer] if isinstance(which.producer, Source) else []
+            found: tuple[Source, ...] = (which.producer,) if isinstance(which.producer, Source) else ()
         else:
-            found = [s for s in sources if s.name == which]
+            found = sources.named.get(which, ())
         if len(found) != 1:
-            names = ", ".join(repr(s.name) for s in sources if s.name) or "no source has a name"
+            names = ", ".join(map(repr, filter(None, sources.named))) or "no source has a name"
             raise GraphError("run(target, bind)", f"{which!r} is not one source", legal=names)
-        if found[0] not in sources:
+        if found[0] not in sources.all:
             raise GraphError("run(target, bind)", f"source {found[0].name!r} is not in this graph")
-        array = _array(value, found[0].type.dtype)
-        if array.shape != found[0].type.shape or array.dtype != found[0].type.dtype:
+        kind = found[0].type
+        plain = type(value) is np.ndarray and value.dtype == kind.dtype
+        array = value if plain else _array(value, kind.dtype)
+        if array.shape != kind.shape or array.dtype != kind.dtype:
             raise GraphError(
                 "run(target, bind)",
                 f"the array for source {found[0].name!r} has shape {array.shape} and type {array.dtype.name}",
-                legal=str(found[0].type),
+                legal=str(kind),
             )
         out[found[0]] = array
-    holes = [s for s in sources if isinstance(s.data, Hole) and s not in out]
-    if holes:
-        empty = f"source {holes[0].name!r} {holes[0].type} has no data"
-        raise GraphError("run(target, bind)", empty, legal="bind={name: array}")
+    for hole in sources.holes:
+        if hole not in out:
+            empty = f"source {hole.name!r} {hole.type} has no data"
+            raise GraphError("run(target, bind)", empty, legal="bind={name: array}")
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ import numpy as np
 from tileweave.backends.host import available_threads, empty
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
+from tileweave.lower.executable import WorkFailed
 from tileweave.lower.reads import slices
 from tileweave.planner import Plan
+from tileweave.runtime import direct
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
 from tileweave.runtime.io import files as io
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
@@ -35,6 +38,7 @@ def run_plan(
     threads: int | None = None,
     address: str | None = None,
     overwrite: bool | None = None,
+    out: Sequence[Array | None] | None = None,
 ) -> list[Any]:
     """The results of a plan's sinks in order: an array for a sink in memory, its path for a file.
 
@@ -47,6 +51,7 @@ def run_plan(
             process may use.
         address: of a running Ray cluster; without one a local cluster is started and kept for the next run.
         overwrite: whether existing files are replaced; None leaves it to each sink.
+        out: per sink the array that takes its values, or None.
 
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
@@ -66,6 +71,17 @@ def run_plan(
     start = time.perf_counter()
     prepared = prepare(plan)
     count = threads or available_threads()
+    given = direct.check_out(plan, out)
+    if runtime == "local" and not listeners:
+        found = direct.executable(plan, prepared, bind or {}, count)
+        if found is not None:
+            try:
+                return direct.run(plan, prepared, found, given)
+            except WorkFailed as failed:
+                error = TaskFailed(prepared.jobs[failed.number])
+                error.__cause__ = failed.__cause__
+                raised = _explained(error, plan, prepared)
+                raise raised from raised.__cause__
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources:
@@ -88,7 +104,7 @@ def run_plan(
             raise raised from raised.__cause__
     if tell is not None:
         tell(Done(time.perf_counter() - start, peaks, len(retries)))
-    return _results(plan, dict(zip(prepared.sinks, destinations, strict=True)))
+    return direct.into(given, _results(plan, dict(zip(prepared.sinks, destinations, strict=True))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -179,14 +195,8 @@ def _opened_sources(prepared: Prepared, bind: Mapping[Source, Array]) -> Iterato
             reader.close()
 
 
-def _array_source(source: Source, array: Array) -> ReadSource:
-    array = np.asarray(array)
-    if array.shape != source.type.shape or array.dtype != source.type.dtype:
-        raise RunError(
-            "run(plan, bind)",
-            f"the array for source {source.name!r} has shape {array.shape} and type {array.dtype.name}",
-            legal=str(source.type),
-        )
+def _array_source(source: Source, given: Array) -> ReadSource:
+    array = direct.fitting(source, given)
 
     def read(box: Box) -> Array:
         return np.asarray(array[slices(box)])  # always a view: it is not newly made
@@ -206,13 +216,15 @@ class _Memory:
     def __init__(self, sink: Sink) -> None:
         self._type = sink.tensor.type
         self._value: Array | None = None
+        self._lock = threading.Lock()  # shards that are stored at once must find one array
 
     @property
     def value(self) -> Array:
         """The result."""
-        if self._value is None:
-            self._value = empty(self._type.shape, self._type.dtype)
-        return self._value
+        with self._lock:
+            if self._value is None:
+                self._value = empty(self._type.shape, self._type.dtype)
+            return self._value
 
     def write(self, box: Box, block: Array) -> None:
         """Stores the values of a box."""

@@ -135,7 +135,7 @@ def view(block: np.ndarray[Any, Any], block_box: Box, map: AffineMap, box: Box) 
     if box.empty:
         return np.empty(box.shape, block.dtype)
     # a zero-copy view at a byte offset: index the start element, then stride from there
-    corner = block[tuple(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True))]
+    corner = block[(*(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True)), ...)]
     return as_strided(corner, box.shape, strides, writeable=False)
 
 

@@ -112,7 +112,11 @@ class NativeCalls:
         chosen = [self._bound[call] for call in calls]
         if len(chosen) == 1:
             entry, address = chosen[0].entry, chosen[0].address
-            return lambda: entry(address)
+
+            def one(_kept: object = (chosen, self)) -> None:
+                entry(address)
+
+            return one
         code = _code()
         run = code.function("run", None, ctypes.c_void_p, ctypes.c_int64)
         words = [word for bound in chosen for word in (bound.entry.code.addresses["entry"], bound.address)]

@@ -1,0 +1,172 @@
+"""Runs of whole plans on one machine: as an executable, against the evaluator and against the runtime by tasks."""
+
+import threading
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import random_graph
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.errors import RunError
+from tileweave.lower.executable import place_in_time
+from tileweave.planner import machines, make_plan
+from tileweave.runtime import run_plan
+from tileweave.runtime.prepare import prepare
+from tileweave.space import Projection
+
+
+def executables(plan) -> list:
+    """The executables that are kept with a plan."""
+    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle]
+
+
+def mlp(rng, dtype="float32"):
+    arrays = [(rng.standard_normal(s) / 4).astype(dtype) for s in ((64, 32), (32, 48), (48,), (48, 16))]
+    x, w, b, v = (tw.source(a, name=n) for a, n in zip(arrays, "xwbv", strict=True))
+    return tw.relu(x @ w + b) @ v, arrays
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float64", "float32"])
+def test_an_executable_computes_what_the_graph_means(dtype: str) -> None:
+    direct = 0
+    for seed in range(25):
+        values = random_graph(seed, dtype)
+        tensors = [value.tensor for value in values]
+        plan = make_plan(g.Graph.of(*tensors), machines(1), tw.lower.decide)
+        for _ in range(2):
+            results = run_plan(plan, threads=1 + seed % 2)
+            for value, got, expected in zip(values, results, g.evaluate(tensors), strict=True):
+                assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+                bound = 8 * float(np.finfo(expected.dtype).eps) * (value.error + 1) if expected.dtype.kind == "f" else 0
+                np.testing.assert_allclose(got, expected, rtol=0, atol=bound)
+        direct += len(executables(plan))
+    assert direct > 20
+
+
+def test_results_are_the_users_own() -> None:
+    y, _ = mlp(np.random.default_rng(0))
+    plan = tw.plan(y)
+    first = tw.run(plan)
+    kept = first.copy()
+    first[:] = 7
+    second = tw.run(plan)
+    np.testing.assert_array_equal(second, kept)
+    assert not np.shares_memory(first, second)
+
+
+def test_bound_arrays_may_change_from_run_to_run_strides_included() -> None:
+    rng = np.random.default_rng(1)
+    y, (x, w, b, v) = mlp(rng)
+    plan = tw.plan(y)
+    for view in (x, x + 1, np.asfortranarray(x - 1), np.repeat(x, 2, 0)[::2], x[::-1], np.broadcast_to(x[:1], x.shape)):
+        got = tw.run(plan, bind={"x": view})
+        np.testing.assert_allclose(got, np.maximum(view @ w + b, 0) @ v, rtol=1e-4, atol=1e-5)
+    unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view("f4").reshape(x.shape)
+    unaligned[:] = x
+    np.testing.assert_allclose(tw.run(plan, bind={"x": unaligned}), np.maximum(x @ w + b, 0) @ v, rtol=1e-4, atol=1e-5)
+    assert len(prepare(plan).extra["executables"]) <= 8
+
+
+def test_results_are_written_where_the_caller_wants_them() -> None:
+    y, (x, w, b, v) = mlp(np.random.default_rng(2))
+    plan, want = tw.plan(y), np.maximum(x @ w + b, 0) @ v
+    for out in (np.empty_like(want), np.asfortranarray(np.empty_like(want)), np.empty((64, 32), "f4")[:, ::2]):
+        assert tw.run(plan, out=out) is out
+        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
+    out = np.empty_like(want)
+    assert tw.run(tw.plan(y, machines=3), out=out) is out
+    np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_output_may_share_memory_with_what_is_read() -> None:
+    a = np.random.default_rng(3).standard_normal((300, 300))
+    want = a @ a.T
+    x = tw.source(a)
+    assert tw.run(x @ tw.transpose(x), out=a) is a
+    np.testing.assert_allclose(a, want)
+
+
+@pytest.mark.parametrize(
+    "out,problem",
+    [
+        (np.zeros(3), "cannot take a result"),
+        (np.zeros((2, 2), "f4"), "cannot take a result"),
+        ([np.zeros((2, 2)), None], "2 arrays are given"),
+        (["x"], "str cannot take"),
+        (np.broadcast_to(np.zeros(2), (2, 2)), "read-only"),
+    ],
+)
+def test_outputs_that_do_not_fit_are_refused_before_work(out, problem) -> None:
+    with pytest.raises(RunError, match=problem):
+        tw.run(tw.exp(tw.source(np.ones((2, 2)))), out=out)
+
+
+def test_runs_at_once_do_not_share_memory() -> None:
+    y, (x, w, b, v) = mlp(np.random.default_rng(4))
+    plan, wrong = tw.plan(y), []
+
+    def work(shift: float) -> None:
+        for _ in range(50):
+            got = tw.run(plan, bind={"x": x + shift})
+            want = np.maximum((x + shift) @ w + b, 0) @ v
+            wrong.extend([] if np.allclose(got, want, rtol=1e-3, atol=1e-4) else [shift])
+
+    threads = [threading.Thread(target=work, args=(np.float32(k),)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_failing_operator_is_named_and_the_next_run_is_right() -> None:
+    failing = g.block_operator("test_direct_failing", lambda x: 1 / 0 if x[0] < 0 else x * 2)
+    each = Projection.select((0,), 1)
+    x = tw.source(np.ones(4), name="x")
+    plan = tw.plan(failing({"x": (x, each)}, each, (4,), "float64", samples=0) + 1)
+    with pytest.raises(RunError, match="test_direct_failing failed with ZeroDivisionError"):
+        tw.run(plan, bind={"x": -np.ones(4)})
+    np.testing.assert_array_equal(tw.run(plan), np.full(4, 3.0))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 9), st.integers(0, 9)), max_size=12))
+def test_buffers_that_are_alive_together_lie_apart(buffers) -> None:
+    buffers = [(size, min(a, b), max(a, b)) for size, a, b in buffers]
+    starts, total = place_in_time(buffers)
+    for (s, one), (t, two) in combinations(zip(starts, buffers, strict=True), 2):
+        meet = one[1] <= two[2] and two[1] <= one[2]
+        assert not meet or s + one[0] <= t or t + two[0] <= s
+    assert all(s % 64 == 0 and s + size <= total for s, (size, _, _) in zip(starts, buffers, strict=True))
+    alive = [sum(size for size, a, b in buffers if a <= at <= b) for at in range(10)]
+    assert total >= max(alive, default=0)
+
+
+def test_the_planned_memory_holds_without_listeners() -> None:
+    x = tw.source(np.ones((512, 512)))
+    y = x
+    for _ in range(12):
+        y = tw.exp(y @ x)
+    plan = tw.plan(y)
+    tw.run(plan)
+    (made,) = executables(plan)
+    assert made.arena_bytes <= plan.peak_bytes[0]
+    assert made.kernels == 24
+
+
+def test_a_number_between_kernels_is_read_after_it_was_made() -> None:
+    x = np.random.default_rng(5).random((256, 300))
+    y = tw.source(x, name="x")
+    plan = tw.plan(g.matmul(y / tw.sum(g.max(y, 0) * 1), np.ones((300, 4))))
+    for scale in (1, 2, 3):
+        want = (x * scale) / (x * scale).max(0).sum() @ np.ones((300, 4))
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x * scale}), want, rtol=1e-12)
+    total = g.sum(y)
+    plan = tw.plan(g.exp(g.absolute(g.einsum("ij,k->k", y, np.ones(300)) * 1e-5)) + total)
+    for scale in (1, 2, 3):
+        got = tw.run(plan, bind={"x": x * scale})
+        np.testing.assert_allclose(got, np.exp(np.full(300, (x * scale).sum() * 1e-5)) + (x * scale).sum(), rtol=1e-12)
