@@ -135,7 +135,8 @@ def view(block: np.ndarray[Any, Any], block_box: Box, map: AffineMap, box: Box) 
     if box.empty:
         return np.empty(box.shape, block.dtype)
     # a zero-copy view at a byte offset: index the start element, then stride from there
-    corner = block[(*(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True)), ...)]
+    index: Any = (*(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True)), ...)
+    corner = block[index]  # an array at rank 0 too, where an index without the dots would give a copy
     return as_strided(corner, box.shape, strides, writeable=False)
 
 
