@@ -14,6 +14,7 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.nn.parts import tree
 
 RNG = np.random.default_rng(0)
+X = np.random.default_rng(4).normal(size=(4, 5))
 
 
 def sharded_is_whole(tensor, rtol=1e-11):
@@ -188,3 +189,48 @@ def test_what_does_not_fit_is_refused(call, problem):
 def test_attention_needs_floats():
     with pytest.raises(DtypeError, match="int64"):
         tw.attention(*[np.ones((2, 3), "int64")] * 3)
+
+
+def test_erf_is_exact_to_three_units_of_the_last_place():
+    rng = np.random.default_rng(3)
+    ends = [0.0, -0.0, 5e-324, 1e-300, 1.0, np.nextafter(1, 2), np.nextafter(1, 0), 6.0, 5.9999, 30.0, np.inf]
+    x = np.concatenate([rng.uniform(-7, 7, 40_000), 10.0 ** rng.uniform(-300, 1, 5_000), ends, np.negative(ends)])
+    got, want = np.asarray(tw.erf(x)), np.array([math.erf(v) for v in x.tolist()])
+    assert np.max(np.abs(got - want) / np.spacing(np.abs(want))) <= 3
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x))
+    assert np.isnan(np.asarray(tw.erf([np.nan, 0.5]))).tolist() == [True, False]
+    for dtype in ("float32", "float16", "bfloat16"):
+        narrow = np.asarray(tw.cast(x[:500], dtype))
+        got = np.asarray(tw.erf(narrow))
+        assert got.dtype == narrow.dtype
+        exact = np.array([math.erf(v) for v in narrow.astype("float64").tolist()]).astype(narrow.dtype)
+        np.testing.assert_array_equal(got.astype("float64"), exact.astype("float64"))
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda: tw.linspace(1, 2, 7), lambda: np.linspace(1, 2, 7)),
+        (lambda: tw.linspace(-3, 0.1, 1), lambda: np.linspace(-3, 0.1, 1)),
+        (lambda: tw.eye(3, 5, 1), lambda: np.eye(3, 5, 1)),
+        (lambda: tw.eye(4), lambda: np.eye(4)),
+        (lambda: tw.tril(X, 1), lambda: np.tril(X, 1)),
+        (lambda: tw.triu(X.astype(int), -1), lambda: np.triu(X.astype(int), -1)),
+        (lambda: tw.one_hot([2, 0, 7], 3, dtype="int8"), lambda: np.array([[0, 0, 1], [1, 0, 0], [0, 0, 0]], "int8")),
+        (lambda: tw.one_hot([[2, 0]], 3, 0), lambda: np.moveaxis(np.eye(3)[[[2, 0]]], -1, 0)),
+        (lambda: tw.one_hot([[2, 0]], 3, 1), lambda: np.moveaxis(np.eye(3)[[[2, 0]]], -1, 1)),
+        (lambda: tw.round(X, 2), lambda: np.round(X, 2)),
+        (lambda: tw.round(X * 100, -1), lambda: np.round(X * 100, -1)),
+        (lambda: np.clip(tw.as_tensor(X), -0.5, None), lambda: np.clip(X, -0.5, None)),
+        (lambda: tw.clip(X, X * 0, 1), lambda: np.clip(X, 0, 1)),
+        (lambda: ~(tw.as_tensor(X) > 0) & (X < 2) | False, lambda: ~(X > 0) & (X < 2)),
+        (
+            lambda: tw.as_tensor([5, 6]) ^ 3 | 8 & tw.as_tensor([9, 9]) << 1,
+            lambda: np.array([5, 6]) ^ 3 | 8 & (np.array([9, 9]) << 1),
+        ),
+        (lambda: tw.any(np.ones((2, 0)), 1), lambda: np.any(np.ones((2, 0)), 1)),
+        (lambda: tw.all(np.ones((2, 0)), 1), lambda: np.all(np.ones((2, 0)), 1)),
+    ],
+)
+def test_generators_rounding_and_logic(made, expected):
+    same(tw.verify(tw.Graph.of(made())).sinks[0].tensor, expected(), rtol=1e-13)

@@ -139,9 +139,46 @@ def fused(rng: Random):
     return [(3, k), (k, n), (n,)], function
 
 
+def placed(name: str) -> Maker:
+    """Elements at fixed places of the last dimension, taken or put."""
+
+    def maker(rng: Random):
+        shape = some(rng, int(rng.integers(1, 4)), 2)
+        at = rng.integers(-shape[-1], shape[-1], (*shape[:-1], 2))
+        if name == "take":
+            return [shape], lambda x: tw.take(x, at, -1)
+        if name == "take_along_axis":
+            return [shape], lambda x: tw.take_along_axis(x, at)
+        if name == "scatter":
+            return [shape, at.shape], lambda x, y: tw.scatter(x, at, y, reduction="add")
+        rows = rng.integers(-shape[0], shape[0], (3, 1))
+        if name == "gather_nd":
+            return [shape], lambda x: tw.gather_nd(x, rows)
+        return [shape, (3, *shape[1:])], lambda x, y: tw.scatter_nd(x, rows, y, reduction="add")
+
+    return maker
+
+
+def reshaped(rng: Random):
+    a, b, c = some(rng, 3)
+    return [(a, b, c)], lambda x: tw.reshape(x, (c, -1)) * np.arange(float(a * b * c)).reshape(c, -1)
+
+
 CONDITION = np.random.default_rng(9).integers(0, 2, 2000).astype(bool)
 
+ON_POSITIVE, BOUNDED = ("log1p", "log2", "log10", "reciprocal"), ("arcsin", "arccos", "arctanh", "tan")
+SMOOTH = ("exp2", "expm1", "square", "sin", "cos", "arctan", "sinh", "cosh", "arcsinh")
 MAKERS: dict[str, Maker] = {
+    **{name: unary(lambda x, name=name: getattr(tw, name)(x * 0.25)) for name in SMOOTH},
+    **{name: unary(lambda x, name=name: getattr(tw, name)(positive(x))) for name in ON_POSITIVE},
+    **{name: unary(lambda x, name=name: getattr(tw, name)(tw.tanh(x) * 0.7)) for name in BOUNDED},
+    **{name: unary(lambda x, name=name: getattr(tw, name)(x) * x) for name in ("floor", "ceil", "trunc", "rint")},
+    "arccosh": unary(lambda x: tw.arccosh(positive(x) + 1.0)),
+    "arctan2": binary(lambda x, y: tw.arctan2(x, positive(y))),
+    "fmod": binary(lambda x, y: tw.fmod(x, positive(y) + 40.0)),
+    "cumsum": along(lambda x, k: tw.cumsum(x, k)), "cumprod": along(lambda x, k: tw.cumprod(positive(x) * 0.1, k)),
+    "sort": along(lambda x, k: tw.sort(x, k) * tw.cumsum(tw.full(x.shape, 1.0), k)), "reshape": reshaped,
+    **{name: placed(name) for name in ("take", "take_along_axis", "scatter", "gather_nd", "scatter_nd")},
     "negative": unary(tw.negative), "absolute": unary(tw.absolute), "exp": unary(tw.exp), "tanh": unary(tw.tanh),
     "log": unary(lambda x: tw.log(positive(x))), "sqrt": unary(lambda x: tw.sqrt(positive(x))),
     "sigmoid": unary(tw.sigmoid), "relu": unary(tw.relu), "erf": unary(tw.erf), "gelu": unary(tw.gelu),

@@ -53,9 +53,12 @@ if TYPE_CHECKING:
     from tileweave.graph.nn.attention import *
     from tileweave.graph.nn.norms import *
     from tileweave.graph.nn.parts import *
+    from tileweave.graph.ops.along import *
     from tileweave.graph.ops.contract import *
     from tileweave.graph.ops.elementwise import *
+    from tileweave.graph.ops.functions import *
     from tileweave.graph.ops.generate import *
+    from tileweave.graph.ops.indexing import *
     from tileweave.graph.ops.reductions import *
     from tileweave.graph.ops.states import *
     from tileweave.graph.ops.windows import *

@@ -8,6 +8,7 @@ Source: Tapestry, "Selector Expressions and Tensor Views".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Selector, Tensor, TensorType, Value
 from tileweave.graph.ir.resolve import Segment, register_assembly
-from tileweave.graph.ir.select import dimension, full, getitem, slice_
+from tileweave.graph.ir.select import concat, dimension, full, getitem, permute, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.space import Box
@@ -174,6 +175,70 @@ def _pad_segments(selector: Selector) -> Iterator[Segment]:
 
 
 register_assembly("pad", _pad_segments)
+
+
+@public(np.tile)
+def tile(x: object, counts: int | Sequence[int]) -> Tensor:
+    """A tensor joined to itself so many times along each dimension, as `numpy.tile`; no copy is made."""
+    x = as_tensor(x, "tile(x, counts)")
+    given = (counts,) if isinstance(counts, (int, np.integer)) else tuple(counts)
+    x = unsqueeze(x, range(len(given) - len(x.shape))) if len(given) > len(x.shape) else x
+    for dim, count in enumerate(given, len(x.shape) - len(given)):
+        x = repeat(x, int(count), dim)
+    return x
+
+
+@public(np.stack)
+def stack(tensors: Sequence[Any], axis: int = 0) -> Tensor:
+    """Tensors of one shape side by side along a new dimension, as `numpy.stack`."""
+    return concat([unsqueeze(part, axis) for part in tensors], axis)
+
+
+@public(np.split)
+def split(x: object, parts: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """A tensor cut along a dimension, as `numpy.split`: into so many equal parts, or at these places."""
+    where = "split(x, parts, axis)"
+    x = as_tensor(x, where)
+    dim = dimension(where, x, axis)
+    extent = x.shape[dim]
+    if isinstance(parts, (int, np.integer)):
+        if parts < 1 or extent % parts:
+            raise GraphError(where, f"{parts} equal parts", inputs={"x": x.type}, legal=f"a divisor of {extent}")
+        ends = [extent // int(parts) * k for k in range(int(parts) + 1)]
+    else:
+        ends = [0, *(slice(int(at)).indices(extent)[1] for at in parts), extent]
+    return [slice_(x, x.type.box.with_range(dim, a, max(a, b))) for a, b in pairwise(ends)]
+
+
+@public(np.swapaxes)
+def swapaxes(x: object, axis: int, other: int) -> Tensor:
+    """Two dimensions exchanged, as `numpy.swapaxes`."""
+    x = as_tensor(x, "swapaxes(x, axis, other)")
+    a, b = (dimension("swapaxes(x, axis, other)", x, k) for k in (axis, other))
+    return permute(x, [b if k == a else a if k == b else k for k in range(len(x.shape))])
+
+
+@public(np.moveaxis)
+def moveaxis(x: object, source: int | Sequence[int], target: int | Sequence[int]) -> Tensor:
+    """Dimensions moved to other places, the others in their order, as `numpy.moveaxis`."""
+    where = "moveaxis(x, source, target)"
+    x = as_tensor(x, where)
+    pairs = [(k,) if isinstance(k, (int, np.integer)) else tuple(k) for k in (source, target)]
+    old, new = ([dimension(where, x, k) for k in side] for side in pairs)
+    if len(old) != len(new) or len(set(old)) != len(old) or len(set(new)) != len(new):
+        raise GraphError(where, f"{source} does not go to {target}", inputs={"x": x.type}, legal="as many, each once")
+    rest = iter(k for k in range(len(x.shape)) if k not in old)
+    return permute(x, [old[new.index(k)] if k in new else next(rest) for k in range(len(x.shape))])
+
+
+@public(np.roll)
+def roll(x: object, shift: int, axis: int) -> Tensor:
+    """The elements moved along a dimension, those that leave it entering at the other end, as `numpy.roll`."""
+    x = as_tensor(x, "roll(x, shift, axis)")
+    dim = dimension("roll(x, shift, axis)", x, axis)
+    extent = x.shape[dim]
+    at = -shift % extent if extent else 0
+    return concat([slice_(x, x.type.box.with_range(dim, a, b)) for a, b in ((at, extent), (0, at))], dim)
 
 
 @public()

@@ -244,7 +244,6 @@ def full(shape: Sequence[int], value: bool | int | float, dtype: Any = None) -> 
     return Tensor(Selector("full", (), TensorType(shape, kind), (("value", held),)))
 
 
-@public()
 def getitem(x: object, key: Any) -> Tensor:
     """Basic slicing as NumPy's: integers, slices with steps of any sign, ``...`` and ``None``."""
     x = as_tensor(x, "tensor[key]")

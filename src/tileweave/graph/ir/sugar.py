@@ -34,7 +34,7 @@ READING: set[Callable[..., Any]] = {
 EVALUATE: list[Callable[[Sequence[Any]], list[np.ndarray[Any, Any]]]] = []
 """The evaluator, once `tileweave.graph.passes.evaluate` is loaded."""
 _SHAPES: dict[Callable[..., Any], str] = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
-_NUMPYS = {"ddof": "correction", "a": "x", "keepdims": "keepdims"}
+_NUMPYS = {"ddof": "correction", "a": "x", "a_min": "low", "a_max": "high", "min": "low", "max": "high"}
 _UNSET: tuple[Any, ...] = (None, np._NoValue)
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Tensor
 from tileweave.graph.ir.sugar import public
-from tileweave.graph.ops.elementwise import add, erf, multiply, power, tanh
+from tileweave.graph.ops.elementwise import add, multiply, power, tanh
+from tileweave.graph.ops.functions import erf
 from tileweave.graph.ops.reductions import floating
 
 

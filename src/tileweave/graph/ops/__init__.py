@@ -5,10 +5,13 @@ The functions of every module are attributes of this package.
 
 from tileweave.graph.ir.assemble import *
 from tileweave.graph.ir.select import *
+from tileweave.graph.ops.along import *
 from tileweave.graph.ops.contract import *
 from tileweave.graph.ops.elementwise import *
+from tileweave.graph.ops.functions import *
 from tileweave.graph.ops.fused import *
 from tileweave.graph.ops.generate import *
+from tileweave.graph.ops.indexing import *
 from tileweave.graph.ops.reductions import *
 from tileweave.graph.ops.states import *
 from tileweave.graph.ops.windows import *

@@ -23,7 +23,6 @@ from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, V
 from tileweave.graph.ir.select import full, unsqueeze
 from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
-from tileweave.graph.ops.erf import erf_of
 from tileweave.graph.ops.operators import FLOP, OPERATORS, Array, Arrays, Block, Costs, GradientRule, Operator, register
 from tileweave.space import Box, Projection
 
@@ -138,7 +137,7 @@ def broadcasting(partials: Callable[..., Sequence[Tensor | None]]) -> GradientRu
     return rule
 
 
-def _flat(*tensors: Tensor) -> list[None]:
+def flat(*tensors: Tensor) -> list[None]:
     """The partial derivatives of a function that is constant between jumps."""
     return [None] * (len(tensors) - 2)
 
@@ -225,7 +224,7 @@ def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "", name: str = "
 
 negative: Call = _of(np.negative, lambda x, y, dy: [negative(dy)], "Neg")
 absolute: Call = _of(np.absolute, lambda x, y, dy: [multiply(dy, sign(x))], "Abs")
-sign: Call = _of(np.sign, _flat)
+sign: Call = _of(np.sign, flat)
 exp: Call = _of(np.exp, lambda x, y, dy: [multiply(dy, y)], "Exp")
 log: Call = _of(np.log, lambda x, y, dy: [divide(dy, x)], "Log")
 sqrt: Call = _of(np.sqrt, lambda x, y, dy: [divide(dy, multiply(2.0, y))], "Sqrt")
@@ -234,7 +233,7 @@ add: Call = _of(np.add, lambda a, b, y, dy: [dy, dy], "Add")
 subtract: Call = _of(np.subtract, lambda a, b, y, dy: [dy, negative(dy)], "Sub")
 multiply: Call = _of(np.multiply, lambda a, b, y, dy: [multiply(dy, b), multiply(dy, a)], "Mul")
 divide: Call = _of(np.divide, lambda a, b, y, dy: [divide(dy, b), negative(divide(multiply(dy, y), b))], "Div")
-floor_divide: Call = _of(np.floor_divide, _flat)
+floor_divide: Call = _of(np.floor_divide, flat)
 remainder: Call = _of(np.remainder, lambda a, b, y, dy: [dy, negative(multiply(dy, floor_divide(a, b)))])
 maximum: Call = _of(np.maximum, lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)], "Max")
 minimum: Call = _of(np.minimum, lambda a, b, y, dy: [_choose(a, b, y, dy), _choose(b, a, y, dy)], "Min")
@@ -357,22 +356,6 @@ sigmoid: Call = elementwise_operator(
     lowering="Sigmoid",
 )
 """Elementwise ``1 / (1 + exp(-x))``, without overflow for large negative x."""
-
-
-@public()
-def erf(x: Any) -> Tensor:
-    """Elementwise error function, to the last place or two of float64; integers become float64."""
-    x = as_tensor(x, "erf(x)")
-    x = cast(x, np.float64) if x.dtype.kind in "biu" else x
-    return elementwise("erf", [x], x.dtype)
-
-
-elementwise_row(
-    "erf",
-    lambda operation, inputs: {"out": erf_of(inputs["x"])},
-    1,
-    lambda x, y, dy: [multiply(dy, multiply(2 / np.pi**0.5, exp(negative(multiply(x, x)))))],
-)
 
 
 @public()

@@ -9,7 +9,7 @@ Source: Tapestry, "Random Generators"; Salmon et al., "Parallel random numbers: 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -19,9 +19,21 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import element_type, is_floating
 from tileweave.graph.ir.forms import Form, are_integers, given_parameters, integer, number_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
-from tileweave.graph.ops.elementwise import add, cast, maximum, multiply, remainder, subtract
+from tileweave.graph.ops.elementwise import (
+    add,
+    cast,
+    equal,
+    greater_equal,
+    less_equal,
+    maximum,
+    multiply,
+    remainder,
+    subtract,
+    where,
+)
 from tileweave.graph.ops.operators import FLOP, Array, Arrays, Operator, register
 from tileweave.space import Box, Projection
 
@@ -90,6 +102,62 @@ def _arange_fits(node: Operation) -> Iterator[str]:
 
 _ARANGE = Form((), {"start": number_form, "step": number_form}, fits=_arange_fits)
 register(Operator("arange", _arange_block, _ARANGE))
+
+
+@public()
+def linspace(start: float, stop: float, count: int = 50, dtype: Any = np.float64) -> Tensor:
+    """So many numbers, evenly from start to stop, both included, as `numpy.linspace`."""
+    if count < 2:
+        return cast(add(arange(count), start), dtype)
+    places = arange(count, dtype=np.float64)
+    numbers = add(multiply(places, (stop - start) / (count - 1)), start)
+    return cast(where(equal(places, count - 1), float(stop), numbers), dtype)
+
+
+@public()
+def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = np.float64) -> Tensor:
+    """Ones on one diagonal and zeros elsewhere, as `numpy.eye`."""
+    return cast(equal(*_places(rows, rows if columns is None else columns, offset)), dtype)
+
+
+def _places(rows: int, columns: int, offset: int) -> tuple[Tensor, Tensor]:
+    """(column, the column of the diagonal in this row), to be compared."""
+    return arange(columns), unsqueeze(add(arange(rows), offset), 1)
+
+
+@public(np.tril)
+def tril(x: Any, k: int = 0) -> Tensor:
+    """The last two dimensions with zeros above a diagonal, as `numpy.tril`."""
+    return _triangle("tril(x, k)", x, k, less_equal)
+
+
+@public(np.triu)
+def triu(x: Any, k: int = 0) -> Tensor:
+    """The last two dimensions with zeros below a diagonal, as `numpy.triu`."""
+    return _triangle("triu(x, k)", x, k, greater_equal)
+
+
+def _triangle(name: str, x: Any, k: int, compare: Callable[[Any, Any], Tensor]) -> Tensor:
+    x = as_tensor(x, name)
+    if len(x.shape) < 2:
+        raise GraphError(name, f"rank {len(x.shape)}", inputs={"x": x.type}, legal="rank 2 or more")
+    return cast(where(compare(*_places(x.shape[-2], x.shape[-1], k)), x, 0), x.dtype)
+
+
+@public()
+def one_hot(indices: Any, depth: int, axis: int = -1, dtype: Any = np.float64) -> Tensor:
+    """Ones at these places of a new dimension, zeros elsewhere; a place outside gives zeros alone.
+
+    Example:
+        >>> np.asarray(one_hot([2, 0], 3)).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    indices = as_tensor(indices, "one_hot(indices, depth)")
+    rank = len(indices.shape) + 1
+    if not -rank <= axis < rank:
+        raise GraphError("one_hot(indices, depth)", f"axis {axis}", legal=f"{-rank}..{rank - 1}")
+    places = unsqueeze(arange(depth), tuple(range(1, rank - axis % rank))) if axis % rank < rank - 1 else arange(depth)
+    return cast(equal(unsqueeze(indices, axis % rank), places), dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

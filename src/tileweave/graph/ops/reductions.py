@@ -73,7 +73,7 @@ def _reduce(name: str, ufunc: np.ufunc, x: Any, axis: Axes, keepdims: bool, dtyp
         tuple(f"d{k}" for k in range(rank)),
         (("x", Projection.select(range(rank), rank)),),
         (("out", Projection.select(kept, rank)),),
-        tuple((k, name) for k in dims),
+        tuple((k, _MONOIDS.get(name, name)) for k in dims),
         FLOP,
     )
     out = TensorType(tuple(x.shape[k] for k in kept), dtype)
@@ -118,14 +118,18 @@ def _extreme_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, 
     return {"x": where(hit, reduced(operation, divide(dy, count)), 0.0)}
 
 
-def _row(name: str, ufunc: np.ufunc, gradient: GradientRule, lowering: str) -> None:
+def _row(name: str, ufunc: np.ufunc, gradient: GradientRule | None = None, lowering: str = "") -> None:
     register(Operator(name, _reduce_block(ufunc), Form(("x",), {"axes": axes_form}), gradient, FLOP, lowering))
 
 
+_MONOIDS = {"any": "max", "all": "min"}
+"""Reductions that combine by a monoid of another name."""
 _row("sum", np.add, _sum_gradient, "ReduceSum")
 _row("product", np.multiply, _product_gradient, "ReduceProd")
 _row("max", np.maximum, _extreme_gradient, "ReduceMax")
 _row("min", np.minimum, _extreme_gradient, "ReduceMin")
+_row("any", np.logical_or)
+_row("all", np.logical_and)
 
 
 @public(np.sum)
@@ -160,6 +164,18 @@ def widened(x: Tensor) -> Tensor:
 def narrowed(out: Tensor, x: Tensor) -> Tensor:
     """A result that was computed on `widened(x)`, in the type of x where that is a floating one."""
     return cast(out, x.dtype) if is_floating(x.dtype) else out
+
+
+@public(np.any)
+def any(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Whether some element over some or all dimensions is not zero; False over none."""
+    return _reduce("any", np.logical_or, x, axis, keepdims)
+
+
+@public(np.all)
+def all(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
+    """Whether every element over some or all dimensions is not zero; True over none."""
+    return _reduce("all", np.logical_and, x, axis, keepdims)
 
 
 @public(np.mean)

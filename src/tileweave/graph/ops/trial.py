@@ -76,7 +76,10 @@ def _types(operation: Operation, index: Box) -> tuple[tuple[str, TensorType], ..
 def _values(operation: Operation) -> dict[str, Array] | None:
     if any(x.size > _MOST_ELEMENTS for _, x in operation.inputs):
         return None
-    return {name: _sample(k, x.shape, x.dtype) for k, (name, x) in enumerate(operation.inputs)}
+    out = {name: _sample(k, x.shape, x.dtype) for k, (name, x) in enumerate(operation.inputs)}
+    if "indices" in out:  # places in the first input
+        out["indices"] = out["indices"] % max(min(operation.inputs[0][1].shape, default=1), 1)
+    return out
 
 
 def _sample(seed: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

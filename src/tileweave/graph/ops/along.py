@@ -1,0 +1,301 @@
+"""Operators that need whole dimensions: running sums, sorting, and the same elements in another shape.
+
+Each may be cut along every dimension that it treats one by one. A reshape is cut along the common factor of the leading
+extents of each group of dimensions that it splits or joins.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.assemble import pad
+from tileweave.graph.ir.forms import Form, axis_form
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, unsqueeze
+from tileweave.graph.ir.sugar import FUNCTIONS, public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.elementwise import cast, divide, multiply
+from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Operator, register
+from tileweave.space import AffineMap, Box, Projection
+
+
+def partly_whole(dims: Sequence[int | None], shape: Sequence[int], rank: int) -> Projection:
+    """The projection that moves dimension k with index dimension ``dims[k]``, and takes those that are None whole."""
+    window = tuple(n if dim is None else 1 for dim, n in zip(dims, shape, strict=True))
+    return Projection(AffineMap.select(tuple(dims), rank), window)
+
+
+def along(
+    name: str, x: Tensor, dim: int, outputs: Sequence[tuple[str, TensorType]], *parameters: tuple[str, Value]
+) -> Operation:
+    """An operation on whole rows along one dimension, one by one: its index is the other dimensions."""
+    rank = len(x.shape)
+    dims = [None if k == dim else k - (k > dim) for k in range(rank)]
+    index = Box.of([n for k, n in enumerate(x.shape) if k != dim])
+    signature = Signature(
+        tuple(f"d{k}" for k in range(rank - 1)),
+        (("x", partly_whole(dims, x.shape, rank - 1)),),
+        tuple((own, partly_whole(dims, kind.shape, rank - 1)) for own, kind in outputs),
+        costs=(("flops", float(x.shape[dim])),),
+    )
+    return Operation(name, index, (("x", x),), tuple(outputs), (("axis", dim), *parameters), signature)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# running sums and products
+
+
+def _running_block(ufunc: np.ufunc) -> Block:
+    def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+        kind = operation.output_types["out"].dtype
+        return {"out": np.asarray(ufunc.accumulate(inputs["x"], operation.parameter("axis"), kind))}
+
+    return block
+
+
+def _running(
+    name: str, ufunc: np.ufunc, x: Any, axis: int | None, exclusive: bool, reverse: bool, dtype: Any
+) -> Tensor:
+    where = f"{name}(x, axis)"
+    x = as_tensor(x, where)
+    x, axis = (reshape(x, -1), 0) if axis is None else (x, axis)
+    dim = dimension(where, x, axis)
+    x = cast(x, dtype if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype)
+    x = flip(x, dim) if reverse else x
+    out = Tensor(along(name, x, dim, (("out", x.type),)))
+    if exclusive:
+        sides = [(int(k == dim), 0) for k in range(len(x.shape))]
+        out = slice_(pad(out, sides, "constant", ufunc.identity), x.type.box)
+    return flip(out, dim) if reverse else out
+
+
+@public(np.cumsum)
+def cumsum(
+    x: Any, axis: int | None = None, *, exclusive: bool = False, reverse: bool = False, dtype: Any = None
+) -> Tensor:
+    """The sum of all elements up to each one along a dimension, in the type that `numpy.cumsum` gives.
+
+    Args:
+        x: any tensor.
+        axis: the dimension; None: all elements in row-major order.
+        exclusive: whether an element does not count itself.
+        reverse: whether the sums run from the end.
+        dtype: of the sums.
+
+    Example:
+        >>> np.asarray(cumsum([1, 2, 3], exclusive=True)).tolist()
+        [0, 1, 3]
+    """
+    return _running("cumsum", np.add, x, axis, exclusive, reverse, dtype)
+
+
+@public(np.cumprod)
+def cumprod(
+    x: Any, axis: int | None = None, *, exclusive: bool = False, reverse: bool = False, dtype: Any = None
+) -> Tensor:
+    """The product of all elements up to each one along a dimension; else as `cumsum`. Zeros have no gradient."""
+    return _running("cumprod", np.multiply, x, axis, exclusive, reverse, dtype)
+
+
+def _cumsum_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    return {"x": cumsum(dy, operation.parameter("axis"), reverse=True, dtype=dy.dtype)}
+
+
+def _cumprod_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    total = cumsum(multiply(dy, y), operation.parameter("axis"), reverse=True, dtype=dy.dtype)
+    return {"x": divide(total, operation.input("x"))}
+
+
+_AXIS = Form(("x",), {"axis": axis_form})
+register(Operator("cumsum", _running_block(np.add), _AXIS, _cumsum_gradient))
+register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradient))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sorting
+
+
+def _sort_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x, dim = inputs["x"], operation.parameter("axis")
+    if operation.parameter("descending"):  # equal elements stay in order
+        order = x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, "stable"), dim)
+    else:
+        order = np.argsort(x, dim, "stable")
+    return {"values": np.take_along_axis(x, order, dim), "indices": order.astype(np.int64, copy=False)}
+
+
+def _sort_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    x, dim = operation.input("x"), operation.parameter("axis")
+    zeros = FUNCTIONS["zeros"](x.shape, dy.dtype)
+    return {"x": FUNCTIONS["scatter"](zeros, Tensor(operation, "indices"), dy, dim, reduction="add")}
+
+
+def _truth(node: object, value: object) -> str:
+    return "" if type(value) is bool else "true or false"
+
+
+register(Operator("sort", _sort_block, Form(("x",), {"axis": axis_form, "descending": _truth}), _sort_gradient))
+
+
+def _sorted(where: str, x: Any, axis: int, descending: bool) -> tuple[Tensor, Tensor]:
+    x = as_tensor(x, where)
+    dim = dimension(where, x, axis)
+    outputs = (("values", x.type), ("indices", TensorType(x.shape, np.dtype(np.int64))))
+    operation = along("sort", x, dim, outputs, ("descending", bool(descending)))
+    return Tensor(operation, "values"), Tensor(operation, "indices")
+
+
+@public(np.sort)
+def sort(x: Any, axis: int = -1, *, descending: bool = False) -> Tensor:
+    """The elements along a dimension in order; NaN is the greatest, as in NumPy."""
+    return _sorted("sort(x, axis)", x, axis, descending)[0]
+
+
+@public(np.argsort)
+def argsort(x: Any, axis: int = -1, *, descending: bool = False) -> Tensor:
+    """The places that sort the elements along a dimension; equal elements stay in order."""
+    return _sorted("argsort(x, axis)", x, axis, descending)[1]
+
+
+@public()
+def top_k(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """(values, places) of the k greatest or least elements along a dimension, the best first, the first of equal ones.
+
+    Example:
+        >>> values, places = top_k([3.0, 9.0, 2.0, 9.0], 2)
+        >>> np.asarray(values).tolist(), np.asarray(places).tolist()
+        ([9.0, 9.0], [1, 3])
+    """
+    where = "top_k(x, k, axis)"
+    x = as_tensor(x, where)
+    dim = dimension(where, x, axis)
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= x.shape[dim]:
+        raise GraphError(where, f"k is {k!r}", inputs={"x": x.type}, legal=f"0..{x.shape[dim]}")
+    found = _sorted(where, x, dim, largest)
+    first = x.type.box.with_range(dim, 0, int(k))
+    return slice_(found[0], first), slice_(found[1], first)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reshape
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Runs of dimensions of the old and the new shape that hold the same elements, as short as possible."""
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left, right = [i] if i < len(old) else [], [j] if j < len(new) else []
+        i, j = i + len(left), j + len(right)
+        while (a := prod(old[k] for k in left)) != (b := prod(new[k] for k in right)):
+            if a < b:
+                left.append(i)
+                i += 1
+            else:
+                right.append(j)
+                j += 1
+        yield left, right
+
+
+@public(np.reshape)
+def reshape(x: object, shape: int | Sequence[int]) -> Tensor:
+    """The elements in row-major order in another shape; one extent may be -1, the one that fits.
+
+    Inserting and removing dimensions of extent 1 is a view. Anything else is an operation, since a tensor whose
+    elements stand elsewhere cannot be read through strides; it is free wherever it is not moved.
+
+    Example:
+        >>> np.asarray(reshape(np.arange(6), (-1, 2))).tolist()
+        [[0, 1], [2, 3], [4, 5]]
+    """
+    where = "reshape(x, shape)"
+    x = as_tensor(x, where)
+    wanted = _shape(where, x, shape)
+    solid, other = [n for n in x.shape if n != 1], [n for n in wanted if n != 1]
+    if x.size == 0:
+        return x if wanted == x.shape else full(wanted, 0, x.dtype)
+    x = squeeze(x)
+    out = x if solid == other else _reshaped(x, tuple(other))
+    return unsqueeze(out, [k for k, n in enumerate(wanted) if n == 1]) if len(wanted) > len(other) else out
+
+
+def _shape(where: str, x: Tensor, shape: Any) -> tuple[int, ...]:
+    try:
+        wanted = [operator.index(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,))]
+    except TypeError:
+        wanted = [-2]
+    open_ = [k for k, n in enumerate(wanted) if n == -1]
+    rest = prod(n for n in wanted if n != -1)
+    if len(open_) == 1 and rest > 0 and x.size % rest == 0:
+        wanted[open_[0]] = x.size // rest
+    if min(wanted, default=0) < 0 or prod(wanted) != x.size:
+        raise GraphError(
+            where,
+            f"{x.size} elements do not fit the shape {shape!r}",
+            inputs={"x": x.type},
+            legal="extents whose product is the number of elements; one of them may be -1",
+        )
+    return tuple(wanted)
+
+
+def _reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    groups = list(_groups(x.shape, shape))
+    rank = len(groups)
+    counts = [gcd(x.shape[left[0]], shape[right[0]]) for left, right in groups]
+
+    def projection(extents: Sequence[int], side: int) -> Projection:
+        rows, window = [], []
+        for g, group in enumerate(groups):
+            for place, k in enumerate(group[side]):
+                step = extents[k] // counts[g] if place == 0 else 0
+                rows.append(tuple(step if column == g else 0 for column in range(rank)))
+                window.append(step if place == 0 else extents[k])
+        return Projection(AffineMap(tuple(rows), (0,) * len(rows), rank), tuple(window))
+
+    signature = Signature(
+        tuple(f"d{g}" for g in range(rank)),
+        (("x", projection(x.shape, 0)),),
+        (("out", projection(shape, 1)),),
+        costs=_MOVE,
+    )
+    out = TensorType(shape, x.dtype)
+    return Tensor(Operation("reshape", Box.of(counts), (("x", x),), (("out", out),), (), signature))
+
+
+_MOVE: Costs = (("flops", 0.0),)
+
+
+def _reshape_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x = inputs["x"]
+    return {"out": np.ascontiguousarray(x).reshape(operation.output_types["out"].shape)}
+
+
+def _reshape_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    return {"x": reshape(dy, operation.input("x").shape)}
+
+
+register(Operator("reshape", _reshape_block, Form(("x",)), _reshape_gradient, _MOVE))
+
+
+@public(np.ravel)
+def ravel(x: Any) -> Tensor:
+    """The elements in row-major order in one dimension."""
+    return reshape(x, -1)
+
+
+@public()
+def flatten(x: Any, start: int = 1, stop: int = -1) -> Tensor:
+    """The dimensions from `start` to `stop`, both included, as one; by default all but the first."""
+    x = as_tensor(x, "flatten(x, start, stop)")
+    if not x.shape:
+        return reshape(x, 1)
+    low = dimension("flatten(x, start, stop)", x, start) if start < len(x.shape) else len(x.shape)
+    high = dimension("flatten(x, start, stop)", x, stop) + 1
+    return reshape(x, (*x.shape[:low], prod(x.shape[low:high]), *x.shape[max(low, high) :]))

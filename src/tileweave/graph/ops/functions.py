@@ -1,0 +1,222 @@
+"""Elementwise functions beyond arithmetic: rounding, logic, bits, trigonometry, and the error function.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache, partial
+from itertools import pairwise
+from math import erfc, factorial, pi
+from typing import Any
+
+import numpy as np
+
+from tileweave.graph.ir.nodes import Tensor
+from tileweave.graph.ir.sugar import public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.elementwise import (
+    Call,
+    add,
+    cast,
+    divide,
+    elementwise,
+    elementwise_operator,
+    elementwise_row,
+    exp,
+    flat,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    sqrt,
+    subtract,
+)
+from tileweave.graph.ops.operators import Array
+
+
+def _of(ufunc: np.ufunc, gradient: Any = None) -> Call:
+    return elementwise_operator(ufunc.__name__, ufunc, gradient=gradient)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rounding, tests, logic, bits
+
+
+floor: Call = _of(np.floor, flat)
+ceil: Call = _of(np.ceil, flat)
+trunc: Call = _of(np.trunc, flat)
+rint: Call = _of(np.rint, flat)
+isnan: Call = _of(np.isnan)
+isinf: Call = _of(np.isinf)
+isfinite: Call = _of(np.isfinite)
+signbit: Call = _of(np.signbit)
+logical_and: Call = _of(np.logical_and)
+logical_or: Call = _of(np.logical_or)
+logical_xor: Call = _of(np.logical_xor)
+logical_not: Call = _of(np.logical_not)
+bitwise_and: Call = _of(np.bitwise_and)
+bitwise_or: Call = _of(np.bitwise_or)
+bitwise_xor: Call = _of(np.bitwise_xor)
+invert: Call = _of(np.invert)
+left_shift: Call = _of(np.left_shift)
+right_shift: Call = _of(np.right_shift)
+
+
+@public(np.round)
+def round(x: object, decimals: int = 0) -> Tensor:
+    """The nearest number of so many decimals, of two the even one, as `numpy.round`."""
+    x = as_tensor(x, "round(x, decimals)")
+    if x.dtype.kind in "biu" and decimals >= 0:
+        return x
+    if decimals == 0:
+        return rint(x)
+    scale = 10.0 ** abs(decimals)
+    up, down = (multiply, divide) if decimals > 0 else (divide, multiply)
+    out: Tensor = cast(down(rint(up(x, scale)), scale), x.dtype)
+    return out
+
+
+@public(np.clip)
+def clip(x: object, low: Any = None, high: Any = None) -> Tensor:
+    """Elementwise ``min(max(x, low), high)``; a bound that is None bounds nothing."""
+    x = as_tensor(x, "clip(x, low, high)")
+    x = x if low is None else maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# exponentials, trigonometry
+
+
+def _over_one_less_square(sign: int, x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
+    """The gradient of arcsin and arccos."""
+    return [multiply(dy, divide(float(sign), sqrt(subtract(1.0, multiply(x, x)))))]
+
+
+exp2: Call = _of(np.exp2, lambda x, y, dy: [multiply(dy, multiply(y, math.log(2.0)))])
+expm1: Call = _of(np.expm1, lambda x, y, dy: [multiply(dy, add(y, 1.0))])
+log1p: Call = _of(np.log1p, lambda x, y, dy: [divide(dy, add(x, 1.0))])
+log2: Call = _of(np.log2, lambda x, y, dy: [divide(dy, multiply(x, math.log(2.0)))])
+log10: Call = _of(np.log10, lambda x, y, dy: [divide(dy, multiply(x, math.log(10.0)))])
+square: Call = _of(np.square, lambda x, y, dy: [multiply(dy, multiply(2.0, x))])
+reciprocal: Call = _of(np.reciprocal, lambda x, y, dy: [negative(multiply(dy, multiply(y, y)))])
+sin: Call = _of(np.sin, lambda x, y, dy: [multiply(dy, cos(x))])
+cos: Call = _of(np.cos, lambda x, y, dy: [negative(multiply(dy, sin(x)))])
+tan: Call = _of(np.tan, lambda x, y, dy: [multiply(dy, add(1.0, multiply(y, y)))])
+arcsin: Call = _of(np.arcsin, partial(_over_one_less_square, 1))
+arccos: Call = _of(np.arccos, partial(_over_one_less_square, -1))
+arctan: Call = _of(np.arctan, lambda x, y, dy: [divide(dy, add(1.0, multiply(x, x)))])
+sinh: Call = _of(np.sinh, lambda x, y, dy: [multiply(dy, cosh(x))])
+cosh: Call = _of(np.cosh, lambda x, y, dy: [multiply(dy, sinh(x))])
+arcsinh: Call = _of(np.arcsinh, lambda x, y, dy: [divide(dy, sqrt(add(multiply(x, x), 1.0)))])
+arccosh: Call = _of(np.arccosh, lambda x, y, dy: [divide(dy, sqrt(subtract(multiply(x, x), 1.0)))])
+arctanh: Call = _of(np.arctanh, lambda x, y, dy: [divide(dy, subtract(1.0, multiply(x, x)))])
+
+
+def _arctan2_gradient(a: Tensor, b: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
+    share = divide(dy, add(multiply(a, a), multiply(b, b)))
+    return [multiply(share, b), negative(multiply(share, a))]
+
+
+def _fmod_gradient(a: Tensor, b: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
+    return [dy, negative(multiply(dy, trunc(divide(a, b))))]
+
+
+arctan2: Call = _of(np.arctan2, _arctan2_gradient)
+fmod: Call = _of(np.fmod, _fmod_gradient)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the error function
+#
+# Near zero it is its Taylor series. Farther out it is ``1 - exp(-x * x) * g(x)``, whose slowly varying factor g is
+# interpolated at Chebyshev points. Both factors are small there, so their rounding hardly counts.
+
+_NEAR = 1.0
+"""Below this the series is used: its terms shrink from the first on, so nothing cancels."""
+_FAR = 6.0
+"""From here on erf is 1 in float64."""
+_TERMS, _DEGREE = 19, 24
+"""So many that what is left out is below 2**-54, measured against `math.erf`."""
+_CHUNK = 1 << 13
+"""Elements at a time, so that intermediate arrays stay in cache."""
+
+
+@cache
+def _coefficients() -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of the series in x * x, and of g in t, which is 1 / x scaled to -1..1. Both decay, so plain powers do."""
+    series = [2 / math.sqrt(pi) * (-1) ** n / (factorial(n) * (2 * n + 1)) for n in range(_TERMS)]
+    middle, half = (Fraction(1 / _NEAR) + Fraction(1 / _FAR)) / 2, (Fraction(1 / _NEAR) - Fraction(1 / _FAR)) / 2
+    points = [1 / float(middle + half * Fraction(math.cos(pi * (k + 0.5) / _DEGREE))) for k in range(_DEGREE)]
+    places = [(1 / Fraction(x) - middle) / half for x in points]
+    values = [Fraction(erfc(x) * math.exp(x * x)) * (1 + Fraction(_lost(x))) for x in points]
+    return tuple(series), tuple(map(float, _through(places, values)))
+
+
+def _through(places: list[Fraction], values: list[Fraction]) -> list[Fraction]:
+    """The coefficients of the polynomial through points, by Newton's differences: exact, so that none is lost."""
+    rest = list(values)
+    for order in range(1, len(rest)):
+        for k in range(len(rest) - 1, order - 1, -1):
+            rest[k] = (rest[k] - rest[k - 1]) / (places[k] - places[k - order])
+    out = [rest[-1]]
+    for place, value in zip(reversed(places[:-1]), reversed(rest[:-1]), strict=True):
+        out = [value - place * out[0], *(a - place * b for a, b in pairwise(out)), out[-1]]
+    return out
+
+
+def _lost(x: float) -> float:
+    """What rounding takes from x * x; its exponential would count it up to 36 times."""
+    return float(Fraction(x) ** 2 - Fraction(x * x))
+
+
+def erf_of(x: Array) -> Array:
+    """The error function of every element, computed in float64, in the type of x; NaN stays NaN."""
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty(flat.shape, flat.dtype)
+    with np.errstate(all="ignore"):
+        for k in range(0, flat.size, _CHUNK):
+            out[k : k + _CHUNK] = _chunk(flat[k : k + _CHUNK].astype(np.float64))
+    return out.reshape(x.shape)
+
+
+def _chunk(x: Array) -> Array:
+    series, factor = _coefficients()
+    size = np.abs(x)
+    near = np.minimum(size, _NEAR)
+    low = _horner(series, near * near) * near
+    if not (size > _NEAR).any():
+        return np.asarray(np.copysign(low, x))
+    far = np.clip(size, _NEAR, _FAR)
+    t = (2 / far - (1 / _FAR + 1 / _NEAR)) / (1 / _NEAR - 1 / _FAR)
+    tail = _horner(factor, t) * np.exp(-far * far)
+    np.subtract(1.0, tail, out=tail)
+    high = np.where(size >= _FAR, 1.0, tail)
+    out: Array = np.where(np.isnan(x), x, np.copysign(np.where(size > _NEAR, high, low), x))
+    return out
+
+
+def _horner(coefficients: tuple[float, ...], t: Array) -> Array:
+    out = np.full(t.shape, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        out *= t
+        out += c
+    return out
+
+
+@public()
+def erf(x: Any) -> Tensor:
+    """Elementwise error function, to the last place or two of float64; integers become float64."""
+    x = as_tensor(x, "erf(x)")
+    x = cast(x, np.float64) if x.dtype.kind in "biu" else x
+    return elementwise("erf", [x], x.dtype)
+
+
+def _erf_gradient(x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
+    return [multiply(dy, multiply(2 / math.sqrt(pi), exp(negative(multiply(x, x)))))]
+
+
+elementwise_row("erf", lambda operation, inputs: {"out": erf_of(inputs["x"])}, 1, _erf_gradient)
