@@ -12,7 +12,9 @@ from random_programs import any_program, difference
 
 from tileweave.backends.cpu import compile
 from tileweave.errors import BackendError, TileweaveError, VerifyError
+from tileweave.lower import contract
 from tileweave.teir import byte_bounds, from_json, to_json
+from tileweave.teir.analysis import lower
 from tileweave.teir.ir import examples
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Invocation, Program
@@ -168,3 +170,18 @@ def test_many_damaged_documents_are_refused_or_run(block: int) -> None:
     found = check(100_000 + 1000 * block, 800)
     assert found["refused"] > 100
     assert found["run"] > 50
+
+
+def test_the_classification_is_what_dispatches(monkeypatch):
+    """Without the tables of section 10.6 there is no code: not for a contraction, not for a copy."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no classification")
+
+    a, b = np.ones((37, 41), "f4"), np.ones((41, 43), "f4")
+    assert np.array_equal(contract("ij,jk->ik", a, b), a @ b)
+    monkeypatch.setattr(lower, "classify", refuse)
+    with pytest.raises(BackendError, match="no classification"):
+        contract("ij,jk->ik", a[:-1], b)
+    with pytest.raises(RuntimeError, match="no classification"):
+        compile(examples.permutation_tiled({"a": 5, "b": 6, "c": 7, "d": 8}), cache=False)

@@ -89,8 +89,8 @@ def test_what_can_be_had_is_had():
     said = cpu.compile(program, threads=1, settings=wish).explain()
     lanes = cpu.host().lanes(4)
     kc = -(-100 // lanes) * lanes
-    assert f"tile 4 x {2 * lanes}, blocks of {kc} products, 40 rows" in said
-    assert "packed rows, packed columns" in said
+    assert f"mr 4, nr {2 * lanes}, kc {kc}, mc 40" in said
+    assert "A = in0 packed; B = in1 packed" in said
     too_large = cpu.compile(program, threads=1, settings=Settings(rows=1000)).explain()
     assert too_large == cpu.compile(program, threads=1).explain()
 

@@ -436,7 +436,7 @@ def compile(
     form = merged(program, merge=merge)
     nest = emit_program(form, target, threads, settings)
     code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
-    kernel = Kernel(program, nest, code, "\n".join((show(form), *nest.notes)), threads, target)
+    kernel = Kernel(program, nest, code, show(form, lambda op: nest.notes.get(op, ())), threads, target)
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel

@@ -14,23 +14,25 @@ parallel region everything is sequential.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
-from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, may_start, without_start
+from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, emit_scalar, may_start, without_start
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
-from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
+from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import OBJECT_DATA
-from tileweave.errors import BackendError
 from tileweave.teir.analysis.calls import bounds
+from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import First, Guard, Id, Program
 from tileweave.teir.merged.form import Loop, Merged, Op, Step
+from tileweave.teir.merged.lower import classified
 from tileweave.teir.merged.merge import start_of
 from tileweave.teir.merged.order import rivals_of
 
@@ -49,13 +51,13 @@ class Nest:
             operands' addresses from their array objects and looks whether they keep apart.
         shared_bytes: working memory shared by all threads.
         thread_bytes: working memory of each thread.
-        notes: how each contraction is computed, one line each.
+        notes: per operation, what it is classified as and how it is computed.
     """
 
     source: str
     shared_bytes: int
     thread_bytes: int
-    notes: tuple[str, ...]
+    notes: Mapping[Op, tuple[str, ...]]
 
 
 def emit_program(form: Merged, target: Target, threads: int, settings: Settings = DEFAULT) -> Nest:
@@ -68,7 +70,7 @@ def emit_program(form: Merged, target: Target, threads: int, settings: Settings 
     f.ret()
     _emit_objects(emitter.module, program)
     memory = emitter.memory
-    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, tuple(emitter.notes))
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes)
 
 
 def _emit_objects(module: Module, program: Program) -> None:
@@ -125,7 +127,7 @@ class _Emitter:
     memory: Workspace = field(default_factory=Workspace)
     operations: dict[tuple[Op, bool], str] = field(default_factory=dict)
     regions: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: dict[Op, tuple[str, ...]] = field(default_factory=dict)
 
     def elements(self, op: Op) -> tuple[Element, ...]:
         return tuple(element(self.program.tensors[j].dtype) for j in op.operands)
@@ -160,40 +162,44 @@ class _Emitter:
         at.f.call(self.operations[key], *arguments)
 
     def define(self, name: str, op: Op, parallel: bool) -> None:
+        """Write an operation's function; what it is classified as decides which."""
+        explained = classified(op, self.program)
+        strategy = strategy_of(op, explained.kernel)
+        named = op.kind != "Chain" and not isinstance(explained.kernel, General)
+        lines = [str(explained.kernel)] if named or op.kind == "Contraction" else []
         elements = self.elements(op)
-        if op.kind == "Contraction":
-            self.contraction(name, op, elements, parallel)
-        elif all(stage.kind in KNOWN for stage in op.stages):
+        if strategy is Strategy.MAP:
             rivals = rivals_of(op, self.program)
             emit_elementwise(self.module, self.target, name, op, elements, rivals, parallel=parallel)
         else:
-            raise BackendError(
-                "compile(program)",
-                f"the CPU backend has no code for the operation {op.kind!r}",
-                legal=", ".join(sorted(KNOWN)),
-                facts={"source": "", "log": ""},
-            )
+            lines += self.contraction(name, op, elements, parallel, strategy)
+        self.notes.setdefault(op, tuple(lines))
 
-    def contraction(self, name: str, op: Op, elements: tuple[Element, ...], parallel: bool) -> None:
+    def contraction(
+        self, name: str, op: Op, elements: tuple[Element, ...], parallel: bool, strategy: Strategy
+    ) -> tuple[str, ...]:
         """A contraction, with what its output starts from: in its tiles, or by a copy before it."""
         threads = self.threads if parallel else 1
+        if strategy is Strategy.SCALAR:
+            emit_scalar(self.module, self.target, name, op, elements)
+            return (strategy.value,)
         starts = len(op.operands) > 3
         inside = starts and may_start(op, elements, self.target, threads, self.settings)
         plain = without_start(op) if starts else op
-        note = emit_contraction(
+        lines = emit_contraction(
             self.module,
             self.target,
             f"{name}.sums" if starts else name,
             plain if inside or not starts else replace(plain, init=None),
             elements[:3],
             self.memory,
+            names=[self.program.tensors[j].name for j in op.operands[:2]],
             threads=threads,
             settings=self.settings,
             start=inside,
         )
-        self.notes.append(f"{name}: {note}")
         if not starts:
-            return
+            return lines
         f = Function(self.module, name, CONTRACTION_PARAMETERS)
         start, init = f.at("%start", op.offsets[3]), "%init"
         if not inside:
@@ -208,6 +214,8 @@ class _Emitter:
         pointers = [f"ptr %p{k}" for k in range(3)]
         f.call(f"{name}.sums", "ptr %env", "i64 %thread", *pointers, f"i1 {init}", "i1 %relu", f"ptr {start}")
         f.ret()
+        how = "sums begin with the start in the registers" if inside else "the start is copied to the output first"
+        return (*lines, how)
 
     def region(self, at: _Place, loop: Loop) -> None:
         """A chain of parallel loops as tasks of the pool."""

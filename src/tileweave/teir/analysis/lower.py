@@ -8,6 +8,7 @@ Source: TEIR, section 10.6, tables 10.6.1 and 10.6.2, and the kernels of section
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,7 @@ __all__ = [
     "ReluKernel",
     "ScalarKernel",
     "ZeroKernel",
+    "classify",
     "eligibility",
     "explain",
 ]
@@ -41,6 +43,9 @@ class ScalarKernel:
     """One element: a scalar multiply-add, copy, zero or ReLU."""
 
     operation: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} of one element"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,9 @@ class Gemm:
     ldc: int
     orders: tuple[MatrixOrder, MatrixOrder, MatrixOrder]
     dtype: str
+
+    def __str__(self) -> str:
+        return f"GEMM {self.dtype} m {self.m}, n {self.n}, k {self.k}; {_matrices(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,15 @@ class Brgemm:
     orders: tuple[MatrixOrder, MatrixOrder, MatrixOrder]
     dtype: str
 
+    def __str__(self) -> str:
+        reduced = f"{self.br_size} products, {self.br_stride_a} apart in A and {self.br_stride_b} in B"
+        return f"BRGEMM {self.dtype} m {self.m}, n {self.n}, k {self.k}; {_matrices(self)}; {reduced}"
+
+
+def _matrices(kernel: Gemm | Brgemm) -> str:
+    leading = zip("ABC", kernel.orders, (kernel.lda, kernel.ldb, kernel.ldc), strict=True)
+    return ", ".join(f"{label} {order} ld {ld}" for label, order, ld in leading)
+
 
 @dataclass(frozen=True, slots=True)
 class CopyKernel:
@@ -86,6 +103,10 @@ class CopyKernel:
     ldb: int
     dtype: str
 
+    def __str__(self) -> str:
+        matrices = f"A {self.order_a} ld {self.lda}, B {self.order_b} ld {self.ldb}"
+        return f"Copy {self.dtype} {self.rows} x {self.columns}; {matrices}"
+
 
 @dataclass(frozen=True, slots=True)
 class ZeroKernel:
@@ -96,6 +117,9 @@ class ZeroKernel:
     order_b: MatrixOrder
     ldb: int
     dtype: str
+
+    def __str__(self) -> str:
+        return f"Zero {self.dtype} {self.rows} x {self.columns}; B {self.order_b} ld {self.ldb}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +134,19 @@ class ReluKernel:
     ldb: int
     dtype: str
 
+    def __str__(self) -> str:
+        matrices = f"A {self.order_a} ld {self.lda}, B {self.order_b} ld {self.ldb}"
+        return f"ReLU {self.dtype} {self.rows} x {self.columns}; {matrices}"
+
 
 @dataclass(frozen=True, slots=True)
 class General:
     """None of the document's kernels; the reasons say what each would have needed."""
 
     reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"general: {'; '.join(self.reasons)}"
 
 
 Kernel = ScalarKernel | Gemm | Brgemm | CopyKernel | ZeroKernel | ReluKernel | General
@@ -173,7 +204,35 @@ def explain(primitive: Primitive | Id, program: Program) -> Explanation:
         VerifyError: the program is not well formed, or the primitive is none of its own.
     """
     verify(program)
-    return _Lowering(_named(primitive, program), program).explain()
+    found = _named(primitive, program)
+    names, axes = operands_of(found, program), axes_by_id(program)
+    tensors = [program.position(name) for name in names]
+
+    def seen(id: Id) -> Axis:
+        """An axis as the operands see it."""
+        axis = axes[id]
+        return Axis(id, axis.extent, tuple(axis.strides[j] for j in tensors), tuple(axis.offsets[j] for j in tensors))
+
+    roles = {role: [seen(id) for id in ids] for role, ids in found.axes}
+    dtypes = tuple(program.tensors[j].dtype for j in tensors)
+    explained = classify(found.id, found.operation, roles, names, dtypes)
+    packing = _packing(program, names) if found.operation != "Copy" else []
+    return Explanation(explained.primitive, explained.kernel, (*explained.lines, *packing))
+
+
+def classify(
+    id: Id, operation: str, roles: Mapping[str, Sequence[Axis]], names: Sequence[str], dtypes: Sequence[str]
+) -> Explanation:
+    """Which kernel an operation on some axes is: the one place that decides, for primitives and for merged operations.
+
+    Args:
+        id: what is explained, for people.
+        operation: its name.
+        roles: the axes by role, whose strides are per operand.
+        names: of the operands, inputs first, output last.
+        dtypes: of the operands.
+    """
+    return _Lowering(id, operation, roles, names, dtypes).explain()
 
 
 def _named(wanted: Primitive | Id, program: Program) -> Primitive:
@@ -208,15 +267,15 @@ class _Misfit(Exception):
 
 
 class _Lowering:
-    def __init__(self, primitive: Primitive, program: Program) -> None:
-        axes = axes_by_id(program)
-        self.primitive = primitive
-        self.names = operands_of(primitive, program)
-        self.position = {spec.name: k for k, spec in enumerate(program.tensors)}
-        self.dtype = {spec.name: spec.dtype for spec in program.tensors}
-        self.roles = {role: [axes[id] for id in ids] for role, ids in primitive.axes}
+    def __init__(
+        self, id: Id, operation: str, roles: Mapping[str, Sequence[Axis]], names: Sequence[str], dtypes: Sequence[str]
+    ) -> None:
+        self.id = id
+        self.operation = operation
+        self.names = names
+        self.dtypes = dtypes
+        self.roles = {role: list(axes) for role, axes in roles.items()}
         self.lines: list[str] = []
-        self.packing = _packing(program, self.names) if primitive.operation != "Copy" else []
 
     def explain(self) -> Explanation:
         counts = ", ".join(f"|{role}| = {len(axes)}" for role, axes in self.roles.items())
@@ -226,11 +285,10 @@ class _Lowering:
         except _Misfit as misfit:
             self.lines.append(f"no kernel of the document: {misfit}")
             kernel = General((str(misfit),))
-        self.lines += self.packing
-        return Explanation(self.primitive.id, kernel, tuple(self.lines))
+        return Explanation(self.id, kernel, tuple(self.lines))
 
     def kernel(self) -> Kernel:
-        operation = self.primitive.operation
+        operation = self.operation
         if not any(self.roles.values()):
             self.lines.append("every role is empty: one element")
             return ScalarKernel(operation)
@@ -241,13 +299,13 @@ class _Lowering:
         if len(self.roles["M"]) != 1 or len(self.roles["N"]) != 1:
             raise _Misfit("a matrix kernel has one axis each in M and N")
         m, n = self.roles["M"][0], self.roles["N"][0]
-        order_b, ldb = self.matrix("B", self.names[-1], m, n)
-        dtype = self.dtype[self.names[-1]]
+        order_b, ldb = self.matrix("B", len(self.names) - 1, m, n)
+        dtype = self.dtypes[-1]
         if operation == "Zero":
             return ZeroKernel(m.extent, n.extent, order_b, ldb, dtype)
-        if self.dtype[self.names[0]] != dtype:
-            raise _Misfit(f"it converts {self.dtype[self.names[0]]} to {dtype}")
-        order_a, lda = self.matrix("A", self.names[0], m, n)
+        if self.dtypes[0] != dtype:
+            raise _Misfit(f"it converts {self.dtypes[0]} to {dtype}")
+        order_a, lda = self.matrix("A", 0, m, n)
         kind = CopyKernel if operation == "Copy" else ReluKernel
         return kind(m.extent, n.extent, order_a, order_b, lda, ldb, dtype)
 
@@ -255,42 +313,40 @@ class _Lowering:
         m, n, k = (self.roles[role] for role in ("M", "N", "K"))
         if len(m) != 1 or len(n) != 1 or len(k) not in (1, 2):
             raise _Misfit("GEMM has one axis each in M, N and K, and BRGEMM two in K")
-        in0, in1, out = self.names
-        dtypes = {self.dtype[name] for name in self.names}
-        if len(dtypes) > 1:
-            raise _Misfit(f"its operands hold {', '.join(sorted(dtypes))}: a GEMM kernel has one type")
+        if len(set(self.dtypes)) > 1:
+            raise _Misfit(f"its operands hold {', '.join(sorted(set(self.dtypes)))}: a GEMM kernel has one type")
         inner = k[-1]
-        order_a, lda = self.matrix("A", in0, m[0], inner, still=[n[0]])
-        order_b, ldb = self.matrix("B", in1, inner, n[0], still=[m[0]])
-        order_c, ldc = self.matrix("C", out, m[0], n[0], still=k)
+        order_a, lda = self.matrix("A", 0, m[0], inner, still=[n[0]])
+        order_b, ldb = self.matrix("B", 1, inner, n[0], still=[m[0]])
+        order_c, ldc = self.matrix("C", 2, m[0], n[0], still=k)
         orders = (order_a, order_b, order_c)
         sizes = (m[0].extent, n[0].extent, inner.extent, lda, ldb, ldc)
-        dtype = self.dtype[out]
+        dtype = self.dtypes[2]
         if len(k) == 1:
             return Gemm(*sizes, orders, dtype)
-        strides = [self.elements(name, k[0], "batch-reduce stride") for name in (in0, in1)]
+        strides = [self.elements(o, k[0], "batch-reduce stride") for o in (0, 1)]
         self.lines.append(
             f"{k[0].id} is the batch-reduce axis: {k[0].extent} steps of {strides[0]} on A, {strides[1]} on B"
         )
         return Brgemm(*sizes, k[0].extent, strides[0], strides[1], orders, dtype)
 
     def matrix(
-        self, label: str, name: str, row: Axis, column: Axis, still: list[Axis] | None = None
+        self, label: str, o: int, row: Axis, column: Axis, still: list[Axis] | None = None
     ) -> tuple[MatrixOrder, int]:
         """The order and leading dimension of an operand over two axes; the axes ``still`` must not move on it.
 
         As BLAS asks, the leading dimension is at least the extent of the unit axis, so that no two rows or columns
         share an element.
         """
-        j, width = self.position[name], width_bytes(self.dtype[name])
+        name, width = self.names[o], width_bytes(self.dtypes[o])
         for axis in still or []:
-            if axis.strides[j] and axis.extent > 1:
+            if axis.strides[o] and axis.extent > 1:
                 raise _Misfit(f"axis {axis.id} moves {name}, which a GEMM needs to stand still")
         choices: list[tuple[MatrixOrder, Axis, Axis]] = [("column-major", row, column), ("row-major", column, row)]
         short = ""
         for order, unit, leading in choices:
-            if unit.strides[j] == width and leading.strides[j] > 0:
-                ld = self.elements(name, leading, "leading dimension")
+            if unit.strides[o] == width and leading.strides[o] > 0:
+                ld = self.elements(o, leading, "leading dimension")
                 if ld < unit.extent:
                     short = f"the leading dimension of {name}, {ld} on {leading.id}, is less than the {unit.extent} of "
                     short += f"{unit.id}, which has unit stride"
@@ -299,12 +355,12 @@ class _Lowering:
                     f"{label} = {name}: {order}, unit stride on {unit.id}, leading dimension {ld} on {leading.id}"
                 )
                 return order, ld
-        shown = ", ".join(f"{axis.id} {axis.strides[j]}" for axis in (row, column))
+        shown = ", ".join(f"{axis.id} {axis.strides[o]}" for axis in (row, column))
         needs = f"{name} needs one axis with stride {width} bytes and one with a positive leading dimension"
         raise _Misfit(short or f"{needs}; it has {shown}")
 
-    def elements(self, name: str, axis: Axis, what: str) -> int:
-        stride, width = axis.strides[self.position[name]], width_bytes(self.dtype[name])
+    def elements(self, o: int, axis: Axis, what: str) -> int:
+        stride, width = axis.strides[o], width_bytes(self.dtypes[o])
         if stride % width:
-            raise _Misfit(f"the {what} of {name}, {stride} bytes on {axis.id}, is no multiple of {width}")
+            raise _Misfit(f"the {what} of {self.names[o]}, {stride} bytes on {axis.id}, is no multiple of {width}")
         return stride // width

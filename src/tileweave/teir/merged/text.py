@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tileweave.teir.ir.program import Guard
 from tileweave.teir.ir.walk import show_guard
@@ -11,7 +11,7 @@ from tileweave.teir.merged.form import Loop, Merged, Op, Step
 __all__ = ["show"]
 
 
-def show(form: Merged, more: Callable[[Op], list[str]] | None = None) -> str:
+def show(form: Merged, more: Callable[[Op], Sequence[str]] | None = None) -> str:
     """One line per loop and operation; ``stores`` and ``then ReLU`` are a Contraction's flags.
 
     Args:
@@ -21,7 +21,7 @@ def show(form: Merged, more: Callable[[Op], list[str]] | None = None) -> str:
     return "\n".join(_lines(form, form.body, more, ""))
 
 
-def _lines(form: Merged, steps: tuple[Step, ...], more: Callable[[Op], list[str]] | None, indent: str) -> list[str]:
+def _lines(form: Merged, steps: tuple[Step, ...], more: Callable[[Op], Sequence[str]] | None, indent: str) -> list[str]:
     lines = []
     for step in steps:
         condition = f"  [{show_guard(step.guard)}]" if step.guard else ""

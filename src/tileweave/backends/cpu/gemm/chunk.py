@@ -24,7 +24,7 @@ from tileweave.backends.cpu.gemm.stage import Stage, emit_runs, emit_stood, stag
 from tileweave.backends.cpu.gemm.sweep import sweep
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.streams import NOTHING, Stream, Streams, streams
+from tileweave.backends.cpu.llvm.streams import NOTHING, TURN, Stream, Streams, streams
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Op
 
@@ -146,6 +146,27 @@ class Chunk:
         self.helpers()
         self.tiles()
         self.block()
+
+    def explain(self) -> str:
+        """What is prefetched, and how the output is stored."""
+        c = self.cut
+        if self.following is not None:
+            fetched = f"B's next panels, {self.following.at_once} lines every {TURN} products"
+        elif self.module.has(f"{self.name}.columns.ask"):
+            fetched = "B's next panels, before each tile"
+        elif c.stood and self.far(1):
+            fetched = "B's next vectors, a line with every product"
+        else:
+            fetched = "within the panels"
+        if self.stage is not None:
+            stored = self.stage.explain()
+        elif c.stood:
+            stored = f"transposed in the buffer{', non-temporal' if stood_streams(c, self.target) else ''}"
+        elif self.streams():
+            stored = "non-temporal where the output begins with a whole vector"
+        else:
+            stored = "through the caches" + (", prefetched" if self.asks() else "")
+        return f"prefetch: {fetched}; stores: {stored}"
 
     # ---- the pieces ---------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ tensor it writes. All others are cut (`gett`), and their blocks (`chunk`) become
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.gemm.chunk import Chunk
@@ -18,7 +19,7 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, Op
 
-__all__ = ["Workspace", "emit_contraction", "may_start", "without_start"]
+__all__ = ["Workspace", "emit_contraction", "emit_scalar", "may_start", "without_start"]
 
 PARAMETERS = [
     ("ptr", "env"),
@@ -55,11 +56,12 @@ def emit_contraction(
     elements: tuple[Element, ...],
     memory: Workspace,
     *,
+    names: Sequence[str],
     threads: int,
     settings: Settings = DEFAULT,
     start: bool = False,
-) -> str:
-    """Add the function ``name(env, thread, in0, in1, out, init, relu, start)``; how it works, in a line.
+) -> tuple[str, ...]:
+    """Add the function ``name(env, thread, in0, in1, out, init, relu, start)``; how it works, in a few lines.
 
     Args:
         module: where it is added.
@@ -68,17 +70,15 @@ def emit_contraction(
         op: a Contraction.
         elements: of in0, in1 and out; sums are formed in the type of out.
         memory: grows by what the operation needs.
+        names: of in0 and in1, for people.
         threads: how many it may use; 1 inside a parallel region.
         settings: wishes for how it is cut.
         start: whether sums that are stored begin with a row, which the columns alone walk as they walk the output.
     """
-    if op.operands[2] in op.operands[:2]:
-        _emit_scalar(module, target, name, op, elements)
-        return "one element at a time, for it reads what it writes"
     decided = cut(op, elements, target, threads, settings)
     emitter = _Emitter(module, target, name, op, decided, memory, threads, start)
     emitter.emit()
-    return decided.explain() + (f", {emitter.chunk.stage.explain()}" if emitter.chunk.stage else "")
+    return (*decided.explain(names), emitter.chunk.explain())
 
 
 def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings) -> bool:
@@ -106,7 +106,8 @@ def without_start(op: Op) -> Op:
     return replace(op, operands=op.operands[:3], offsets=op.offsets[:3], modes=modes)
 
 
-def _emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
+def emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
+    """Add the same function for a contraction that reads what it writes: one product after the other, in order."""
     f = Function(module, name, PARAMETERS)
     pointers = [f.at(f"%p{k}", offset) for k, offset in enumerate(op.offsets)]
     out = elements[-1]

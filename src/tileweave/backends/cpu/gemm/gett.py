@@ -8,6 +8,7 @@ Source: own; the method is known as GETT (transpose-free contraction by packing)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -115,20 +116,28 @@ class Cut:
         """Multiplications and additions for one point of the outer axes."""
         return 2 * self.batches * self.rows.total * self.columns.total * self.contracted.total
 
-    def explain(self) -> str:
-        """One line for people."""
+    def explain(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The sizes of the blocks, and what is packed, in the field's names: A is broadcast, B runs in vectors."""
         rows, columns = self.rows, self.columns
-        how = [
-            f"{'direct' if self.direct_rows else 'packed'} rows",
-            f"{'direct' if self.direct_columns else 'packed'} columns",
-        ]
+        a, b = reversed(names) if self.swapped else names
+        batch = f"{self.batches} x " if self.batches > 1 else ""
+        sizes = f"{batch}m {rows.total}, n {columns.total}, k {self.contracted.total}"
+        blocks = f"mr {rows.width}, nr {columns.width}, kc {self.kc}, mc {self.row_panels * rows.width}"
+        first = "read in place" if self.direct_rows else "packed once for all threads" if self.shared else "packed"
+        ahead = ", the next block of k while this one is computed" if self.ahead else ""
+        second = (
+            "read in place"
+            if self.direct_columns
+            else "packed"
+            if columns.pack_panels == 1
+            else f"packed {columns.pack_panels} panels at once"
+        )
+        if self.stood:
+            second += f", tiles of {self.stood} panels transposed in a buffer"
+        resident = "A" if self.swept else "B"
         return (
-            f"{self.batches} x ({rows.total} rows, {columns.total} columns, {self.contracted.total} products), "
-            f"tile {rows.width} x {columns.width}, blocks of {self.kc} products, "
-            f"{self.row_panels * rows.width} rows, {self.column_panels * columns.width} columns; {', '.join(how)}"
-            f"{', rows packed once' if self.shared else ''}{' and ahead' if self.ahead else ''}"
-            f"{', columns sweep by' if self.swept else ''}"
-            f"{f', {self.stood} panels stood up in a stage' if self.stood else ''}"
+            f"{sizes}; {blocks}, nc {self.column_panels * columns.width}",
+            f"A = {a} {first}{ahead}; B = {b} {second}; the block of {resident} stays in the second cache",
         )
 
 

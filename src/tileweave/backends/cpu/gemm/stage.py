@@ -38,7 +38,7 @@ class Stage:
 
     def explain(self) -> str:
         """A few words for people."""
-        return f"output staged by {self.row_panels} row panels"
+        return f"staged by {self.row_panels} row panels, then in whole lines"
 
 
 def stage_of(c: Cut, target: Target) -> Stage | None:
