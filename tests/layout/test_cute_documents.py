@@ -54,7 +54,7 @@ DOCUMENTED = [
     ("zipped_product", "(2,5):(5,1)", "<3:5 | 4:6>", "((2,5),(3,4)):((5,1),(10,30))"),
     ("tiled_product", "(2,5):(5,1)", "<3:5 | 4:6>", "((2,5),3,4):((5,1),10,30)"),
     ("flat_product", "(2,5):(5,1)", "<3:5 | 4:6>", "(2,5,3,4):(5,1,10,30)"),
-    ("blocked_product", "(2,5):(5,1)", "(3,4):(1,3)", "(6,(5,4)):(5,(1,30))"),
+    ("blocked_product", "(2,5):(5,1)", "(3,4):(1,3)", "((2,3),(5,4)):((5,10),(1,30))"),
     ("raked_product", "(2,5):(5,1)", "(3,4):(1,3)", "((3,2),(4,5)):((10,5),(30,1))"),
 ]  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_composition_with_coordinate_strides_reads_the_modes():
 
 def test_products_of_padded_blocks_leave_the_padding():
     padded = parse("(6,4):(1,8)")
-    assert str(cute.blocked_product(padded, parse("(1,3)"))) == "(6,12):(1,8)"  # 3 blocks of 4 columns
+    assert str(cute.blocked_product(padded, parse("(1,3)"))) == "((6,1),(4,3)):((1,0),(8,32))"  # 3 blocks of 4 columns
     assert str(cute.logical_product(parse("(2,2):(1,7)"), parse("6"))) == "((2,2),(3,2)):((1,7),(2,14))"
     with pytest.raises(NoLayout, match="would overlap") as caught:
         cute.logical_product(parse("(2,2):(2,3)"), 2)

@@ -158,7 +158,7 @@ def test_f2_refusals():
         f2_from_swizzle(Swizzle(2, 0, 3), 4)
     with pytest.raises(NoLayout) as caught:
         f2_to_layout(F2Map((3, 1), 2))
-    x, y, _both = caught.value.witness["points"]
+    x, y, _both = caught.value.witness.points
     assert F2Map((3, 1), 2)(x) & F2Map((3, 1), 2)(y)
 
 
@@ -192,7 +192,7 @@ def test_composed_layouts_that_are_not_linear_are_refused():
         f2_from_layout(ComposedLayout(Swizzle(1, 0, 1), 0, make_layout(3)))
     with pytest.raises(NoLayout) as caught:
         f2_from_layout(ComposedLayout(Swizzle(1, 0, 1), 0, CuteLayout((2, 2), (1, 3))))
-    x, y, both = caught.value.witness["points"]
+    x, y, both = caught.value.witness.points
     layout = ComposedLayout(Swizzle(1, 0, 1), 0, CuteLayout((2, 2), (1, 3)))
     assert x ^ y == both and layout(x) ^ layout(y) != layout(both)
     with pytest.raises(LayoutError):

@@ -3,7 +3,7 @@
 The face of the room for CuTe users: ``from tileweave.layout import cute``. Names and orders are CuTe's. A layout is
 evaluated within its size; inside a composition its slowest mode runs on, as in CuTe. A refusal carries its witness, and
 where CuTe rounds up there is a separate name that returns the predicate. The operations live beside this file: tuples
-(`cute_tuples`), values (`cute_value`), algebra (`cute_algebra`; with expressions `cute_symbolic`), `cute_tiling`.
+(`cute_tuples`), values (`cute_value`), algebra (`cute_algebra`), tiles (`cute_tiling`); the algorithms are `core`'s.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from tileweave.layout.notation.cute_algebra import (
     nullspace,
     right_inverse,
 )
-from tileweave.layout.notation.cute_symbolic import require_numbers
 from tileweave.layout.notation.cute_text import parse
 from tileweave.layout.notation.cute_tiling import (
     Cover,
@@ -88,6 +87,7 @@ from tileweave.layout.notation.cute_value import (
     concat,
     mode_number,
     new_layout,
+    require_numbers,
     select_modes,
     slice_with_offset,
 )

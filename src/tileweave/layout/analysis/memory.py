@@ -18,9 +18,9 @@ import numpy as np
 from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.layout.core.checks import integer_array, need_numbers
 from tileweave.layout.core.layout import Coord, Layout
+from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr
 from tileweave.layout.f2.swizzle import ComposedLayout, F2Map, XorLayout
-from tileweave.layout.notation.cute_exact import coalesce_flat
 from tileweave.layout.notation.cute_tuples import size
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
@@ -158,10 +158,10 @@ def vector_width(layout: Any, element_bytes: int, *, most_bytes: int = 16, base_
 def _modes_of(layout: Any) -> tuple[list[tuple[int, int]], int] | None:
     """(coalesced modes first fastest, offset) of a strided layout; None for any other."""
     if isinstance(layout, CuteLayout) and not isinstance(layout.zero, Coord):
-        return coalesce_flat(layout.flat), 0
+        return coalesce_rows(layout.flat), 0
     if isinstance(layout, Layout) and len(layout.axes) == 1 and not layout.replica:
         axis = layout.axes[0]
-        return coalesce_flat([(it.extent, it.stride[axis]) for it in reversed(layout.shard)]), layout.offset[axis]
+        return coalesce_rows([(it.extent, it.stride[axis]) for it in reversed(layout.shard)]), layout.offset[axis]
     return None
 
 

@@ -41,7 +41,7 @@ from tileweave.layout.core.rows import (
 )
 from tileweave.layout.core.symbolic import Open, by_proof, is_expr, lowered, plain, proved, simple
 
-__all__ = ["Pieces", "compose", "compose_in", "compose_rows", "place"]
+__all__ = ["Pieces", "compose", "compose_in", "compose_rows", "place", "unbounded"]
 
 WHERE = "compose(a, b)"
 
@@ -177,7 +177,7 @@ def compose_rows(
         Undecided: the exact search passed its bound.
         Unproved: there are symbols, and the structural step is not proved.
     """
-    digits = _unbounded(outer)
+    digits = unbounded(outer)
     symbolic = start.__class__ is not int
     backwards = False
     for n, s in inner:
@@ -206,7 +206,7 @@ def compose_rows(
     return _flip_back(found, inner) if backwards else found
 
 
-def _unbounded(rows: Sequence[Row]) -> list[Row]:
+def unbounded(rows: Sequence[Row]) -> list[Row]:
     """A's rows with the same values on all numbers from 0 on; the last row, as it is written, runs on."""
     if len(rows) < 2:
         return [*rows]
@@ -354,7 +354,8 @@ def _recovered(
             linear.add(k)
         if isinstance(found, Witness):
             points = tuple(tuple(u if j == k else 0 for j in range(len(inner))) for u in found.points)
-            return Witness(points, found.values, f"along row {k}, {found.condition}")
+            values = found.values if k not in linear else tuple(first + v for v in found.values)
+            return Witness(points, values, f"along row {k}, {found.condition}")
         step = s
         for q, v in found:
             digits.append((q, step, v, k))

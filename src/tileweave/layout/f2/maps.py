@@ -14,7 +14,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError
 from tileweave.index import Expr
-from tileweave.layout.notation.cute_exact import no_layout
+from tileweave.layout.core.checks import no_layout
 
 __all__ = ["MOST_BITS", "F2Map", "check_offset", "need_map"]
 

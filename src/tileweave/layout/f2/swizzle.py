@@ -16,14 +16,13 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, require
-from tileweave.layout.core.checks import need_layouts
+from tileweave.layout.core.checks import BOUND, need_layouts, no_layout
 from tileweave.layout.core.coord import integer
 from tileweave.layout.core.exact import normalize
 from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
 from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_offset, need_map
-from tileweave.layout.notation.cute_exact import BOUND, coalesce_flat, no_layout
-from tileweave.layout.notation.cute_symbolic import require_numbers
 from tileweave.layout.notation.cute_tuples import (
     IntTuple,
     Stride,
@@ -33,7 +32,7 @@ from tileweave.layout.notation.cute_tuples import (
     tuple_text,
     zip_shape,
 )
-from tileweave.layout.notation.cute_value import CuteLayout, as_layout, is_free, slice_with_offset
+from tileweave.layout.notation.cute_value import CuteLayout, as_layout, is_free, require_numbers, slice_with_offset
 
 __all__ = [
     "ComposedLayout",
@@ -475,7 +474,7 @@ def f2_to_layout(f: F2Map) -> CuteLayout:
     """
     need_map(f, "f2_to_layout(f)")
     _check_disjoint(f.columns, f, "f2_to_layout(f)")
-    modes = coalesce_flat([(2, c) for c in f.columns])
+    modes = coalesce_rows([(2, c) for c in f.columns])
     if len(modes) < 2:
         return CuteLayout(*(modes[0] if modes else (1, 0)))
     return CuteLayout(tuple(n for n, _d in modes), tuple(d for _n, d in modes))

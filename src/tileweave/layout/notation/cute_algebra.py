@@ -7,30 +7,28 @@ runs on without bound, as CuTe reads every layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
-from tileweave.index import require
-from tileweave.layout.core.layout import Coord, Iter, Layout
-from tileweave.layout.core.search import collision
-from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
-from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, through_swizzles
-from tileweave.layout.notation.cute_exact import (
-    check_domain,
-    coalesce_flat,
-    compose_flat,
-    compose_structural,
-    evaluate_flat,
-    no_layout,
+from tileweave.index import equal, require
+from tileweave.layout.core.checks import Witness, no_layout
+from tileweave.layout.core.composition import compose_rows, unbounded
+from tileweave.layout.core.inverse import (
+    Moving,
+    complement_rows,
+    composition_refused,
+    left_inverse_rows,
+    right_inverse_rows,
 )
-from tileweave.layout.notation.cute_solve import left_inverse_modes
-from tileweave.layout.notation.cute_symbolic import complement_symbolic, compose_symbolic, is_zero, require_numbers
+from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.core.rows import Row, evaluate
+from tileweave.layout.core.rows import coalesce as coalesce_rows
+from tileweave.layout.core.symbolic import is_expr, least_and_greatest, same, simple
+from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, through_swizzles
 from tileweave.layout.notation.cute_tuples import (
-    Pair,
     Shape,
     Underscore,
     check_depth,
@@ -41,22 +39,24 @@ from tileweave.layout.notation.cute_tuples import (
     size,
     zip_shape,
 )
-from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout
+from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, require_numbers
 
 __all__ = [
     "Tiler",
     "coalesce",
     "complement",
-    "compose",
     "composition",
+    "composition_of",
     "cosize",
     "filter_layout",
     "filter_zeros",
     "from_modes",
+    "integral",
     "left_inverse",
     "max_common_layout",
     "max_common_vector",
     "nullspace",
+    "refined",
     "right_inverse",
 ]
 
@@ -64,7 +64,7 @@ Tiler = Any
 """An int n (the layout n:1), a layout, or a tuple of tilers, one for each leading mode; `_` leaves a mode alone."""
 
 
-def from_modes(modes: Sequence[Pair], zero: Any = 0) -> CuteLayout:
+def from_modes(modes: Sequence[Row], zero: Any = 0) -> CuteLayout:
     """The layout of a list of flat modes: none gives 1:0, one a plain mode, several a tuple."""
     if not modes:
         return new_layout(1, zero)
@@ -73,7 +73,9 @@ def from_modes(modes: Sequence[Pair], zero: Any = 0) -> CuteLayout:
     return new_layout(tuple([n for n, _d in modes]), tuple([d for _n, d in modes]), tuple(modes))
 
 
-def _integers(layout: CuteLayout, where: str) -> CuteLayout:
+def integral(value: Any, where: str) -> CuteLayout:
+    """`as_layout` of a layout with integer strides; coordinate strides are refused."""
+    layout = as_layout(value, where)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
     return layout
@@ -90,7 +92,7 @@ def cosize(layout: CuteLayout | ComposedLayout) -> int:
     """
     if isinstance(layout, ComposedLayout):
         return layout.cosize
-    layout = _integers(as_layout(layout, "cosize(layout)"), "cosize(layout)")
+    layout = integral(layout, "cosize(layout)")
     if layout.is_symbolic:
         _low, high = least_and_greatest(0, 0, [d * (n - 1) for n, d in layout.flat])
         return simple(high + 1)  # type: ignore[no-any-return]
@@ -118,7 +120,7 @@ def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
     Source: CuTe; Axe, theorem A.8 (uniqueness).
     """
     if not isinstance(profile, tuple):
-        return from_modes(coalesce_flat(layout.flat), layout.zero)
+        return from_modes(coalesce_rows(layout.flat), layout.zero)
     check_depth(profile, "coalesce(layout, profile)")
     if len(profile) > rank(layout):
         raise Incongruent(
@@ -129,6 +131,16 @@ def coalesce(layout: CuteLayout, profile: Any = None) -> CuteLayout:
     modes = list(layout)
     head = [coalesce(mode, p if isinstance(p, tuple) else None) for mode, p in zip(modes, profile, strict=False)]
     return concat(head + modes[len(profile) :], keep=True)
+
+
+def is_zero(stride: Any, where: str) -> bool:
+    """Whether a stride is zero, decided for all values of its symbols."""
+    if not is_expr(stride):
+        return not stride
+    if same(stride, 0):
+        return True
+    require(~equal(stride, 0), where)
+    return False
 
 
 def filter_zeros(layout: CuteLayout) -> CuteLayout:
@@ -149,7 +161,7 @@ def filter_layout(layout: CuteLayout) -> CuteLayout:
     """
     layout = as_layout(layout, "filter(layout)")
     moving = [(n, d) for n, d in layout.flat if not is_zero(d, "filter(layout)")]
-    return from_modes(coalesce_flat(moving), layout.zero)
+    return from_modes(coalesce_rows(moving), layout.zero)
 
 
 # --- composition
@@ -183,17 +195,17 @@ def composition(a: Any, b: Any) -> Any:
         >>> print(composition(CuteLayout((2, 2), (8, 12)), CuteLayout(2, 3)), composition(CuteLayout(4, 2), 8))
         2:20 8:2
 
-    Source: CuTe; the decision is own (`cute_exact`).
+    Source: CuTe; the decision is own (`core.composition`).
     """
     if isinstance(a, CuteLayout) and isinstance(b, CuteLayout):
-        return compose(a, b, "composition(a, b)")
+        return composition_of(a, b, "composition(a, b)")
     if isinstance(a, CuteLayout | ComposedLayout) and isinstance(b, tuple | list):
         return _by_mode(a, tuple(b))
     if isinstance(a, Swizzle | ComposedLayout) or isinstance(b, Swizzle | ComposedLayout):
         return _compose_swizzled(a, b)
     if isinstance(b, tuple | list):
         return _by_mode(as_layout(a, "composition(a, b)"), tuple(b))
-    return compose(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
+    return composition_of(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
 
 
 def _compose_swizzled(a: Any, b: Any) -> Any:
@@ -242,46 +254,53 @@ def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
     return concat(head + modes[len(tiler) :], keep=True)
 
 
-def compose(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
+def composition_of(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
     """`composition` of two layouts on behalf of the public function `where`."""
     if isinstance(b.zero, Coord):
         return _compose_coordinates(a, b, where)
-    modes = _modes_or_hint(a, b, where)
-    return _refine(b.shape, modes)
+    rows, inputs = b.flat, {"a": a, "b": b}
+    for n, s in rows:
+        if s.__class__ is int and s < 0 and n.__class__ is int and n > 1:
+            _need_linear(a, rows, where, inputs)
+            break
+    found = compose_rows(a.flat, rows, 0, a.zero, where, inputs)
+    if found.__class__ is not Witness:
+        return refined(b.shape, found[0])
+    legal = ""
+    merged = coalesce_rows(rows)
+    if len(merged) < len(rows):  # the refusal tells whether the coalesced inner layout would compose
+        try:
+            again = compose_rows(a.flat, merged, 0, a.zero, where, inputs)
+        except Undecided:
+            again = Witness((), (), "")
+        if not isinstance(again, Witness):
+            flat = refined(tuple([n for n, _d in merged]), again[0]) if merged else a
+            legal = f"composition(a, coalesce(b)), which is {coalesce(flat)}"
+    raise composition_refused(found, where, inputs, legal)
 
 
-def _modes_or_hint(a: CuteLayout, b: CuteLayout, where: str) -> list[list[Pair]]:
-    """The composed modes; a refusal tells whether the coalesced inner layout would compose."""
-    if a.is_symbolic or b.is_symbolic:
-        return compose_symbolic(a.flat, b.flat, where, a.zero)
-    outer = coalesce_flat(a.flat)
-    found = compose_structural(outer, b.flat, a.zero)
-    if found is not None:
-        return found
-    reach = sum(d * (n - 1) for n, d in b.flat if d > 0)
-    outer = coalesce_flat(extend(a, max(reach, a.size) + 1).flat)
-    if len(outer) == 1:
-        return [[(n, s * outer[0][1])] for n, s in b.flat]
-    try:
-        return compose_flat(outer, b.flat, where, {"a": a, "b": b}, a.zero)
-    except NoLayout as error:
-        merged = coalesce_flat(b.flat)
-        if len(merged) < len(b.flat):
-            try:
-                flat = _refine(tuple(n for n, _d in merged), compose_flat(outer, merged, where, {}, a.zero))
-            except (NoLayout, Undecided):
-                raise error from None
-            raise NoLayout(
-                where,
-                error.problem,
-                inputs=error.inputs,
-                facts=error.facts,
-                legal=f"composition(a, coalesce(b)), which is {coalesce(flat)}",
-            ) from None
-        raise
+def _need_linear(a: CuteLayout, rows: Sequence[Row], where: str, inputs: Mapping[str, object]) -> None:
+    """Refuse an inner layout that reaches below zero, unless the outer one is linear and runs on there."""
+    low = sum(s * (n - 1) for n, s in rows if s < 0)
+    if len(unbounded(a.flat)) > 1:
+        raise _outside(rows, low, -1, a.size, where, inputs)
 
 
-def _refine(shape: Shape, modes: list[list[Pair]]) -> CuteLayout:
+def _outside(
+    rows: Sequence[Row], value: int, sign: int, domain: int, where: str, inputs: Mapping[str, object]
+) -> NoLayout:
+    return no_layout(
+        where,
+        f"the inner layout reaches {value}, outside the domain [0, {domain}) of the outer one",
+        inputs=inputs,
+        legal=f"an inner layout with values in [0, {domain})",
+        points=(tuple(n - 1 if sign * s > 0 else 0 for n, s in rows),),
+        values=(value,),
+        condition=f"0 <= value < {domain}",
+    )
+
+
+def refined(shape: Shape, modes: Sequence[Sequence[Row]]) -> CuteLayout:
     """The layout of `shape` with each leaf replaced by its modes."""
     if not isinstance(shape, tuple):
         return from_modes(modes[0])
@@ -318,11 +337,15 @@ def _compose_coordinates(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout
             low, high = least_and_greatest(0, 0, [d * (n - 1) for n, d in along])
             require((low >= 0) & (high < mode.size), where)
         else:
-            check_domain([(mode.size, 1)], along, where, {"a": a, "b": b})
+            for sign in (1, -1):
+                value = sum(d * (n - 1) for n, d in along if sign * d > 0)
+                if not 0 <= value < mode.size:
+                    raise _outside(along, value, sign, mode.size, where, {"a": a, "b": b})
     inner = [(n, simple(sum(step[axis] * value for axis, value in d.terms))) for n, d in b.flat]
-    if symbolic:
-        return _refine(b.shape, compose_symbolic(a.flat, inner, where, a.zero))
-    return _refine(b.shape, compose_flat(coalesce_flat(a.flat), inner, where, {"a": a, "b": b}, a.zero))
+    found = compose_rows(a.flat, inner, 0, a.zero, where, {"a": a, "b": b})
+    if isinstance(found, Witness):
+        raise composition_refused(found, where, {"a": a, "b": b})
+    return refined(b.shape, found[0])
 
 
 def extend(a: CuteLayout, least: int) -> CuteLayout:
@@ -339,13 +362,13 @@ def extend(a: CuteLayout, least: int) -> CuteLayout:
 # --- complement and inverses
 
 
-def _moving(layout: CuteLayout) -> list[tuple[int, int, int]]:
-    """The modes (extent, stride, step of the linear index) of extent above one, coalesced."""
+def _moving(layout: CuteLayout) -> list[Moving]:
+    """The modes (stride, extent, step of the linear index) of extent above one, coalesced, by ascending strides."""
     out, step = [], 1
-    for n, d in coalesce_flat(layout.flat):
-        out.append((n, d, step))
+    for n, d in coalesce_rows(layout.flat):
+        out.append((d, n, step))
         step *= n
-    return out
+    return sorted(out)
 
 
 def complement(layout: CuteLayout, bound: Any = None) -> CuteLayout:
@@ -368,82 +391,34 @@ def complement(layout: CuteLayout, bound: Any = None) -> CuteLayout:
     Source: CuTe; exact by de Bruijn's structure of the tilings of an interval.
     """
     where = "complement(layout, bound)"
-    layout = _integers(as_layout(layout, where), where)
+    layout = integral(layout, where)
     inputs: dict[str, object] = {"layout": layout} if bound is None else {"layout": layout, "bound": bound}
     if is_expr(bound) or isinstance(bound, tuple | list):
         bound = size(make_shape(bound, where))
     elif bound is not None:
         bound = positive(bound, where, "bound")
-    if layout.is_symbolic or is_expr(bound):
-        return from_modes(coalesce_flat(complement_symbolic(layout, bound, where)))
-    period = 1
-    out: list[Pair] = []
-    for n, d, step in sorted(_moving(layout), key=lambda mode: mode[1]):
-        if d <= 0:
-            raise no_layout(
-                where,
-                f"stride {d} leaves [0, bound) or repeats a value",
-                inputs=inputs,
-                legal="positive strides",
-                points=(0, step),
-                values=(0, d),
-                condition="values are distinct and not negative",
-            )
-        if d % period:
-            raise no_layout(
-                where,
-                f"stride {d} is no multiple of {period}, the period of the faster modes",
-                inputs=inputs,
-                legal=f"a stride that {period} divides",
-                points=(step,),
-                values=(d,),
-                condition=f"{period} | {d}",
-            )
-        if d > period:
-            out.append((d // period, period))
-        period = n * d
-    bound = period if bound is None else bound
-    if bound % period:
-        raise no_layout(
-            where,
-            f"bound {bound} is no multiple of {period}, the period of the layout",
-            inputs=inputs,
-            legal=f"a multiple of {period}",
-            points=(layout.size - 1,),
-            values=(layout(layout.size - 1),),
-            condition=f"{period} | {bound}",
-        )
-    if bound > period:
-        out.append((bound // period, period))
-    return from_modes(coalesce_flat(out))
+    return from_modes(complement_rows(coalesce_rows(layout.flat), bound, where, inputs))
 
 
 def right_inverse(layout: CuteLayout) -> CuteLayout:
-    """A layout R with ``layout(R(i)) = i`` for all i: the longest whose iters each step through a mode of their own.
+    """The longest layout R with ``layout(R(i)) = i`` for all i; of that length, one that runs along single modes.
 
-    Its size is 1 where no mode has stride one.
+    Its size is 1 where no mode has stride one. Modes of negative stride are left out: R begins at index 0.
+
+    Raises:
+        Undecided: strides overlap so that values have several indices, and the search passed its bound.
 
     Example:
         >>> print(right_inverse(CuteLayout((2, 4), (4, 1))), right_inverse(CuteLayout((4, 3), (2, 1))))
         (4,2):(2,1) (2,4):(4,1)
 
-    Source: CuTe; modes are cut short where that makes the inverse longer (own).
+    Source: CuTe; the length as the definition (own).
     """
     where = "right_inverse(layout)"
-    layout = _integers(as_layout(layout, where), where)
+    layout = integral(layout, where)
     require_numbers(where, layout)
-    best: dict[int, tuple[int, list[Pair]]] = {}
-    for n, d, step in sorted(_moving(layout), key=lambda mode: -mode[1]):
-        if d < 1:
-            continue
-        reach = (d * n, [(n, step)])
-        for ahead, (total, modes) in best.items():
-            ratio, rest = divmod(ahead, d)
-            if not rest and 2 <= ratio <= n and total > reach[0]:
-                reach = (total, [(ratio, step), *modes])
-        if d not in best or reach[0] > best[d][0]:
-            best[d] = reach
-    return from_modes(coalesce_flat(best[1][1]) if 1 in best else [])
+    moving = [row for row in _moving(layout) if row[0] >= 0]
+    return from_modes(right_inverse_rows(moving, where, {"layout": layout})[0])
 
 
 def left_inverse(layout: CuteLayout) -> CuteLayout:
@@ -463,63 +438,23 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
     Source: CuTe; complete by own search.
     """
     where = "left_inverse(layout)"
-    layout = _integers(as_layout(layout, where), where)
+    layout = integral(layout, where)
     require_numbers(where, layout)
-    moving = sorted(_moving(layout), key=lambda mode: mode[1])
-    for _n, d, step in moving:
-        if d <= 0:
-            raise no_layout(
-                where,
-                f"index {step} has the value {d}, which is taken or negative",
-                inputs={"layout": layout},
-                legal="an injective layout with values from 0",
-                points=(0, step),
-                values=(0, d),
-                condition="values are distinct and not negative",
-            )
-    if all(not after[1] % before[1] and before[0] * before[1] <= after[1] for before, after in pairwise(moving)):
-        return from_modes(coalesce_flat(_nested_inverse(moving, layout.size)))
-    check_injective(layout, where)
-    return from_modes(coalesce_flat(left_inverse_modes(coalesce_flat(layout.flat), where, {"layout": layout})))
-
-
-def _nested_inverse(moving: list[tuple[int, int, int]], size: int) -> list[Pair]:
-    """The left inverse of ascending modes whose strides divide each other.
-
-    Whole gaps between the values get indices from `size` on, in the order of the complement.
-    """
-    modes: list[Pair] = []
-    run = 1
-    for k, (n, d, step) in enumerate(moving):
-        if d > run:
-            modes.append((d // run, size))
-            size *= d // run
-        run = n * d
-        ahead = moving[k + 1][1] if k + 1 < len(moving) else run
-        if ahead % run:  # a gap that is no whole number of runs: the mode itself is lengthened over it
-            n, run = ahead // d, ahead
-        modes.append((n, step))
-    return modes
-
-
-def check_injective(layout: CuteLayout, where: str) -> None:
-    """Proves that no two indices share a value.
-
-    Raises:
-        NoLayout: with two indices that do; Undecided: the exact search passed its bound.
-    """
-    found = collision(Layout(tuple(Iter(n, Coord.of(d)) for n, d in reversed(layout.flat))))
-    if found is not None:
-        x, y = found
+    moving = _moving(layout)
+    inputs: dict[str, object] = {"layout": layout}
+    if moving and moving[0][0] <= 0:
+        d, _n, step = moving[0]
         raise no_layout(
             where,
-            f"indices {x} and {y} have the same value",
-            inputs={"layout": layout},
-            legal="an injective layout",
-            points=(x, y),
-            values=(layout(x), layout(y)),
-            condition="values are distinct",
+            f"index {step} has the value {d}, which is taken or negative",
+            inputs=inputs,
+            legal="an injective layout with values from 0",
+            points=(0, step),
+            values=(0, d),
+            condition="values are distinct and not negative",
         )
+    core = Layout(tuple(Iter(n, Coord.of(d)) for n, d in reversed(layout.flat)))
+    return from_modes(left_inverse_rows(moving, 0, 0, core, where, inputs)[0])
 
 
 def nullspace(layout: CuteLayout) -> CuteLayout:
@@ -537,7 +472,7 @@ def nullspace(layout: CuteLayout) -> CuteLayout:
         if is_zero(d, "nullspace(layout)"):
             out.append((n, step))
         step *= n
-    return from_modes(coalesce_flat(out))
+    return from_modes(coalesce_rows(out))
 
 
 def max_common_layout(a: CuteLayout, b: CuteLayout) -> CuteLayout:
@@ -559,32 +494,31 @@ def max_common_layout(a: CuteLayout, b: CuteLayout) -> CuteLayout:
     require_numbers(where, a, b)
     if a.size != b.size:
         raise Incongruent(where, f"sizes {a.size} and {b.size} differ", inputs={"a": a, "b": b})
-    outer = coalesce_flat(_integers(a, where).flat)
-    kept: list[Pair] = []
+    outer = coalesce_rows(integral(a, where).flat)
+    kept: list[Row] = []
     run = 1
-    for n, step in coalesce_flat(right_inverse(b).flat):
+    for n, step in coalesce_rows(right_inverse(b).flat):
         longest = _agreeing(outer, [*kept, (n, step)], run)
         if longest > 1:
             kept.append((longest, step))
         run *= longest
         if longest < n:
             break
-    return from_modes(coalesce_flat(kept))
+    return from_modes(coalesce_rows(kept))
 
 
-def _agreeing(outer: list[Pair], modes: list[Pair], run: int) -> int:
+def _agreeing(outer: list[Row], modes: list[Row], run: int) -> int:
     """The greatest extent of the last mode for which ``A(R(i)) = i`` still holds; found by bisection."""
     n, step = modes[-1]
 
     def holds(extent: int) -> bool:
         index = [*modes[:-1], (extent, step)]
-        try:
-            found = [mode for part in compose_flat(outer, index, "max_common_layout(a, b)", {}) for mode in part]
-        except NoLayout:
+        found = compose_rows(outer, index, 0, 0, "max_common_layout(a, b)", {})
+        if isinstance(found, Witness):
             return False
-        return coalesce_flat(found) == [(run * extent, 1)]
+        return coalesce_rows([mode for part in found[0] for mode in part]) == [(run * extent, 1)]
 
-    if run == 1 and evaluate_flat(outer, step) != 1:
+    if run == 1 and evaluate(outer, step) != 1:
         return 1
     low, high = 1, n
     while low < high:

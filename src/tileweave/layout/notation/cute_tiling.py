@@ -13,15 +13,17 @@ from math import gcd, prod
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, Unproved
+from tileweave.layout.core.checks import Witness, no_layout
+from tileweave.layout.core.composition import compose_rows
+from tileweave.layout.core.inverse import complement_rows, composition_refused, divide_rows, free_spots
 from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.rows import Row
+from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, same, simple
 from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, through_swizzles
-from tileweave.layout.notation.cute_algebra import Tiler, coalesce, complement, compose, filter_layout, from_modes
-from tileweave.layout.notation.cute_exact import coalesce_flat, no_layout
-from tileweave.layout.notation.cute_symbolic import complement_symbolic
+from tileweave.layout.notation.cute_algebra import Tiler, from_modes, integral, refined
 from tileweave.layout.notation.cute_tuples import (
     E,
-    Pair,
     Shape,
     Underscore,
     check_depth,
@@ -122,25 +124,35 @@ def logical_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
         return _by_mode(layout, tiler, where, logical_divide)
     if isinstance(tiler, Underscore):
         return layout
-    tile = as_layout(tiler, where)
-    rest = _rest(tile, layout.size, layout, where)
-    return compose(layout, concat([tile, rest], keep=True), where)
+    tile = integral(tiler, where)
+    return _divided(layout, tile, layout.size, where)[0]
 
 
-def _rest(tile: CuteLayout, total: int, layout: CuteLayout, where: str) -> CuteLayout:
-    """The complement of the tile in [0, total), or the error that says what would divide."""
-    if layout.is_symbolic or tile.is_symbolic:
-        return from_modes(coalesce_flat(complement_symbolic(tile, total, where)))
+def _divided(layout: CuteLayout, tile: CuteLayout, total: Any, where: str) -> tuple[CuteLayout, list[list[Row]]]:
+    """The layout behind the tile and its complement in [0, total), and the rows of both that it refines.
+
+    Raises:
+        NotDivisible: the tile has a complement, but its period does not divide the total.
+    """
+    inputs = {"layout": layout, "tiler": tile}
     try:
-        return complement(tile, total)
-    except NoLayout:
-        period = tile.size * complement(tile).size  # without any complement, that refusal stands
-    raise NotDivisible(
-        where,
-        f"{period}, the period of the tile, does not divide the size {total}",
-        inputs={"layout": layout, "tiler": tile},
-        legal=f"a size that {period} divides, or cover_divide, which pads to {-(-total // period) * period}",
-    )
+        pieces, _start = divide_rows(layout.flat, tile.flat, tile.flat, total, layout.zero, where, inputs)
+    except NoLayout as error:
+        witness = error.facts.get("witness")
+        if witness is None or not witness.condition.endswith(f"| {total}"):
+            raise
+        period = tile.size * prod(n for n, _d in complement_rows(tile.flat, None, where, inputs))
+        raise NotDivisible(
+            where,
+            f"{period}, the period of the tile, does not divide the size {total}",
+            inputs=inputs,
+            legal=f"a size that {period} divides, or cover_divide, which pads to {-(-total // period) * period}",
+            facts=error.facts,
+        ) from None
+    count = len(tile.flat)
+    inner, rest = pieces[:count], pieces[count:] or [[(1, layout.zero)]]
+    outer = refined(tuple([1] * len(rest)), rest) if len(rest) > 1 else from_modes(rest[0])
+    return concat([refined(tile.shape, inner), outer], keep=True), pieces
 
 
 @through_swizzles
@@ -249,10 +261,7 @@ def cover_divide(layout: CuteLayout, tiler: Tiler) -> Cover:
 
 def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[CuteLayout, CuteLayout]:
     """The padded divide of one mode, and the index of its points along ``E(axis)``."""
-    if isinstance(tiler, Underscore):
-        parts = [CuteLayout(mode.size, 1)]
-        padded = mode
-    else:
+    if not isinstance(tiler, Underscore):
         if _is_by_mode(tiler):
             raise LayoutError(
                 where,
@@ -260,21 +269,24 @@ def _cover_mode(mode: CuteLayout, tiler: Any, axis: int, where: str) -> tuple[Cu
                 inputs={"mode": mode, "tiler": tiler},
                 legal="a flat tuple of ints or layouts; flatten or group the layout first",
             )
-        tile = as_layout(tiler, where)
-        period = tile.size * complement(tile).size
+        tile = integral(tiler, where)
+        gaps = complement_rows(tile.flat, None, where, {"mode": mode, "tiler": tiler})
+        period = tile.size * prod(n for n, _d in gaps)
         total = simple((mode.size + period - 1) // period * period)
-        parts = [tile, complement(tile, total)]
-        padded = compose(mode, concat(parts, keep=True), where)
-    strides = [tuple(d * E(axis) for _n, d in part.flat) for part in parts]
-    index = [new_layout(p.shape, zip_shape(p.shape, iter(s))) for p, s in zip(parts, strides, strict=True)]
-    if len(index) == 1:
-        shape = mode.shape
-        run, steps = 1, []
-        for n in flat_tuple(shape):
-            steps.append(run * E(axis))
-            run = simple(run * n)
-        return padded, new_layout(shape, zip_shape(shape, iter(steps)))
-    return padded, concat(index, keep=True)
+        padded, pieces = _divided(mode, tile, total, where)
+        rest = complement_rows(tile.flat, total, where, {"mode": mode, "tiler": tiler})
+        steps = []  # the index along the mode, refined as the padded layout is
+        for row, (_n, step) in zip(pieces, [*tile.flat, *rest], strict=True):
+            for n, _d in row:
+                steps.append(step * E(axis))
+                step = simple(step * n)
+        steps += [Coord()] * (len(padded.flat) - len(steps))
+        return padded, new_layout(padded.shape, zip_shape(padded.shape, iter(steps)))
+    run, steps = 1, []
+    for n in flat_tuple(mode.shape):
+        steps.append(run * E(axis))
+        run = simple(run * n)
+    return mode, new_layout(mode.shape, zip_shape(mode.shape, iter(steps)))
 
 
 # --- product
@@ -307,37 +319,14 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     if isinstance(tiler, Underscore):
         return block
     tile = as_layout(tiler, where)
-    if isinstance(tile.zero, Coord) or isinstance(block.zero, Coord):
-        inputs = {"layout": block, "tiler": tile}
-        raise LayoutError(where, "the strides are coordinates", inputs=inputs, legal="integer strides")
+    block, tile = integral(block, where), integral(tile, where)
     if all(n == 1 or d == 0 for n, d in tile.flat):  # one copy, in its place
         return concat([block, new_layout(tile.shape, zip_shape(tile.shape, iter([0] * len(tile.flat))))], keep=True)
-    return concat([block, compose(_spots(filter_layout(block), where), tile, where)], keep=True)
-
-
-def _spots(block: CuteLayout, where: str) -> CuteLayout:
-    """Where copies of a block without zero strides start, ascending; the last mode steps from period to period."""
-    if block.is_symbolic:
-        gaps = complement_symbolic(block, None, where)
-        period = simple(prod((block.size, *(n for n, _d in gaps))))
-        return from_modes([*gaps, (1, period)])
-    free: list[Pair] = []
-    run = 1
-    for n, d in sorted(coalesce_flat(block.flat), key=lambda mode: mode[1]):
-        if d < run:
-            raise no_layout(
-                where,
-                f"stride {d} enters a run of {run}, so that copies side by side would overlap",
-                inputs={"layout": block},
-                legal=f"positive strides, each at least the extent times stride before it; here {run}",
-                points=(n,),
-                values=(d,),
-                condition=f"{d} >= {run}",
-            )
-        if d // run > 1:
-            free.append((d // run, run))
-        run = n * d
-    return from_modes([*free, (1, run)])
+    inputs = {"layout": block, "tiler": tile}
+    found = compose_rows(free_spots(coalesce_rows(block.flat), where, inputs), tile.flat, 0, 0, where, inputs)
+    if isinstance(found, Witness):
+        raise composition_refused(found, where, inputs)
+    return concat([block, refined(tile.shape, found[0])], keep=True)
 
 
 def zipped_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
@@ -368,7 +357,7 @@ def _paired_product(layout: CuteLayout, tiler: CuteLayout, blocked: bool, where:
     parts = [concat([*part, *[one] * (modes - rank(part))], keep=True) for part in (block, tile)]
     product = logical_product(parts[0], parts[1])
     pairs = zip(product[0], product[1], strict=True) if blocked else zip(product[1], product[0], strict=True)
-    return concat([coalesce(concat(list(pair))) for pair in pairs], keep=True)
+    return concat([concat(list(pair)) for pair in pairs], keep=True)
 
 
 def blocked_product(layout: CuteLayout, tiler: CuteLayout) -> CuteLayout:
@@ -376,7 +365,7 @@ def blocked_product(layout: CuteLayout, tiler: CuteLayout) -> CuteLayout:
 
     Example:
         >>> print(blocked_product(CuteLayout((2, 5), (5, 1)), CuteLayout((3, 4), (1, 3))))
-        (6,(5,4)):(5,(1,30))
+        ((2,3),(5,4)):((5,10),(1,30))
 
     Source: CuTe.
     """
@@ -453,7 +442,7 @@ def tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> CuteLayou
 
     Example:
         >>> print(tile_to_shape(CuteLayout((2, 2), (1, 2)), (4, 6), (1, 0)))
-        ((2,2),6):((1,12),2)
+        ((2,2),(2,3)):((1,12),(2,4))
 
     Source: CuTe.
     """
@@ -468,6 +457,7 @@ def tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> CuteLayou
                 f"{part} does not divide extent {target} of mode {k}",
                 inputs={"block": block},
                 legal=f"an extent that {part} divides; cover_tile_to_shape pads to {-(-target // part) * part}",
+                facts={"witness": Witness((k,), (target,), f"{part} | {target}")},
             )
     return _fill(block, targets, blocks, order)
 
@@ -478,7 +468,7 @@ def cover_tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> Cov
     Example:
         >>> cover = cover_tile_to_shape(CuteLayout((2, 2), (1, 2)), (3, 2))
         >>> print(cover.layout, [cover.valid(i, 1) for i in range(4)])
-        ((2,2),2):((1,4),2) [True, True, True, False]
+        ((2,2),(2,1)):((1,4),(2,0)) [True, True, True, False]
     """
     where = "cover_tile_to_shape(block, shape, order)"
     block = as_layout(block, where)
@@ -555,13 +545,11 @@ def upcast(layout: Any, factor: int) -> Any:
     factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, True, where)
-    layout = as_layout(layout, where)
-    if isinstance(layout.zero, Coord):
-        raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
+    layout = integral(layout, where)
     if layout.is_symbolic:
         return _upcast_symbolic(layout, factor, where)
-    outer: list[Pair] = []
-    inner: list[Pair] = []
+    outer: list[Row] = []
+    inner: list[Row] = []
     for n, d in layout.flat:
         part = min(n, factor // gcd(factor, d)) if d else 1
         if n % part or (n > part and part * d % factor):
@@ -574,7 +562,7 @@ def upcast(layout: Any, factor: int) -> Any:
         inner.append((part, d))
         outer.append((n // part, part * d // factor if n > part else 0))
     fill = [mode for mode in sorted(inner, key=lambda mode: mode[1]) if mode[0] > 1]
-    if coalesce_flat(fill) != ([(factor, 1)] if factor > 1 else []):
+    if coalesce_rows(fill) != ([(factor, 1)] if factor > 1 else []):
         raise no_layout(
             where,
             f"the parts {from_modes(fill)} do not fill a unit of {factor}",
@@ -625,9 +613,7 @@ def downcast(layout: Any, factor: int) -> Any:
     factor = positive(factor, where, "factor")
     if isinstance(layout, ComposedLayout):
         return _recast_swizzle(layout, factor, False, where)
-    layout = as_layout(layout, where)
-    if isinstance(layout.zero, Coord):
-        raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
+    layout = integral(layout, where)
     leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and (is_expr(n) or n > 1)), None)
     if leaf is None:
         leaf = next((k for k, (n, d) in enumerate(layout.flat) if n == 1), None)
