@@ -26,6 +26,7 @@ from tileweave.layout import (
     direct_sum_of,
     group,
     lego,
+    read,
     recover,
 )
 from tileweave.layout.lego import Chain, Col, GenP, GroupBy, OrderBy, PartialTiles, RegP, Row, TileBy, TileOrderBy
@@ -202,7 +203,7 @@ def test_intersections_and_groups_answer_as_the_definitions_do(cases):
 @MANY
 def test_text_and_repr_read_back(cases):
     rng = Random(7)
-    names = {"Layout": Layout, "Iter": Iter, "Coord": Coord}
+    names = {"read": read}
     for _ in range(cases):
         layout = drawn(rng, copies=2)
         assert axe.parse(str(layout)) == layout

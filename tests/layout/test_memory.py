@@ -212,6 +212,38 @@ def test_a_remedy_says_when_it_is_only_the_best_of_its_family():
         search_swizzle(tile, [])
 
 
+def test_padding_aligns_vectors_that_were_not():
+    tile = CuteLayout((32, 33), (33, 1))  # rows of 33 elements, read 4 at a time
+    rows = np.arange(32)
+    with pytest.raises(LayoutError, match="not aligned"):
+        search_swizzle(CuteLayout((3, 3), (5, 1)), [np.arange(3)], vector=4)
+    found = search_padding(tile, [rows], 33, vector=4)
+    assert found.before is None and found.kind == "padding" and found.padding % 4 == 3
+    assert bank_conflicts(found.layout, rows, vector=4).passes == (found.passes,) == (4,)
+    assert remove_conflicts(tile, [rows], 33, vector=4).passes == 4
+
+
+def test_a_swizzle_keeps_vectors_whole():
+    rng = random.Random(6)
+    for _ in range(30):
+        vector = rng.choice([2, 4, 8])
+        tile = CuteLayout((32, 64), (64, 1))
+        rows = np.array([64 * rng.randrange(32) + vector * rng.randrange(64 // vector) for _ in range(32)])
+        threads = rows // 64 + rows % 64 * 32  # first mode fastest
+        found = search_swizzle(tile, [threads], element_bytes=2, vector=vector)
+        if found.swizzle:
+            start = found.swizzle(rows)
+            for k in range(vector):
+                assert (found.swizzle(rows + k) == start + k).all(), (vector, str(found.swizzle))
+
+
+def test_a_remedy_says_how_far_its_buffer_reaches():
+    tile = CuteLayout((32, 20), (20, 1))  # 640 elements: no power of two
+    for found in (search_swizzle(tile, [np.arange(32)]), search_padding(tile, [np.arange(32)], 20)):
+        offsets = [int(v) for v in np.asarray(offsets_of(found.layout, np.arange(640)))]
+        assert len(set(offsets)) == 640 and found.cosize == max(offsets) + 1
+
+
 # --- conversions
 
 

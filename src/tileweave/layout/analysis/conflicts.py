@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +23,7 @@ from tileweave.layout.analysis.memory import (
     loads,
     offsets_of,
     phases_of,
+    size_of,
     warps_of,
 )
 from tileweave.layout.core.layout import Coord
@@ -41,7 +44,7 @@ class Remedy:
         swizzle: the swizzle, if one is used.
         padding: elements added after each row, if any.
         passes: passes of all accesses together, after.
-        before: the same for the layout as it was.
+        before: the same for the layout as it was; None if its vectors were not aligned.
         lower_bound: no placement whatever takes fewer passes.
         searched: candidates that were counted; every member of the stated family is among them.
     """
@@ -51,7 +54,7 @@ class Remedy:
     swizzle: Swizzle | None
     padding: int
     passes: int
-    before: int
+    before: int | None
     lower_bound: int
     searched: int
 
@@ -59,6 +62,14 @@ class Remedy:
     def optimal(self) -> bool:
         """Whether the bound proves that no placement of any kind is better; otherwise it is best within its family."""
         return self.passes == self.lower_bound
+
+    @property
+    def cosize(self) -> int:
+        """Elements that the buffer needs: a swizzle may reach past the layout that it permutes, to a power of two."""
+        if isinstance(self.layout, ComposedLayout):
+            return self.layout.cosize
+        offsets = offsets_of(self.layout, np.arange(size_of(self.layout, "Remedy.cosize")))
+        return int(offsets.max()) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +132,36 @@ def _cost(
     if not isinstance(accesses, Sequence) or isinstance(accesses, str | bytes) or not accesses:
         raise LayoutError(where, "there are no accesses", legal="a list of thread sets, at least one")
     warps = [(vector, *warp) for threads in accesses for warp in warps_of(layout, threads, where)]
-    found = Accesses.of(warps, element_bytes, banks, bank_bytes)
-    if found(lambda offsets: offsets) is None:
-        raise LayoutError(where, f"accesses of {vector} elements are not aligned", inputs={"layout": layout})
-    return found
+    return Accesses.of(warps, element_bytes, banks, bank_bytes)
 
 
-def best_swizzle(cost: Accesses, bits: int) -> tuple[Swizzle | None, int, int]:
-    """The swizzle within so many address bits with the fewest passes, those passes, and how many were counted."""
-    best: tuple[Swizzle | None, int] = (None, cost(lambda offsets: offsets) or 0)
-    least, searched = cost.least(), 1
-    for swizzle in _swizzles(bits, cost.banks):
-        if best[1] == least:
+def _unaligned(layout: Any, vector: int, where: str) -> LayoutError:
+    legal = f"padding that makes rows multiples of {vector}, or shorter vectors"
+    return LayoutError(where, f"accesses of {vector} elements are not aligned", inputs={"layout": layout}, legal=legal)
+
+
+Found = tuple[Any, int, int]
+"""(the best change, its passes, how many were counted)."""
+
+
+def _search(cost: Accesses, changes: Iterable[tuple[Any, Callable[[Offsets], Offsets]]]) -> Found | None:
+    """The first of the changes with the fewest passes, no change at all before the others; None if none is aligned."""
+    best: tuple[Any, int] | None = None
+    least, searched = cost.least(), 0
+    for name, change in chain([(None, lambda offsets: offsets)], changes):
+        if best is not None and best[1] == least:
             break
-        passes = cost(swizzle)
+        passes = cost(change)
         searched += 1
-        if passes is not None and passes < best[1]:
-            best = (swizzle, passes)
-    return (*best, searched)
+        if passes is not None and (best is None or passes < best[1]):
+            best = (name, passes)
+    return None if best is None else (*best, searched)
+
+
+def best_swizzle(cost: Accesses, bits: int) -> Found | None:
+    """The swizzle within so many address bits with the fewest passes, or None for no swizzle."""
+    low = max((vector - 1).bit_length() for vector, _, _ in cost.groups)  # what stays, so that vectors stay whole
+    return _search(cost, ((swizzle, swizzle) for swizzle in _swizzles(low, bits, cost.banks)))
 
 
 def search_swizzle(
@@ -172,8 +195,11 @@ def search_swizzle(
     where = "search_swizzle(layout, accesses)"
     cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
     bits = _buffer_bits(layout, cost.top(), where)
-    before, least = cost(lambda offsets: offsets) or 0, cost.least()
-    chosen, passes, searched = best_swizzle(cost, bits)
+    before, least = cost(lambda offsets: offsets), cost.least()
+    found = best_swizzle(cost, bits)
+    if found is None:
+        raise _unaligned(layout, vector, where)
+    chosen, passes, searched = found
     if chosen is None:
         return Remedy("none", layout, None, 0, passes, before, least, searched)
     return Remedy("swizzle", _behind(chosen, layout), chosen, 0, passes, before, least, searched)
@@ -190,11 +216,11 @@ def _buffer_bits(layout: Any, top: int, where: str) -> int:
     return top.bit_length()
 
 
-def _swizzles(bits: int, banks: int) -> list[Swizzle]:
-    """All swizzles whose source and target lie within so many bits, fewest bits first."""
+def _swizzles(low: int, bits: int, banks: int) -> list[Swizzle]:
+    """All swizzles whose source and target lie within the bits from `low` to below `bits`, fewest bits first."""
     out = []
-    for b in range(1, min(bits // 2, banks.bit_length() - 1) + 1):
-        for base in range(bits - 2 * b + 1):
+    for b in range(1, min((bits - low) // 2, banks.bit_length() - 1) + 1):
+        for base in range(low, bits - 2 * b + 1):
             out += [Swizzle(b, base, s * shift) for shift in range(b, bits - base - b + 1) for s in (1, -1)]
     return out
 
@@ -237,18 +263,17 @@ def search_padding(
     where = "search_padding(layout, accesses, row)"
     check_positive(where, row=row)
     cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
-    before, least = cost(lambda offsets: offsets) or 0, cost.least()
-    best, searched = (before, 0), 1
-    for padding in range(1, most + 1):
-        if best[0] == least:
-            break
-        passes = cost(lambda offsets, p=padding: offsets + offsets // row * p)  # type: ignore[misc]
-        searched += 1
-        if passes is not None and passes < best[0]:
-            best = (passes, padding)
-    passes, padding = best
+    before, least = cost(lambda offsets: offsets), cost.least()
+    found = _search(cost, ((p, partial(_spread, row=row, padding=p)) for p in range(1, most + 1)))
+    if found is None:
+        raise _unaligned(layout, vector, where)
+    padding, passes, searched = found[0] or 0, found[1], found[2]
     kind: Literal["none", "padding"] = "padding" if padding else "none"
     return Remedy(kind, _padded(layout, row, padding), None, padding, passes, before, least, searched)
+
+
+def _spread(offsets: Offsets, row: int, padding: int) -> Offsets:
+    return offsets + offsets // row * padding
 
 
 def _padded(layout: Any, row: int, padding: int) -> Any:
@@ -261,7 +286,7 @@ def _padded(layout: Any, row: int, padding: int) -> Any:
             strides = iter([d + d // row * padding for _n, d in layout.flat])
             return CuteLayout(layout.shape, zip_shape(layout.shape, strides))
     offsets = offsets_of(layout, np.arange(layout.size))
-    return offsets + offsets // row * padding
+    return _spread(offsets, row, padding)
 
 
 def remove_conflicts(layout: Any, accesses: Sequence[Any], row: int | None = None, **model: int) -> Remedy:
@@ -279,7 +304,12 @@ def remove_conflicts(layout: Any, accesses: Sequence[Any], row: int | None = Non
         >>> remove_conflicts(CuteLayout((32, 32), (32, 1)), [np.arange(32)], 32).kind
         'swizzle'
     """
-    swizzled = search_swizzle(layout, accesses, **model)
+    try:
+        swizzled = search_swizzle(layout, accesses, **model)
+    except LayoutError:
+        if row is None:
+            raise
+        return search_padding(layout, accesses, row, **model)
     if row is None or swizzled.optimal:
         return swizzled
     padded = search_padding(layout, accesses, row, **model)

@@ -386,6 +386,11 @@ class Trip:
         return min(trips, key=lambda trip: trip.passes + warps * trip.cost.instructions)
 
     @property
+    def buffer(self) -> int:
+        """Elements of shared memory that a device needs."""
+        return int(self.offset.max()) + 1
+
+    @property
     def cost(self) -> MoveCost:
         """Stores and loads of one warp, and one barrier."""
         stores, loads = -(-self.source.slots // self.store), -(-self.target.slots // self.load)
@@ -449,7 +454,7 @@ def _trips(source: Places, target: Places, order: str, element_bytes: int) -> It
         warps = [access for t in stored for access in _accesses(source, t, store)]
         warps += [access for t in loaded for access in _accesses(target, t, load)]
         cost = Accesses.of(warps, element_bytes, 32, 4)
-        swizzle, passes, _ = best_swizzle(cost, int(rank.max()).bit_length())
+        swizzle, passes, _ = best_swizzle(cost, int(rank.max()).bit_length()) or (None, 0, 0)  # ranks are aligned
         offset = rank if swizzle is None else np.where(rank >= 0, swizzle(np.maximum(rank, 0)), -1)
         least = cost.least()
         yield Trip(source, target, offset, order, swizzle, store, load, passes, least, element_bytes)
