@@ -23,6 +23,7 @@ from tileweave.layout.core import exact as core_exact
 from tileweave.layout.core import inverse as core_inverse
 from tileweave.layout.core import search as core_search
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, XorLayout
+from tileweave.layout.f2 import from_layout, places
 from tileweave.layout.lego import GenP, GroupBy, OrderBy, RegP
 from tileweave.layout.notation.reader import CHAINS, CONSTRUCTORS, PairList, signature_of
 
@@ -186,6 +187,8 @@ _SWIZZLE: dict[str, Operation] = {
     "f2_from_swizzle": cute.f2_from_swizzle,
     "f2_from_core": _core("f2_from_core", cute.f2_from_core),
     "f2_to_layout": cute.f2_to_layout,
+    "linear_map": _plain(from_layout),
+    "places": _plain(places),
 }
 
 _AXE_FUNCTIONS: dict[str, Operation] = {

@@ -1,1 +1,6 @@
-"""Linear maps over F2, and swizzles."""
+"""Linear maps over F2, with names and without, and swizzles."""
+
+from tileweave.layout.f2.linear import LinearMap, from_layout, places
+from tileweave.layout.f2.maps import F2Map
+
+__all__ = ["F2Map", "LinearMap", "from_layout", "places"]

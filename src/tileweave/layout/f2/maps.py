@@ -5,6 +5,7 @@ An index is the set of its binary digits; a map is given by the images of the ba
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import index as as_index
@@ -16,7 +17,7 @@ from tileweave.errors import Incongruent, LayoutError
 from tileweave.index import Expr
 from tileweave.layout.core.checks import no_layout
 
-__all__ = ["MOST_BITS", "F2Map", "check_offset", "need_map"]
+__all__ = ["MOST_BITS", "F2Map", "check_disjoint", "check_offset", "need_map"]
 
 MOST_BITS = 1 << 12
 """The most bits of an index or a value."""
@@ -46,6 +47,31 @@ def need_map(value: object, where: str) -> None:
     """Raise a `LayoutError` unless the argument is an `F2Map`."""
     if not isinstance(value, F2Map):
         raise LayoutError(where, f"{value!r} is no map over F2", legal="F2Map(columns, rows)")
+
+
+def check_disjoint(columns: Sequence[int], layout: object, where: str) -> None:
+    """Raise a `NoLayout` with two basis bits unless the images of all have no bit in common, so that XOR is a sum."""
+    used = 0
+    for j, column in enumerate(columns):
+        if column < 0 or column & used:
+            i = 0 if column < 0 else next(i for i in range(j) if columns[i] & column)
+            x, y = (0, 1 << j) if column < 0 else (1 << i, 1 << j)
+            values = (column,) if column < 0 else (columns[i], column, columns[i] + column)
+            problem = (
+                f"value {column} is negative"
+                if column < 0
+                else f"f({x}) = {columns[i]} and f({y}) = {column} share a bit"
+            )
+            raise no_layout(
+                where,
+                problem,
+                inputs={"layout": layout},
+                legal="basis images with disjoint bits",
+                points=(x, y, x | y),
+                values=values,
+                condition="f(x ^ y) = f(x) ^ f(y)",
+            )
+        used |= column
 
 
 @dataclass(frozen=True, slots=True)

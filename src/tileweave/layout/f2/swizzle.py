@@ -6,7 +6,7 @@ such a map exactly when its size is a power of two and no two of its basis image
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter, signature
@@ -16,13 +16,12 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, require
-from tileweave.layout.core.checks import BOUND, need_layouts, no_layout
+from tileweave.layout.core.checks import BOUND, no_layout
 from tileweave.layout.core.coord import integer
-from tileweave.layout.core.exact import normalize
-from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.core.layout import Coord
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
-from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_offset, need_map
+from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_disjoint, check_offset, need_map
 from tileweave.layout.notation.cute_tuples import (
     IntTuple,
     Stride,
@@ -39,10 +38,8 @@ __all__ = [
     "F2Map",
     "Swizzle",
     "XorLayout",
-    "f2_from_core",
     "f2_from_layout",
     "f2_from_swizzle",
-    "f2_to_core",
     "f2_to_layout",
     "make_swizzle",
     "through_swizzles",
@@ -329,33 +326,9 @@ def f2_from_layout(layout: CuteLayout | ComposedLayout, rows: int | None = None)
                 condition="the extent is a power of two",
             )
         columns += [d << k for k in range(bits)]
-    _check_disjoint(columns, layout, where)
+    check_disjoint(columns, layout, where)
     need = max((c.bit_length() for c in columns), default=0)
     return F2Map(tuple(columns), need if rows is None else rows)
-
-
-def _check_disjoint(columns: Sequence[int], layout: object, where: str) -> None:
-    used = 0
-    for j, column in enumerate(columns):
-        if column < 0 or column & used:
-            i = 0 if column < 0 else next(i for i in range(j) if columns[i] & column)
-            x, y = (0, 1 << j) if column < 0 else (1 << i, 1 << j)
-            values = (column,) if column < 0 else (columns[i], column, columns[i] + column)
-            problem = (
-                f"value {column} is negative"
-                if column < 0
-                else f"f({x}) = {columns[i]} and f({y}) = {column} share a bit"
-            )
-            raise no_layout(
-                where,
-                problem,
-                inputs={"layout": layout},
-                legal="basis images with disjoint bits",
-                points=(x, y, x | y),
-                values=values,
-                condition="f(x ^ y) = f(x) ^ f(y)",
-            )
-        used |= column
 
 
 def _f2_from_composed(layout: ComposedLayout, rows: int | None) -> F2Map:
@@ -473,61 +446,11 @@ def f2_to_layout(f: F2Map) -> CuteLayout:
         (2,4):(4,1)
     """
     need_map(f, "f2_to_layout(f)")
-    _check_disjoint(f.columns, f, "f2_to_layout(f)")
+    check_disjoint(f.columns, f, "f2_to_layout(f)")
     modes = coalesce_rows([(2, c) for c in f.columns])
     if len(modes) < 2:
         return CuteLayout(*(modes[0] if modes else (1, 0)))
     return CuteLayout(tuple(n for n, _d in modes), tuple(d for _n, d in modes))
-
-
-def f2_from_core(core: Layout) -> dict[str, F2Map]:
-    """One F2 map per hardware axis, from the bits of the row-major logical index; they exist iff each axis is linear.
-
-    Raises:
-        NoLayout: replicas or an offset (an offset needs an affine term), or an axis that is not linear over F2.
-
-    Example:
-        >>> maps = f2_from_core(Layout(((4, {"lane": 2}), (2, {"reg": 1}))))
-        >>> maps["lane"].columns, maps["reg"].columns
-        ((0, 2, 4), (1, 0, 0))
-
-    Source: own; Triton's linear layouts go the other way, from hardware to logical bits.
-    """
-    where = "f2_from_core(core)"
-    need_layouts(where, core)
-    if core.offset or any(it.extent > 1 and it.stride for it in core.replica):
-        raise no_layout(
-            where,
-            "a linear map has one value for each index and sends 0 to 0",
-            inputs={"core": core},
-            legal="no replicas, no offset; keep the offset beside the maps",
-            points=(0,),
-            values=(core(0),),
-            condition="f(0) = 0",
-        )
-    iters = [it for it in reversed(core.shard) if it.extent > 1]
-    extents = tuple(it.extent for it in iters)
-    return {axis: f2_from_layout(CuteLayout(extents, tuple(it.stride[axis] for it in iters))) for axis in core.axes}
-
-
-def f2_to_core(maps: Mapping[str, F2Map]) -> Layout:
-    """The core layout, in normal form, of one F2 map per axis; inverse of `f2_from_core`.
-
-    Raises:
-        Incongruent: maps of different numbers of bits.
-        NoLayout: columns of one map that share a bit, so that XOR is no addition on that axis.
-    """
-    if not isinstance(maps, Mapping):
-        raise LayoutError("f2_to_core(maps)", f"{maps!r} is no mapping", legal="axis -> F2Map")
-    for f in maps.values():
-        need_map(f, "f2_to_core(maps)")
-    bits = {f.bits for f in maps.values()}
-    if len(bits) != 1:
-        raise Incongruent("f2_to_core(maps)", f"maps of {sorted(bits)} bits", legal="one number of bits for all axes")
-    for f in maps.values():
-        _check_disjoint(f.columns, f, "f2_to_core(maps)")
-    columns = [Coord(tuple((axis, f.columns[j]) for axis, f in maps.items())) for j in range(bits.pop())]
-    return normalize(Layout(tuple(Iter(2, column) for column in reversed(columns))))
 
 
 # --- XOR strides
