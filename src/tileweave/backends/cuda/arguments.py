@@ -1,0 +1,118 @@
+"""What a kernel is given: arrays, scalars, tensor maps, arrays of several devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tileweave.errors import BackendError
+from tileweave.kernel.atoms import atom, refusals
+
+__all__ = ["Peers", "PerDevice", "TensorMap"]
+
+Array = np.ndarray[Any, Any]
+
+#: NumPy type -> the driver's number of the element type.
+_KINDS = {
+    "uint8": 0,
+    "uint16": 1,
+    "uint32": 2,
+    "int32": 3,
+    "uint64": 4,
+    "int64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """A tensor map of an array, for a parameter ``const __grid_constant__ CUtensorMap``.
+
+    Args:
+        array: the tensor, any strides that a map allows; its last dimension is the map's first.
+        box: the extents of a box, in the array's order of dimensions.
+        swizzle: bytes: 0, 32, 64 or 128.
+        nan_fill: whether elements outside read as NaN instead of zero.
+        dims: another view of the array's memory, for a box of rank 3 over a matrix: extents, **innermost first**; then
+            ``strides`` (bytes, one fewer) and ``box`` are innermost first too.
+
+    Raises:
+        BackendError: a rule of tensor maps is broken; names it.
+
+    Example:
+        >>> TensorMap(np.zeros((64, 64), np.float16), box=(64, 64), swizzle=64)
+        Traceback (most recent call last):
+        ...
+        tileweave.errors.BackendError: TensorMap(array, box, ..): the map breaks rule 'swizzle-row'
+          dim      (64, 64)
+          stride   (128,)
+          box      (64, 64)
+          swizzle  64
+          legal    swizzle == 0 or box[0] * bytes <= swizzle
+    """
+
+    array: Array
+    box: tuple[int, ...]
+    swizzle: int = 0
+    nan_fill: bool = False
+    dims: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = "TensorMap(array, box, ..)"
+        if self.array.dtype.name not in _KINDS:
+            raise BackendError(where, f"no tensor map holds {self.array.dtype}", legal=" | ".join(_KINDS))
+        if not self.dims and (len(self.box) != self.array.ndim or self.array.strides[-1] != self.array.itemsize):
+            raise BackendError(
+                where, "the array does not fit the box: as many dimensions, the last one contiguous",
+                inputs={"shape": self.array.shape, "strides": self.array.strides, "box": self.box},
+            )  # fmt: skip
+        values = {**self.values(), "base": 0, "bytes": self.array.itemsize, "swizzle": self.swizzle}
+        row = atom("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes")
+        broken = refusals(row, **values)
+        if self.swizzle not in (0, 32, 64, 128):
+            broken = ("swizzle",)
+        if broken:
+            rule = next((r.condition for r in row.legal if r.name == broken[0]), "0, 32, 64 or 128")
+            shown = {name: values[name] for name in ("dim", "stride", "box", "swizzle")}
+            raise BackendError(where, f"the map breaks rule {broken[0]!r}", inputs=shown, legal=rule)
+
+    def values(self) -> dict[str, Any]:
+        """Rank, extents, strides, box: innermost first."""
+        dim = self.dims or tuple(reversed(self.array.shape))
+        stride = self.strides if self.dims else tuple(reversed(self.array.strides[:-1]))
+        box = self.box if self.dims else tuple(reversed(self.box))
+        return {"rank": len(dim), "dim": dim, "stride": stride, "box": box, "element_stride": (1,) * len(dim)}
+
+    @property
+    def kind(self) -> int:
+        """The driver's number of the element type."""
+        return _KINDS[self.array.dtype.name]
+
+
+@dataclass(frozen=True, eq=False)
+class Peers:
+    """One array per device; every device is given a pointer to the pointers of all: a parameter ``T* const*``."""
+
+    arrays: tuple[Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PerDevice:
+    """One value per device: device d is given the d-th."""
+
+    values: tuple[Any, ...]
+
+
+def is_array(value: object) -> bool:
+    """Whether a value is a NumPy array with at least one dimension."""
+    return isinstance(value, np.ndarray)
+
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

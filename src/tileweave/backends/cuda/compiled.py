@@ -1,0 +1,148 @@
+"""``compile``: what nvcc or NVRTC makes of a text, with registers, spills and counts of machine instructions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tileweave.errors import BackendError
+
+__all__ = ["Compiled", "KernelResources", "compile", "nvrtc_cubin"]
+
+_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """What one kernel uses: registers per thread, bytes spilled, bytes of static shared memory."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A text compiled for one target.
+
+    Args:
+        arch: the target.
+        compiler: which compiler, with its version.
+        cubin: the machine code.
+        kernels: resources by (mangled) name; empty where the compiler does not say.
+        sass: how often each machine instruction occurs, by its opcode without modifiers; empty without cuobjdump.
+    """
+
+    arch: str
+    compiler: str
+    cubin: bytes = field(repr=False)
+    kernels: Mapping[str, KernelResources]
+    sass: Mapping[str, int]
+
+
+def compile(text: str, arch: str = "sm_90a", *, include: Sequence[str] = ()) -> Compiled:
+    """Compiles CUDA C++ for a device; none is needed.
+
+    Args:
+        text: the source.
+        arch: the target, such as ``sm_90a``.
+        include: folders of headers.
+
+    Raises:
+        BackendError: the compiler refuses the text, or there is neither nvcc nor NVRTC.
+    """
+    if not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
+        raise BackendError("compile(text, arch)", f"arch {arch!r}", legal="sm_80, sm_90a, sm_100a, ..")
+    if shutil.which("nvcc"):
+        return _nvcc(text, arch, include)
+    cubin, version = nvrtc_cubin(text, arch, include)
+    return Compiled(arch, version, cubin, {}, _sass(cubin))
+
+
+def _nvcc(text: str, arch: str, include: Sequence[str]) -> Compiled:
+    with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
+        source, target = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
+        source.write_text(text)
+        number = arch.removeprefix("sm_")
+        command = ["nvcc", "-std=c++17", f"-gencode=arch=compute_{number},code={arch}", "-cubin", "-Xptxas=-v"]
+        command += [f"-I{path}" for path in include] + ["-o", str(target), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line][:8]
+            raise BackendError(
+                "compile(text, arch)", f"nvcc does not accept the text for {arch}", inputs={"log": "\n".join(lines)},
+                facts={"source": text, "log": done.stderr},
+            )  # fmt: skip
+        version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+        release = re.search(r"V([\d.]+)", version)
+        cubin = target.read_bytes()
+    return Compiled(
+        arch, f"nvcc {release.group(1) if release else ''}".strip(), cubin, _resources(done.stderr), _sass(cubin)
+    )
+
+
+def _resources(log: str) -> dict[str, KernelResources]:
+    kernels, name, spill = {}, "", 0
+    for line in log.splitlines():
+        entry = re.search(r"Compiling entry function '(\S+)'", line)
+        if entry:
+            name, spill = entry.group(1), 0
+        spilled = re.search(r"(\d+) bytes spill stores", line)
+        if spilled:
+            spill = int(spilled.group(1))
+        used = re.search(r"Used (\d+) registers", line)
+        if used:
+            shared = re.search(r"(\d+) bytes smem", line)
+            kernels[name] = KernelResources(int(used.group(1)), spill, int(shared.group(1)) if shared else 0)
+    return kernels
+
+
+def _sass(cubin: bytes) -> dict[str, int]:
+    if shutil.which("cuobjdump") is None or shutil.which("nvdisasm") is None:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        command = ["cuobjdump", "-sass", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", done.stdout)
+    return dict(Counter(found))
+
+
+def nvrtc_cubin(text: str, arch: str, include: Sequence[str] = ()) -> tuple[bytes, str]:
+    """The machine code of a text through NVRTC, and the compiler's name."""
+    try:
+        from cuda.bindings import nvrtc  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise BackendError(
+            "compile(text, arch)", "neither nvcc nor NVRTC is installed",
+            legal="nvcc on PATH, or pip install 'tileweave[gpu]'",
+        ) from None  # fmt: skip
+
+    def call(result: tuple[Any, ...]) -> Any:
+        if int(result[0]):
+            raise BackendError("compile(text, arch)", f"NVRTC: {result[0].name}")
+        return result[1] if len(result) == 2 else result[1:]
+
+    program = call(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", *(f"-I{path}".encode() for path in include)]
+    status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+    if int(status):
+        log = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        shown = log.decode(errors="replace").strip("\0 \n")
+        problem = f"NVRTC does not accept the text for {arch}"
+        raise BackendError(
+            "compile(text, arch)", problem, inputs={"log": shown[:2000]}, facts={"source": text, "log": shown}
+        )
+    cubin = b" " * call(nvrtc.nvrtcGetCUBINSize(program))
+    nvrtc.nvrtcGetCUBIN(program, cubin)
+    major, minor = call(nvrtc.nvrtcVersion())
+    return cubin, f"NVRTC {major}.{minor}"

@@ -1,0 +1,182 @@
+"""g++ on the runtime and on translated programs; the runtime is built once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from tileweave.backends.cuda.cpu import instructions  # noqa: F401  (registers what each instruction calls)
+from tileweave.backends.cuda.cpu.source import PLAIN, Translation, translate
+from tileweave.errors import BackendError
+from tileweave.kernel.atoms import atom
+
+__all__ = ["INCLUDE", "build_program", "compiler", "preprocess", "runtime_library"]
+
+_RUNTIME = Path(__file__).parent / "runtime"
+INCLUDE = _RUNTIME / "include"
+_FLAGS = ("-std=c++17", "-g1", "-fPIC", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+_COMPILE_SECONDS = 300
+
+
+def compiler() -> str:
+    """The C++ compiler, ``TILEWEAVE_CXX`` or g++.
+
+    Raises:
+        BackendError: there is none.
+    """
+    found = shutil.which(os.environ.get("TILEWEAVE_CXX", "g++"))
+    if found is None:
+        raise BackendError(
+            "run(text, .., on='cpu')", "g++ is not on PATH", legal="install g++, or name one in TILEWEAVE_CXX"
+        )
+    return found
+
+
+def _call(command: Sequence[str], what: str, source: str = "") -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise BackendError(
+            what, f"the compiler took more than {_COMPILE_SECONDS} s", facts={"source": source}
+        ) from None
+    if done.returncode:
+        errors = [
+            line for line in done.stderr.splitlines() if "error" in line or "undefined" in line
+        ] or done.stderr.splitlines()
+        shown = "\n".join(errors[:8])
+        raise BackendError(
+            what, "g++ does not accept the text", inputs={"log": shown}, facts={"source": source, "log": done.stderr}
+        )
+    return done.stdout
+
+
+def _map_rules() -> str:
+    """The rules of tensor maps as a C++ function that returns the name of the first broken one."""
+    row = atom("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes")
+    lines = []
+    for rule in row.legal:
+        if "address" in rule.condition or "expected" in rule.condition:
+            continue  # rules of the copy, not of the map
+        over = rule.over or "1"
+        lines.append(f'  for (uint64_t i = 0; i < {over}; i++) if (!({rule.condition})) return "{rule.name}";')
+    arguments = (
+        "uint64_t rank, uint64_t base, const uint64_t* dim, const uint64_t* stride, const uint32_t* box, "
+        "const uint32_t* element_stride, uint64_t bytes, uint64_t swizzle"
+    )
+    return f"static const char* tw_map_rule({arguments}) {{\n" + "\n".join(lines) + "\n  return nullptr;\n}\n"
+
+
+@cache
+def runtime_library() -> Path:
+    """The runtime as a shared library, built on first use and kept in the cache folder."""
+    sources = sorted(_RUNTIME.glob("*.cpp"))
+    rules = _map_rules()
+    digest = hashlib.sha256(rules.encode() + compiler().encode())
+    for path in sorted([*sources, *_RUNTIME.glob("*.h"), *INCLUDE.glob("*.h")]):
+        digest.update(path.read_bytes())
+    folder = Path(os.environ.get("TILEWEAVE_CACHE") or Path.home() / ".cache" / "tileweave") / "cuda"
+    target = folder / f"libtileweave-{digest.hexdigest()[:16]}.so"
+    if target.exists():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
+        (Path(scratch) / "tileweave_rules.h").write_text(rules)
+        running = []
+        for source in sources:
+            command = [
+                compiler(),
+                "-std=c++17",
+                "-O2",
+                "-g1",
+                "-fPIC",
+                "-I",
+                scratch,
+                "-I",
+                str(INCLUDE),
+                "-c",
+                str(source),
+            ]
+            running.append(
+                subprocess.Popen([*command, "-o", f"{scratch}/{source.stem}.o"], stderr=subprocess.PIPE, text=True)
+            )
+        for process in running:
+            log = process.communicate(timeout=_COMPILE_SECONDS)[1]
+            if process.returncode:
+                raise BackendError(
+                    "run(text, .., on='cpu')", "g++ does not build the runtime", inputs={"log": log[:2000]}
+                )
+        built = f"{scratch}/lib.so"
+        _call(
+            [compiler(), "-shared", *(f"{scratch}/{s.stem}.o" for s in sources), "-o", built], "run(text, .., on='cpu')"
+        )
+        staged = target.with_suffix(f".{os.getpid()}")
+        shutil.copy(built, staged)
+        staged.replace(target)
+    return target
+
+
+def preprocess(source: Path, include: Sequence[str] = (), define: Sequence[str] = ()) -> str:
+    """The source after ``#include`` and macros, with line markers."""
+    command = [
+        compiler(),
+        "-E",
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-D__CUDACC__=1",
+        "-D__NVCC__=1",
+        "-D__CUDA_ARCH__=900",
+        "-Wno-builtin-macro-redefined",
+    ]
+    command += ["-isystem", str(INCLUDE), "-include", "cuda_runtime.h"]
+    command += [f"-I{path}" for path in include] + [f"-D{name}" for name in define]
+    return _call([*command, str(source)], "cuda check")
+
+
+def build_program(
+    source: Path,
+    folder: Path,
+    *,
+    instrumented: bool,
+    include: Sequence[str] = (),
+    define: Sequence[str] = (),
+    extra: Callable[[Translation], str] | None = None,
+) -> tuple[Path, Translation]:
+    """Compiles CUDA C++ against the runtime.
+
+    Args:
+        source: the file.
+        folder: where the program and the translated text go.
+        instrumented: whether every access of memory calls the checker.
+        include: more folders of headers.
+        define: macros, ``NAME=VALUE``.
+        extra: C++ that is added at the end, from what was translated: the main of a kernel on its own.
+    """
+    text = preprocess(source, include, define)
+    translation = translate(text, str(source))
+    translated = folder / "translated.cpp"
+    whole = translation.text + (f'# 1 "<launch>"\n{extra(translation)}\n' if extra else "")
+    translated.write_text(re.sub(r"\bTW_PLAIN\b", PLAIN, whole))
+    flags = [*_FLAGS, "-fpreprocessed", "-fdirectives-only"][:-1]
+    if instrumented:
+        flags += ["-O1", "-fsanitize=thread", "--param", "tsan-distinguish-volatile=1", "-fno-inline-small-functions"]
+        flags += ["-fsanitize=alignment,bounds", "-fno-sanitize-recover=alignment,bounds"][:1]
+    else:
+        flags += ["-O2", "-ftrivial-auto-var-init=pattern", "-fsanitize=alignment"]
+        if "volatile" in text[text.rfind(f'"{source}"') :]:
+            flags += ["-fsanitize-coverage=trace-pc"]
+    library = runtime_library()
+    program, compiled = folder / "program", folder / "program.o"
+    _call([compiler(), *flags, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)
+    _call(
+        [compiler(), "-no-pie", str(compiled), str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program)],
+        "cuda check",
+    )
+    return program, translation

@@ -1,0 +1,190 @@
+"""One kernel on the fibers: a main that reads its arrays from files, launches it, and writes them back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tileweave.backends.cuda.arguments import Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.cpu.build import build_program
+from tileweave.backends.cuda.cpu.child import Finding, Outcome, run_program
+from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
+from tileweave.errors import BackendError
+
+__all__ = ["launch_on_cpu"]
+
+Extent = int | Sequence[int]
+
+_MAIN = """
+namespace tw {{ void* argument_array(const char*, const char*, size_t, int); void write_arguments(); }}
+struct tw_any {{
+  void* pointer; long long whole; double real; int kind;
+  template <class T> TW_PLAIN operator T*() const {{ return (T*)pointer; }}
+  template <class T, class = decltype((T)0.0)> TW_PLAIN operator T() const {{ return kind == 2 ? (T)real : (T)whole; }}
+}};
+int main() {{
+{body}
+  cudaDeviceSynchronize();
+  tw::write_arguments();
+  return 0;
+}}
+"""
+
+
+def extent(value: Extent, what: str) -> tuple[int, int, int]:
+    """Three extents, x first."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(values) <= 3 or any(not isinstance(v, int) or v < 1 for v in values):
+        raise BackendError(
+            "run(text, grid, block, ..)", f"{what} {value!r}", legal="an int, or up to three, each at least 1"
+        )
+    return (*values, 1, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def choose_kernel(kernels: Sequence[KernelSignature], name: str | None) -> tuple[str, KernelSignature]:
+    """The kernel to launch, as C++ names it, and its signature."""
+    wanted = (name or "").split("<")[0].strip()
+    found = [k for k in kernels if not name or k.name == wanted]
+    if len(found) != 1:
+        names = " | ".join(k.name for k in kernels) or "a __global__ function"
+        problem = f"the text has no kernel {wanted!r}" if name else f"the text has {len(kernels)} kernels: name one"
+        raise BackendError("run(text, .., kernel=)", problem, legal=names)
+    return name or found[0].name, found[0]
+
+
+class _Arguments:
+    """The files of a launch and the C++ that reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: list[tuple[np.ndarray[Any, Any], Path]] = []
+        self.lines: list[str] = []
+        self.known: dict[int, str] = {}
+        self.count = 0
+
+    def array(self, value: np.ndarray[Any, Any], name: str, device: int) -> str:
+        """The C++ pointer to an array's copy on a device; one array is copied once, a view as what it shows."""
+        if id(value) in self.known:
+            return self.known[id(value)]
+        path = self.folder / f"array{len(self.files)}.bin"
+        path.write_bytes(_memory(value).tobytes())
+        self.files.append((value, path))
+        variable = f"tw_array_{len(self.files)}"
+        self.lines.append(
+            f'  void* {variable} = tw::argument_array("{name}", "{path}", {_memory(value).nbytes}, {device});'
+        )
+        self.known[id(value)] = variable
+        return variable
+
+    def value(self, value: object, name: str, device: int) -> str:
+        """The C++ expression of one argument."""
+        if isinstance(value, PerDevice):
+            return self.value(value.values[device], name, device)
+        if isinstance(value, Peers):
+            pointers = [self.array(a, f"{name}[{d}]", d) for d, a in enumerate(value.arrays)]
+            table = np.zeros(len(pointers), np.uint64)
+            variable = self.array(table, name, device)
+            self.lines += [f"  ((void**){variable})[{d}] = {p};" for d, p in enumerate(pointers)]
+            return f"tw_any{{{variable}, 0, 0, 0}}"
+        if isinstance(value, TensorMap):
+            return self._map(value, name, device)
+        if isinstance(value, np.ndarray) and value.ndim:
+            return f"tw_any{{{self.array(value, name, device)}, 0, 0, 0}}"
+        if isinstance(value, (bool, int, np.integer, np.bool_)):
+            whole = int(value)
+            return f"tw_any{{nullptr, (long long){whole}{'ull' if whole >= 0 else 'll'}, 0, 1}}"
+        if isinstance(value, (float, np.floating)) or np.ndim(value) == 0:  # type: ignore[arg-type]
+            return f"tw_any{{nullptr, 0, __builtin_bit_cast(double, {int(np.float64(value).view(np.uint64))}ull), 2}}"  # type: ignore[arg-type]
+        raise BackendError(
+            "run(text, .., arrays)",
+            f"{name} is a {type(value).__name__}",
+            legal="an array, a number, TensorMap, Peers or PerDevice",
+        )
+
+    def _map(self, value: TensorMap, name: str, device: int) -> str:
+        pointer = self.array(value.array, name, device)
+        self.count += 1
+        v, variable = value.values(), f"tw_map_{self.count}"
+        lists = {key: ", ".join(map(str, v[key])) for key in ("dim", "stride", "box", "element_stride")}
+        swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[value.swizzle]
+        self.lines.append(
+            f"  CUtensorMap {variable}; {{ cuuint64_t d[] = {{{lists['dim']}}}, s[] = "
+            f"{{{lists['stride'] or 0}}}; cuuint32_t b[] = {{{lists['box']}}}, "
+            f"e[] = {{{lists['element_stride']}}}; if (cuTensorMapEncodeTiled(&{variable}, "
+            f"(CUtensorMapDataType){value.kind}, {v['rank']}, {pointer}, d, s, b, e, "
+            f"(CUtensorMapInterleave)0, (CUtensorMapSwizzle){swizzle}, (CUtensorMapL2promotion)0, "
+            f"(CUtensorMapFloatOOBfill){int(value.nan_fill)})) return 98; }}"
+        )
+        return variable
+
+    def read_back(self) -> None:
+        """The arrays get what the kernel wrote."""
+        for value, path in self.files:
+            if value.flags.writeable:
+                flat = np.frombuffer(path.read_bytes(), np.uint8)
+                _memory(value)[...] = flat
+
+
+def _memory(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bytes of an array, which must lie in one piece."""
+    if not value.flags.c_contiguous:
+        raise BackendError(
+            "run(text, .., arrays)",
+            "an array that is not contiguous",
+            inputs={"strides": value.strides},
+            legal="np.ascontiguousarray(a)",
+        )
+    return value.reshape(-1).view(np.uint8)
+
+
+def _need_names(signature: KernelSignature, arrays: Mapping[str, Any]) -> None:
+    missing = [p for p in signature.parameters if p not in arrays]
+    unknown = [name for name in arrays if name not in signature.parameters]
+    if missing or unknown:
+        problem = f"no value for {', '.join(missing)}" if missing else f"no parameter {', '.join(unknown)}"
+        legal = ", ".join(signature.parameters) or "no parameters"
+        raise BackendError("run(text, .., arrays)", problem, inputs={"kernel": signature.name}, legal=legal)
+
+
+def launch_on_cpu(
+    text: str, grid: Extent, block: Extent, arrays: Mapping[str, Any], *, kernel: str | None, shared: int,
+    cluster: Extent, devices: int, order: str | int, window: int, seconds: int, cooperative: bool, check: bool,
+    include: Sequence[str] = (), source: Path | None = None,
+) -> tuple[Outcome, tuple[Finding, ...]]:  # fmt: skip
+    """Compiles and launches one kernel; the arrays are updated in place."""
+    with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
+        folder = Path(scratch)
+        path = source or folder / "kernel.cu"
+        if source is None:
+            path.write_text(text)
+        arguments = _Arguments(folder)
+        dims = [
+            f"dim3({', '.join(map(str, extent(v, w)))})"
+            for v, w in ((cluster, "cluster"), (grid, "grid"), (block, "block"))
+        ]
+
+        def main(translation: Translation) -> str:
+            found, signature = choose_kernel(translation.kernels, kernel)
+            _need_names(signature, arrays)
+            launches = []
+            for device in range(devices):
+                values = ", ".join(["0", *(arguments.value(arrays[p], p, device) for p in signature.parameters)])
+                launches.append(
+                    f'  cudaSetDevice({device}); {{ ::tw::Launch l("{signature.name}", {", ".join(dims)}, {shared}); '
+                    f"l.options.cooperative = {int(cooperative)}; "
+                    f"if (l.run([](int, auto&&... a) TW_PLAIN {{ {found}(a...); }}, {values})) return 97; }}"
+                )
+            return _MAIN.format(body="\n".join(arguments.lines + launches))
+
+        program, _ = build_program(path, folder, instrumented=check, include=include, extra=main)
+        outcome = run_program(
+            program, [], folder=folder, scratch=folder, order=order, checking=check, devices=devices, window=window,
+            seconds=seconds,
+        )  # fmt: skip
+        if outcome.status == 0:
+            arguments.read_back()
+        return outcome, outcome.findings

@@ -1,0 +1,474 @@
+"""CUDA C++ becomes C++ for the runtime: shared variables, launches, coordinates, asm; lines stay where they are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tileweave.backends.cuda.cpu.emit import Emitter, Tables
+from tileweave.backends.cuda.cpu.ptx import parse_asm
+from tileweave.errors import BackendError
+
+__all__ = ["PLAIN", "KernelSignature", "Translation", "signatures", "translate"]
+
+_TOKEN = re.compile(
+    r'\s+|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|[\w.\'])*|->|::|[^\w\s]',
+    re.S,
+)
+_MARKER = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"([ \d]*)$')
+_COORDINATES = {
+    "threadIdx": "::tw::thread_index()", "blockIdx": "::tw::block_index()", "blockDim": "::tw::block_extent()",
+    "gridDim": "::tw::grid_extent()",
+}  # fmt: skip
+_WORDS = {
+    "__global__": "", "__device__": "", "__host__": "", "__constant__": "", "__managed__": "", "__grid_constant__": "",
+    "__forceinline__": "inline", "__noinline__": "__attribute__((noinline))",
+}  # fmt: skip
+#: What the generated code marks as its own: no access of it is followed. Macros are expanded before.
+PLAIN = '__attribute__((no_sanitize("thread", "alignment", "bounds")))'
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSignature:
+    """A kernel of a text: its name, the names of its parameters, whether it is a template."""
+
+    name: str
+    parameters: tuple[str, ...]
+    template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What a source became: C++ for g++, its kernels, and asm statements that do not say that they touch memory."""
+
+    text: str
+    kernels: tuple[KernelSignature, ...]
+    unordered: tuple[tuple[str, str], ...]
+
+
+def translate(preprocessed: str, main: str) -> Translation:
+    """Rewrites preprocessed CUDA C++.
+
+    Args:
+        preprocessed: the output of ``g++ -E``, with its line markers.
+        main: the name of the main file in the markers.
+
+    Raises:
+        BackendError: an asm statement that has no meaning here; names file and line.
+    """
+    translator = _Translator()
+    out: list[str] = []
+    started = False
+    for file, system, lines in _regions(preprocessed):
+        if file == main and not system and not started and lines:
+            started, head = True, len(out)
+        if not lines:
+            continue
+        first, last = min(lines), max(lines)
+        text = "\n".join(lines.get(n, "") for n in range(first, last + 1))
+        out.append(f'# {first} "{file}"{" 3" if system else ""}')
+        out.append(text if system or not text.strip() else translator.region(text, file, first))
+    if started:
+        out[head:head] = ['# 1 "<tables>"', *translator.tables.text]
+    return Translation("\n".join(out) + "\n", tuple(translator.kernels), tuple(translator.emitter.unordered))
+
+
+def signatures(text: str) -> tuple[KernelSignature, ...]:
+    """The kernels of a text as it is written, macros unexpanded.
+
+    Example:
+        >>> signatures("__global__ void f(float* x, int n) {}")[0].parameters
+        ('x', 'n')
+    """
+    translator = _Translator()
+    tokens = [m.group(0) for m in _TOKEN.finditer(text)]
+    for i, token in enumerate(tokens):
+        if token == "__global__":
+            translator.note_kernel(tokens, i)
+    return tuple(translator.kernels)
+
+
+def _regions(preprocessed: str) -> list[tuple[str, bool, dict[int, str]]]:
+    """Stretches of one file: its name, whether it is a system header, and the text of each line.
+
+    Where a macro of a system header is used, the preprocessor breaks the line; the parts are joined again.
+    """
+    regions: list[tuple[str, bool, dict[int, str]]] = []
+    file, number, system = "", 1, True
+    lines: dict[int, str] = {}
+    for line in preprocessed.split("\n"):
+        match = _MARKER.match(line)
+        if not match:
+            lines[number] = f"{lines[number]} {line}" if number in lines else line
+            number += 1
+            continue
+        flags = match.group(3).split()
+        if match.group(2) != file or "1" in flags or "2" in flags:
+            regions.append((file, system, lines))
+            file, lines, system = match.group(2), {}, "3" in flags
+        number = int(match.group(1))
+    return [*regions, (file, system, lines)]
+
+
+class _Translator:
+    def __init__(self) -> None:
+        self.tables = Tables()
+        self.emitter = Emitter(self.tables)
+        self.kernels: list[KernelSignature] = []
+        self.clusters: dict[str, str] = {}
+        self.scopes: list[bool] = []  # whether each open brace belongs to a namespace
+        self.shadows: dict[str, int] = {}
+        self.globals: dict[str, str] = {}
+        self.count = 0
+        self.file, self.line = "", 0
+
+    def region(self, text: str, file: str, line: int) -> str:
+        self.file, self.line = file, line
+        tokens = [m.group(0) for m in _TOKEN.finditer(text)]
+        return "".join(self._rewrite(tokens))
+
+    def _where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def _rewrite(self, tokens: list[str]) -> list[str]:
+        out: list[str] = []
+        i = 0
+        while i < len(tokens):
+            token = tokens[i]
+            if token in ("asm", "__asm__", "__asm") and _asm_opens(tokens, i):
+                i = self._asm(tokens, i, out)
+                continue
+            if token == "__shared__":
+                i = self._shared(tokens, i + 1, out)
+                continue
+            if (token == "<" and tokens[i : i + 3] == ["<"] * 3) or (token == "<" and _spaced_launch(tokens, i)):
+                i = self._launch(tokens, i, out)
+                continue
+            if token in ("__launch_bounds__", "__cluster_dims__"):
+                end = _close(tokens, _next(tokens, i + 1))
+                if token == "__cluster_dims__":
+                    self._pending_cluster = "".join(tokens[_next(tokens, i + 1) : end + 1])
+                out.append("\n" * "".join(tokens[i : end + 1]).count("\n"))
+                self.line += out[-1].count("\n")
+                i = end + 1
+                continue
+            if token == "__global__":
+                self.note_kernel(tokens, i)
+            if token in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel"):
+                i = self._uncast(tokens, i, out)
+                continue
+            out.append(self._word(tokens, i, out))
+            self.line += token.count("\n")
+            i += 1
+        return out
+
+    _pending_cluster = ""
+
+    def _word(self, tokens: list[str], i: int, out: list[str]) -> str:
+        token = tokens[i]
+        if token == "{":
+            before = [t for t in out[-40:] if not t.isspace()]
+            tail = before[-4:]
+            space = bool(tail) and (
+                "namespace" in tail or (len(tail) > 1 and tail[-2] == "extern" and tail[-1].startswith('"'))
+            )
+            self.scopes.append(space)
+        elif token == "}" and self.scopes:
+            self.scopes.pop()
+            self.shadows = {name: depth for name, depth in self.shadows.items() if depth <= len(self.scopes)}
+        if token in _WORDS:
+            return _WORDS[token]
+        member = _before(out) in (".", "->", "::")
+        if token in _COORDINATES and not member:
+            if _before(out) in ("dim3", "uint3", "&"):
+                if _before(out) != "&":
+                    self.shadows[token] = len(self.scopes)
+            if token not in self.shadows:
+                return _COORDINATES[token]
+        if token in self.globals and not member:
+            return self.globals[token]
+        return token
+
+    def _asm(self, tokens: list[str], i: int, out: list[str]) -> int:
+        start = i
+        i = _next(tokens, i + 1)
+        while tokens[i] != "(":
+            i = _next(tokens, i + 1)
+        end = _close(tokens, i)
+        body = "".join(self._nested(tokens[i + 1 : end]))
+        out.append(self.emitter.block(parse_asm(body, self._where())))
+        newlines = "".join(tokens[start : end + 1]).count("\n")
+        out.append("\n" * newlines)
+        self.line += newlines
+        return end + 1
+
+    def _nested(self, tokens: list[str]) -> list[str]:
+        line = self.line
+        result = self._rewrite(tokens)
+        self.line = line
+        return result
+
+    def note_kernel(self, tokens: list[str], i: int) -> None:
+        """Notes the signature of a kernel whose ``__global__`` stands at i."""
+        j, name = i + 1, ""
+        while j < len(tokens) and tokens[j] not in ("{", ";"):
+            if tokens[j] == "(":
+                if name in ("__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__"):
+                    if name == "__cluster_dims__":
+                        self._pending_cluster = "".join(tokens[j : _close(tokens, j) + 1])
+                    j = _close(tokens, j)
+                else:
+                    break
+            elif re.match(r"[A-Za-z_]", tokens[j]):
+                name = tokens[j]
+            j += 1
+        else:
+            return
+        end = _close(tokens, j)
+        inner = tokens[j + 1 : end]
+        names = []
+        for part in _commas(inner):
+            words = (
+                [t for t in part[: part.index("=")] if re.match(r"[A-Za-z_]", t)]
+                if "=" in part
+                else [t for t in part if re.match(r"[A-Za-z_]", t)]
+            )
+            if words and words != ["void"]:
+                names.append(words[-1])
+        back = [t for t in tokens[max(0, i - 60) : i] if not t.isspace()]
+        for k in range(len(back) - 1, -1, -1):
+            if back[k] in (";", "}"):
+                back = back[k + 1 :]
+                break
+        if self._pending_cluster:
+            self.clusters[name] = self._pending_cluster
+            self._pending_cluster = ""
+        signature = KernelSignature(name, tuple(names), "template" in back)
+        if all(k.name != name for k in self.kernels):
+            self.kernels.append(signature)
+
+    def _launch(self, tokens: list[str], i: int, out: list[str]) -> int:
+        callee = _take_callee(out)
+        name = next((t for t in callee if re.match(r"[A-Za-z_]", t)), "kernel")
+        config_start = i
+        opened = 0
+        while opened < 3:
+            opened += tokens[i] == "<"
+            i += 1
+        start, depth = i, 0
+        while not (depth == 0 and tokens[i] == ">" and _spaced(tokens, i, ">")):
+            depth += (tokens[i] in "([{") - (tokens[i] in ")]}")
+            i += 1
+            if i >= len(tokens):
+                raise BackendError("translate", "a launch <<< that does not end", inputs={"at": self._where()})
+        config = "".join(self._nested(tokens[start:i]))
+        closed = 0
+        while closed < 3:
+            closed += tokens[i] == ">"
+            i += 1
+        i = _next(tokens, i)
+        end = _close(tokens, i)
+        arguments = "".join(self._nested(tokens[i + 1 : end]))
+        kernel = "".join(callee).strip()
+        known = next((k for k in self.kernels if k.name == name), None)
+        address = f"(const void*)({kernel})" if known and (not known.template or ">" in callee) else "nullptr"
+        cluster = f"dim3{self.clusters[name]}" if name in self.clusters else "dim3(1,1,1)"
+        arguments = f", {arguments}" if arguments.strip() else ""
+        out.append(
+            f'::tw_launched(::tw::Launch("{name}", {cluster}, {config}).of({address}).run([=](auto&&... '
+            f"tw_a) TW_PLAIN {{ {kernel}(tw_a...); }}{arguments}))"
+        )
+        missing = "".join(tokens[config_start : end + 1]).count("\n") - out[-1].count("\n")
+        out.append("\n" * max(0, missing))
+        self.line += out[-1].count("\n") + out[-2].count("\n")
+        return end + 1
+
+    def _uncast(self, tokens: list[str], i: int, out: list[str]) -> int:
+        """Drops the cast to ``void*`` of a kernel, which would lose the types of its parameters."""
+        opening = _next(tokens, i + 1)
+        out += tokens[i : opening + 1]
+        first = _next(tokens, opening + 1)
+        if tokens[opening] == "(" and tokens[first] == "(":
+            end = _close(tokens, first)
+            if "void" in tokens[first:end] and "*" in tokens[first:end]:
+                return end + 1
+        return opening + 1
+
+    def _shared(self, tokens: list[str], i: int, out: list[str]) -> int:
+        end, depth = i, 0
+        while tokens[end] != ";" or depth:
+            depth += (tokens[end] in "([{") - (tokens[end] in ")]}")
+            end += 1
+        before, extern = [], False
+        while True:
+            previous = _before(out)
+            if previous not in ("extern", "static", "volatile", "const"):
+                break
+            while out.pop() != previous:
+                pass
+            extern |= previous == "extern"
+            if previous == "volatile":
+                before.append("volatile ")
+        raw = "".join(tokens[i : end + 1])
+        items, align = _alignment([*before, *tokens[i:end]])
+        extern |= "extern" in items
+        items = [t for t in items if t not in ("extern", "static", "__device__")]
+        outside = all(self.scopes)
+        text = []
+        base: list[str] = []
+        for n, part in enumerate(_commas(items)):
+            kind, name, suffix = _declarator(part)
+            if n:
+                kind = base + kind
+            else:
+                base = [t for t in kind if t not in ("*", "&")]
+            text.append(
+                self._variable(
+                    "".join(self._nested(kind)).strip(), name, "".join(self._nested(suffix)), align, extern, outside
+                )
+            )
+        out.append(" ".join(text))
+        out.append("\n" * raw.count("\n"))
+        self.line += raw.count("\n")
+        return end + 1
+
+    def _variable(self, kind: str, name: str, suffix: str, align: str, extern: bool, outside: bool) -> str:
+        self.count += 1
+        if extern:
+            value = f'::tw::dynamic<{kind}>("{name}", {align})'
+            if outside:
+                self.globals[name] = f"({value})"
+                return ""
+            return f"{kind}* const {name} = {value};"
+        key, typed = f"tw_key_{self.count}", f"tw_type_{self.count}"
+        value = f'::tw::shared<{key}, {typed}>("{name}", {align})'
+        declared = f"struct {key}; typedef {kind} {typed}{suffix};"
+        if outside:
+            self.globals[name] = f"({value})"
+            return declared
+        return f"{declared} auto& {name} = {value};"
+
+
+def _next(tokens: list[str], i: int) -> int:
+    while i < len(tokens) and tokens[i].isspace():
+        i += 1
+    return i
+
+
+def _before(out: list[str]) -> str:
+    for token in reversed(out):
+        if token and not token.isspace():
+            return token
+    return ""
+
+
+def _close(tokens: list[str], i: int) -> int:
+    """The index of the bracket that closes the one at i."""
+    depth = 0
+    for j in range(i, len(tokens)):
+        depth += (tokens[j] in ("(", "[", "{")) - (tokens[j] in (")", "]", "}"))
+        if not depth:
+            return j
+    raise BackendError("translate", "a bracket that does not close")
+
+
+def _asm_opens(tokens: list[str], i: int) -> bool:
+    i = _next(tokens, i + 1)
+    while i < len(tokens) and tokens[i] in ("volatile", "__volatile__", "inline", "goto"):
+        i = _next(tokens, i + 1)
+    return i < len(tokens) and tokens[i] == "("
+
+
+def _spaced_launch(tokens: list[str], i: int) -> bool:
+    return _spaced(tokens, i, "<")
+
+
+def _spaced(tokens: list[str], i: int, mark: str) -> bool:
+    """Whether three marks follow one another; the preprocessor may have put spaces between them."""
+    for _ in range(3):
+        i = _next(tokens, i)
+        if i >= len(tokens) or tokens[i] != mark:
+            return False
+        i += 1
+    return True
+
+
+def _commas(tokens: list[str]) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    depth = 0
+    for k, token in enumerate(tokens):
+        depth += (token in "([{") - (token in ")]}")
+        if token == "<" and k and re.match(r"[A-Za-z_]", tokens[k - 1]):
+            depth += 1
+        elif token == ">" and depth:
+            depth -= 1
+        if token == "," and not depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _take_callee(out: list[str]) -> list[str]:
+    """Removes the expression that names a kernel from the end of the output."""
+    i = len(out) - 1
+    while i >= 0 and (not out[i] or out[i].isspace()):
+        i -= 1
+    if i >= 0 and out[i] == ">":
+        depth = 0
+        while i >= 0:
+            depth += (out[i] == ">") - (out[i] == "<")
+            i -= 1
+            if not depth:
+                break
+        while i >= 0 and (not out[i] or out[i].isspace()):
+            i -= 1
+    elif i >= 0 and out[i] == ")":
+        depth = 0
+        while i >= 0:
+            depth += (out[i] == ")") - (out[i] == "(")
+            i -= 1
+            if not depth:
+                break
+        i += 1
+    while i >= 2 and out[i - 1] == "::":
+        i -= 2
+    if i >= 1 and out[i - 1] == "::":
+        i -= 1
+    callee = out[i:]
+    del out[i:]
+    return callee
+
+
+def _alignment(tokens: list[str]) -> tuple[list[str], str]:
+    """Takes ``alignas(n)`` and ``__attribute__((aligned(n)))`` out of a declaration."""
+    kept, align, i = [], "1", 0
+    while i < len(tokens):
+        if tokens[i] in ("alignas", "__attribute__", "__align__"):
+            opening = _next(tokens, i + 1)
+            end = _close(tokens, opening)
+            inner = "".join(tokens[opening : end + 1])
+            match = re.search(r"aligned\s*\((.*)\)\)\)$", inner)
+            align = f"({match.group(1)})" if match else inner
+            i = end + 1
+            continue
+        kept.append(tokens[i])
+        i += 1
+    return kept, align
+
+
+def _declarator(tokens: list[str]) -> tuple[list[str], str, list[str]]:
+    """The type, the name and the array extents of one declarator."""
+    depth, name = 0, -1
+    for i, token in enumerate(tokens):
+        if token == "[":
+            break
+        if token == "=":
+            break
+        depth += (token in ("<", "(")) - (token in (">", ")"))
+        if not depth and re.match(r"[A-Za-z_]", token):
+            name = i
+    suffix = tokens[name + 1 :]
+    if "=" in suffix:
+        suffix = suffix[: suffix.index("=")]
+    return tokens[:name], tokens[name], suffix

@@ -1,0 +1,226 @@
+"""CUDA texts on the fibers: exact against NumPy at sizes that divide nothing, in three orders."""
+
+import numpy as np
+import pytest
+
+from tileweave.backends.cuda import Peers, PerDevice, TensorMap, run
+from tileweave.errors import BackendError
+
+ORDERS = ("forward", "reversed", 5)
+
+
+def halves(rng, shape):
+    return rng.integers(-4, 5, shape).astype(np.float16)
+
+
+def run_mma(text, m, n, k, order="forward", **options):
+    rng = np.random.default_rng([m, n, k])
+    a, b, c = halves(rng, (m, k)), halves(rng, (n, k)), np.full((m, n), np.nan, np.float32)
+    arrays = {"C": c, "A": a.view(np.uint16), "B": b.view(np.uint16), "m": m, "n": n, "k": k}
+    run(text, (-(-n // 64), -(-m // 64)), 128, arrays, order=order, **options)
+    return bool((c == a.astype(np.float32) @ b.astype(np.float32).T).all())
+
+
+def run_ring(text, m, n, k, order="forward", **options):
+    rng = np.random.default_rng([m, n, k])
+    a, b, c = halves(rng, (m, k)), halves(rng, (n, k)), np.full((m, n), np.nan, np.float32)
+    maps = {"A": TensorMap(a, (64, 64), 128), "B": TensorMap(b, (64, 64), 128)}
+    grid = -(-n // 64), -(-m // 64)
+    run(text, grid, 160, {**maps, "C": c, "m": m, "n": n, "k": k}, shared=3 * 2 * 8192, order=order, **options)
+    return bool((c == a.astype(np.float32) @ b.astype(np.float32).T).all())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_reduction_by_shuffles(text, order):
+    x = np.random.default_rng(1).integers(-9, 9, (5, 77)).astype(np.float32)
+    y = np.full(5, np.nan, np.float32)
+    run(text("reduce"), 5, 96, {"y": y, "x": x, "n": 77}, order=order)
+    assert (y == x.sum(1)).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_tiled_transpose(text, order):
+    x = np.random.default_rng(2).random((70, 45), np.float32)
+    y = np.zeros((45, 70), np.float32)
+    run(text("transpose"), (2, 3), (32, 8), {"y": y, "x": x, "m": 70, "n": 45}, order=order)
+    assert (y == x.T).all()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_product_by_cp_async_ldmatrix_and_mma(text, order):
+    assert run_mma(text("mma_gemm"), 100, 70, 72, order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_product_by_boxes_a_ring_of_mbarriers_and_wgmma(text, order):
+    assert run_ring(text("ring_gemm"), 100, 70, 328, order)
+
+
+# --- operands as they are bound: each swap of two operands in a helper is refused, or gives another value
+MMA_SWAPS = [("[%0], [%1], 16, %2", "[%1], [%0], 16, %2"), ("{%0, %1, %2, %3}, [%4]", "{%1, %0, %2, %3}, [%4]"),
+             ("{%4, %5, %6, %7}", "{%5, %4, %6, %7}"), ("{%4, %5, %6, %7}", "{%4, %6, %5, %7}"),
+             ("{%8, %9}", "{%9, %8}"),
+             ("f16.f16.f32 {%0, %1, %2, %3}, ", "f16.f16.f32 {%0, %2, %1, %3}, ")]  # fmt: skip
+RING_SWAPS = [("mbarrier.init.shared::cta.b64 [%0], %1", "mbarrier.init.shared::cta.b64 [%1], %0"),
+              ("_, [%0], %1", "_, [%1], %0"), ("P1, [%0], %1", "P1, [%1], %0"), ("{%3, %4}], [%2]", "{%4, %3}], [%2]"),
+              ("[%0], [%1, {%3, %4}], [%2]", "[%2], [%1, {%3, %4}], [%0]"), ("%32, %33, p", "%33, %32, p"),
+              ("{%0, %1, %2, %3, %4, %5, %6", "{%0, %1, %3, %2, %4, %5, %6")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), MMA_SWAPS + RING_SWAPS)
+def test_a_swap_of_two_operands_in_a_helper_is_found(text, old, new):
+    name, runs = ("mma_gemm", run_mma) if (old, new) in MMA_SWAPS else ("ring_gemm", run_ring)
+    source = text(name)
+    assert source.count(old) == 1
+    try:
+        right = runs(source.replace(old, new), 70, 70, 72, seconds=20)
+    except BackendError:
+        right = False
+    assert not right
+
+
+# --- errors by name
+def broken(text, arrays=None, block=64, match=None, **options):
+    with pytest.raises(BackendError, match=match) as raised:
+        run(text, options.pop("grid", 1), block, arrays or {}, **options)
+    return raised.value
+
+
+def test_a_barrier_that_a_part_of_the_block_reaches():
+    source = "__global__ void f() {\n  if (threadIdx.x < 40)\n    __syncthreads();\n}"
+    error = broken(source, match=r"kernel\.cu:3: barrier-part: barrier 0 is reached by a part of block \(0,0,0\)")
+    assert error.findings[0].rule == "barrier-part"
+
+
+def test_a_lane_outside_its_mask():
+    source = "__global__ void f(int* x) {\n  if (threadIdx.x < 16) x[threadIdx.x] = __shfl_sync(0xff00u, 1, 8);\n}"
+    assert "is not in its own mask 0x0000ff00" in str(
+        broken(source, {"x": np.zeros(32, np.int32)}, 32, "lane-outside-mask")
+    )
+
+
+def test_a_shuffle_from_a_lane_that_is_not_in_the_mask():
+    source = "__global__ void f(int* x) {\n  if (threadIdx.x < 16) x[threadIdx.x] = __shfl_sync(0xffffu, 1, 20);\n}"
+    assert "reads lane 20" in str(broken(source, {"x": np.zeros(32, np.int32)}, 32, "lane-outside-mask"))
+
+
+def test_a_misaligned_row_of_ldmatrix(text):
+    source = text("mma_gemm").replace("PITCH = BK + 8", "PITCH = BK + 4")
+    with pytest.raises(BackendError, match=r"misaligned"):
+        run_mma(source, 64, 64, 32)
+
+
+def test_a_descriptor_outside_the_memory_of_the_block(text):
+    source = text("ring_gemm").replace("64ull << 32 |", "16383ull << 32 |")
+    with pytest.raises(BackendError, match="descriptor-outside"):
+        run_ring(source, 64, 64, 64)
+
+
+def test_a_deadlock_says_who_waits_for_whom(text):
+    source = text("ring_gemm").replace("barrier_expect(bar, 2 * TILE)", "barrier_expect(bar, 3 * TILE)")
+    with pytest.raises(BackendError, match=r"waits? for mbarrier at shared .* 8192 bytes are missing"):
+        run_ring(source, 64, 64, 64)
+
+
+def test_an_access_past_the_end_of_a_buffer_is_named():
+    source = "__global__ void f(float* data) {\n  data[threadIdx.x * 64] = 1;\n}"
+    error = broken(source, {"data": np.zeros(100, np.float32)}, match=r"kernel\.cu:2: out-of-bounds")
+    assert "accesses data " in str(error)
+
+
+def test_a_misaligned_vector_is_named():
+    source = "__global__ void f(float* x) {\n  *(float4*)(x + 1) = make_float4(1, 2, 3, 4);\n}"
+    assert "misaligned" in str(broken(source, {"x": np.zeros(32, np.float32)}, 1, "misaligned"))
+
+
+def test_unwritten_shared_memory_reads_as_nan():
+    x = np.zeros(32, np.float32)
+    run("__global__ void f(float* x) { __shared__ float s[32]; x[threadIdx.x] = s[threadIdx.x]; }", 1, 32, {"x": x})
+    assert np.isnan(x).all()
+
+
+def test_threads_that_spin_for_ever_are_named():
+    source = "__global__ void f(volatile int* x) {\n  while (x[0] == 0);\n}"
+    assert "spin" in str(broken(source, {"x": np.zeros(1, np.int32)}, 32, "deadlock"))
+
+
+# --- blocks, clusters, devices
+def test_threads_that_spin_let_others_run():
+    source = """__global__ void f(int* x, volatile int* flag) {
+      if (blockIdx.x == 0) { while (flag[0] == 0); x[0] = flag[0]; }
+      else if (threadIdx.x == 0) flag[0] = 7;
+    }"""
+    x, flag = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    run(source, 2, 32, {"x": x, "flag": flag})
+    assert x[0] == 7
+
+
+def test_blocks_of_a_cluster_read_one_another():
+    source = """#include <cooperative_groups.h>
+    namespace cg = cooperative_groups;
+    __global__ void f(int* x) {
+      __shared__ int mine;
+      auto cluster = cg::this_cluster();
+      if (threadIdx.x == 0) mine = 10 * blockIdx.x;
+      cluster.sync();
+      x[blockIdx.x] = *cluster.map_shared_rank(&mine, cluster.block_rank() ^ 1);
+      cluster.sync();
+    }"""
+    x = np.zeros(6, np.int32)
+    run(source, 6, 32, {"x": x}, cluster=2)
+    assert x.tolist() == [10, 0, 30, 20, 50, 40]
+
+
+def test_a_cooperative_grid_synchronises():
+    source = """#include <cooperative_groups.h>
+    __global__ void f(int* x, int* y, int n) {
+      x[blockIdx.x] = blockIdx.x;
+      cooperative_groups::this_grid().sync();
+      y[blockIdx.x] = x[(blockIdx.x + 1) % n];
+    }"""
+    x, y = np.zeros(20, np.int32), np.zeros(20, np.int32)
+    run(source, 20, 1, {"x": x, "y": y, "n": 20}, cooperative=True)
+    assert y.tolist() == [*range(1, 20), 0]
+
+
+def test_devices_wait_for_one_another_through_peer_memory():
+    source = """__global__ void f(int* const* box, int* out, int device, int devices) {
+      int next = (device + 1) % devices;
+      atomicExch(&box[next][0], 100 + device);
+      while (atomicAdd(&box[device][0], 0) == 0);
+      out[0] = box[device][0];
+    }"""
+    boxes = tuple(np.zeros(4, np.int32) for _ in range(3))
+    outs = tuple(np.zeros(1, np.int32) for _ in range(3))
+    run(
+        source,
+        1,
+        1,
+        {"box": Peers(boxes), "out": PerDevice(outs), "device": PerDevice((0, 1, 2)), "devices": 3},
+        devices=3,
+    )
+    assert [int(o[0]) for o in outs] == [102, 100, 101]
+
+
+def test_a_kernel_that_is_a_template_and_takes_a_struct_of_halves():
+    source = """#include <cuda_fp16.h>
+    template <class T, int N> __global__ void scale(T* x, float by) {
+      for (int i = 0; i < N; i++) x[i] = T(float(x[i]) * by);
+    }
+    __global__ void other() {}"""
+    x = np.arange(4, dtype=np.float16)
+    run(source, 1, 1, {"x": x, "by": 2.5}, kernel="scale<half, 4>")
+    assert x.tolist() == [0, 2.5, 5, 7.5]
+    assert "name one" in str(broken(source, {}, match="2 kernels"))
+
+
+def test_bad_arguments_are_refused_before_anything_runs():
+    source = "__global__ void f(float* x, int n) {}"
+    assert "no value for n" in str(broken(source, {"x": np.zeros(3)}))
+    assert "no parameter m" in str(broken(source, {"x": np.zeros(3), "n": 1, "m": 2}))
+    assert "not contiguous" in str(broken(source, {"x": np.zeros((4, 4))[:, ::2], "n": 1}))
+    assert "1 to 8" in str(broken(source, {"x": np.zeros(3), "n": 1}, devices=9))
+    assert "refused" in str(broken(source, {"x": np.zeros(3), "n": 1}, block=2000))
+    assert "does not accept" in str(broken("__global__ void f(float* x) { y = 1; }", {"x": np.zeros(3)}))
+    with pytest.raises(BackendError, match="swizzle-row"):
+        TensorMap(np.zeros((64, 128), np.float16), (64, 128), 128)
