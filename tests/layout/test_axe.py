@@ -11,6 +11,7 @@ import pytest
 
 from strategies import VECTOR, fibres, random_layout
 from tileweave.errors import LayoutError, NoLayout
+from tileweave.index import symbol
 from tileweave.layout import axe, is_contiguous, is_injective
 from tileweave.layout.axe import Coord, Iter, Layout
 
@@ -206,3 +207,33 @@ def test_binding_names_what_does_not_divide():
     bound = axe.bind(axe.parse("(6:1, 4:6) + [2:3@w]"), (2,), (3,))
     assert prod(bound.extents) == 8
     assert bound.replica == axe.parse("[2:3@w]").replica
+
+
+def test_bind_keeps_the_vector_atom_of_the_paper_where_asked():
+    """Section 3.1: two iterations over atoms of four elements are left to each thread."""
+    tx = symbol("tx", 0, 128)
+    work = axe.parse("(16:128, 8:8, 2:4, 4:1) + 2112")
+    mine = axe.bind(work, (tx // 8, tx % 8), (16, 8), written=True)
+    assert str(mine).startswith("(2:4@m, 4:1@m) + ")
+    merged = axe.bind(work, (tx // 8, tx % 8), (16, 8))
+    assert str(merged).startswith("(8:1@m) + ") and mine.offset == merged.offset
+    rng = Random(11)
+    for _ in range(100):
+        extents = [rng.randint(1, 4) for _ in range(4)]
+        layout = Layout(tuple((n, rng.randint(-4, 9)) for n in extents), (), 3)
+        lead = rng.randint(0, 3)
+        at = [rng.randrange(n) for n in extents[:lead]]
+        kept = axe.bind(layout, at, extents[:lead], written=True)
+        assert kept.shard == tuple(it for it in layout.shard[lead:] if it.extent > 1)
+        for y in range(kept.size):
+            x = y
+            for _n, c, below in zip(extents, at, range(lead), strict=False):
+                x += c * int(np.prod(extents[below + 1 :]))
+            assert kept(y) == layout(x)
+
+
+def test_slice_keeps_the_papers_form_where_asked():
+    layout = axe.parse("(4:24, 2:12, 3:4, 4:1)")
+    merged, kept = (axe.slice(layout, (8, 12), ((2, 6), (0, 12)), written=w) for w in (False, True))
+    assert str(merged) == "(4:12@m, 12:1@m) + 24@m" and str(kept) == "(2:24@m, 2:12@m, 3:4@m, 4:1@m) + 24@m"
+    assert axe.same_map(merged, kept)

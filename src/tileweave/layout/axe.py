@@ -131,16 +131,24 @@ def span(layout: Layout) -> Coord:
     return Coord(tuple(spans(layout).items()))
 
 
-def slice(layout: Layout, shape: Shape, region: Region) -> Layout:
+def slice(layout: Layout, shape: Shape, region: Region, *, written: bool = False) -> Layout:
     """``L[R : S]``: the layout of the region R of the shape S, or the witness that it has no single layout.
 
     Args:
         layout: a layout that admits the shape.
         shape: S.
         region: R, one (begin, end) per dimension.
+        written: keep the iters as they are written, as the paper does; by default neighbours are merged.
 
     Raises:
         NoLayout: no single layout; `slice_pieces` covers the region with several.
+
+    Example:
+        >>> rows = parse("(32:128, 8:16, 16:1)")
+        >>> print(slice(rows, (32, 128), ((0, 16), (0, 128))))
+        (16:128@m, 128:1@m)
+        >>> print(slice(rows, (32, 128), ((0, 16), (0, 128)), written=True))
+        (16:128@m, 8:16@m, 16:1@m)
 
     Source: Axe, section 3.3 and appendix E.
     """
@@ -151,21 +159,24 @@ def slice(layout: Layout, shape: Shape, region: Region) -> Layout:
         raise LayoutError(
             "slice(layout, shape, region)", f"{region!r} is no region", legal="one (begin, end) per dimension"
         ) from None
-    return slice_layout(layout, shape, begin, extent)
+    return slice_layout(layout, shape, begin, extent, written=written)
 
 
-def bind(layout: Layout, coords: int | Sequence[int], shape: Shape) -> Layout:
+def bind(layout: Layout, coords: int | Sequence[int], shape: Shape, *, written: bool = False) -> Layout:
     """The layout with its leading dimensions fixed: ``y -> L(coords, y)``, the loops that are left to one thread.
 
     Args:
         layout: a layout that groups by ``shape`` followed by the rest.
         coords: one coordinate per dimension of `shape`, integers or index expressions.
         shape: the extents of the leading dimensions; their product divides the layout's size.
+        written: keep the loops as they are written, such as a vector atom; by default neighbours are merged.
 
     Example:
         >>> work = parse("(16:128, 8:8, 2:4, 4:1) + 2112")
         >>> print(bind(work, (3, 5), (16, 8)))
         (8:1@m) + 2536@m
+        >>> print(bind(work, (3, 5), (16, 8), written=True))
+        (2:4@m, 4:1@m) + 2536@m
         >>> from tileweave.index import symbol
         >>> tx = symbol("tx", 0, 128)
         >>> print(bind(work, (tx // 8, tx % 8), (16, 8)))
@@ -186,7 +197,7 @@ def bind(layout: Layout, coords: int | Sequence[int], shape: Shape) -> Layout:
         raise LayoutError(where, f"{lead} threads do not divide {layout.size} points", inputs=inputs)
     else:
         rest = layout.size // lead
-    inner = group(layout, (lead, rest))[1]
+    inner = group(layout, (lead, rest), written=written)[1]
     base = layout_of(layout.shard, (), layout.offset)
     start = base.at([*coords, 0], [*shape, rest])
     if not isinstance(start, Coord):  # expressions, by axis or for the only one
