@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := io,ray,demo,plot,prove,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check layers replay format bench clean
+.PHONY: help demo test test-slow check layers replay format bench clean docs
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | sort
@@ -31,6 +31,9 @@ check: .venv/ready         ## format, lint, types, layers, size census, then the
 	$(BIN)/lint-imports
 	$(BIN)/python tools/structure.py census
 	$(MAKE) --no-print-directory test
+
+docs: .venv/ready          ## write docs/reference from the docstrings
+	$(BIN)/python tools/reference.py write
 
 layers: .venv/ready        ## draw packages and sub-packages from their imports, for docs/architecture.md
 	$(BIN)/python tools/structure.py layers docs/images/layers.svg
