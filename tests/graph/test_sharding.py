@@ -1,14 +1,17 @@
 """Correct shardings are recognised without running them; a wrong one is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_graphs import random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
+from tileweave.graph.ir.resolve import resolve
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import ONE_VIEW
-from tileweave.graph.passes.shard import shard_operation
+from tileweave.graph.passes.shard import moved, shard_operation
 from tileweave.graph.passes.sharding import check_sharding, is_sharding
 from tileweave.space import Box
 
@@ -164,3 +167,104 @@ def test_a_deep_chain_is_checked_in_time_that_grows_with_its_length():
     check_sharding(tw.expand(graph, {o: tw.partition(o, (2,)) for o in graph.operations}), graph)
     with pytest.raises(VerifyError):
         check_sharding(tw.Graph.of(tw.concat([y[:2], y[:2]])), graph)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# order, what is observed, and blocks of operations that are blocks themselves
+
+
+LINE = tw.as_tensor(np.arange(8.0))
+
+
+def ordered(count, held):
+    """An add in shards, a point that waits for some of them, and a product that comes after that point."""
+    x = LINE
+    first = tw.add(x, 1.0).producer
+    whole = tw.SequencePoint((first,))
+    late = replace(tw.multiply(x, 2.0).producer, after=(whole,))
+    graph = tw.Graph.of(tw.Tensor(late), tw.Tensor(first))
+    cut = tw.expand(graph, {first: tw.partition(first, (count,)), late: tw.partition(late, (2,))})
+    if held is None:
+        return graph, cut
+    (point,) = [n for n in cut.nodes() if isinstance(n, tw.SequencePoint) and n not in cut.points]
+    short = tw.SequencePoint(tuple(point.before[k] for k in held))
+    new = {}
+    for node in cut.nodes():
+        new[node] = short if node is point else moved(node, new)
+    return graph, new[cut]
+
+
+def test_waiting_for_half_of_the_shards_is_no_sharding():
+    graph, cut = ordered(4, None)
+    check_sharding(cut, graph)
+    assert tw.coalesce(cut) is graph
+    check_sharding(ordered(4, (0, 1, 2, 3))[1], graph)
+    check_sharding(ordered(4, (3, 1, 0, 2))[1], graph)
+    for held in ((0, 1), (0, 1, 2), (0, 0, 2, 3), ()):
+        with pytest.raises(VerifyError) as caught:
+            check_sharding(ordered(4, held)[1], graph)
+        assert "what comes before it is not what comes before the whole operation" in str(caught.value)
+
+
+def test_what_a_graph_observes_counts():
+    x = tw.as_tensor(np.arange(8.0))
+    first, other = tw.add(x, 1.0).producer, tw.multiply(x, 2.0).producer
+    whole = tw.Graph((tw.SequencePoint((first,)),))
+    cut = tw.expand(whole, {first: tw.partition(first, (2,))})
+    check_sharding(cut, whole)
+    (point,) = cut.points
+    for bad, why in (
+        (tw.Graph(()), "0 observed points stand for 1"),
+        (tw.Graph((tw.SequencePoint(point.before[:1]),)), "does not hold every shard"),
+        (tw.Graph((tw.SequencePoint((*point.before, other)),)), "which the whole graph does not hold there"),
+        (tw.Graph((point, point)), "2 observed points stand for 1"),
+    ):
+        assert not is_sharding(bad, whole)
+        with pytest.raises(VerifyError, match=why):
+            check_sharding(bad, whole)
+    assert not is_sharding(whole, tw.Graph((tw.SequencePoint((first, other)),)))
+
+
+@pytest.mark.parametrize("larger_first", [False, True])
+def test_an_operation_that_is_a_block_of_a_larger_one_may_be_cut(larger_first):
+    """max(x) beside max(concat(x, z)): each shard of the first is a shard of the second, too."""
+    x, z = tw.as_tensor(np.arange(8.0)), tw.as_tensor(-np.arange(8.0))
+    small, large = tw.max(x), tw.max(tw.concat([x, z]))
+    whole = tw.Graph.of(large, small) if larger_first else tw.Graph.of(small, large)
+    for parts in ({small: 2}, {large: 4}, {small: 4, large: 4}, {small: 2, large: 8}):
+        cuts = {t.producer: tw.partition(t.producer, (count,)) for t, count in parts.items()}
+        for arity in (None, 2):
+            cut = tw.expand(whole, cuts, arity=arity)
+            check_sharding(cut, whole)
+            assert not is_sharding(cut, tw.Graph.of(*(tw.max(t * 2) for t in (small, large))))
+    # the same without a reduction, and blocks that overlap
+    a, b = tw.exp(x[:6]), tw.exp(x[2:])
+    whole = tw.Graph.of(a + 1.0, b * 2.0, tw.exp(x))
+    cuts = {o: tw.partition(o, (3,) if o.index.size == 6 else (4,)) for o in whole.operations}
+    check_sharding(tw.expand(whole, cuts), whole)
+
+
+def test_ten_times_the_shards_take_about_ten_times_the_steps(monkeypatch):
+    """Recognising is not quadratic: what is read is compared a bounded number of times for each shard."""
+    from tileweave.graph.passes import blocks, coalesce, sharding
+
+    counts = []
+    for many in (40, 400):
+        x = tw.as_tensor(np.zeros(many))
+        parts = [tw.add(x[k : k + 1], float(k % 7)) for k in range(many)]
+        whole = tw.Graph.of(tw.relu(tw.concat(parts)), tw.max(tw.concat(parts)))
+        cuts = {o: tw.partition(o, (many,)) for o in whole.operations if o.index.size == many}
+        cut = tw.expand(whole, cuts)
+        steps = [0]
+
+        def counted(tensor, box, steps=steps, **options):
+            pieces = resolve(tensor, box, **options)
+            steps[0] += len(pieces) + 1
+            return pieces
+
+        for module in (blocks, coalesce, sharding):
+            monkeypatch.setattr(module, "resolve", counted)
+        check_sharding(cut, whole)
+        assert tw.coalesce(cut) is whole
+        counts.append(steps[0])
+    assert counts[1] < 14 * counts[0]

@@ -109,6 +109,16 @@ BAD_SELECTORS = [
     (tw.full((), 1).producer, {"other": 1}),
 ]  # fmt: skip
 BAD = {
+    "tensor.producer-makes": [tw.Graph.of(tw.Sink(tw.Tensor(tw.Sink(X, tw.MemoryTarget())), tw.MemoryTarget()))],
+    "sink.stores-a-tensor": [
+        tw.Graph.of(tw.Sink(ADD, tw.MemoryTarget())),
+        tw.Graph.of(tw.Sink(None, tw.MemoryTarget())),
+    ],
+    "operation.after-points": [
+        tw.Graph.of(tw.Tensor(replace(ADD, after=(X,)))),
+        tw.Graph.of(tw.Tensor(replace(ADD, signature=X))),
+    ],
+    "graph.holds-points": [tw.Graph((X,)), tw.Graph((ADD,)), tw.Graph((tw.SequencePoint((ADD,)), 3))],
     "operation.operator-known": [observe(replace(ADD, operator="addition"))],
     "operation.signature-agrees": [
         observe(replace(ADD, index=Box.of((3, 4, 5)))),

@@ -142,7 +142,9 @@ class Tensor(TensorSugar, Node):
         return self.type.box.size
 
     def __repr__(self) -> str:
-        what = self.producer
+        what: Any = self.producer
+        if not isinstance(what, (Operation, Selector, Source)):  # `verify` says what is wrong
+            return f"<Tensor of {what!r}>"
         label = what.operator if isinstance(what, Operation) else what.kind if isinstance(what, Selector) else "source"
         return f"<Tensor {what.output_types.get(self.output, self.output)} = {label}>"
 
@@ -353,7 +355,8 @@ class Sink(Node):
 
     def __repr__(self) -> str:
         where = self.target.path if isinstance(self.target, FileTarget) else "memory"
-        return f"<Sink {self.tensor.type} -> {where}{f' {self.part}' if self.part is not None else ''}>"
+        kind = getattr(self.tensor, "type", self.tensor)
+        return f"<Sink {kind} -> {where}{f' {self.part}' if self.part is not None else ''}>"
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)

@@ -9,7 +9,6 @@ from tileweave.graph.ops.along import *
 from tileweave.graph.ops.contract import *
 from tileweave.graph.ops.elementwise import *
 from tileweave.graph.ops.functions import *
-from tileweave.graph.ops.fused import *
 from tileweave.graph.ops.generate import *
 from tileweave.graph.ops.indexing import *
 from tileweave.graph.ops.reductions import *

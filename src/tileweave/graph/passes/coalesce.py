@@ -10,7 +10,7 @@ Source: Tapestry, "Polyhedral Type Information" (abstract graphs from sharded gr
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, product
 from math import prod
 from typing import Any, cast
@@ -28,43 +28,12 @@ from tileweave.graph.ir.nodes import (
 )
 from tileweave.graph.ir.resolve import common_map, resolve
 from tileweave.graph.ir.select import concat, full, view_of
-from tileweave.graph.ops.operators import operator_of
-from tileweave.graph.passes.blocks import stacked
+from tileweave.graph.passes.blocks import Block, Fragment, grown, merged_inputs, tiles, union
 from tileweave.graph.passes.sinks import join_sinks
-from tileweave.space import AffineMap, Box, disjoint
-
-Fragment = tuple[Box, Tensor]
-"""A part of an input: its box in the coordinates of the projection, and the tensor that holds it."""
+from tileweave.space import AffineMap, Box
 
 _MOST_CELLS = 4096
 """Inputs that would be put together from more parts than this are left as they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A block of an operation that may itself be made of several.
-
-    Args:
-        like: one of the operations that it is made of.
-        index: of the block.
-        inputs: name -> the parts that it reads.
-        waits: what is still to be applied to a combined partial result: late inputs, then ``relu``.
-    """
-
-    like: Operation
-    index: Box
-    inputs: Mapping[str, tuple[Fragment, ...]]
-    waits: tuple[str, ...] = ()
-
-    @property
-    def signature(self) -> Signature:
-        return cast("Signature", self.like.signature)
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What blocks of one operation have in common."""
-        types = tuple((name, kind.dtype) for name, kind in self.like.outputs)
-        return self.like.operator, self.like.parameters, self.signature, types, self.like.after, tuple(self.inputs)
 
 
 def coalesce(graph: Graph) -> Graph:
@@ -84,7 +53,11 @@ def coalesce(graph: Graph) -> Graph:
         >>> coalesce(expand(whole, {operation: partition(operation, [3])})) is whole
         True
     """
-    return cast("Graph", _run(_Coalescer(), join_sinks(graph)))
+    graph = join_sinks(graph)
+    known: dict[Operation, list[Block]] = {}
+    for operation in graph.operations:
+        known[operation] = [*grown(operation, known, _late), *_own(operation)]
+    return cast("Graph", _run(_Coalescer(known), graph))
 
 
 Request = Generator[Node, Node, Node]
@@ -109,7 +82,8 @@ def _run(coalescer: _Coalescer, root: Node) -> Node:
 
 
 class _Coalescer:
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[Operation, Sequence[Block]]) -> None:
+        self.known = known
         self.done: dict[Node, Node] = {}
         self.joined: dict[Operation, Operation] = {}
 
@@ -143,14 +117,16 @@ class _Coalescer:
         yield from self._join([item for item in node.before if isinstance(item, Operation)])
         yield from _each([item for item in node.before if isinstance(item, Operation) and item not in self.joined])
         held: list[Node] = []
+        seen: set[Operation] = set()
         for item in node.before:
             whole = self.joined.get(item) if isinstance(item, Operation) else None
-            if whole is None or whole not in held:
+            if whole is None or whole not in seen:
                 held.append(whole if whole is not None else self.done[item])
+                seen.update(() if whole is None else (whole,))
         return replace(node, before=tuple(cast("list[Sink]", held)))
 
     def _tensor(self, tensor: Tensor) -> Request:
-        found = _one_block(tensor)
+        found = self._one_block(tensor)
         parts = _assembled(found[0]) if found is not None else None
         if found is None or parts is None:
             (producer,) = yield from _each([tensor.producer])
@@ -161,34 +137,67 @@ class _Coalescer:
         self.joined.update({cast("Operation", origin.producer): whole for origin in origins})
         return view_of(Tensor(whole, output), tensor.shape, map)
 
-    def _whole(self, block: _Block, parts: Sequence[tuple[str, Tensor]]) -> Generator[Node, Node, Operation]:
+    def _whole(self, block: Block, parts: Sequence[tuple[str, Tensor]]) -> Generator[Node, Node, Operation]:
         """The operation on a block, with inputs that are put together."""
         made = yield from _each([x for _, x in parts])
-        after = yield from _each(block.like.after)
+        after = yield from _each(block.of.after)
         outputs = tuple(
-            (name, TensorType(block.signature.output(name).span(block.index).shape, kind.dtype))
-            for name, kind in block.like.outputs
+            (name, TensorType(_signature(block).output(name).span(block.index).shape, kind.dtype))
+            for name, kind in block.of.outputs
         )
-        return replace(block.like, index=block.index, inputs=_named(parts, made), outputs=outputs, after=tuple(after))
+        return replace(block.of, index=block.index, inputs=_named(parts, made), outputs=outputs, after=tuple(after))
 
     def _join(self, operations: Sequence[Operation]) -> Generator[Node, Node, None]:
         """Joins shards that no value joins: a sequence point alone holds them."""
-        groups: dict[object, list[tuple[Operation, _Block]]] = {}
+        groups: dict[object, list[tuple[Operation, Block]]] = {}
         for operation in operations:
-            block = _block(Tensor(operation, operation.outputs[0][0])) if operation.outputs else None
-            if operation not in self.joined and block is not None and not block.waits:
-                groups.setdefault(block.kind, []).append((operation, block))
+            block = self._block(operation)
+            if operation not in self.joined and block is not None:
+                groups.setdefault(_kind(block), []).append((operation, block))
         for members in groups.values():
             blocks = [block for _, block in members]
-            index = _union([block.index for block in blocks])
-            alone = len(members) == 1 and members[0][0] is blocks[0].like
-            if alone or sum(block.index.size for block in blocks) != index.size:
+            index = union([block.index for block in blocks])
+            alone = len(members) == 1 and members[0][0] is blocks[0].of
+            if alone or not tiles([block.index for block in blocks], index):
                 continue
-            block = _Block(blocks[0].like, index, _merged_inputs(blocks))
-            parts = _assembled(block) if disjoint([b.index for b in blocks]) else None
+            block = Block(blocks[0].of, blocks[0].key, index, merged_inputs(blocks))
+            parts = _assembled(block)
             if parts is not None:
                 whole = yield from self._whole(block, parts)
                 self.joined.update({operation: whole for operation, _ in members})
+
+    def _one_block(self, tensor: Tensor) -> tuple[Block, str, AffineMap] | None:
+        """The one block that a tensor of several shards reads, which of its outputs, and through which map."""
+        if tensor.type.box.empty:
+            return None
+        pieces = resolve(tensor, tensor.type.box)
+        origins = {piece.origin: self._block(piece.origin.producer) for piece in pieces if piece.origin is not None}
+        blocks = [block for block in origins.values() if block is not None]
+        if any(piece.origin is None for piece in pieces) or len(blocks) != len(origins):
+            return None
+        first, output = blocks[0], next(iter(origins)).output
+        if len(blocks) == 1 and isinstance(first.of, Operation) and Tensor(first.of, output) in origins:
+            return None  # an operation as it is
+        if any(_kind(block) != _kind(first) for block in blocks) or any(origin.output != output for origin in origins):
+            return None
+        index = union([block.index for block in blocks])
+        if not tiles([block.index for block in blocks], index):
+            return None
+        made = _signature(first).output(output)
+        start = made.span(index).start
+        lifted = []
+        for piece in pieces:
+            block = cast("Block", origins[cast("Tensor", piece.origin)])
+            here = tuple(a - b for a, b in zip(made.span(block.index).start, start, strict=True))
+            lifted.append((piece.box, AffineMap.shift(here).after(piece.map)))
+        agreed = common_map(tensor.type.box, lifted)
+        return None if agreed is None else (Block(first.of, first.key, index, merged_inputs(blocks)), output, agreed)
+
+    def _block(self, producer: Node) -> Block | None:
+        """What an operation's result is a block of: of itself, or of one that was cut along a reduction."""
+        if not isinstance(producer, Operation):
+            return None
+        return next((block for block in self.known[producer] if not block.waits), None)
 
 
 def _each(nodes: Sequence[Node]) -> Generator[Node, Node, list[Any]]:
@@ -207,122 +216,39 @@ def _named(parts: Sequence[tuple[str, Tensor]], made: Sequence[Any]) -> tuple[tu
 # recognising blocks
 
 
-def _one_block(tensor: Tensor) -> tuple[_Block, str, AffineMap] | None:
-    """The one block that a tensor of several shards reads, which of its outputs, and through which map."""
-    if tensor.type.box.empty:
-        return None
-    pieces = resolve(tensor, tensor.type.box)
-    origins = {piece.origin: _block(piece.origin) for piece in pieces if piece.origin is not None}
-    blocks = [block for block in origins.values() if block is not None and not block.waits]
-    if any(piece.origin is None for piece in pieces) or len(blocks) != len(origins):
-        return None
-    first, output = blocks[0], next(iter(origins)).output
-    if len(blocks) == 1 and isinstance(first.like, Operation) and Tensor(first.like, output) in origins:
-        return None  # an operation as it is
-    if any(block.kind != first.kind for block in blocks) or any(origin.output != output for origin in origins):
-        return None
-    index = _union([block.index for block in blocks])
-    if sum(block.index.size for block in blocks) != index.size or not disjoint([block.index for block in blocks]):
-        return None
-    made = first.signature.output(output)
-    start = made.span(index).start
-    lifted = []
-    for piece in pieces:
-        block = cast("_Block", origins[cast("Tensor", piece.origin)])
-        here = tuple(a - b for a, b in zip(made.span(block.index).start, start, strict=True))
-        lifted.append((piece.box, AffineMap.shift(here).after(piece.map)))
-    agreed = common_map(tensor.type.box, lifted)
-    return None if agreed is None else (_Block(first.like, index, _merged_inputs(blocks)), output, agreed)
+def _kind(block: Block) -> tuple[object, ...]:
+    """What blocks have in common that are blocks of one operation."""
+    return block.key, tuple(block.inputs)
 
 
-def _union(boxes: Sequence[Box]) -> Box:
-    out = boxes[0]
-    for box in boxes[1:]:
-        out = out.union(box)
-    return out
-
-
-def _merged_inputs(blocks: Sequence[_Block]) -> dict[str, tuple[Fragment, ...]]:
-    out: dict[str, dict[Fragment, None]] = {}
-    for block in blocks:
-        for name, fragments in block.inputs.items():
-            out.setdefault(name, {}).update(dict.fromkeys(fragments))
-    return {name: tuple(fragments) for name, fragments in out.items()}
-
-
-def _block(tensor: Tensor) -> _Block | None:
-    """What an operation's result is a block of: of the operation itself, or of one that was cut along a reduction."""
-    operation = tensor.producer
-    if not isinstance(operation, Operation):
-        return None
-    return _combined(operation) or _finished(operation) or _own(operation)
-
-
-def _own(operation: Operation) -> _Block | None:
+def _own(operation: Operation) -> list[Block]:
+    """An operation as a block of its own kind."""
     signature = operation.signature
     if signature is None or operation.index.empty:
-        return None
+        return []
     inputs = {name: ((signature.input(name).span(operation.index), x),) for name, x in operation.inputs}
-    return _Block(operation, operation.index, inputs)
+    types = tuple((name, kind.dtype) for name, kind in operation.outputs)
+    key = (operation.operator, operation.parameters, signature, types, operation.after)
+    return [Block(operation, key, operation.index, inputs)]
 
 
-def _combined(operation: Operation) -> _Block | None:
-    """Stacked partial results, reduced along the stack by the monoid of their signature."""
-    found = stacked(operation)
-    if found is None:
-        return None
-    parts: list[_Block] = []
-    for below in found[1]:
-        part = _combined(below) or _own(below)
-        if part is None:
-            return None
-        parts.append(part)
-    first = parts[0]
-    finish = operator_of(first.like).finish
-    named = any(name in finish for name in first.inputs)
-    if named or any(part.kind != first.kind for part in parts):
-        return None
-    if set(first.signature.monoids.values()) != {found[0]}:
-        return None
-    index = _union([part.index for part in parts])
-    kept = [k for k in range(index.rank) if k not in first.signature.monoids]
-    same = all(
-        part.index.start[k] == index.start[k] and part.index.shape[k] == index.shape[k] for part in parts for k in kept
-    )
-    if not same or not disjoint([part.index for part in parts]) or sum(part.index.size for part in parts) != index.size:
-        return None
-    late = tuple(name for name, _ in first.signature.inputs if name in finish)
-    then = ("relu",) if first.like.operator == "linear_relu" else ()
-    return _Block(first.like, index, _merged_inputs(parts), (*late, *then))
+def _late(block: Block, name: str, x: Tensor) -> Block | None:
+    """A block with a late input, where the tensor has its shape."""
+    region = _signature(block).input(name).span(block.index)
+    return replace(block, inputs={**block.inputs, name: ((region, x),)}) if x.shape == region.shape else None
 
 
-def _finished(operation: Operation) -> _Block | None:
-    """A late input added to a combined result, or the last step of an operator that has one."""
-    if operation.operator not in ("add", "relu"):
-        return None
-    x = operation.inputs[0][1]
-    below = x.producer
-    if not isinstance(below, Operation) or operation.output_types["out"].shape != x.shape:
-        return None
-    block = _combined(below) if operation.operator == "add" else _finished(below)
-    if block is None or not block.waits or (block.waits[0] == "relu") != (operation.operator == "relu"):
-        return None
-    if operation.operator == "relu":
-        return replace(block, waits=block.waits[1:])
-    name, late = block.waits[0], operation.inputs[1][1]
-    region = block.signature.input(name).span(block.index)
-    if late.shape != region.shape:
-        return None
-    return replace(block, inputs={**block.inputs, name: ((region, late),)}, waits=block.waits[1:])
+def _signature(block: Block) -> Signature:
+    return cast("Signature", block.of.signature)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # putting inputs together
 
 
-def _assembled(block: _Block) -> list[tuple[str, Tensor]] | None:
+def _assembled(block: Block) -> list[tuple[str, Tensor]] | None:
     out = []
-    for name, projection in block.signature.inputs:
+    for name, projection in _signature(block).inputs:
         if name not in block.inputs:
             continue
         x = _from_fragments(block.inputs[name], projection.span(block.index))

@@ -10,42 +10,20 @@ Source: Tapestry, "Polyhedral Type Information".
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import cast
 
 from tileweave.errors import VerifyError
-from tileweave.graph.ir.nodes import FileTarget, Graph, Node, Operation, SequencePoint, Sink, Tensor, children
+from tileweave.graph.ir.nodes import FileTarget, Graph, Operation, SequencePoint, Sink, Tensor
 from tileweave.graph.ir.resolve import Piece, resolve
 from tileweave.graph.ops.operators import operator_of
-from tileweave.graph.passes.blocks import stacked
+from tileweave.graph.passes.blocks import Block, grown, tiles
 from tileweave.graph.passes.shard import input_region
 from tileweave.graph.passes.sinks import join_sinks, parts_wrong, results
-from tileweave.space import AffineMap, Box, disjoint
+from tileweave.space import AffineMap, Box
 
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """What an operation of the sharded graph is: a block of an operation of the whole one.
-
-    Args:
-        of: the operation of the whole graph.
-        index: the block; for a partial result with part of the reduction dimensions.
-        stage: ``done``, or ``partial``, or ``combined`` (all of the reduction, late inputs not yet applied).
-    """
-
-    of: Operation
-    index: Box
-    stage: str
-
-    def start(self, output: str) -> tuple[int, ...]:
-        """Where the block's output begins in the whole output."""
-        signature = self.of.signature
-        if signature is None:
-            return (0,) * len(self.of.output_types[output].shape)
-        projection = signature.output(output)
-        here, whole = projection.span(self.index).start, projection.span(self.of.index).start
-        return tuple(a - b for a, b in zip(here, whole, strict=True))
+Lifted = tuple[Tensor | None, AffineMap, object]
+"""Where a piece stands in the whole graph: tensor and map, or the constant."""
 
 
 def is_sharding(sharded: Graph, whole: Graph) -> bool:
@@ -58,7 +36,7 @@ def check_sharding(sharded: Graph, whole: Graph) -> None:
 
     Both graphs must have the same sources, and the same results in order, each in one sink or in several. Operations
     that are not cut may be as they are; partial results must be stacked and reduced by the monoid of the signature, as
-    `expand` writes it.
+    `expand` writes it. What a sequence point holds, and what comes after it, must be all shards of the same operations.
 
     Raises:
         VerifyError: names the shard, and what is wrong with it.
@@ -90,44 +68,29 @@ def _problems(sharded: Graph, whole: Graph) -> Iterator[VerifyError]:
             yield _problem("sinks", group[0], why)
             return
     sharded, whole = join_sinks(sharded), join_sinks(whole)
-    blocks: dict[Operation, _Block] = {}
-    table = _Candidates({}, {})
-    for operation in _larger_first(whole):
-        # of operations of which one is a block of another, the other stands for both
-        found, _ = _recognised(operation, table.of(operation, blocks), blocks)
-        if found is None or found.stage != "done":
-            found = _Block(operation, operation.index, "done")
-            table.add(operation, blocks)
-        blocks[operation] = found
-    unknown: dict[Operation, str] = {}
-    for operation in sharded.operations:
-        if operation in blocks:
-            continue
-        found, why = _recognised(operation, table.of(operation, blocks), blocks)
-        if found is None:
-            found = _combination(operation, blocks) or _finishing(operation, blocks)
-        if found is not None:
-            blocks[operation] = found
-        else:
-            unknown[operation] = why
+    match = _Match(whole)
+    for node in sharded.nodes():
+        if isinstance(node, Operation) and node not in match.known:
+            match.recognise(node)
+        elif isinstance(node, SequencePoint) and node not in match.stands and node not in sharded.points:
+            match.place(node)
     if len(sharded.sinks) != len(whole.sinks):
         few = {"sharded": _sink_list(sharded), "whole": _sink_list(whole)}
         yield _problem("sinks", "the graph", f"{len(sharded.sinks)} sinks stand for {len(whole.sinks)}", **few)
         return
     for sink, other in zip(sharded.sinks, whole.sinks, strict=True):
-        yield from _sink_problem(sink, other, blocks, unknown)
-    used = {node for node in sharded.operations if node in unknown}
-    for operation in used:
-        yield _problem("shard", operation, unknown[operation])
-
-
-def _larger_first(graph: Graph) -> list[Operation]:
-    """The operations in an order that has dependencies first and, as far as that allows, the larger ones."""
-    depth: dict[Node, int] = {}
-    for node in graph.nodes():
-        below = max((depth[child] for child in children(node)), default=0)
-        depth[node] = below + isinstance(node, Operation)
-    return sorted(graph.operations, key=lambda operation: (depth[operation], -operation.index.size))
+        yield from match.sink_problem(sink, other)
+    if len(sharded.points) != len(whole.points):
+        counts = f"{len(sharded.points)} observed points stand for {len(whole.points)}"
+        yield _problem("order", "the graph", counts)
+        return
+    for point, wanted in zip(sharded.points, whole.points, strict=True):
+        why = match.point_problem(point, wanted)
+        if why:
+            yield _problem("order", point, why)
+    for operation in sharded.operations:
+        if operation in match.unknown:
+            yield _problem("shard", operation, match.unknown[operation])
 
 
 def _sink_list(graph: Graph) -> str:
@@ -140,200 +103,251 @@ def _kind(operation: Operation) -> tuple[object, ...]:
     return operation.operator, operation.parameters, operation.signature, types
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# recognising blocks
+def _done(block: Block) -> bool:
+    signature = block.of.signature
+    reduced = signature.monoids if signature is not None else ()
+    return not block.waits and all(block.index.shape[k] == block.of.index.shape[k] for k in reduced)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """The operations of the whole graph by kind, and by kind and what they read."""
+@dataclass(slots=True)
+class _Match:
+    """The operations and sequence points of a whole graph, and what those of a sharded one stand for.
 
-    kinds: dict[tuple[object, ...], list[Operation]]
-    readers: dict[tuple[object, ...], list[Operation]]
+    Args:
+        whole: the graph.
+        known: operation -> the blocks of operations of the whole graph that it is, several where those overlap.
+        unknown: operation that is no block -> why not.
+        stands: sequence point -> that of the whole graph.
+        kinds: operations of the whole graph by kind.
+        readers: the same by kind, input, what is read and how.
+    """
 
-    def add(self, operation: Operation, blocks: dict[Operation, _Block]) -> None:
-        kind = _kind(operation)
-        self.kinds.setdefault(kind, []).append(operation)
-        for part in dict.fromkeys(_parts(operation, blocks)):
-            self.readers.setdefault((*kind, part), []).append(operation)
+    whole: Graph
+    known: dict[Operation, list[Block]] = field(default_factory=dict)
+    unknown: dict[Operation, str] = field(default_factory=dict)
+    stands: dict[SequencePoint, SequencePoint] = field(default_factory=dict)
+    kinds: dict[tuple[object, ...], list[Operation]] = field(default_factory=dict)
+    readers: dict[tuple[object, ...], dict[Operation, None]] = field(default_factory=dict)
+    points: dict[object, list[SequencePoint]] = field(default_factory=dict)
 
-    def of(self, operation: Operation, blocks: dict[Operation, _Block]) -> Sequence[Operation]:
+    def __post_init__(self) -> None:
+        for operation in self.whole.operations:
+            kind = _kind(operation)
+            self.kinds.setdefault(kind, []).append(operation)
+            for name, x in operation.inputs:
+                for piece in resolve(x, x.type.box):
+                    for key in _reading(operation, name, piece, (piece.origin, piece.map, piece.fill)):
+                        self.readers.setdefault((kind, name, key), {})[operation] = None
+        for node in self.whole.nodes():
+            if isinstance(node, Operation):
+                self.recognise(node)
+            elif isinstance(node, SequencePoint):
+                self.stands[node] = node
+                for item in node.before:
+                    self.points.setdefault(_held(item), []).append(node)
+
+    # -- operations -----------------------------------------------------------------------------------------------
+
+    def recognise(self, operation: Operation) -> None:
+        """Finds what an operation is a block of; those below it are known."""
+        blocks: list[Block] = []
+        why = f"no operation of the whole graph is a {operation.operator} with these parameters and this signature"
+        for whole in self._candidates(operation):
+            reason = "" if whole is operation else self._differs(operation, whole)
+            if not reason:
+                blocks.append(Block(whole, whole, operation.index, {name: () for name, _ in operation.inputs}))
+            why = reason or why
+        blocks += grown(operation, self.known, self._late)
+        self.known[operation] = blocks
+        if not blocks:
+            self.unknown[operation] = why
+
+    def _candidates(self, operation: Operation) -> Sequence[Operation]:
         """Those of which an operation may be a block; where none reads what it reads, the last of its kind."""
         kind = _kind(operation)
-        for part in _parts(operation, blocks):  # the first one tells
-            return self.readers.get((*kind, part)) or self.kinds.get(kind, [])[-1:]
-        return self.kinds.get(kind, [])
+        best: dict[Operation, None] | None = None
+        for name, x in operation.inputs:
+            piece = next(iter(resolve(x, x.type.box)), None)
+            lifts = self._lifts(piece) if piece is not None else []
+            for exact in (0, 1):  # through the same map, else of the same tensor at all
+                found: dict[Operation, None] = {}
+                for lifted in lifts:
+                    key = list(_reading(operation, name, piece, lifted))[exact] if piece is not None else ()
+                    found |= self.readers.get((kind, name, key), {})
+                if found:
+                    break
+            if piece is not None and found and (best is None or len(found) < len(best)):
+                best = found
+        if best is not None:
+            return list(best)
+        alike = self.kinds.get(kind, [])
+        return alike if not operation.inputs else alike[-1:]
 
-
-def _parts(operation: Operation, blocks: dict[Operation, _Block]) -> Iterator[object]:
-    """What the inputs are made of, in the whole graph: tensors and constants; None where that is not known."""
-    for _, x in operation.inputs:
-        for piece in resolve(x, x.type.box):
-            lifted = _lifted(piece, blocks)
-            yield None if lifted is None else lifted[0] if lifted[0] is not None else repr(lifted[2])
-
-
-def _recognised(
-    operation: Operation, candidates: Sequence[Operation], blocks: dict[Operation, _Block]
-) -> tuple[_Block | None, str]:
-    """The operation of which this is a block, or the nearest miss in words."""
-    why = f"no operation of the whole graph is a {operation.operator} with these parameters and this signature"
-    for whole in candidates:
+    def _differs(self, operation: Operation, whole: Operation) -> str:
+        """Why an operation is no block of one of its kind; empty where it is one."""
         if not whole.index.contains(operation.index):
-            why = f"its index {operation.index} is not inside {whole.index}"
-            continue
-        reduced = list(whole.signature.monoids) if whole.signature else []
-        partial = any(operation.index.shape[k] != whole.index.shape[k] for k in reduced)
+            return f"its index {operation.index} is not inside {whole.index}"
+        partial = not _done(Block(whole, whole, operation.index))
         late = operator_of(whole).finish if partial else ()
         expected = [name for name, _ in whole.inputs if name not in late]
         if [name for name, _ in operation.inputs] != expected:
-            why = f"its inputs {[name for name, _ in operation.inputs]} are not {expected}"
-            continue
+            return f"its inputs {[name for name, _ in operation.inputs]} are not {expected}"
         if len(operation.after) != len(whole.after):
-            why = f"{len(operation.after)} sequence points come before it, not {len(whole.after)}"
-            continue
-        wrong = next((n for n, x in operation.inputs if not _reads(x, n, operation.index, whole, blocks)), None)
-        if wrong is None:
-            return _Block(whole, operation.index, "partial" if partial else "done"), ""
-        why = f"its input {wrong} is not the region {input_region(whole, wrong, operation.index)} of the whole input"
-    return None, why
+            return f"{len(operation.after)} sequence points come before it, not {len(whole.after)}"
+        if any(self.stands.get(a) is not b for a, b in zip(operation.after, whole.after, strict=True)):
+            return "what comes before it is not what comes before the whole operation"
+        for name, x in operation.inputs:
+            if not self._reads(x, name, operation.index, whole):
+                region = input_region(whole, name, operation.index)
+                return f"its input {name} is not the region {region} of the whole input"
+        return ""
 
+    def _late(self, block: Block, name: str, x: Tensor) -> Block | None:
+        known = any(name == own for own, _ in block.of.inputs)
+        same = known and self._reads(x, name, block.index, block.of)
+        return replace(block, inputs={**block.inputs, name: ()}) if same else None
 
-def _reads(x: Tensor, name: str, index: Box, whole: Operation, blocks: dict[Operation, _Block]) -> bool:
-    region = input_region(whole, name, index)
-    return x.shape == region.shape and _same(x, whole.input(name), region.start, blocks)
+    # -- values ---------------------------------------------------------------------------------------------------
 
+    def _reads(self, x: Tensor, name: str, index: Box, whole: Operation) -> bool:
+        region = input_region(whole, name, index)
+        return x.shape == region.shape and self._same(x, whole.input(name), region.start)
 
-def _same(x: Tensor, whole: Tensor, at: Sequence[int], blocks: dict[Operation, _Block]) -> bool:
-    """Whether every element of x is, in the whole graph, the element of `whole` that stands `at` further on."""
-    for piece in resolve(x, x.type.box):
-        mine = _lifted(piece, blocks)
-        if mine is None:
-            return False
-        origin, map, fill = mine
-        for other in resolve(whole, piece.box.translate(at)):
-            theirs = _lifted(other, blocks)
-            if theirs is None or theirs[0] is not origin or (origin is None and not _equal(theirs[2], fill)):
-                return False
-            back = AffineMap.shift([-a for a in at])
-            if origin is not None and not _agree(theirs[1], map.after(back), other.box):
-                return False
-    return True
+    def _same(self, x: Tensor, whole: Tensor, at: Sequence[int]) -> bool:
+        """Whether every element of x is, in the whole graph, the element of `whole` that stands `at` further on."""
+        back = AffineMap.shift([-a for a in at])
+        for piece in resolve(x, x.type.box):
+            mine = self._lifts(piece)
+            for other in resolve(whole, piece.box.translate(at)):
+                theirs = self._lifts(other)
+                if not any(_agree(a, b, back, other.box) for a in mine for b in theirs):
+                    return False
+        return True
 
-
-def _equal(a: object, b: object) -> bool:
-    return type(a) is type(b) and repr(a) == repr(b)
-
-
-def _agree(a: AffineMap, b: AffineMap, box: Box) -> bool:
-    """Whether two maps are equal on a box: at its corner, and along every dimension that has two points."""
-    if a(box.start) != b(box.start):
-        return False
-    rows = zip(a.matrix, b.matrix, strict=True)
-    return all(p[k] == q[k] for p, q in rows for k, n in enumerate(box.shape) if n > 1)
-
-
-def _lifted(piece: Piece, blocks: dict[Operation, _Block]) -> tuple[Tensor | None, AffineMap, object] | None:
-    """A piece's origin and map in the whole graph; None where they are not known."""
-    if piece.origin is None or not isinstance(piece.origin.producer, Operation):
-        return piece.origin, piece.map, piece.fill
-    block = blocks.get(piece.origin.producer)
-    if block is None or block.stage != "done":
-        return None
-    start = block.start(piece.origin.output)
-    shift = AffineMap.shift(start)
-    return Tensor(block.of, piece.origin.output), shift.after(piece.map), None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# partial results
-
-
-def _combination(operation: Operation, blocks: dict[Operation, _Block]) -> _Block | None:
-    """A reduction over the first dimension of stacked partial results that lie side by side in the whole reduction."""
-    found = stacked(operation)
-    if found is None:
-        return None
-    monoid, operations = found
-    parts = [blocks.get(below) for below in operations]
-    if any(part is None or part.stage != "partial" for part in parts):
-        return None
-    return _merged(monoid, cast("list[_Block]", parts))
-
-
-def _merged(monoid: str, parts: Sequence[_Block]) -> _Block | None:
-    whole = parts[0].of
-    if whole.signature is None or any(part.of is not whole for part in parts):
-        return None
-    monoids = whole.signature.monoids
-    if set(monoids.values()) != {monoid}:
-        return None
-    index = parts[0].index
-    for part in parts[1:]:
-        index = index.union(part.index)
-    kept = [k for k in range(index.rank) if k not in monoids]
-    if any(
-        part.index.start[k] != index.start[k] or part.index.shape[k] != index.shape[k] for part in parts for k in kept
-    ):
-        return None
-    if not disjoint([part.index for part in parts]) or sum(part.index.size for part in parts) != index.size:
-        return None
-    if any(index.shape[k] != whole.index.shape[k] for k in monoids):
-        return _Block(whole, index, "partial")  # one level of a tree
-    late = [name for name, _ in whole.inputs if name in operator_of(whole).finish]
-    return _Block(whole, index, "combined" if late else "done")
-
-
-def _finishing(operation: Operation, blocks: dict[Operation, _Block]) -> _Block | None:
-    """The late inputs added to a combined result, and what the operator does after that."""
-    first = operation.inputs[0][1].producer if operation.inputs else None
-    block = blocks.get(first) if isinstance(first, Operation) else None
-    if block is None or operation.inputs[0][1].shape != operation.output_types[operation.outputs[0][0]].shape:
-        return None
-    if operation.operator == "add" and block.stage == "combined":
-        late = [name for name, _ in block.of.inputs if name in operator_of(block.of).finish]
-        if len(late) == 1 and _reads(operation.inputs[1][1], late[0], block.index, block.of, blocks):
-            return _Block(block.of, block.index, "done" if block.of.operator == "linear" else "added")
-    if operation.operator == "relu" and block.stage == "added" and block.of.operator == "linear_relu":
-        return _Block(block.of, block.index, "done")
-    return None
-
-
-def _sink_problem(
-    sink: Sink, other: Sink, blocks: dict[Operation, _Block], unknown: dict[Operation, str]
-) -> Iterator[VerifyError]:
-    if sink.tensor.type != other.tensor.type or sink.target != other.target or sink.placement != other.placement:
-        where = other.target.path if isinstance(other.target, FileTarget) else "memory"
-        place = f" on machine {other.placement}" if other.placement is not None else ""
-        yield _problem("sinks", sink, f"it stands for a sink of {other.tensor.type} to {where}{place}")
-        return
-    for piece in resolve(sink.tensor, sink.tensor.type.box):
+    def _lifts(self, piece: Piece) -> list[Lifted]:
+        """Where a piece stands in the whole graph, everywhere; nowhere where that is not known."""
         producer = piece.origin.producer if piece.origin is not None else None
-        if isinstance(producer, Operation) and producer not in blocks:
-            yield _problem("shard", *_root(producer, blocks, unknown))
+        if piece.origin is None or not isinstance(producer, Operation):
+            return [(piece.origin, piece.map, piece.fill)]
+        out: list[Lifted] = []
+        for block in self.known.get(producer, ()):
+            if _done(block):
+                shift = AffineMap.shift(_start(block, piece.origin.output))
+                out.append((Tensor(block.of, piece.origin.output), shift.after(piece.map), None))
+        return out
+
+    def sink_problem(self, sink: Sink, other: Sink) -> Iterator[VerifyError]:
+        """Why a sink does not stand for one of the whole graph."""
+        if sink.tensor.type != other.tensor.type or sink.target != other.target or sink.placement != other.placement:
+            where = other.target.path if isinstance(other.target, FileTarget) else "memory"
+            place = f" on machine {other.placement}" if other.placement is not None else ""
+            yield _problem("sinks", sink, f"it stands for a sink of {other.tensor.type} to {where}{place}")
             return
-        if isinstance(producer, Operation) and blocks[producer].stage != "done":
-            block = blocks[producer]
-            yield _problem(
-                "shard", producer, f"it is a partial result: {block.index} of {block.of.index}, not finished"
+        for piece in resolve(sink.tensor, sink.tensor.type.box):
+            producer = piece.origin.producer if piece.origin is not None else None
+            if not isinstance(producer, Operation):
+                continue
+            if producer in self.unknown:
+                yield _problem("shard", *self._root(producer))
+                return
+            if not any(map(_done, self.known[producer])):
+                block = self.known[producer][0]
+                part = f"it is a partial result: {block.index} of {block.of.index}, not finished"
+                yield _problem("shard", producer, part)
+                return
+        if not self._same(sink.tensor, other.tensor, (0,) * len(sink.tensor.shape)):
+            yield _problem("cover", sink, "its elements are not each made once by the block that stands there")
+
+    def _root(self, operation: Operation) -> tuple[Operation, str]:
+        """The first unrecognised operation under an unrecognised one: the cause, not its consequences."""
+        while True:
+            below = (
+                piece.origin.producer
+                for _, x in operation.inputs
+                for piece in resolve(x, x.type.box)
+                if piece.origin is not None and isinstance(piece.origin.producer, Operation)
             )
-            return
-    if not _same(sink.tensor, other.tensor, (0,) * len(sink.tensor.shape), blocks):
-        yield _problem("cover", sink, "its elements are not each made once by the block that stands there")
+            bad = next((producer for producer in below if producer in self.unknown), None)
+            if bad is None:
+                return operation, self.unknown[operation]
+            operation = bad
+
+    # -- order ----------------------------------------------------------------------------------------------------
+
+    def place(self, point: SequencePoint) -> None:
+        """Finds the sequence point of the whole graph that one stands for."""
+        candidates: dict[SequencePoint, None] = {}
+        for item in point.before[:1]:
+            held = [block.of for block in self.known.get(item, ())] if isinstance(item, Operation) else [_held(item)]
+            candidates.update(dict.fromkeys(chain.from_iterable(self.points.get(key, ()) for key in held)))
+        for wanted in candidates:
+            if not self.point_problem(point, wanted) and not self._sinks_differ(point, wanted):
+                self.stands[point] = wanted
+                return
+
+    def _sinks_differ(self, point: SequencePoint, wanted: SequencePoint) -> bool:
+        mine, theirs = ([item for item in p.before if isinstance(item, Sink)] for p in (point, wanted))
+        if len(mine) != len(theirs):
+            return True
+        return any(next(self.sink_problem(a, b), None) is not None for a, b in zip(mine, theirs, strict=True))
+
+    def point_problem(self, point: SequencePoint, wanted: SequencePoint) -> str:
+        """Why the operations that a sequence point holds are not all shards of those of another; empty if they are."""
+        left = dict.fromkeys(item for item in point.before if isinstance(item, Operation))
+        blocks: dict[Operation, list[Block]] = {}
+        for item in left:
+            for block in self.known.get(item, ()):
+                if _done(block):
+                    blocks.setdefault(block.of, []).append(block)
+        theirs = [item for item in wanted.before if isinstance(item, Operation)]
+        for whole in theirs:
+            if not tiles([block.index for block in blocks.get(whole, ())], whole.index):
+                return f"it does not hold every shard of {whole!r} once"
+        for item in left:
+            if not any(block.of in theirs for block in self.known.get(item, ())):
+                return f"it holds {item!r}, which the whole graph does not hold there"
+        sinks = [sum(isinstance(item, Sink) for item in p.before) for p in (point, wanted)]
+        return f"it holds {sinks[0]} results, not {sinks[1]}" if sinks[0] != sinks[1] else ""
 
 
-def _root(
-    operation: Operation, blocks: dict[Operation, _Block], unknown: dict[Operation, str]
-) -> tuple[Operation, str]:
-    """The first unrecognised operation under an unrecognised one: the cause, not its consequences."""
-    while True:
-        below = (
-            piece.origin.producer
-            for _, x in operation.inputs
-            for piece in resolve(x, x.type.box)
-            if piece.origin is not None and isinstance(piece.origin.producer, Operation)
-        )
-        bad = next((producer for producer in below if producer in unknown), None)
-        if bad is None:
-            return operation, unknown[operation]
-        operation = bad
+def _held(item: Operation | Sink) -> object:
+    return item if isinstance(item, Operation) else (item.target, item.placement, item.tensor.type)
+
+
+def _start(block: Block, output: str) -> tuple[int, ...]:
+    """Where a block's output begins in the whole output."""
+    signature = block.of.signature
+    if signature is None:
+        return (0,) * len(block.of.output_types[output].shape)
+    projection = signature.output(output)
+    here, whole = projection.span(block.index).start, projection.span(block.of.index).start
+    return tuple(a - b for a, b in zip(here, whole, strict=True))
+
+
+def _reading(operation: Operation, name: str, piece: Piece, lifted: Lifted) -> Iterator[object]:
+    """How an operation reads a tensor, as a key that its blocks share: the map from the coordinates of the projection,
+    and then the tensor alone."""
+    origin, map, fill = lifted
+    what = repr(fill) if origin is None else origin
+    signature = operation.signature
+    if origin is None or signature is None or name not in dict(signature.inputs):
+        yield what, map.matrix if signature is None and origin is not None else None
+    else:
+        start = signature.input(name).span(operation.index).start
+        absolute = map.after(AffineMap.shift([-a for a in start]))
+        yield what, absolute.matrix, absolute.offset
+    yield what
+
+
+def _agree(a: Lifted, b: Lifted, back: AffineMap, box: Box) -> bool:
+    """Whether a piece and one that stands further on are the same values: at a corner, and along every dimension that
+    has two points."""
+    if a[0] is not b[0]:
+        return False
+    if a[0] is None:
+        return type(a[2]) is type(b[2]) and repr(a[2]) == repr(b[2])
+    mine, theirs = a[1].after(back), b[1]
+    if mine(box.start) != theirs(box.start):
+        return False
+    rows = zip(mine.matrix, theirs.matrix, strict=True)
+    return all(p[k] == q[k] for p, q in rows for k, n in enumerate(box.shape) if n > 1)

@@ -245,6 +245,30 @@ def _source_matches(node: Source) -> Iterator[str]:
         yield f"the array has shape {array.shape} and type {array.dtype}, the source declares {node.type}"
 
 
+def _producer_makes(node: Any) -> Iterator[str]:
+    if not isinstance(node.producer, (Operation, Selector, Source)):
+        yield f"its producer is {node.producer!r}; operations, selectors and sources make tensors"
+
+
+def _sink_stores(node: Any) -> Iterator[str]:
+    if not isinstance(node.tensor, Tensor):
+        yield f"it stores {node.tensor!r}, which is no tensor"
+
+
+def _after_points(node: Any) -> Iterator[str]:
+    for point in node.after:
+        if not isinstance(point, SequencePoint):
+            yield f"it comes after {point!r}, which is no sequence point"
+    if node.signature is not None and not isinstance(node.signature, Signature):
+        yield f"its signature is {node.signature!r}"
+
+
+def _graph_holds_points(node: Any) -> Iterator[str]:
+    for point in node.points:
+        if not isinstance(point, SequencePoint):
+            yield f"it observes {point!r}, which is no sequence point"
+
+
 def _inputs_are_tensors(node: Any) -> Iterator[str]:
     for name, tensor in node.inputs:
         if not isinstance(tensor, Tensor):
@@ -271,6 +295,10 @@ def _graph_observes(node: Graph) -> Iterator[str]:
 
 RULES: dict[str, tuple[type[Node] | tuple[type[Node], ...], Rule]] = {
     "node.inputs-are-tensors": ((Operation, Selector), _inputs_are_tensors),
+    "tensor.producer-makes": (Tensor, _producer_makes),
+    "sink.stores-a-tensor": (Sink, _sink_stores),
+    "operation.after-points": (Operation, _after_points),
+    "graph.holds-points": (Graph, _graph_holds_points),
     "node.names-differ": ((Operation, Selector), _names_differ),
     "node.type-supported": ((Operation, Selector, Source), _type_supported),
     "node.placed": ((Source, Sink), _placed),
@@ -298,7 +326,14 @@ RULES: dict[str, tuple[type[Node] | tuple[type[Node], ...], Rule]] = {
 
 
 TIERS: tuple[tuple[str, ...], ...] = (
-    ("node.inputs-are-tensors", "point.holds-work"),
+    (
+        "node.inputs-are-tensors",
+        "tensor.producer-makes",
+        "sink.stores-a-tensor",
+        "operation.after-points",
+        "graph.holds-points",
+        "point.holds-work",
+    ),
     ("tensor.output-exists", "node.names-differ", "selector.kind-known", "operation.operator-known"),
     ("node.type-supported", "selector.inputs-named", "operation.inputs-named"),
     ("selector.parameters-fit", "operation.parameters-fit"),
