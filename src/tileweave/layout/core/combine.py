@@ -15,7 +15,7 @@ from typing import Any, cast
 from tileweave.errors import LayoutError, NotDivisible, Unproved
 from tileweave.layout.core.checks import Witness, check_shape, need_layouts, refuse
 from tileweave.layout.core.coord import ZERO
-from tileweave.layout.core.exact import Replicas, merge_shard, same_iters
+from tileweave.layout.core.exact import Replicas, merge_shard, normal_shard, same_iters
 from tileweave.layout.core.layout import (
     Coord,
     Iter,
@@ -99,7 +99,7 @@ def blocks_of(layout: Layout, sizes: Sequence[int], where: str, written: bool = 
         blocks = cut([it for it in layout.shard if not same(it.extent, 1)], sizes, where)
         if isinstance(blocks, tuple):
             return blocks
-    return cut(merge_shard(layout.shard), sizes, where)
+    return cut(normal_shard(layout), sizes, where)
 
 
 def cut(iters: Sequence[Iter], sizes: Sequence[int], where: str) -> Blocks | list[int]:
@@ -183,7 +183,7 @@ def common_refinement(*layouts: Layout) -> tuple[int, ...]:
     for layout in layouts:
         require_same(layout.size, layouts[0].size, where)
         level: Any = 1
-        for it in reversed(merge_shard(layout.shard)):
+        for it in reversed(normal_shard(layout)):
             level = simple(level * it.extent)
             if not any(same(level, have) for have in levels):
                 levels.append(level)
@@ -360,7 +360,7 @@ def _outer(
     else:
         counts = tuple(n // k for n, k in zip(whole, inner, strict=True))
     shape = tuple(chain.from_iterable(zip(counts, inner, strict=True)))
-    blocks = cut(merge_shard(a.shard), shape, where)
+    blocks = cut(normal_shard(a), shape, where)
     if not isinstance(blocks, tuple):
         raise refuse(where, _crossing(a, *blocks), inputs)
     weights = [prod(shape[k + 1 :]) for k in range(len(shape))]

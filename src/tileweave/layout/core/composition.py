@@ -32,11 +32,11 @@ from tileweave.layout.core.rows import (
     coalesce,
     coord_on,
     evaluate,
+    goes_on,
     iters_of,
     levels_of,
-    only_axis,
     rows_on,
-    same_value,
+    unit_rows,
     window,
 )
 from tileweave.layout.core.symbolic import Open, by_proof, is_expr, lowered, plain, proved, simple
@@ -91,8 +91,8 @@ def compose_in(a: Layout, b: Layout, axis: str, where: str, inputs: Mapping[str,
     start = _on_axis(b, axis, where, inputs)
     rows, copies = rows_on(b.shard, axis), rows_on(b.replica, axis)
     _check_range(a, b, [*copies, *rows], start, where, inputs)
-    unit = only_axis(a.shard)
-    outer, zero = rows_on(a.shard, unit), 0 if unit else ZERO
+    unit, outer = unit_rows(a.shard)
+    zero: Any = 0 if unit else ZERO
     found = compose_rows(outer, copies + rows, start, zero, where, inputs)
     if isinstance(found, Witness) and len(merged := coalesce(rows)) < len(rows):  # a layout that need not refine b
         found = compose_rows(outer, copies + merged, start, zero, where, inputs)
@@ -214,8 +214,7 @@ def unbounded(rows: Sequence[Row]) -> list[Row]:
     n, d = rows[-1]
     if digits:
         run, stride = digits[-1]
-        end = run * stride
-        if d == end or ((type(d) is not int or type(end) is not int) and same_value(d, end)):
+        if d == run * stride if type(d) is type(stride) is type(run) is int else goes_on(run, stride, d):
             digits[-1] = (simple(run * n), stride)
             return digits
     digits.append((n, d))

@@ -29,6 +29,8 @@ from tileweave.layout.core.layout import (
     Layout,
     all_symbols,
     has_symbols,
+    iter_of,
+    keep_normal,
     layout_of,
 )
 from tileweave.layout.core.replicas import normal_replica, proved_replica, replica_ratio, set_normal
@@ -37,9 +39,7 @@ from tileweave.layout.core.rows import (
     coalesce,
     from_carries,
     iters_of,
-    only_axis,
     rows_of,
-    rows_on,
     same_value,
     witness_at,
 )
@@ -81,7 +81,7 @@ def normalize(layout: Layout) -> Layout:
     Source: Axe, appendix A (rules D0, D1, C0, C1); the form of R without the gap condition is our own.
     """
     need_layouts("normalize(layout)", layout)
-    shard = merge_shard(layout.shard)
+    shard = normal_shard(layout)
     if not layout.replica:
         return layout_of(shard, (), layout.offset)
     replica, shift = normal_replica(layout.replica)
@@ -90,10 +90,17 @@ def normalize(layout: Layout) -> Layout:
 
 def merge_shard(iters: Sequence[Iter]) -> tuple[Iter, ...]:
     """The unique normal list of iters (rules D0 and D1) with the same map; with symbols, merged where proved."""
-    unit = only_axis(iters)
-    rows = rows_on(iters, unit)
-    merged = coalesce(rows)
-    return tuple(iters) if len(merged) == len(rows) else iters_of(merged, unit)
+    merged = coalesce([(it.extent, it.stride) for it in reversed(iters)])
+    return tuple(iters) if len(merged) == len(iters) else tuple([iter_of(n, d) for n, d in reversed(merged)])
+
+
+def normal_shard(layout: Layout) -> tuple[Iter, ...]:
+    """`merge_shard` of a layout's D, worked out once."""
+    found = layout._normal
+    if found is None:
+        found = merge_shard(layout.shard)
+        keep_normal(layout, found)
+    return found
 
 
 def same_iters(a: Sequence[Iter], b: Sequence[Iter]) -> bool:
@@ -168,7 +175,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     as_sets = by_set(replicas, "same_map(a, b, replicas)")
     if has_symbols(a) or has_symbols(b):
         return _proved_same_map(a, b)
-    if a.size != b.size or merge_shard(a.shard) != merge_shard(b.shard):
+    if a.size != b.size or normal_shard(a) != normal_shard(b):
         return False
     (ra, shift_a), (rb, shift_b) = normal_replica(a.replica), normal_replica(b.replica)
     if not _same_offset(a.offset + shift_a, b.offset + shift_b):
@@ -191,7 +198,7 @@ def _proved_same_map(a: Layout, b: Layout) -> bool:
             inputs={"a": a, "b": b},
             facts={"condition": f"{[*map(str, ra)]} == {[*map(str, rb)]}"},
         )
-    if same_iters(merge_shard(a.shard), merge_shard(b.shard)) and same_value(a.offset + shift_a, b.offset + shift_b):
+    if same_iters(normal_shard(a), normal_shard(b)) and same_value(a.offset + shift_a, b.offset + shift_b):
         return True
     taken = {str(s) for s in all_symbols(a, b)}
     x = symbol(next(name for name in ("x", *(f"x{k}" for k in range(len(taken) + 1))) if name not in taken), 0, a.size)

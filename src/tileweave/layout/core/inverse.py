@@ -30,7 +30,7 @@ from tileweave.layout.core.combine import group
 from tileweave.layout.core.composition import Pieces, compose_rows
 from tileweave.layout.core.coord import ZERO, integer
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, layout_of
-from tileweave.layout.core.rows import Row, coalesce, iters_of, only_axis, rows_of, rows_on
+from tileweave.layout.core.rows import Row, coalesce, iters_of, rows_of, rows_on, unit_rows
 from tileweave.layout.core.search import collision_of
 from tileweave.layout.core.symbolic import (
     Open,
@@ -601,10 +601,10 @@ def divide(layout: Layout, tiler: Layout | int) -> Layout:
     where = "divide(layout, tiler)"
     need_layouts(where, layout)
     tile, _start, rising, _low = _tiler(tiler, where)
-    unit = only_axis(layout.shard)
+    unit, rows = unit_rows(layout.shard)
     inputs = {"layout": layout, "tiler": tiler}
     zero: Any = 0 if unit else ZERO
-    pieces, start = divide_rows(rows_on(layout.shard, unit), tile, rising, layout.size, zero, where, inputs)
+    pieces, start = divide_rows(rows, tile, rising, layout.size, zero, where, inputs)
     inner = coalesce([piece for row in pieces[: len(tile)] for piece in row])
     outer = coalesce([piece for row in pieces[len(tile) :] for piece in row])
     first = Coord(((unit, start),)) if unit else start

@@ -52,6 +52,7 @@ __all__ = [
     "integers",
     "is_symbolic",
     "iter_of",
+    "keep_normal",
     "layout_of",
     "require_numbers",
     "strided",
@@ -174,6 +175,7 @@ class Layout:
     replica: tuple[Iter, ...] = ()
     offset: Coord = ZERO
     _plan: _Plan | None = field(default=None, init=False, repr=False, compare=False)
+    _normal: tuple[Iter, ...] | None = field(default=None, init=False, repr=False, compare=False)  # see `normal_shard`
 
     def __post_init__(self) -> None:
         _set_shard(self, _iters(self.shard, "shard"))
@@ -412,6 +414,7 @@ _set_shard = Layout.__dict__["shard"].__set__
 _set_replica = Layout.__dict__["replica"].__set__
 _set_offset = Layout.__dict__["offset"].__set__
 _set_plan = Layout.__dict__["_plan"].__set__
+_set_normal = Layout.__dict__["_normal"].__set__
 
 
 def layout_of(shard: tuple[Iter, ...], replica: tuple[Iter, ...], offset: Coord) -> Layout:
@@ -421,7 +424,13 @@ def layout_of(shard: tuple[Iter, ...], replica: tuple[Iter, ...], offset: Coord)
     _set_replica(layout, replica if len(replica) < 2 else tuple(sorted(replica, key=_replica_key)))
     _set_offset(layout, offset)
     _set_plan(layout, None)
+    _set_normal(layout, None)
     return layout
+
+
+def keep_normal(layout: Layout, shard: tuple[Iter, ...]) -> None:
+    """Note the normal form of a layout's D, worked out once."""
+    _set_normal(layout, shard)
 
 
 def _make_plan(layout: Layout) -> _Plan:

@@ -28,13 +28,14 @@ __all__ = [
     "coord_on",
     "evaluate",
     "from_carries",
+    "goes_on",
     "iters_of",
     "levels_of",
-    "only_axis",
     "prefixes",
     "rows_of",
     "rows_on",
     "same_value",
+    "unit_rows",
     "window",
     "witness_at",
 ]
@@ -44,18 +45,6 @@ Row = tuple[int, Any]  # (extent, stride), the stride a Coord or an integer
 
 
 # Rows and iters.
-
-
-def only_axis(iters: Sequence[Iter]) -> str:
-    """The one axis that all strides use; an empty string if there are several."""
-    axis = ""
-    for it in iters:
-        terms = it.stride.terms
-        if terms:
-            if len(terms) > 1 or (axis and terms[0][0] != axis):
-                return ""
-            axis = terms[0][0]
-    return axis or DEFAULT_AXIS
 
 
 def rows_on(iters: Sequence[Iter], unit: str) -> list[Row]:
@@ -96,6 +85,22 @@ def are_numbers(rows: Sequence[Row]) -> bool:
     return True
 
 
+def unit_rows(iters: Sequence[Iter]) -> tuple[str, list[Row]]:
+    """The one axis that all strides use (or an empty string) and the rows, as `rows_on` gives them for it."""
+    axis = ""
+    rows: list[Row] = []
+    for it in reversed(iters):
+        terms = it.stride.terms
+        if not terms:
+            rows.append((it.extent, 0))
+        elif len(terms) == 1 and (not axis or terms[0][0] == axis):
+            axis, stride = terms[0]
+            rows.append((it.extent, stride))
+        else:
+            return "", [(it.extent, it.stride) for it in reversed(iters)]
+    return axis or DEFAULT_AXIS, rows
+
+
 def coalesce(rows: Sequence[Row]) -> list[Row]:
     """The unique shortest rows with the same map: units dropped (D0), a row that goes on where one ends merged (D1).
 
@@ -110,7 +115,7 @@ def coalesce(rows: Sequence[Row]) -> list[Row]:
             continue
         if stride is None:
             run, stride = n, d
-        elif d == (end := run * stride) or ((type(d) is not int or type(end) is not int) and same_value(d, end)):
+        elif d == run * stride if type(d) is type(stride) is type(run) is int else goes_on(run, stride, d):
             run = run * n if type(run) is int and type(n) is int else simple(run * n)
         else:
             out.append((run, stride))
@@ -118,6 +123,19 @@ def coalesce(rows: Sequence[Row]) -> list[Row]:
     if stride is not None:
         out.append((run, stride))
     return out
+
+
+def goes_on(run: Any, stride: Any, d: Any) -> bool:
+    """Whether a row of stride d continues the row ``run:stride``; proved, where expressions take part."""
+    if type(d) is not Coord:
+        return same(d, run * stride)
+    mine, theirs = stride.terms, d.terms
+    if len(mine) != len(theirs) or (mine and mine[0][0] != theirs[0][0]):
+        return False
+    if len(mine) == 1:
+        end, ahead = run * mine[0][1], theirs[0][1]
+        return bool(end == ahead) if type(end) is type(ahead) is int else same(end, ahead)
+    return same_value(d, run * stride)
 
 
 def same_value(a: Any, b: Any) -> bool:

@@ -34,6 +34,7 @@ from tileweave.layout.core.layout import (
     require_numbers,
     substitute,
 )
+from tileweave.layout.core.rows import are_numbers, unit_rows
 from tileweave.layout.core.symbolic import proved, same
 
 __all__ = [
@@ -134,6 +135,10 @@ def collision_of(layout: Layout, where: str) -> tuple[int, int] | None:
         if _proved_injective(layout, where):
             return None
         raise Unproved(where, "for some values of the symbols two indices collide", inputs={"layout": layout})
+    return _collision(layout, where)
+
+
+def _collision(layout: Layout, where: str) -> tuple[int, int] | None:
     shard = [(k, it) for k, it in enumerate(layout.shard) if it.extent > 1]
     replica = [it for it in layout.replica if it.extent > 1 and it.stride]
     found = relation([it for _, it in shard], replica, where, {"layout": layout})
@@ -160,9 +165,7 @@ def is_injective(layout: Layout) -> bool:
     """
     where = "is_injective(layout)"
     need_layouts(where, layout)
-    if has_symbols(layout):
-        return _proved_injective(layout, where)
-    return collision_of(layout, where) is None
+    return _proved_injective(layout, where) if has_symbols(layout) else _collision(layout, where) is None
 
 
 def is_compact(layout: Layout) -> bool:
@@ -222,9 +225,14 @@ def relation(shard: list[Iter], replica: list[Iter], where: str, inputs: Mapping
     Closed form where every stride exceeds what the faster ones reach, or two iters suffice; else a search over digits
     that prunes by reach and divisors, and where that grows, sums of two halves of the iters that meet in the middle.
     """
-    line = line_of([*shard, *replica], both_signs=True)
-    signed = [line.encode(it.stride) for it in (*shard, *replica)]
-    extents = [it.extent for it in (*shard, *replica)]
+    iters = [*shard, *replica]
+    unit, rows = unit_rows(iters)
+    if unit and are_numbers(rows):
+        signed = [s for _, s in reversed(rows)]
+    else:
+        line = line_of(iters, both_signs=True)
+        signed = [line.encode(it.stride) for it in iters]
+    extents = [it.extent for it in iters]
     for k in range(len(shard)):
         if not signed[k]:
             return [int(j == k) for j in range(len(shard))]

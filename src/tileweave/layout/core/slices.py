@@ -20,7 +20,7 @@ from tileweave.index import require
 from tileweave.layout.core.checks import PIECES, Witness, check_shape, need_layouts, refuse
 from tileweave.layout.core.combine import Blocks, blocks_of
 from tileweave.layout.core.composition import compose_in, compose_rows
-from tileweave.layout.core.exact import merge_shard
+from tileweave.layout.core.exact import normal_shard
 from tileweave.layout.core.layout import (
     DEFAULT_AXIS,
     ZERO,
@@ -29,7 +29,6 @@ from tileweave.layout.core.layout import (
     Layout,
     Shape,
     integers,
-    is_symbolic,
     iter_of,
     layout_of,
 )
@@ -38,12 +37,11 @@ from tileweave.layout.core.rows import (
     are_numbers,
     coalesce,
     coord_on,
-    evaluate,
     iters_of,
     levels_of,
-    only_axis,
     prefixes,
     rows_on,
+    unit_rows,
     window,
 )
 from tileweave.layout.core.symbolic import Open, by_proof, is_expr, plain, same
@@ -161,37 +159,45 @@ def _interval(
     block: tuple[Iter, ...], begin: int, extent: int, size: int, where: str
 ) -> tuple[tuple[Iter, ...] | Witness, Coord]:
     """The iters of ``[begin, begin + extent)`` of one block, or the witness, and the value at begin."""
-    if same(extent, size):
+    if extent is size or extent == size or (is_expr(size) and same(extent, size)):
         return block, ZERO
     if not block:
         return (), ZERO
-    unit = "" if any(map(is_symbolic, block)) else only_axis(block)  # expressions compare as coordinates, simplified
+    if len(block) == 1 and extent.__class__ is begin.__class__ is block[0].extent.__class__ is int:
+        stride = block[0].stride
+        return ((iter_of(extent, stride),) if extent > 1 else ()), begin * stride
+    unit, rows = unit_rows(block)
+    numbers = are_numbers(rows)
+    if not numbers:  # expressions compare as coordinates, simplified
+        unit, rows = "", rows_on(block, "")
     zero: Any = 0 if unit else ZERO
-    rows = rows_on(block, unit)
-    if unit and begin.__class__ is int and extent.__class__ is int:
-        found: Any = _aligned(rows, begin, extent, zero)
-    elif any(is_expr(v) for v in (extent, begin, *(n for n, _ in rows))):
-        found = by_proof(lambda lift: _aligned([(lift(n), d) for n, d in rows], lift(begin), lift(extent), zero), where)
+    found: Any
+    if numbers and begin.__class__ is int and extent.__class__ is int:
+        found, start = _aligned(rows, begin, extent, zero)
     else:
-        found = _aligned(rows, begin, extent, zero)
+
+        def step(lift: Any) -> Any:
+            found, start = _aligned([(lift(n), d) for n, d in rows], lift(begin), lift(extent), zero)
+            by_window = begin.__class__ is extent.__class__ is int and all(n.__class__ is int for n, _ in rows)
+            return found if found.__class__ is Open and not by_window else (found, start)
+
+        found, start = by_proof(step, where)
     if found.__class__ is Open:
-        found = window(levels_of(rows, zero), begin, extent, zero)
-        if found.__class__ is Witness:
-            if are_numbers(rows):
-                return found, ZERO
-            raise Unproved(where, f"not proved: {found.condition}", facts={"condition": "the steps are equal"})
-        return iters_of(found, unit), coord_on(unit, evaluate(rows, begin, zero))
-    k, width, start = found
+        kept: Any = window(levels_of(rows, zero), begin, extent, zero)
+        if kept.__class__ is Witness and not numbers:
+            raise Unproved(where, f"not proved: {kept.condition}", facts={"condition": "the steps are equal"})
+        return (kept if kept.__class__ is Witness else iters_of(kept, unit)), coord_on(unit, start)
+    k, width = found
     width = plain(width)
     head = (iter_of(width, block[len(rows) - 1 - k].stride),) if width.__class__ is not int or width > 1 else ()
     return head + block[len(rows) - k :], coord_on(unit, start)
 
 
-def _aligned(rows: Sequence[Row], begin: Any, extent: Any, zero: Any) -> tuple[int, Any, Any] | Open:
+def _aligned(rows: Sequence[Row], begin: Any, extent: Any, zero: Any) -> tuple[tuple[int, Any] | Open, Any]:
     """The structural step: an interval that begins where a digit turns and ends within the next slower one.
 
     Returns:
-        that digit, how many of its steps are taken, and the value at begin; or what is open.
+        that digit and how many of its steps are taken, or what is open; and the value at begin.
     """
     start = zero
     found: Any = None
@@ -205,11 +211,11 @@ def _aligned(rows: Sequence[Row], begin: Any, extent: Any, zero: Any) -> tuple[i
         if found is None:
             width, left = divmod(extent, pitch)
             if left == 0 and (k == last or digit + width <= n):
-                found = k, width, start
+                found = k, width
             elif not turned or k == last:
                 found = Open(digit + width, "<=", n) if left == 0 else Open(pitch, "|", extent)
             pitch = pitch * n
-    return found if found.__class__ is Open else (found[0], found[1], start)
+    return found, start
 
 
 def _in_box(layout: Layout, witness: Witness, rank: int, shape: Sequence[int], begin: Sequence[int]) -> Witness:
@@ -322,9 +328,8 @@ class _Runs(NamedTuple):
 
     @classmethod
     def of(cls, block: tuple[Iter, ...], size: int) -> _Runs:
-        unit = only_axis(block)
+        unit, rows = unit_rows(block)
         zero: Any = 0 if unit else ZERO
-        rows = rows_on(block, unit)
         return cls(size, zero, levels_of(rows, zero), levels_of([(n, -s) for n, s in rows], zero))
 
     def ahead(self, begin: int, most: int) -> Lengths:
@@ -401,10 +406,10 @@ def _halves(
 
     The slowest dimension is halved until the parts are layouts, or runs of neighbours, which are cut as one dimension.
     """
-    unit = only_axis(layout.shard)
-    rows, zero = rows_on(layout.shard, unit), 0 if unit else ZERO
+    unit, rows = unit_rows(layout.shard)
+    zero: Any = 0 if unit else ZERO
     inputs = _shown(layout, shape, begin, extent)
-    whole = merge_shard(layout.shard)
+    whole = normal_shard(layout)
     weights = [prod(shape[k + 1 :]) for k in range(len(shape))]
     todo = [(begin, extent)]
     done: list[Piece] = []
