@@ -220,10 +220,14 @@ class Edge:
 
 
 _Point = tuple[float, float]
+WIDEST = 3000.0
+"""Width in pixels from which layers go on in a further rank: about three screens at full size."""
 
 
 def layers(nodes: Sequence[BoxNode], edges: Sequence[Edge], *, title: str = "", limit: int = 400) -> str:
     """Nodes in layers from left to right, every edge pointing to a later layer; a long edge passes between nodes.
+
+    Layers that would make the picture wider than `WIDEST` go on below, like lines of text.
 
     Args:
         nodes: at most `limit` of them are drawn, the first ones; the picture says so.
@@ -249,13 +253,14 @@ def layers(nodes: Sequence[BoxNode], edges: Sequence[Edge], *, title: str = "", 
     depth = _depths(shown, kept)
     columns, chains = _columns(shown, kept, depth)
     _untangle(columns, chains)
-    at, wide = _places(columns, table)
+    at, wide, ranks = _places(columns, table)
     body = []
     for edge, chain in zip(kept, chains, strict=True):
-        body.append(_edge(edge, chain, at, wide, table))
+        body.append(_edge(edge, chain, at, wide, table, ranks))
     body += [_outline(node, *at[node.key]) for node in shown]
     width = max([at[n.key][0] + n.size[0] / 2 for n in shown], default=0.0) + 16
     height = max([at[n.key][1] + n.size[1] / 2 for n in shown] + [y + 6 for _, y in at.values()], default=0.0) + 16
+    width = max(width, ranks.right + 8) if len(ranks.track) > 1 else width
     notes = [title] if title else []
     if len(shown) != len(nodes):
         notes.append(f"showing {len(shown)} of {len(nodes)} nodes")
@@ -348,25 +353,46 @@ def _untangle(columns: list[list[str]], chains: Sequence[Sequence[str]]) -> None
             columns[layer].sort(key=mean)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Where the lines of layers lie: the rank of each layer's x, and the free track above each rank."""
+
+    of: dict[str, int]
+    track: list[float]
+    right: float
+
+
 def _places(
     columns: Sequence[Sequence[str]], table: Mapping[str, BoxNode]
-) -> tuple[dict[str, _Point], dict[str, float]]:
-    """The centre of every node and passing point, and the width of its layer."""
+) -> tuple[dict[str, _Point], dict[str, float], _Ranks]:
+    """The centre of every node and passing point, the width of its layer, and the ranks."""
     sizes = {key: table[key].size if key in table else (0.0, 12.0) for column in columns for key in column}
     heights = [sum(sizes[key][1] + 14 for key in column) for column in columns]
-    tallest = max(heights, default=0.0)
+    wides = [max((sizes[key][0] for key in column), default=0.0) for column in columns]
+    rows: list[list[int]] = [[]]
+    used = 16.0
+    for number, wide in enumerate(wides):
+        if used + wide > WIDEST and rows[-1]:
+            rows.append([])
+            used = 16.0
+        rows[-1].append(number)
+        used += wide + 48
     at: dict[str, _Point] = {}
     widths: dict[str, float] = {}
-    x = 16.0
-    for column, height in zip(columns, heights, strict=True):
-        wide = max((sizes[key][0] for key in column), default=0.0)
-        y = 16 + (tallest - height) / 2
-        for key in column:
-            at[key] = (x + wide / 2, y + sizes[key][1] / 2)
-            widths[key] = wide
-            y += sizes[key][1] + 14
-        x += wide + 48
-    return at, widths
+    ranks = _Ranks({}, [], max(sum(wides[n] + 48 for n in row) for row in rows) if columns else 0.0)
+    top = 16.0
+    for rank, row in enumerate(rows):
+        tallest, x = max((heights[n] for n in row), default=0.0), 16.0
+        ranks.track.append(top - 20)
+        for number in row:
+            y = top + (tallest - heights[number]) / 2
+            for key in columns[number]:
+                at[key] = (x + wides[number] / 2, y + sizes[key][1] / 2)
+                widths[key], ranks.of[key] = wides[number], rank
+                y += sizes[key][1] + 14
+            x += wides[number] + 48
+        top += tallest + 40
+    return at, widths, ranks
 
 
 def _edge(
@@ -375,6 +401,7 @@ def _edge(
     at: Mapping[str, _Point],
     wide: Mapping[str, float],
     table: Mapping[str, BoxNode],
+    ranks: _Ranks,
 ) -> str:
     """An arrow from side to side; it crosses the layers that it passes in straight lines between their nodes."""
     style: dict[str, object] = {"fill": "none", "stroke": "#444", "marker_end": "url(#arrow)"}
@@ -382,17 +409,23 @@ def _edge(
         style["stroke_dasharray"] = "5 3"
     (x, y), (u, v) = at[chain[0]], at[chain[-1]]
     half, other = table[edge.start].size, table[edge.end].size
-    if x == u:  # beside each other in one layer
+    if x == u and ranks.of[chain[0]] == ranks.of[chain[-1]]:  # beside each other in one layer
         down = 1 if v > y else -1
         y, v = y + down * half[1] / 2, v - down * other[1] / 2
         path = f"M{_number(x)} {_number(y)}L{_number(u)} {_number(v)}"
     else:
         start = (x + half[0] / 2, y)
         path = f"M{_number(start[0])} {_number(y)}"
+        before = chain[0]
         for key in chain[1:]:
             last = key == chain[-1]
             left = u - other[0] / 2 - 1 if last else at[key][0] - wide[key] / 2
             end = (left, at[key][1] + (table[edge.end].pin(edge.label) if last else 0.0))
+            if ranks.of[key] != ranks.of[before]:  # on to the next rank: along the track above it
+                track = _number(ranks.track[ranks.of[key]])
+                path += f"H{_number(ranks.right)}V{track}H6"
+                start = (6.0, ranks.track[ranks.of[key]])
+            before = key
             middle = _number((start[0] + end[0]) / 2)
             path += f"C{middle} {_number(start[1])} {middle} {_number(end[1])} {_number(end[0])} {_number(end[1])}"
             if not last:

@@ -103,3 +103,49 @@ def test_one_long_line_does_not_move_the_others():
     lines = str(fused).splitlines()
     assert max(map(len, lines)) > 200  # the fused chain
     assert lines[0].startswith("t0 = source()") and len(lines[0]) < 120
+
+
+def size_of(picture: str) -> tuple[float, float]:
+    found = re.search(r'width="([\d.]+)" height="([\d.]+)"', picture)
+    assert found is not None
+    return float(found[1]), float(found[2])
+
+
+def test_a_picture_of_a_thousand_operations_fits_and_folds_what_repeats():
+    x = tw.as_tensor(np.ones((4, 4)))
+    steps = (tw.tanh, tw.exp, tw.relu)
+    y = x
+    for k in range(1000):
+        y = steps[k % 3](y)
+    picture = svg(tw.Graph.of(y))
+    wide, high = size_of(picture)
+    assert wide < 3200 and high < 400 and "331 times more" in picture and "showing" not in picture
+    # what does not repeat goes on in ranks
+    rng = np.random.default_rng(0)
+    y = x
+    for k in rng.integers(0, 3, 150):
+        y = steps[k](y)
+    picture = svg(tw.Graph.of(y))
+    wide, high = size_of(picture)
+    assert wide < 3200 and 500 < high < 4000 and picture.count("<polygon") >= 150
+    # layers with weights of their own; a residual passes by
+    h = x
+    for k in range(24):
+        h = h + tw.relu(h @ np.full((4, 4), float(k)))
+    assert re.search(r"2\d times more", svg(tw.Graph.of(h)))
+
+
+def test_a_folded_picture_has_every_edge_once_and_no_cycle():
+    rng = np.random.default_rng(2)
+    x = tw.as_tensor(np.ones((8, 4)))
+    whole = tw.Graph.of(tw.relu(tw.matmul(x, np.ones((4, 4)))), tw.max(x, 0))
+    for count in (5, 8):
+        cuts = {
+            o: tw.partition(o, (min(count, o.index.shape[0]), *(1,) * (o.index.rank - 1))) for o in whole.operations
+        }
+        tensors = [s.tensor for s in tw.expand(whole, cuts).sinks]
+        for _ in range(30):
+            tensors.append(tw.tanh(tensors[int(rng.integers(len(tensors)))]))
+        picture = svg(tw.Graph.of(*tensors))
+        assert picture == svg(tw.Graph.of(*tensors))
+        assert ElementTree.fromstring(picture).tag.endswith("svg")

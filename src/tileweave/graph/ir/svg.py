@@ -8,6 +8,11 @@ Source: Tapestry, "TEG: Tapestry Expression Graph".
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
 from tileweave.draw import BoxNode, Edge, layers
 from tileweave.graph.ir.nodes import (
     FileData,
@@ -47,10 +52,15 @@ def svg(graph: Graph, *, signatures: bool = False, limit: int = 400) -> str:
     keys = {node: f"n{k}" for k, node in enumerate(nodes)}
     boxes: list[BoxNode] = []
     edges: list[Edge] = []
-    for node in nodes:
-        if isinstance(node, (Graph, Signature)):
-            continue
+    drawn = [node for node in nodes if not isinstance(node, (Graph, Signature))]
+    folded = {node: fold for fold in _folds(drawn) for node in fold.nodes} if len(drawn) > FOLD_FROM else {}
+    keys.update({node: fold.key for node, fold in folded.items()})
+    for node in drawn:
         key = keys[node]
+        edges += [edge for edge in _edges(node, keys) if edge.start != edge.end] if node in folded else []
+        if node in folded:
+            boxes += [folded[node].box] if node is folded[node].nodes[0] else []
+            continue
         boxes.append(_box(node, key, names))
         if isinstance(node, Operation) and node.signature is not None and signatures:
             beside = f"{key}s"
@@ -61,7 +71,71 @@ def svg(graph: Graph, *, signatures: bool = False, limit: int = 400) -> str:
             boxes.append(BoxNode(beside, ("Signature", *dims), "component", SIGNATURE, key))
             edges.append(Edge(beside, key, dashed=True))
         edges += _edges(node, keys)
-    return layers(boxes, edges, limit=limit)
+    inside = {fold.key for fold in folded.values()}
+    bare = [replace(edge, label="") if edge.end in inside else edge for edge in edges]
+    return layers(boxes, list(dict.fromkeys(bare)) if folded else edges, limit=limit)
+
+
+FOLD_FROM = 100
+"""Nodes from which runs of equal blocks are drawn as one box: what fits on a screen is drawn whole."""
+_LONGEST = 400
+"""Nodes of the longest block that is looked for: two layers of a transformer with its gradients."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Fold:
+    """The blocks between the first and the last of a run of equal ones, as one box."""
+
+    key: str
+    nodes: tuple[Node, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def box(self) -> BoxNode:
+        """What is drawn for them."""
+        return BoxNode(self.key, self.lines, "component", SELECTOR)
+
+
+def _folds(nodes: Sequence[Node]) -> Iterator[_Fold]:
+    """Runs of equal blocks in topological order: contracting an interval of such an order makes no cycle."""
+    numbers: dict[object, int] = {}
+    labels = np.array([numbers.setdefault(_label(node), len(numbers)) for node in nodes])
+    count, lengths = len(nodes), np.zeros((2, len(nodes)), np.int64)  # of the best run at each node: nodes, period
+    for period in range(1, min(_LONGEST, count // 4) + 1):
+        differ = np.flatnonzero(labels[:-period] != labels[period:])
+        ends = np.append(differ, count - period)
+        start = np.arange(count - period)
+        run = ends[np.searchsorted(ends, start)] - start
+        whole = (run // period + 1) * period
+        better = (whole >= 4 * period) & (whole > lengths[0, : count - period])
+        lengths[:, : count - period][:, better] = np.stack([whole, np.full(len(whole), period)])[:, better]
+    at = 0
+    while at < count:
+        length, period = (int(n) for n in lengths[:, at])
+        if length - 2 * period < 8 or length < lengths[0, at : at + max(period, 1)].max():
+            at += 1
+            continue
+        inner = tuple(nodes[at + period : at + length - period])
+        what = [node.operator for node in inner[:period] if isinstance(node, Operation)]
+        shown = ", ".join(what[:4]) + (", .." if what[4:] else "")
+        times = f"{length // period - 2} times more"
+        yield _Fold(f"f{at}", inner, (times, *((shown,) if shown else ()), f"{period} nodes each"))
+        at += length
+
+
+def _label(node: Node) -> object:
+    """What nodes have in common that look alike in a picture."""
+    match node:
+        case Tensor():
+            return "tensor", node.output, node.type
+        case Operation():
+            return "operation", node.operator, node.index.shape, len(node.inputs)
+        case Selector():
+            return "selector", node.kind, node.out
+        case Source():
+            return "source", node.type
+        case _:
+            return id(node)
 
 
 def _box(node: Node, key: str, names: dict[Node, str]) -> BoxNode:
