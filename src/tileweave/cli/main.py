@@ -43,6 +43,13 @@ _GRAPH_EPILOG = """examples:
   tileweave graph diff examples/blur.py blur.json
 """
 
+_CODEGEN_EPILOG = """examples:
+  tileweave codegen --list
+  tileweave codegen matmul --set M=4096 N=4096 K=4096 b=col -o matmul.py
+  tileweave codegen softmax --set BN=1024 --explain
+  tileweave codegen layernorm --check
+"""
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -119,6 +126,17 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _graph_commands(graph)
+
+    codegen = commands.add_parser(
+        "codegen",
+        allow_abbrev=False,
+        help="print a GPU kernel from a template and its layouts",
+        description="Fill a kernel's template with index expressions derived from layouts; sizes that are not\n"
+        "set become arguments of the kernel.",
+        epilog=_CODEGEN_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _codegen_arguments(codegen)
     return parser
 
 
@@ -397,6 +415,25 @@ def _split(words: Sequence[str]) -> list[str]:
         (flags if own[k].startswith("-") and own[k] != "-" else names).append(own[k])
         k += 1
     return [words[0], *flags, *names, *theirs]
+
+
+def _codegen_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("template", nargs="?", metavar="TEMPLATE", help="a kernel's name; --list shows them")
+    parser.add_argument("--target", choices=("triton",), default="triton", help="the language (default: triton)")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="sizes, tiles and orders, as M=4096"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the text to a file")
+    parser.add_argument("--list", action="store_true", help="list the kernels with their options")
+    parser.add_argument("--explain", action="store_true", help="print grid, checks, and expressions before and after")
+    parser.add_argument("--check", action="store_true", help="compile the text for every architecture where possible")
+    parser.set_defaults(action=_codegen)
+
+
+def _codegen(options: argparse.Namespace) -> int:
+    from tileweave.cli.codegen import codegen
+
+    return codegen(options)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -7,20 +7,24 @@ from typing import overload
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of, scores
-from tileweave.index.expr import Expr, ExprLike, unconditional
-from tileweave.index.normal.read import Normal, keep_products, load, normal_of
+from tileweave.index.expr import Expr, ExprLike, unconditional, walk
+from tileweave.index.normal.read import Normal, keep_products, load, normal_of, range_of
 from tileweave.index.normal.write import Writer
 
 __all__ = ["simplify"]
 
 
 @overload
-def simplify(exprs: ExprLike, *, given: Sequence[Expr] = ()) -> Expr: ...
+def simplify(exprs: ExprLike, *, given: Sequence[Expr] = (), width: int | None = None) -> Expr: ...
 @overload
-def simplify(exprs: Iterable[ExprLike], *, given: Sequence[Expr] = ()) -> tuple[Expr, ...]: ...
+def simplify(
+    exprs: Iterable[ExprLike], *, given: Sequence[Expr] = (), width: int | None = None
+) -> tuple[Expr, ...]: ...
 
 
-def simplify(exprs: ExprLike | Iterable[ExprLike], *, given: Sequence[Expr] = ()) -> Expr | tuple[Expr, ...]:
+def simplify(
+    exprs: ExprLike | Iterable[ExprLike], *, given: Sequence[Expr] = (), width: int | None = None
+) -> Expr | tuple[Expr, ...]:
     """The result has the value of the input at every point of the ranges, and neither more `cost` nor more `ops`.
 
     Several styles of writing the normal form are tried and the cheapest is kept, the input itself among them. The
@@ -29,6 +33,7 @@ def simplify(exprs: ExprLike | Iterable[ExprLike], *, given: Sequence[Expr] = ()
     Args:
         exprs: one expression, or several that are evaluated together and may share parts.
         given: conditions that hold besides the ranges of the symbols.
+        width: bits of an integer; the form with the fewest parts that may leave it comes before the cheapest.
 
     Returns:
         One expression for one, a tuple for several.
@@ -48,19 +53,19 @@ def simplify(exprs: ExprLike | Iterable[ExprLike], *, given: Sequence[Expr] = ()
     """
     single = isinstance(exprs, Expr) or not isinstance(exprs, Iterable)
     roots = exprs_of(exprs)
-    best = _cheapest([roots, *_candidates(roots, given)])
+    best = _cheapest([roots, *_candidates(roots, given, width is not None)], given, width)
     return best[0] if single else best
 
 
-def _candidates(roots: tuple[Expr, ...], given: Sequence[Expr]) -> list[tuple[Expr, ...]]:
+def _candidates(roots: tuple[Expr, ...], given: Sequence[Expr], every: bool = False) -> list[tuple[Expr, ...]]:
     if all(not root.parts for root in roots):
         return []
     normal = normal_of(given)
-    out = _styles(normal, roots)
+    out = _styles(normal, roots, every)
     _refuse_zero_divisors(normal, roots)
     if normal.saw_product:
         keep_products(normal)
-        out += _styles(normal, roots)
+        out += _styles(normal, roots, every)
     return out
 
 
@@ -72,7 +77,7 @@ def _refuse_zero_divisors(normal: Normal, roots: tuple[Expr, ...]) -> None:
             raise LayoutError(f"simplify({node.op})", "division by zero", inputs=inputs, legal="divisors != 0")
 
 
-def _styles(normal: Normal, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
+def _styles(normal: Normal, roots: tuple[Expr, ...], every: bool) -> list[tuple[Expr, ...]]:
     load(normal, roots)
     numbers = [root for root in roots if not root.is_condition]
     out = []
@@ -80,18 +85,31 @@ def _styles(normal: Normal, roots: tuple[Expr, ...]) -> list[tuple[Expr, ...]]:
         writer = Writer(normal.facts, digits=digits, group=not normal.expand)
         written = dict(zip(numbers, writer.all(normal.values[root] for root in numbers), strict=True))
         out.append(tuple(normal.conditions[root] if root.is_condition else written[root] for root in roots))
-        if normal.saw_product or not writer.torn:
+        if not every and (normal.saw_product or not writer.torn):
             break  # the other style is hardly cheaper, and there is the other way with products
     return out
 
 
-def _cheapest(candidates: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+def _cheapest(candidates: list[tuple[Expr, ...]], given: Sequence[Expr], width: int | None) -> tuple[Expr, ...]:
     """The first of the least cost, then of the least ops, among those with no more ops than the first candidate."""
-    given, *others = candidates
-    best, least = given, scores(given)
-    most = least[1]
+    first, *others = candidates
+    best, least = first, (_wide_parts(first, given, width), *scores(first))
+    most = least[2]
     for candidate in dict.fromkeys(others):
-        score = scores(candidate)
-        if score[1] <= most and score < least:
+        score = (_wide_parts(candidate, given, width), *scores(candidate))
+        if score[2] <= most and score < least:
             best, least = candidate, score
     return best
+
+
+def _wide_parts(roots: tuple[Expr, ...], given: Sequence[Expr], width: int | None) -> int:
+    """The operations whose value is not known to fit the width; none where no width is asked for."""
+    if width is None:
+        return 0
+    normal, most = normal_of(given, roots), 1 << (width - 1)
+    count = 0
+    for node in walk(roots):
+        if node.parts and not node.is_condition:
+            low, high = range_of(normal, node)
+            count += low is None or high is None or low < -most or high >= most
+    return count

@@ -33,7 +33,9 @@ from tileweave.layout.notation.lego_bijections import (
 from tileweave.layout.notation.lego_numbers import Dim, check_index, choose, make_dims, numbers, product_of, proved_zero
 from tileweave.layout.notation.lego_numbers import flat_index as row_major
 from tileweave.layout.notation.lego_numbers import tuple_index as digits_of
-from tileweave.layout.notation.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP
+from tileweave.layout.notation.lego_slices import Slice, has_slices, sliced
+from tileweave.layout.notation.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP, short_order
+from tileweave.layout.template import Template, template
 
 __all__ = [
     "CHECK_BOUND",
@@ -45,6 +47,8 @@ __all__ = [
     "PartialTiles",
     "RegP",
     "Row",
+    "Slice",
+    "Template",
     "TileBy",
     "TileOrderBy",
     "antidiagonal",
@@ -57,6 +61,7 @@ __all__ = [
     "morton",
     "permutation",
     "reversal",
+    "template",
     "to_core",
     "tuple_index",
     "xor_swizzle",
@@ -192,7 +197,7 @@ class PartialTiles:
     @property
     def grid(self) -> tuple[Dim, ...]:
         """The number of tiles along each dimension, the last one perhaps partial."""
-        return tuple(-(-n // t) for n, t in zip(self.dims, self._whole(), strict=True))
+        return tuple((n + t - 1) // t for n, t in zip(self.dims, self._whole(), strict=True))
 
     def _whole(self) -> tuple[Dim, ...]:
         """The extents of one outermost tile."""
@@ -202,6 +207,13 @@ class PartialTiles:
     def index_dims(self) -> tuple[Dim, ...]:
         """The padded index space: the grid, then each level of tiles."""
         return tuple(n for level in (self.grid, *self.tiles) for n in level)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The offset at an index; with ``:`` in it a `Slice`, mask included."""
+        items = index if isinstance(index, tuple) else (index,)
+        if not has_slices(items):
+            return self.apply(*items)
+        return sliced(items, self.index_dims, _words(self), self.apply, self.mask)
 
     def coordinates(self, *index: Any) -> tuple[Any, ...]:
         """The coordinates in the space, which may lie in the padding."""
@@ -240,6 +252,13 @@ class PartialTiles:
     def always_inside(self) -> bool:
         """Whether every tile is whole, so that no mask is needed."""
         return all(divides(t, n) for n, t in zip(self.dims, self._whole(), strict=True))
+
+
+def _words(tiles: PartialTiles) -> str:
+    """The tiles in one line, extents by their short text."""
+    parts = [f"({', '.join(map(str, level))})" for level in (tiles.dims, *tiles.tiles)]
+    parts += [f"chain={short_order(order)}" for order in tiles.chain.orders]
+    return f"PartialTiles({', '.join(parts)})"
 
 
 def divides(t: Dim, n: Dim) -> bool:

@@ -216,18 +216,19 @@ def _without_paired_remainder(facts: Facts, p: Poly) -> Poly | None:
 
 
 def _cross_multiplied(facts: Facts, factor: Poly, rest: Poly, atom: Atom) -> bool:
-    """``r + x // d >= 0`` as ``x + d*r >= 0``, ``r - x // d >= 0`` as ``d*r + d - 1 - x >= 0``, d > 0 symbolic."""
-    if atom.kind != "floordiv" or is_constant(atom.y) or not is_constant(factor) or abs(factor.get(ONE, 0)) != 1:
+    """``r + c * (x // d) >= 0`` by `_without_division`, for d > 0 symbolic."""
+    if atom.kind != "floordiv" or is_constant(atom.y) or not is_constant(factor):
         return False
     if len(rest) * len(atom.y) > LARGEST_PROOF or not _at_least_one(facts, atom.y):
         return False
     return _descend(facts, _without_division(rest, atom, factor[ONE]))
 
 
-def _without_division(rest: Poly, atom: Atom, sign: int) -> Poly:
-    """A polynomial that is not negative exactly where ``rest + sign * (x // d)`` is, for d > 0."""
-    whole = multiply(rest, atom.y)
-    return add(whole, atom.x) if sign > 0 else add(add(whole, add(atom.y, constant(-1))), atom.x, -1)
+def _without_division(rest: Poly, atom: Atom, c: int) -> Poly:
+    """A polynomial that is negative wherever ``rest + c * (x // d)`` is, for d > 0; for c = 1, -1 only there."""
+    whole = add(multiply(rest, atom.y), atom.x, c)
+    slack = add(atom.y, constant(-1))
+    return add(whole, slack, 1 - c if c > 0 else 1)
 
 
 def _sign(facts: Facts, p: Poly) -> int:

@@ -29,7 +29,7 @@ from tileweave.index.expr import (
     unconditional,
     walk,
 )
-from tileweave.index.normal.poly import negate
+from tileweave.index.normal.poly import add, constant, negate
 from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
 from tileweave.index.normal.signs import nonnegative, positive
 from tileweave.index.text.dialect import CUDA, DIALECTS, C, Dialect
@@ -168,6 +168,7 @@ class Program:
         normal: their normal forms, which decide signs and ranges.
         written: node -> text that stands for it: renamed symbols, and temporaries once they are assigned.
         wide: the nodes that are computed in more than `Dialect.width` bits.
+        declared: symbols whose text is of the wide type already.
         ctype: the type of numbers in C.
     """
 
@@ -176,6 +177,7 @@ class Program:
     normal: Normal
     written: dict[Expr, str] = field(default_factory=dict)
     wide: set[Expr] = field(default_factory=set)
+    declared: set[Expr] = field(default_factory=set)
     ctype: str = ""
 
 
@@ -217,7 +219,7 @@ def program(
         known = low is not None and high is not None
         fits = low is not None and high is not None and -most <= low and high < most
         if dialect.widen and not ctype:
-            if (not fits) if strict else (known and not fits):
+            if ((not fits) if strict else (known and not fits)) and not _bounded(out.normal, node, most):
                 out.wide.add(node)
         elif known and not fits:
             name = ctype or f"i{dialect.width}"
@@ -226,6 +228,13 @@ def program(
                 where, f"a part does not fit {name}", inputs=inputs, legal="a wider type, or smaller ranges"
             )
     return out
+
+
+def _bounded(normal: Normal, node: Expr, most: int) -> bool:
+    """Whether ``-most <= node < most`` follows from symbolic bounds, where intervals alone do not tell."""
+    p = value_of(normal, node)
+    below = add(negate(p), constant(most - 1))
+    return nonnegative(normal.facts, below) and nonnegative(normal.facts, add(p, constant(most)))
 
 
 def _check_root(where: str, normal: Normal, node: Expr) -> None:
@@ -436,7 +445,7 @@ def _spelling(ready: Program) -> Spelling:
 
 
 def _is_wide(ready: Program, node: Expr) -> bool:
-    return node in ready.wide and node.op != "sym"
+    return node in ready.declared or (node in ready.wide and node.op != "sym")
 
 
 def _leaf(node: Expr) -> str:

@@ -27,8 +27,9 @@ from tileweave.layout.notation.lego_numbers import (
     same_number,
     tuple_index,
 )
+from tileweave.layout.notation.lego_slices import has_slices, sliced
 
-__all__ = ["CHECK_BOUND", "Chain", "GenP", "GroupBy", "OrderBy", "Piece", "RegP"]
+__all__ = ["CHECK_BOUND", "Chain", "GenP", "GroupBy", "OrderBy", "Piece", "RegP", "short_order"]
 
 Piece = Union["RegP", "GenP"]
 
@@ -591,7 +592,8 @@ class GroupBy:
         return tuple_index(flat, self.dims)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.apply(*index) if isinstance(index, tuple) else self.apply(index)
+        items = index if isinstance(index, tuple) else (index,)
+        return sliced(items, self.dims, _short(self), self.apply) if has_slices(items) else self.apply(*items)
 
     def table(self) -> np.ndarray[Any, Any]:
         """The physical number of every logical index, as an array of the logical shape."""
@@ -608,6 +610,21 @@ class GroupBy:
         from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
 
         return svg(self)
+
+
+def _short(layout: GroupBy) -> str:
+    """The layout in one line, extents by their short text."""
+    dims = ", ".join(map(str, layout.dims))
+    return f"GroupBy(({dims}){''.join(f', {short_order(order)}' for order in layout.orders)})"
+
+
+def short_order(order: OrderBy) -> str:
+    """A reordering in one line, extents by their short text."""
+    parts = [
+        f"RegP(({', '.join(map(str, piece.dims))}), {piece.sigma})" if isinstance(piece, RegP) else str(piece)
+        for piece in order.pieces
+    ]
+    return f"OrderBy({', '.join(parts)})"
 
 
 Grouped = GroupBy

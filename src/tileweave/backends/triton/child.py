@@ -1,0 +1,51 @@
+"""The child process of `run`: imports Triton, runs or compiles one kernel, writes what came of it. Run as a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__: list[str] = []
+
+
+def _interpret(function: Any, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    torch = import_module("torch")
+    given = {key: torch.from_numpy(array) for key, array in np.load(folder / "in.npz").items()}
+    arguments: list[Any] = []
+    for key in job["arrays"]:
+        if key.startswith("*"):
+            parts = [given[name] for name in given if name.rsplit(".", 1)[0] == key[1:]]
+            arguments.append(torch.tensor([part.data_ptr() for part in parts], dtype=torch.int64))
+        else:
+            arguments.append(given[key])
+    function[tuple(job["grid"])](*arguments, **job["scalars"])
+    return {key: array.numpy() for key, array in given.items()}
+
+
+def _compile(function: Any, job: dict[str, Any]) -> dict[str, Any]:
+    triton = import_module("triton")
+    source = import_module("triton.compiler").ASTSource
+    target = import_module("triton.backends.compiler").GPUTarget
+    constants = {(function.arg_names.index(name),): value for name, value in job["constants"].items()}
+    signature = {name: "constexpr" if name in job["constants"] else kind for name, kind in job["signature"].items()}
+    made = triton.compile(source(fn=function, signature=signature, constexprs=constants), target=target(*job["target"]))
+    texts = {stage: text for stage, text in made.asm.items() if isinstance(text, str)}
+    return {stage: np.frombuffer(text.encode(), dtype=np.uint8) for stage, text in texts.items()}
+
+
+def main(folder: Path) -> None:
+    """Do what ``job.json`` in the folder says; results go to ``out.npz``."""
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    sys.path.insert(0, str(folder))
+    function = getattr(import_module("kernel"), job["name"])
+    found = _interpret(function, job, folder) if job["task"] == "interpret" else _compile(function, job)
+    np.savez(folder / "out.npz", **found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

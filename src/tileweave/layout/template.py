@@ -1,0 +1,632 @@
+"""Templates: a kernel's text with placeholders, and what the placeholders mean as layouts, slices and expressions.
+
+The text knows no layout and the layouts know no text. `Template.fill` reads where each placeholder stands, simplifies
+all index expressions with every range that is known, assigns common parts once and where their symbols are known,
+moves what a loop does not change in front of it, and prints the rest in the target's language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tileweave.errors import LayoutError
+from tileweave.index import (
+    Expr,
+    constant_of,
+    cost,
+    divisor,
+    evaluate,
+    ops,
+    prove,
+    simplify,
+    split_affine,
+    substitute,
+    symbol,
+    symbols_of,
+)
+from tileweave.index.expr import walk
+from tileweave.index.normal.read import range_of
+from tileweave.index.text.dialect import CUDA, TRITON, Dialect
+from tileweave.index.text.program import Program, fresh, program, shared_parts, text_of
+from tileweave.layout.notation.lego_slices import Slice
+
+__all__ = ["TARGETS", "Filled", "Part", "Target", "Template", "template"]
+
+_MARK = re.compile("\ue000(\\d+)\ue001")
+_RESERVED = ("define", "loop", "arguments", "layouts")
+
+
+# -- targets ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a template's target language says for a tile's dimension, a masked access, and a hint.
+
+    Args:
+        name: of the target.
+        dialect: its integer expressions.
+        comment: what a comment line starts with.
+        range: a format of ``{extent}`` and ``{axis}``; empty: the language has no ranges.
+        load, store: formats of ``{pointer}``, ``{offset}``, ``{value}``.
+        masked_load, masked_store: also of ``{mask}`` and ``{other}``.
+        hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
+    """
+
+    name: str
+    dialect: Dialect
+    comment: str
+    range: str
+    load: str
+    masked_load: str
+    store: str
+    masked_store: str
+    hint: str = ""
+
+
+TARGETS = {
+    "triton": Target(
+        "triton",
+        TRITON,
+        "#",
+        "tl.arange(0, {extent}){axis}",
+        "tl.load({pointer} + {offset})",
+        "tl.load({pointer} + {offset}, mask={mask}, other={other})",
+        "tl.store({pointer} + {offset}, {value})",
+        "tl.store({pointer} + {offset}, {value}, mask={mask})",
+        "tl.max_contiguous(tl.multiple_of({offset}, {multiple}), {run})",
+    ),
+    "cuda": Target(
+        "cuda",
+        CUDA,
+        "//",
+        "",
+        "{pointer}[{offset}]",
+        "({mask} ? {pointer}[{offset}] : {other})",
+        "{pointer}[{offset}] = {value}",
+        "if ({mask}) {pointer}[{offset}] = {value}",
+    ),
+}
+
+
+# -- values -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One index expression of a template: as the layout gives it, and as it is printed.
+
+    Args:
+        name: the placeholder, ``a`` or ``a.mask``.
+        before, after: the expression; after simplification, where its mask holds.
+        given: the conditions that held besides the ranges.
+    """
+
+    name: str
+    before: Expr
+    after: Expr
+    given: tuple[Expr, ...] = ()
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What could not be simplified or proved, with a point where it fails."""
+        return tuple(_reasons(self.after, self.given))
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {ops(self.before)} -> {ops(self.after)} operations, cost {cost(self.before)} -> "
+        return f"{head}{cost(self.after)}: {self.after}" + "".join(f"\n  {reason}" for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A template filled for one target: the text, and what a host needs to launch it.
+
+    Args:
+        text: the kernel.
+        target: the name of its language.
+        grid: the numbers of programs, expressions over the arguments.
+        arguments: the sizes that the kernel takes, in the order of ``{{ arguments }}``.
+        parts: the index expressions.
+        checks: what the host must make sure of before a launch, conditions over the sizes.
+    """
+
+    text: str
+    target: str
+    grid: tuple[Expr | int, ...]
+    arguments: tuple[str, ...]
+    parts: tuple[Part, ...]
+    checks: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def launch(self, **sizes: int) -> tuple[int, ...]:
+        """The grid for actual sizes, after `checks`.
+
+        Raises:
+            LayoutError: a size is missing, outside its range, or breaks a check.
+        """
+        for condition in self.checks:
+            if not evaluate(condition, {**_known(condition, sizes)}):
+                raise LayoutError("Filled.launch(**sizes)", f"{condition} does not hold", inputs=dict(sizes))
+        return tuple(n if isinstance(n, int) else int(evaluate(n, _known(n, sizes))) for n in self.grid)
+
+    def explain(self) -> str:
+        """The expressions with their operations and cost before and after, and the reasons of what is left."""
+        lines = [f"target {self.target}", f"grid ({', '.join(map(str, self.grid))})", f"arguments {self.arguments}"]
+        lines += [f"check {condition}" for condition in self.checks]
+        return "\n".join([*lines, *map(str, self.parts)])
+
+
+def _known(expr: Expr, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: value for name, value in sizes.items() if name in {str(s) for s in symbols_of((expr,))}}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A text with placeholders and what they mean; made by `template`."""
+
+    name: str
+    text: str
+    bindings: Mapping[str, Any]
+    grid: tuple[Expr | int, ...] = ()
+    given: tuple[Expr, ...] = ()
+
+    def fill(self, target: str = "triton") -> Filled:
+        """The kernel's text for a target.
+
+        Args:
+            target: ``"triton"`` or ``"cuda"``.
+
+        Raises:
+            LayoutError: an undefined or unused name, with its place; a symbol used before it is defined; a tile that
+                the target cannot say; an expression too wide for it.
+        """
+        where = f"Template.fill({self.name!r})"
+        if target not in TARGETS:
+            raise LayoutError(where, f"unknown target {target!r}", legal=", ".join(TARGETS))
+        return _Filling(where, self, TARGETS[target]).result()
+
+
+def template(
+    text: str | Path,
+    *,
+    grid: Sequence[Expr | int] = (),
+    given: Sequence[Expr] = (),
+    name: str = "",
+    **bindings: Any,
+) -> Template:
+    """A kernel's template: Jinja2 text, or a file of it, whose names stand for layouts, expressions and words.
+
+    In the text ``{{ a }}`` is the offset of the slice bound to ``a``, ``{{ a.mask }}`` its mask, ``{{ a.load("p") }}``
+    and ``{{ a.store("p", "x") }}`` whole accesses, masked only where the mask is not proved to hold always.
+    ``{{ define("pid") }}`` stands where a symbol is known from then on, ``{{ loop("k") }}`` first in the body of a
+    loop over k: there the common parts are assigned. ``{{ arguments }}`` adds the sizes that the text needs to a list,
+    and ``{{ layouts }}`` are comment lines with the layouts.
+
+    Args:
+        text: the template, or the path of a file.
+        grid: the numbers of programs.
+        given: conditions that hold besides the ranges of the symbols; those over sizes become checks of the host.
+        name: for messages and comments.
+        bindings: name -> a slice of a layout (``layout[i, :]``), an index expression, a condition, an int or a word.
+
+    Example:
+        >>> from tileweave.index import symbol
+        >>> from tileweave.layout.lego import PartialTiles
+        >>> n = symbol("n", 1, 1 << 20)
+        >>> tile = PartialTiles((n,), (256,))[symbol("pid", 0, (n + 255) // 256), :]
+        >>> copy = template("{{ define('pid') }}\\nx = {{ x.load('p') }}", x=tile)
+        >>> print(copy.fill("triton"))
+        i0 = tl.arange(0, 256)
+        t0 = pid * 256 + i0
+        x = tl.load(p + t0, mask=t0 < n, other=0.0)
+
+    Source: LEGO section 4.1 and figure 11.
+    """
+    where = "template(text, **bindings)"
+    if isinstance(text, Path):
+        name = name or text.name
+        text = text.read_text(encoding="utf-8")
+    if not isinstance(text, str) or not isinstance(name, str):
+        raise LayoutError(where, f"{text!r} is no text", legal="a text, or the path of a file")
+    for key, value in bindings.items():
+        if key in _RESERVED:
+            raise LayoutError(where, f"the name {key!r} is taken", legal=f"names other than {', '.join(_RESERVED)}")
+        if not isinstance(value, Slice | Expr | int | float | str):
+            raise LayoutError(where, f"{key} is bound to {value!r}", legal="a slice, an expression, a number, a word")
+    if not all(isinstance(fact, Expr) and fact.is_condition for fact in given):
+        raise LayoutError(where, f"given {given!r}", legal="conditions")
+    return Template(name or "template", text, dict(bindings), tuple(grid), tuple(given))
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+class _Placeholder:
+    """What a bound slice or expression is while Jinja2 runs: every use leaves a numbered mark in the text."""
+
+    def __init__(self, filling: _Filling, name: str, value: Slice | Expr) -> None:
+        self._filling, self._name, self._value = filling, name, value
+
+    def _mark(self, kind: str, *words: str) -> str:
+        return self._filling.mark(kind, self._name, *words)
+
+    def __str__(self) -> str:
+        return self._mark("offset")
+
+    @property
+    def mask(self) -> str:
+        """The mark of the mask."""
+        return self._mark("mask")
+
+    def load(self, pointer: str, other: object = 0.0) -> str:
+        """The mark of a whole load."""
+        return self._mark("load", str(pointer), str(other))
+
+    def store(self, pointer: str, value: object) -> str:
+        """The mark of a whole store."""
+        return self._mark("store", str(pointer), str(value))
+
+
+@dataclass(slots=True)
+class _Use:
+    """A mark in the text: what stands there, and the symbols' scope."""
+
+    kind: str  # offset, mask, load, store; define, loop, arguments, layouts
+    name: str
+    words: tuple[str, ...]
+    level: int = 0
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A place where assignments may stand: everything whose symbols are known there."""
+
+    known: set[str]
+    loop: str  # the symbol that the loop counts, or empty
+    lines: list[str] = field(default_factory=list)
+
+
+class _Filling:
+    """One filling of one template."""
+
+    def __init__(self, where: str, source: Template, target: Target) -> None:
+        self.where, self.source, self.target = where, source, target
+        self.uses: list[_Use] = []
+        self.parts: dict[tuple[str, str], Part] = {}  # (name, "offset" or "mask") -> its expressions
+        self.scopes: list[_Scope] = []
+
+    def mark(self, kind: str, name: str, *words: str) -> str:
+        self.uses.append(_Use(kind, name, words))
+        return f"\ue000{len(self.uses) - 1}\ue001"
+
+    # -- the text ---------------------------------------------------------------------------------------
+
+    def rendered(self) -> str:
+        """The text with marks; undefined and unused names refused with their place."""
+        import jinja2  # templates alone need it
+        from jinja2 import meta, nodes
+
+        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+        text, bindings = self.source.text, self.source.bindings
+        try:
+            tree = environment.parse(text)
+        except jinja2.TemplateSyntaxError as error:
+            raise LayoutError(self.where, f"line {error.lineno}: {error.message}", legal="Jinja2 text") from None
+        lines = text.split("\n")
+        for name in sorted(meta.find_undeclared_variables(tree) - set(bindings) - set(_RESERVED)):
+            number = next(node.lineno for node in tree.find_all(nodes.Name) if node.name == name)
+            inputs = {f"line {number}": lines[number - 1].strip()}
+            raise LayoutError(self.where, f"line {number}: {name!r} is undefined", inputs=inputs, legal=_list(bindings))
+        unused = sorted(set(bindings) - {node.name for node in tree.find_all(nodes.Name)})
+        if unused:
+            raise LayoutError(self.where, f"{_list(unused)}: bound, but not in the text", legal="every name once")
+        context: dict[str, Any] = {
+            name: _Placeholder(self, name, value) if isinstance(value, Slice | Expr) else value
+            for name, value in bindings.items()
+        }
+        context["define"] = lambda *names: self.mark("define", "", *names)
+        context["loop"] = lambda name: self.mark("loop", "", name)
+        context |= {name: _Lazy(self, name) for name in ("arguments", "layouts")}
+        try:
+            return environment.from_string(text).render(context)
+        except jinja2.TemplateError as error:
+            raise LayoutError(self.where, str(error.message), legal="Jinja2 text") from None
+
+    def result(self) -> Filled:
+        """The filled template."""
+        text = self.rendered()
+        order = [int(number) for number in _MARK.findall(text)]
+        self._find_scopes(order)
+        self._simplify(order)
+        ready, bases = self._program(order)
+        self._assign(ready, bases)
+        arguments = self._arguments(ready)
+        pieces = {number: self._text(self.uses[number], ready, arguments) for number in order}
+        lines = []
+        for line in text.split("\n"):
+            marks = [int(number) for number in _MARK.findall(line)]
+            indent = line[: len(line) - len(line.lstrip())]
+            if len(marks) == 1 and self.uses[marks[0]].kind in ("define", "loop", "layouts"):
+                lines += [indent + inner for inner in pieces[marks[0]].split("\n") if inner]
+            else:
+                lines.append(_MARK.sub(lambda found: pieces[int(found[1])], line))
+        checks = tuple(fact for fact in self.source.given if {str(s) for s in symbols_of((fact,))} <= set(arguments))
+        parts = tuple(self.parts.values())
+        return Filled("\n".join(lines), self.target.name, self.source.grid, arguments, parts, checks)
+
+    # -- expressions ------------------------------------------------------------------------------------
+
+    def _find_scopes(self, order: Sequence[int]) -> None:
+        """The scopes in the order of the text; every use gets the one that it stands in."""
+        known: set[str] = set()
+        for number in order:
+            use = self.uses[number]
+            if use.kind in ("define", "loop"):
+                known = known | set(use.words)
+                self.scopes.append(_Scope(known, use.words[0] if use.kind == "loop" else ""))
+            use.level = len(self.scopes) - 1
+
+    def _simplify(self, order: Sequence[int]) -> None:
+        """Every expression that the text uses, simplified with all that is known; an offset where its mask holds."""
+        width = self.target.dialect.width
+        for number in order:
+            use = self.uses[number]
+            value = self.source.bindings.get(use.name)
+            if not isinstance(value, Slice | Expr):
+                continue
+            offset, mask = (value.offset, value.mask) if isinstance(value, Slice) else (value, True)
+            if isinstance(offset, int):
+                offset = symbol("zero", 0, 1) * 0 + offset
+            wants_mask = use.kind in ("mask", "load", "store")
+            if use.kind != "mask":
+                given = (*self.source.given, *([mask] if isinstance(mask, Expr) and mask.op != "true" else []))
+                self._part(use.name, "offset", offset, simplify(offset, given=given, width=width))
+            if wants_mask and isinstance(mask, Expr):
+                self._part(use.name, "mask", mask, mask)
+        keys = list(self.parts)
+        together = simplify([self.parts[key].after for key in keys], given=self.source.given, width=width)
+        for key, after in zip(keys, together, strict=True):
+            self.parts[key] = replace(self.parts[key], after=after)
+
+    def _part(self, name: str, kind: str, before: Expr, after: Expr) -> None:
+        if (name, kind) not in self.parts:
+            text = name if kind == "offset" else f"{name}.mask"
+            self.parts[name, kind] = Part(text, before, after, self.source.given)
+
+    def _program(self, order: Sequence[int]) -> tuple[Program, dict[Expr, Expr]]:
+        """The expressions ready to print; in loops as base + step * counter, and symbol -> base."""
+        bases: dict[Expr, Expr] = {}
+        taken = {str(s) for part in self.parts.values() for s in symbols_of((part.before,))}
+        taken |= set(re.findall(r"[A-Za-z_]\w*", self.source.text))
+        levels = {key: self._level_of(part.after, part.name) for key, part in self.parts.items()}
+        shown: dict[tuple[str, str], Expr] = {}
+        for key, part in self.parts.items():
+            shown[key] = part.after
+            scope = self.scopes[levels[key]] if levels[key] >= 0 else None
+            if scope is not None and scope.loop and key[1] == "offset":
+                shown[key] = self._by_step(part.after, scope.loop, key[0], taken, bases)
+        self.shown = shown
+        nodes = [*bases.values(), *shown.values()]
+        ranges = [s for s in dict.fromkeys(s for node in nodes for s in symbols_of((node,))) if _is_range(s)]
+        rename = {s.args[0]: fresh(taken, k, "i") for k, s in enumerate(ranges)}
+        self.ranges = {s: rename[s.args[0]] for s in ranges}
+        ready = program(self.where, tuple(nodes), self.target.dialect, rename, given=self.source.given, strict=True)
+        self.taken = taken
+        count = len(bases)
+        bases = dict(zip(bases, ready.roots[:count], strict=True))
+        self.shown = dict(zip(shown, ready.roots[count:], strict=True))
+        return ready, bases
+
+    def _by_step(self, expr: Expr, counter: str, name: str, taken: set[str], bases: dict[Expr, Expr]) -> Expr:
+        """``base + counter * step`` where the expression is of that form and its base is worth keeping."""
+        variable = next(s for s in symbols_of((expr,)) if s.args[0] == counter)
+        parts = split_affine(expr, variable, given=self.source.given)
+        if parts is None or not parts[0].parts:
+            return expr
+        base, step = parts
+        low, high = range_of(_normal(self.source.given), base)
+        stem = f"{name}_base"
+        while stem in taken:
+            stem += "_"
+        taken.add(stem)
+        kept = symbol(stem, low, None if high is None else high + 1)
+        bases[kept] = base
+        return kept + variable * step
+
+    def _level_of(self, expr: Expr, name: str = "") -> int:
+        """The first scope in which all symbols of an expression are known; -1: none of them is defined by a scope."""
+        defined = set().union(*(scope.known for scope in self.scopes)) if self.scopes else set()
+        wanted = {s.args[0] for s in walk((expr,)) if s.op == "sym"} & defined
+        level = next((k for k, scope in enumerate(self.scopes) if wanted <= scope.known), len(self.scopes) - 1)
+        first = min((use.level for use in self.uses if use.name and name.split(".")[0] == use.name), default=level)
+        if name and level > first:
+            inputs = {"expression": expr}
+            raise LayoutError(
+                self.where, f"{name} needs {_list(sorted(wanted))} before they are defined", inputs=inputs,
+                legal="{{ define('name') }} or {{ loop('name') }} before its first use",
+            )  # fmt: skip
+        return level if self.scopes else -1
+
+    def _assign(self, ready: Program, bases: dict[Expr, Expr]) -> None:
+        """Temporaries at their scopes: ranges first, then common parts, invariants of loops, and bases."""
+        if not self.scopes:
+            return
+        if not self.target.range and self.ranges:
+            raise LayoutError(
+                self.where, f"{self.target.name} has no ranges for `:`", inputs={"ranges": list(map(str, self.ranges))},
+                legal="an index expression in each dimension, such as one over threadIdx",
+            )  # fmt: skip
+        for node, name in self.ranges.items():
+            extent = int(node.args[2].args[0])
+            if extent & (extent - 1):
+                raise LayoutError(
+                    self.where, f"a tile's extent {extent} is no power of two", inputs={"target": self.target.name},
+                    legal="a tile of a power of two, with PartialTiles where the shape is smaller",
+                )  # fmt: skip
+            axis, rank = (int(x) for x in node.args[0][4:].split("_")[:2])
+            index = ", ".join(":" if k == axis else "None" for k in range(rank))
+            text = self.target.range.format(extent=extent, axis=f"[{index}]" if rank > 1 else "")
+            self.scopes[0].lines.append(f"{name} = {text}")
+        levels = {node: self._level_of(node) for node in walk(ready.roots)}
+        for kept, base in bases.items():
+            levels[kept] = levels[base]
+        chosen = set(shared_parts(ready)) | self._invariants(ready, levels)
+        homes: dict[Expr, list[Expr]] = {}
+        for kept, base in bases.items():
+            homes.setdefault(base, []).append(kept)
+        number = 0
+        for node in walk(ready.roots):
+            lines = self.scopes[max(levels[node], 0)].lines
+            if node in chosen and node not in homes:
+                name = fresh(self.taken, number)
+                number += 1
+                lines.append(f"{name} = {text_of(ready, node)}")
+                ready.written[node] = name
+            for kept in homes.get(node, ()):
+                lines.append(f"{kept} = {text_of(ready, node)}")
+                if node in ready.wide:
+                    ready.declared.add(kept)
+                ready.written.setdefault(node, str(kept))
+
+    def _invariants(self, ready: Program, levels: Mapping[Expr, int]) -> set[Expr]:
+        """The greatest parts of what stands in a loop that the loop does not change."""
+        out: set[Expr] = set()
+        for node in walk(ready.roots):
+            if levels[node] >= 0 and self.scopes[levels[node]].loop:
+                out.update(part for part in node.parts if part.parts and levels[part] < levels[node])
+        return out
+
+    # -- the pieces of the text -------------------------------------------------------------------------
+
+    def _arguments(self, ready: Program) -> tuple[str, ...]:
+        """The sizes that the text needs: symbols of expressions that no scope defines and that are no ranges."""
+        defined = set().union(*(scope.known for scope in self.scopes)) if self.scopes else set()
+        found = [s for s in walk(ready.roots) if s.op == "sym" and s not in self.ranges and s.args[0] not in defined]
+        kept = {line.split(" = ")[0] for scope in self.scopes for line in scope.lines}
+        return tuple(sorted({s.args[0] for s in found} - kept - {"zero"}))
+
+    def _text(self, use: _Use, ready: Program, arguments: Sequence[str]) -> str:
+        match use.kind:
+            case "define" | "loop":
+                return "\n".join(self.scopes[use.level].lines)
+            case "arguments":
+                return "".join(f", {name}" for name in arguments)
+            case "layouts":
+                return "\n".join(self._comments())
+        offset = self.shown.get((use.name, "offset"))
+        mask = self.shown.get((use.name, "mask"))
+        always = mask is None or (mask.op == "true" and bool(mask.args[0]))
+        if use.kind == "mask":
+            return "True" if mask is None else text_of(ready, mask)
+        assert offset is not None
+        text = self._hinted(use, text_of(ready, offset))
+        if use.kind == "offset":
+            return text
+        words = {"pointer": use.words[0], "offset": text, "other": use.words[1], "value": use.words[1]}
+        if always or mask is None:
+            return (self.target.load if use.kind == "load" else self.target.store).format(**words)
+        form = self.target.masked_load if use.kind == "load" else self.target.masked_store
+        return form.format(**words, mask=text_of(ready, mask))
+
+    def _hinted(self, use: _Use, text: str) -> str:
+        """The offset with what its layout proves of runs and divisibility, where that says something."""
+        value = self.source.bindings[use.name]
+        if not self.target.hint or not isinstance(value, Slice):
+            return text
+        expr = self.parts[use.name, "offset"].after
+        if _plainly_affine(expr):
+            return text  # the target's own analysis sees the runs
+        for axis, node in enumerate(value.ranges):
+            run, multiple = _run_of(expr, node, self.source.given)
+            if run > 1 and multiple > 1:
+                rank = len(value.ranges)
+                shapes = [f"({', '.join(str(n if k == axis else 1) for k in range(rank))})" for n in (multiple, run)]
+                if rank == 1:
+                    shapes = [str(multiple), str(run)]
+                return self.target.hint.format(offset=text, multiple=shapes[0], run=shapes[1])
+        return text
+
+    def _comments(self) -> list[str]:
+        lines = [f"{self.target.comment} {self.source.name}"]
+        for name, value in self.source.bindings.items():
+            if isinstance(value, Slice):
+                lines.append(f"{self.target.comment} {name}: {value.text}")
+        return lines
+
+
+class _Lazy:
+    """A word of the template that is known only when everything else is."""
+
+    def __init__(self, filling: _Filling, kind: str) -> None:
+        self._filling, self._kind = filling, kind
+
+    def __str__(self) -> str:
+        return self._filling.mark(self._kind, "")
+
+
+def _list(names: Any) -> str:
+    return ", ".join(map(str, names))
+
+
+def _is_range(node: Expr) -> bool:
+    return bool(re.fullmatch(r"axis\d+_\d+_\d+", node.args[0]))
+
+
+def _normal(given: Sequence[Expr]) -> Any:
+    from tileweave.index.normal.read import normal_of
+
+    return normal_of(given)
+
+
+def _plainly_affine(expr: Expr) -> bool:
+    """Whether an expression is a sum of symbols times constants as it is written."""
+    return all(
+        node.op in ("add", "sub", "const", "sym") or (node.op == "mul" and any(x.op == "const" for x in node.args))
+        for node in walk((expr,))
+    )
+
+
+def _power_of_two(number: int, run: int) -> int:
+    """The greatest power of two that divides a number, up to a megabyte; for zero the run itself."""
+    return run if number == 0 else min(number & -number, 1 << 20)
+
+
+def _run_of(expr: Expr, node: Expr, given: Sequence[Expr]) -> tuple[int, int]:
+    """The longest run of consecutive offsets along a range, and a power of two that divides the start of every run."""
+    extent = constant_of(node.args[2]) or 1
+    whole = split_affine(expr, node, given=given)
+    if whole is not None and constant_of(whole[1]) != 1:
+        return 1, 1
+    run = extent
+    while run > 1:
+        if whole is not None:
+            return run, _power_of_two(divisor(whole[0]), run)
+        outer, inner = symbol("run_outer", 0, max(extent // run, 1)), symbol("run_inner", 0, run)
+        moved = simplify(substitute(expr, {node: outer * run + inner}), given=given)
+        parts = split_affine(moved, inner, given=given)
+        if parts is not None and constant_of(parts[1]) == 1:
+            return run, _power_of_two(divisor(parts[0]), run)
+        run //= 2
+    return 1, 1
+
+
+def _reasons(expr: Expr, given: Sequence[Expr]) -> list[str]:
+    """Why divisions and conditions of a simplified expression are still there."""
+    out = []
+    for node in walk((expr,)):
+        if node.op in ("floordiv", "mod") and constant_of(node.args[1]) is None:
+            x, d = node.args
+            verdict = prove((x >= 0) & (x < d), given=given, limit=0)
+            point = ", ".join(f"{k} = {v}" for k, v in verdict.witness.items()) or "not proved"
+            out.append(f"{node} stays: 0 <= {x} < {d} fails ({point})")
+        elif node.op in ("lt", "le"):
+            verdict = prove(node, given=given, limit=0)
+            point = ", ".join(f"{k} = {v}" for k, v in verdict.witness.items()) or "not proved"
+            out.append(f"{node} stays: it fails ({point})")
+    return out

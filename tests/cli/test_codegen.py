@@ -1,0 +1,49 @@
+"""``tileweave codegen`` as a user meets it."""
+
+import pytest
+
+from tileweave.backends import triton
+from tileweave.cli.main import main
+
+
+def test_the_kernels_are_listed_and_printed(capsys, tmp_path):
+    assert main(["codegen", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in triton.KERNELS) and "BM" in listed
+    assert main(["codegen", "matmul", "--set", "M=4096", "N=4096", "K=4096", "b=col"]) == 0
+    text = capsys.readouterr().out
+    assert text == triton.kernel("matmul").template(M=4096, N=4096, K=4096, b="col").fill("triton").text
+    file = tmp_path / "matmul.py"
+    assert main(["codegen", "matmul", "--target", "triton", "--set", "BM=32", "-o", str(file)]) == 0
+    assert "def matmul(a_ptr, b_ptr, c_ptr, K, M, N):" in file.read_text() and capsys.readouterr().out == ""
+
+
+def test_the_explanation_has_grid_and_costs(capsys):
+    assert main(["codegen", "softmax", "--set", "BN=256", "--explain"]) == 0
+    out = capsys.readouterr().out
+    assert "grid (M)" in out and "operations, cost" in out and "stays: it fails" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["conv"], "no kernel 'conv'"),
+        ([], "no kernel is named"),
+        (["matmul", "--set", "M"], "'M'"),
+        (["matmul", "--set", "BM=48"], "no power of two"),
+        (["matmul", "--set", "M=0"], "the size M is 0"),
+        (["matmul", "--set", "BK=many"], "BK is 'many'"),
+        (["softmax", "--set", "Q=1"], "no option Q"),
+    ],
+)
+def test_bad_words_are_refused_before_any_text(capsys, words, problem):
+    assert main(["codegen", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and problem in err
+
+
+def test_check_says_what_it_ran(capsys):
+    if not triton.installed(interpreter=False):
+        pytest.skip("triton is installed: compiling is tested with the kernels")
+    assert main(["codegen", "softmax", "--check"]) == 0
+    assert "not checked: compilation; triton not installed" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""Templates: what is refused with its place, where parts are assigned, masks, widths and hints, and the values."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tileweave.errors import LayoutError, TileweaveError, Unproved
+from tileweave.index import evaluate, symbol, symbols, symbols_of
+from tileweave.layout import lego
+from tileweave.layout.lego import Col, OrderBy, PartialTiles, Row, TileBy, template
+
+n, m = symbols("n m", 1, 1 << 20)
+p = symbol("pid", 0, (n + 63) // 64)
+k = symbol("k", 0, (m + 15) // 16)
+ROW = PartialTiles((n, m), (64, 16))[p, k, :, :]
+
+
+def refusal(text, **bindings):
+    with pytest.raises(TileweaveError) as caught:
+        template(text, **bindings).fill("triton")
+    return str(caught.value)
+
+
+def test_undefined_and_unused_names_are_refused_with_their_place():
+    text = "{{ define('pid') }}\nfor\n    {{ loop('k') }}\n  {{ a }} + {{ b }}\n"
+    assert "line 4: 'b' is undefined" in refusal(text, a=ROW) and "{{ a }} + {{ b }}" in refusal(text, a=ROW)
+    assert "c: bound, but not in the text" in refusal(text, a=ROW, b=1, c=ROW)
+    assert "line 1" in refusal("{{ a", a=ROW)
+    assert "needs pid before" in refusal("{{ a }}\n{{ define('pid') }}", a=PartialTiles((n,), (64,))[p, :])
+    for match, call in (
+        ("unknown target 'metal'", lambda: template("x").fill("metal")),
+        ("the name 'loop' is taken", lambda: template("", loop=1)),
+        ("is bound to", lambda: template("", a=[1])),
+    ):
+        with pytest.raises(LayoutError, match=match):
+            call()
+
+
+def test_slices_are_checked():
+    tiles = PartialTiles((n, m), (64, 16))
+    with pytest.raises(LayoutError, match="cut to slice"):
+        tiles[p, k, 0:3, :]
+    with pytest.raises(LayoutError, match="over a constant extent"):
+        TileBy((2, 2), (n, 4))[0, 0, :, :]
+    with pytest.raises(LayoutError, match="3 coordinates for 4"):
+        tiles[p, k, :]
+    with pytest.raises(Unproved):
+        TileBy((2, 2), (4, 4))[symbol("q", 0, 3), 0, :, :]
+    part = TileBy((2, 2), (8, 4))[1, 0, :, :]
+    assert part.shape == (8, 4) and part.mask is True and part.text.endswith("[1, 0, :, :]")
+
+
+def test_each_sliced_dimension_has_its_own_axis():
+    """Three levels of tiles gave two ranges the same axis: ill-formed Triton."""
+    part = TileBy((4,), (2,), (8,))[symbol("pid", 0, 4), :, :]
+    text = template("{{ define('pid') }}\n{{ a }}", a=part).fill("triton").text
+    assert "tl.arange(0, 2)[:, None]" in text and "tl.arange(0, 8)[None, :]" in text
+    deep = TileBy((2, 2), (2, 4), (4, 8))[0, 1, :, :, :, :]
+    ranges = re.findall(r"tl.arange\(0, \d+\)(\[.*\])", template("{{ define() }}\n{{ a }}", a=deep).fill().text)
+    assert len(set(ranges)) == 4 and all(r.count("None") == 3 for r in ranges)
+
+
+def test_invariants_leave_the_loop_and_offsets_are_base_plus_step():
+    text = "{{ define('pid') }}\nfor k:\n    {{ loop('k') }}\n    {{ a.load('p') }}"
+    whole = template(text, a=ROW).fill("triton").text
+    before, inside = whole.split("for k:")
+    assert "a_base = " in before and "pid" not in inside and "* m" not in inside
+    assert "a_base + t" in inside and "k * 16" in inside
+    assert "< n" in before  # the rows' mask does not depend on k
+
+
+def test_masks_vanish_only_where_they_are_proved():
+    text = "{{ define('pid') }}\n{{ a.load('p', 7) }}\n{{ a.store('q', 'v') }}\n{{ a.mask }}"
+
+    def lines(count):
+        programs = symbol("pid", 0, -(-count // 64) if isinstance(count, int) else (count + 63) // 64)
+        return template(text, a=PartialTiles((count,), (64,))[programs, :]).fill("triton").text.split("\n")
+
+    assert "mask" not in "".join(lines(128)) and lines(128)[-1] == "True"
+    assert all("mask=" in line for line in lines(100)[-3:-1]) and "other=7" in lines(100)[-3]
+    declared = symbol("w", 1, 1 << 20, multiple_of=64)
+    assert "mask" not in "".join(lines(declared)) and "mask=" in "".join(lines(n))
+
+
+def test_the_partial_tile_keeps_the_true_row_stride():
+    """A hundred by a hundred in tiles of 32: the document's form takes the row stride 96."""
+    tile = PartialTiles((100, 100), (32, 32))[symbol("i", 0, 4), symbol("j", 0, 4), :, :]
+    filled = template("{{ define('i', 'j') }}\n{{ a.load('p') }}", a=tile).fill("triton")
+    (offset,) = (part for part in filled.parts if part.name == "a")
+    point = {str(s): v for s, v in zip(symbols_of((offset.after,)), (0, 0, 0, 0), strict=True)}
+    point |= {"i": 2, "j": 2, "axis0_2_32": 31, "axis1_2_32": 31}
+    assert evaluate(offset.after, point) == 9595 and "96" not in filled.text
+
+
+def test_widths_and_hints():
+    declared = symbol("w", 1, 1 << 20, multiple_of=16)
+    tile = PartialTiles((n, declared), (64, 16))[p, symbol("k", 0, declared // 16), :, :]
+    text = template("{{ define('pid', 'k') }}\n{{ a.load('p') }}", a=tile).fill("triton").text
+    assert "tl.max_contiguous(tl.multiple_of(" in text and "(1, 16)), (1, 16))" in text
+    assert "tl.int64" in text
+    bricks = lego.bricks((64, 64), (8, 8))
+    row = symbol("row", 0, 64)
+    index = symbol("axis0_1_64", 0, 64)
+    brick = lego.Slice("bricks", bricks[row, index], True, (index,))
+    text = template("{{ define('row') }}\n{{ a.load('p') }}", a=brick).fill("triton").text
+    assert "tl.max_contiguous(tl.multiple_of(" in text and ", 8), 8)" in text
+    assert "int64" not in text
+
+
+def test_the_filled_value_tells_what_was_done():
+    rows = (n + 63) // 64
+    copy = template(
+        "{{ layouts }}\n{{ define('pid') }}\n{{ a.load('p') }}{{ arguments }}",
+        grid=(rows,), given=[rows < 1000], name="copy", a=PartialTiles((n,), (64,))[p, :],
+    )  # fmt: skip
+    filled = copy.fill("triton")
+    assert filled.text == copy.fill("triton").text and filled.text.startswith("# copy\n# a: PartialTiles((n), (64))")
+    assert filled.arguments == ("n",) and filled.launch(n=130) == (3,)
+    assert "a.mask: " in filled.explain() and "stays: it fails" in filled.explain()
+    with pytest.raises(LayoutError, match="does not hold"):
+        filled.launch(n=64 * 1000)
+    with pytest.raises(LayoutError, match="lies below"):
+        filled.launch(n=0)
+
+
+class Tl:
+    """Enough of Triton's words to run offsets and masks with NumPy."""
+
+    int64 = np.int64
+    arange = staticmethod(np.arange)
+    cast = staticmethod(lambda value, kind: np.asarray(value).astype(kind))
+    minimum, maximum, where = staticmethod(np.minimum), staticmethod(np.maximum), staticmethod(np.where)
+    multiple_of = staticmethod(lambda value, _n: value)
+    max_contiguous = staticmethod(lambda value, _n: value)
+
+    @staticmethod
+    def load(place, mask=None, other=None):
+        memory = place.memory
+        offset, mask = np.broadcast_arrays(place.offset, True if mask is None else mask)
+        assert ((offset[mask] >= 0) & (offset[mask] < len(memory))).all()
+        return np.where(mask, memory[np.where(mask, offset, 0)], other if other is not None else -1)
+
+
+class Pointer:
+    def __init__(self, memory, offset=0):
+        self.memory, self.offset = memory, np.asarray(offset)
+
+    def __add__(self, offset):
+        return Pointer(self.memory, self.offset + offset)
+
+
+def random_order(rng, rows, columns):
+    kind = rng.integers(0, 4)
+    if kind == 0:
+        return OrderBy(Row(rows, columns))
+    if kind == 1:
+        return OrderBy(Col(rows, columns))
+    if kind == 2 and rows % 4 == 0 and columns % 4 == 0:
+        return lego.bricks((rows, columns), (4, 4)).orders[0]
+    return OrderBy(lego.reversal((rows, columns), (int(rng.integers(0, 2)),)))
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.slow)])
+def test_random_tiles_read_what_the_layout_says(count):
+    rng = np.random.default_rng(11)
+    text = "{{ define('pid') }}\nfor k in range({{ steps }}):\n    {{ loop('k') }}\n    out += [{{ a.load('p', -1) }}]"
+    for _ in range(count):
+        rows, columns = (int(rng.integers(1, 30)) * int(rng.choice([1, 4])) for _ in range(2))
+        order = random_order(rng, rows, columns)
+        tile = tuple(int(t) for t in rng.choice([1, 2, 4, 8, 16], 2))
+        tiles = PartialTiles((rows, columns), tile, chain=order)
+        grid, steps = tiles.grid
+        pid, step = symbol("pid", 0, grid), symbol("k", 0, steps)
+        filled = template(text, a=tiles[pid, step, :, :], steps=steps).fill("triton")
+        memory = rng.permutation(rows * columns)
+        for program in range(grid):
+            out = []
+            exec(filled.text, {"tl": Tl, "p": Pointer(memory), "pid": program, "out": out, "range": range})
+            for block, found in enumerate(out):
+                for i in range(tile[0]):
+                    for j in range(tile[1]):
+                        index = (program, block, i, j)
+                        inside = tiles.mask(*index)
+                        want = memory[tiles.apply(*index)] if inside else -1
+                        assert np.broadcast_to(found, tile)[i, j] == want, (tiles, index, filled.text)
