@@ -139,7 +139,7 @@ def run_placed(
 @pytest.mark.parametrize("columns", [63, 64, 65, 80, 96, 128, 130, 176])
 def test_columns_end_anywhere_and_are_stored_and_added_to(columns: int) -> None:
     sizes = {"i": 13, "j": columns, "k": 70}
-    for settings in (Settings(products=32, pack_columns=True), Settings(products=32, pack_rows=False), Settings()):
+    for settings in (Settings(kc=32, pack_b=True), Settings(kc=32, pack_a=False), Settings()):
         for relu in (False, True):
             run_placed("ik,kj->ij", sizes, "FP32", columns % 2, target=host(), threads=1, relu=relu, settings=settings)
 
@@ -173,9 +173,9 @@ SMALL_CACHES = replace(host(), l2_bytes=1 << 17, l3_bytes=1 << 18)
         ("ca,bc->ba", {"a": 290, "b": 3, "c": 300}),  # a single row panel
     ],
 )
-@pytest.mark.parametrize("settings", [DEFAULT, Settings(row_block=20, column_block=70), Settings(column_block=1000)])
+@pytest.mark.parametrize("settings", [DEFAULT, Settings(mc=20, nc=70), Settings(nc=1000)])
 def test_rows_of_the_next_block_are_packed_ahead(equation: str, sizes: dict[str, int], settings: Settings) -> None:
-    settings = replace(settings, products=64, pack_rows=True, pack_columns=True, share_rows=True, sweep=True)
+    settings = replace(settings, kc=64, pack_a=True, pack_b=True, share_a=True, resident="a")
     large = replace(SMALL_CACHES, l2_bytes=1 << 22)  # for which no lines are asked for
     for threads, target in ((1, SMALL_CACHES), (2, SMALL_CACHES), (3, SMALL_CACHES), (2, large)):
         how = run_placed(

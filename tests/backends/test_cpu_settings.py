@@ -47,15 +47,15 @@ LARGE = [
 
 def any_settings(rng: random.Random) -> Settings:
     return Settings(
-        rows=rng.choice([None, 1, 3, 8, 14, 99]),
-        vectors=rng.choice([None, 1, 2, 3, 4, 9]),
-        products=rng.choice([None, 4, 17, 32, 1000]),
-        row_block=rng.choice([None, 1, 9, 40, 999]),
-        column_block=rng.choice([None, 1, 16, 40, 999]),
-        pack_rows=rng.choice([None, True, False]),
-        pack_columns=rng.choice([None, True, False]),
-        share_rows=rng.choice([None, True, False]),
-        sweep=rng.choice([None, True, False]),
+        mr=rng.choice([None, 1, 3, 8, 14, 99]),
+        nr=rng.choice([None, 1, 16, 32, 48, 64, 900]),
+        kc=rng.choice([None, 4, 17, 32, 1000]),
+        mc=rng.choice([None, 1, 9, 40, 999]),
+        nc=rng.choice([None, 1, 16, 40, 999]),
+        pack_a=rng.choice([None, True, False]),
+        pack_b=rng.choice([None, True, False]),
+        share_a=rng.choice([None, True, False]),
+        resident=rng.choice([None, "a", "b"]),
     )
 
 
@@ -85,17 +85,17 @@ def test_many_wishes_change_no_value(seed):
 
 def test_what_can_be_had_is_had():
     program, _, _ = product("ik,kj->ij", (240, 500), (500, 480))
-    wish = Settings(rows=4, vectors=2, products=100, row_block=40, pack_rows=True, pack_columns=True)
+    wish = Settings(mr=4, nr=2 * cpu.host().lanes(4), kc=100, mc=40, pack_a=True, pack_b=True)
     said = cpu.compile(program, threads=1, settings=wish).explain()
     lanes = cpu.host().lanes(4)
     kc = -(-100 // lanes) * lanes
     assert f"mr 4, nr {2 * lanes}, kc {kc}, mc 40" in said
     assert "A = in0 packed; B = in1 packed" in said
-    too_large = cpu.compile(program, threads=1, settings=Settings(rows=1000)).explain()
+    too_large = cpu.compile(program, threads=1, settings=Settings(mr=1000)).explain()
     assert too_large == cpu.compile(program, threads=1).explain()
 
 
-@pytest.mark.parametrize("wish", [{"rows": 0}, {"products": -1}, {"row_block": 2.5}, {"rows": True}, {"pack_rows": 1}])
+@pytest.mark.parametrize("wish", [{"mr": 0}, {"kc": -1}, {"mc": 2.5}, {"mr": True}, {"pack_a": 1}, {"resident": "c"}])
 def test_wishes_that_are_none_are_refused(wish):
     with pytest.raises(BackendError, match="it is no such wish"):
         Settings(**wish)

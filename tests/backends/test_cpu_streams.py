@@ -49,5 +49,5 @@ def test_tiles_ask_for_columns_that_are_far(far: bool) -> None:
     wide = 64 * (host().l2_bytes * (4 if far else 1) // (2 * 64 * 200 * 4))
     shapes = (84, 200), (200, wide), (84, wide)
     a, b, c = (Operand(strided(shape, (shape[1], 1)), "FP32") for shape in shapes)
-    kernel = compile(emit_contraction("ab,bc->ac", [a, b], c), threads=1, settings=Settings(sweep=True))
+    kernel = compile(emit_contraction("ab,bc->ac", [a, b], c), threads=1, settings=Settings(resident="a"))
     assert ("add i64 %askfirst" in kernel.source) == far

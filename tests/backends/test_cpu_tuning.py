@@ -75,7 +75,7 @@ def test_arrays_to_time_on_may_have_gaps_and_run_backwards():
         kept = whole.copy()
         layout = strided(out.shape, [s // 4 for s in out.strides])
         program = emit_contraction("ik,kj->ij", (operand(12, 16), operand(16, 20)), Operand(layout, "FP32"))
-        tuned = tune(program, threads=1, arrays={"in0": a, "in1": b, "out": out}, seconds=0.1, schedules=0)
+        tuned = tune(program, threads=1, arrays={"in0": a, "in1": b, "out": out}, seconds=0.1)
         np.testing.assert_array_equal(whole, kept)  # what the program writes was copied
         tuned.kernel(a, b, out)
         np.testing.assert_array_equal(out, a @ b)
@@ -85,7 +85,7 @@ def test_tuning_without_a_cache_leaves_nothing_on_disk(folder):
     program = product(12, 20, 16)
     cpu.compile(program, threads=1)(np.zeros((12, 16), "f4"), np.zeros((16, 20), "f4"), np.zeros((12, 20), "f4"))
     kept = sorted(folder.rglob("*.o"))  # the program's own object, and perhaps that of the threads
-    tune(program, threads=1, seconds=0.1, schedules=0, cache=False)
+    tune(program, threads=1, seconds=0.1, cache=False)
     kernel = cpu.compile(program, threads=1, tune=True, cache=False)
     assert not kernel.from_cache
     assert sorted(folder.rglob("*.o")) == kept and files(folder) == []
@@ -120,8 +120,8 @@ def test_a_winner_is_remembered_until_it_is_asked_for_again(folder, monkeypatch)
     )
     assert "remembered" in second.explain()
     assert not tune(program, threads=1, seconds=1, again=True).remembered
-    assert not tune(product(k=K + 1), threads=1, seconds=0.1, schedules=0).remembered
-    assert not tune(program, threads=2, seconds=0.1, schedules=0).remembered
+    assert not tune(product(k=K + 1), threads=1, seconds=0.1).remembered
+    assert not tune(program, threads=2, seconds=0.1).remembered
     assert len(files(folder)) == 3
     cpu.forget_tuned()
     assert files(folder) == []
@@ -168,11 +168,11 @@ def changed(path, value):
 )
 def test_damaged_and_foreign_files_are_ignored_and_written_anew(folder, damage):
     program = product(20, 30, 10)
-    tune(program, threads=1, seconds=0.05, schedules=0)
+    tune(program, threads=1, seconds=0.05)
     (file,) = files(folder)
     file.write_text(damage(file.read_text()), "utf-8")
-    assert not tune(program, threads=1, seconds=0.05, schedules=0).remembered
-    assert tune(program, threads=1, schedules=0).remembered
+    assert not tune(program, threads=1, seconds=0.05).remembered
+    assert tune(program, threads=1).remembered
     assert files(folder) == [file]
 
 
@@ -185,7 +185,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path, monkeypatch):
 
 
 def _tune_once(_: int) -> str:
-    return str(tune(product(24, 40, 16), threads=1, seconds=0.1, schedules=0).choice)
+    return str(tune(product(24, 40, 16), threads=1, seconds=0.1).choice)
 
 
 @pytest.mark.slow
@@ -194,14 +194,14 @@ def test_processes_that_tune_at_once_leave_one_whole_file(folder):
         assert len(workers.map(_tune_once, range(8))) == 8
     (file,) = files(folder)
     assert json.loads(file.read_text())["key"] == file.stem
-    assert tune(product(24, 40, 16), threads=1, schedules=0).remembered
+    assert tune(product(24, 40, 16), threads=1).remembered
 
 
 def test_other_programs_of_the_same_value_take_part():
     program = product()
     tiled = demote(split(program, "contraction", 20, "i"), "contraction", "i_outer")
     tiled = parallelize(tiled, "i_outer")
-    tuned = tune(program, threads=2, programs=[tiled], seconds=2)
+    tuned = tune(program, threads=2, programs=[tiled], seconds=30)
     assert {trial.choice.program for trial in tuned.trials} >= {0, 1}
     assert "program 1, 2 threads" in tuned.explain()
     check(tuned.kernel)
@@ -209,17 +209,6 @@ def test_other_programs_of_the_same_value_take_part():
     other = replace(program, tensors=(*program.tensors[:2], TensorSpec("out", "FP32", "inout")))
     with pytest.raises(BackendError, match="'contraction' has other tensors"):
         tune(program, programs=[other])
-
-
-def test_schedules_that_the_model_likes_take_part_and_are_found_again():
-    tuned = tune(product(), threads=2, seconds=5)
-    numbers = {trial.choice.program for trial in tuned.trials}
-    assert numbers > {0}
-    assert all(f"program {k}: tiles" in tuned.explain() for k in numbers - {0})
-    for k in numbers:
-        check(replace(tuned, choice=replace(tuned.choice, program=k)).kernel)
-    again = tune(product(), threads=2)
-    assert again.remembered and again.program == tuned.program and again.explain().count("program") > 0
 
 
 def test_a_further_program_that_has_no_code_is_left_out(monkeypatch):
@@ -235,9 +224,7 @@ def test_a_further_program_that_has_no_code_is_left_out(monkeypatch):
     monkeypatch.setattr(tuning, "compile", only_the_given)
     assert {trial.choice.program for trial in tune(program, threads=1, seconds=1).trials} == {0}
     with pytest.raises(BackendError, match="no code"):
-        tune(product(k=K + 1), threads=1, schedules=0)
-    with pytest.raises(BackendError, match="-1 is no number of them"):
-        tune(program, schedules=-1)
+        tune(product(k=K + 1), threads=1)
 
 
 def test_given_arrays_are_timed_on_and_stay_as_they_are():
@@ -251,7 +238,7 @@ def test_given_arrays_are_timed_on_and_stay_as_they_are():
 
 def test_what_has_nothing_to_choose_but_threads_is_tuned_too():
     flip = emit_copy(operand(64, 32), operand(32, 64), "ab->ba")
-    tuned = tune(flip, threads=2, seconds=1, schedules=0)
+    tuned = tune(flip, threads=2, seconds=1)
     assert [trial.choice.threads for trial in tuned.trials] == [2, 1]
     assert " - " in tuned.explain()
     backwards = Operand(strided((8,), (-1,), 7), "INT32")

@@ -273,7 +273,7 @@ def test_tune_explains_and_is_remembered(folder, capsys, monkeypatch):
     assert "timed now" in out and "wrote best.json" in out
     assert main(["teir", "tune", "--threads", "2", "matmul.json"]) == 0
     assert "remembered" in capsys.readouterr().out
-    words = ["in0=a.npy", "in1=b.npy", "--again", "--seconds", "0.5", "--schedules", "0"]
+    words = ["in0=a.npy", "in1=b.npy", "--again", "--seconds", "0.5"]
     assert main(["teir", "tune", "matmul.json", *words]) == 0
     out = capsys.readouterr().out
     assert "timed now" in out and "program 1" not in out
@@ -466,3 +466,20 @@ def test_help_lists_the_commands(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["teir", "compile", "x.json"])
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("order", [[], ["--no-merge"]])
+def test_a_schedule_runs_as_it_stands(order, folder, capsys):
+    scalar = examples.batched_gemm_scalar({"a": 3, "b": 4, "c": 5, "d": 2})
+    Path("scalar.json").write_text(to_json(scalar))
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (2, 4, 3)).astype("f4"), rng.integers(-3, 4, (2, 3, 5)).astype("f4")
+    np.save("x.npy", a)
+    np.save("y.npy", b)
+    files = ["in0=x.npy", "in1=y.npy", "-o", "out=z.npy", "--shape", "out=2x4x5", "--overwrite"]
+    assert main(["teir", "run", "scalar.json", *files, *order]) == 0
+    np.testing.assert_array_equal(np.load("z.npy"), a @ b)
+    capsys.readouterr()
+    assert main(["teir", "explain", "scalar.json", *order]) == 0
+    out = capsys.readouterr().out
+    assert ("  a\n" in out) == bool(order)  # the loop over a stays, or is merged

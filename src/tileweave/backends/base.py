@@ -134,7 +134,7 @@ class Backend(Protocol):
         It is asked with dense operands of the whole operation, once; all shards are computed alike.
         """
 
-    def compile(self, program: Program, *, threads: int | None = None) -> Kernel:
+    def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Kernel:
         """The program's kernel.
 
         Raises:

@@ -212,6 +212,7 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--tuned", action="store_true", help="as tune found it, which is done first where it was not")
     run.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the cores)")
     run.add_argument("--time", action="store_true", help="time repeated calls")
+    how.add_argument("--no-merge", action="store_true", help="the schedule as it stands, without merging")
 
     tune = command(
         "tune",
@@ -222,15 +223,13 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     tune.add_argument(
         "--seconds", type=_duration, default=10.0, metavar="N", help="begin no new trial after so long (default: 10)"
     )
-    tune.add_argument(
-        "--schedules", type=_natural, default=2, metavar="N", help="schedules of the model to try (default: 2)"
-    )
     tune.add_argument("--again", action="store_true", help="time again, even where a winner is remembered")
     tune.add_argument("-o", "--output", metavar="FILE.json", help="where to write the program that won")
     tune.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
 
     explain = command("explain", "which kernel each primitive becomes, and why")
     explain.add_argument("--threads", type=_positive, metavar="N", help="threads (default: the cores)")
+    explain.add_argument("--no-merge", action="store_true", help="the schedule as it stands, without merging")
 
     emit = command(
         "emit",
@@ -323,12 +322,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return int(text)
-
-
 def _duration(text: str) -> float:
     try:
         seconds = float(text)
@@ -385,7 +378,7 @@ def _say_something_anywhere() -> None:
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
-_TAKES_VALUE |= {"--seconds", "--schedules"}
+_TAKES_VALUE |= {"--seconds"}
 
 
 def _split(words: Sequence[str]) -> list[str]:

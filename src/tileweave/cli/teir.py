@@ -126,7 +126,7 @@ def explain_file(options: argparse.Namespace) -> int:
         print(explain(primitive, program))
     by = backend()
     try:
-        kernel = by.compile(program, threads=options.threads)
+        kernel = by.compile(program, threads=options.threads, merge=not options.no_merge)
     except BackendError as error:
         print(f"{by.name} backend: no code: {error.problem}")
         return 0
@@ -145,7 +145,7 @@ def tune_file(options: argparse.Namespace) -> int:
     if found:
         raise _refusal(options.file, program, found)
     arrays = _operands(program, given, {}) if given else None
-    limits = {"threads": options.threads, "seconds": options.seconds, "schedules": options.schedules}
+    limits = {"threads": options.threads, "seconds": options.seconds}
     try:
         tuned = backend().tune(program, arrays=arrays, again=options.again, **limits)
     except BackendError as error:
@@ -419,7 +419,7 @@ def _runner(program: Program, options: argparse.Namespace) -> Callable[[Mapping[
     try:
         if options.tuned:
             return backend().tune(program, threads=options.threads).kernel.run
-        return backend().compile(program, threads=options.threads).run
+        return backend().compile(program, threads=options.threads, merge=not options.no_merge).run
     except BackendError as error:
         legal = f"{error.legal}; --interpret runs every program, slowly".removeprefix("; ")
         raise BackendError(

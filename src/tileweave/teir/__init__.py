@@ -5,7 +5,6 @@ from tileweave.teir.analysis.branches import overlap
 from tileweave.teir.analysis.coverage import uninitialised, unwritten
 from tileweave.teir.analysis.interpret import interpret, tile_address
 from tileweave.teir.analysis.lower import Explanation, eligibility, explain
-from tileweave.teir.analysis.model import Cache, Cost, Machine, estimate
 from tileweave.teir.analysis.svg import to_svg
 from tileweave.teir.emit.compose import sequence
 from tileweave.teir.emit.contraction import emit_contraction
@@ -39,19 +38,16 @@ from tileweave.teir.ir.program import (
 )
 from tileweave.teir.ir.text import show
 from tileweave.teir.ir.verify import Problem, Rule, problems, verify
-from tileweave.teir.search import Candidate, candidates, gather, tile
 from tileweave.teir.transform.follow import fuse_epilogue, fuse_prologue
 from tileweave.teir.transform.move import hoist, pack, sink
 from tileweave.teir.transform.steps import demote, fuse, parallelize, promote, reorder, sequentialize, split
+from tileweave.teir.transform.tile import gather, tile
 from tileweave.teir.transform.trees import merge, split_tree
 
 __all__ = [
     "Axis",
-    "Cache",
-    "Candidate",
     "Chooser",
     "Conflict",
-    "Cost",
     "Dim",
     "Explanation",
     "First",
@@ -60,7 +56,6 @@ __all__ = [
     "Invocation",
     "Iteration",
     "Last",
-    "Machine",
     "Node",
     "Operand",
     "Operation",
@@ -76,7 +71,6 @@ __all__ = [
     "as_document",
     "as_tileweave",
     "byte_bounds",
-    "candidates",
     "contraction_tiles",
     "demote",
     "dtype_name",
@@ -95,7 +89,6 @@ __all__ = [
     "emit_rms_norm",
     "emit_softmax",
     "emit_zero",
-    "estimate",
     "examples",
     "explain",
     "from_json",

@@ -35,9 +35,9 @@ class Cpu:
             return Decision("", f"{elements} elements: compiling pays from {ELEMENTS} on")
         return Decision(primitives_text(program), "native code through LLVM", self.name)
 
-    def compile(self, program: Program, *, threads: int | None = None) -> Kernel:
+    def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Kernel:
         """The program as native code."""
-        return compile(program, threads=threads)
+        return compile(program, threads=threads, merge=merge)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""

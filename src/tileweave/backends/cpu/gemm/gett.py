@@ -173,7 +173,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     lanes = _lanes(target, out, n_columns)
     contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
     contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
-    stored = op.init == () and not batch and column_element == out and not settings.pack_columns
+    stored = op.init == () and not batch and column_element == out and not settings.pack_b
     stood = _stood(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
     where = placed(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
@@ -186,7 +186,7 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     work = 2 * n_rows * n_columns * contracted.total
     few = not batch and n_rows <= _FEW_ROWS and _PARALLEL_FLOPS < work < _SWEPT_FLOPS  # there, no sum depends on tiles
     chosen = choose_tile(target, n_rows, n_columns, lanes, choices, threads if few else 1)
-    mr, nv = settings.tile(chosen, choices, target.registers)
+    mr, nv = settings.tile(chosen, choices, target.registers, lanes)
     mr = min(mr, n_rows)
     row_lanes = 1
     while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:

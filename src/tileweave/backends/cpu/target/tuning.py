@@ -1,9 +1,8 @@
 """Tuning: several ways to compute a program are timed on this machine, and the best is remembered.
 
-What there is to choose is which of several programs of one value is compiled (the given one, others of the caller, and
-the best that `tileweave.teir.candidates` finds by its model), how many threads take part, and how contractions are cut
-(`Settings`). The search starts from the backend's own choice, changes one thing at a time, keeps what helps, and times
-the best few again in turns.
+What there is to choose is which of several programs of one value is compiled (the given one, and others of the caller),
+how many threads take part, and how contractions are blocked (`Settings`). The search starts from the backend's own
+choice, changes one thing at a time, keeps what helps, and times the best few again in turns.
 
 Winners are kept in a folder beside the object cache, one small JSON file per program, machine and number of threads. A
 file appears whole or not at all; one that is damaged, or about something else, is ignored and written anew. Nothing in
@@ -36,14 +35,12 @@ from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.host import LINE_BYTES, address_of, empty, thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.analysis.calls import bounds
-from tileweave.teir.analysis.model import Cache, Machine
 from tileweave.teir.ir.document import to_json
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.merged.form import Loop, Step
 from tileweave.teir.merged.merge import merged
-from tileweave.teir.search import candidates
 from tileweave.version import __version__
 
 __all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
@@ -145,7 +142,6 @@ def tune(
     threads: int | None = None,
     arrays: Mapping[str, Array] | None = None,
     programs: Sequence[Program] = (),
-    schedules: int = 2,
     target: Target | None = None,
     seconds: float = 10.0,
     cache: bool = True,
@@ -158,7 +154,6 @@ def tune(
         threads: the most that may be used; None: all processors of the process.
         arrays: by tensor name, to time on; what the program writes is copied first. None: random numbers, dense.
         programs: others of the same value, as transforms make them; the winner may be one of them.
-        schedules: how many of the programs that `tileweave.teir.candidates` finds take part as well.
         target: the processor; None: this one.
         seconds: after which no further choice is tried.
         cache: whether a winner is read from the cache file and kept there, and what is compiled for trials is kept.
@@ -175,8 +170,6 @@ def tune(
     Source: own.
     """
     target, most = usable(target), thread_count("tune(program, threads=..)", threads)
-    if type(schedules) is not int or schedules < 0:
-        raise BackendError("tune(program, schedules=..)", f"{schedules!r} is no number of them", legal="0, 1, ..")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise BackendError("tune(program, seconds=..)", f"{seconds!r} is no such time", legal="seconds from 0 on")
     for one in (program, *programs):
@@ -186,22 +179,16 @@ def tune(
             legal = "programs of the same operands, as transforms make them"
             raise BackendError("tune(program, programs=..)", f"{other.name!r} has other tensors", legal=legal)
     offered = (program, *programs)
-    file = _file(offered, schedules, most, target)
-    remembered = None if again or not cache else _read(file, len(offered) + schedules, most)
+    file = _file(offered, most, target)
+    remembered = None if again or not cache else _read(file, len(offered), most)
     if remembered is not None and remembered[0].program < len(offered):
         choice, trials, notes = remembered
         return Tuned(offered, notes, choice, trials, True, target)
-    found = candidates(program, _machine(target, most), schedules + 1) if schedules else ()
-    made = [candidate for candidate in found if candidate.program not in offered][:schedules]
-    every = (*offered, *(candidate.program for candidate in made))
-    if remembered is not None and remembered[0].program < len(every):
-        choice, trials, notes = remembered
-        return Tuned(every, notes, choice, trials, True, target)
-    notes = (*("as it was given" for _ in offered), *("; ".join(candidate.how) for candidate in made))
-    search = _Search(every, most, target, _arrays(program, arrays), seconds, cache)
+    notes = tuple("as it was given" for _ in offered)
+    search = _Search(offered, most, target, _arrays(program, arrays), seconds, cache)
     choice = search.run()
     unkept = _write(file, _document(file, choice, search.trials, notes)) if cache else ""
-    return Tuned(every, notes, choice, tuple(search.trials), False, target, unkept)
+    return Tuned(offered, notes, choice, tuple(search.trials), False, target, unkept)
 
 
 def forget_tuned() -> None:
@@ -325,18 +312,18 @@ def _changes(cuts: Sequence[_Called], target: Target) -> list[list[Settings]]:
     tiles = [(8, 3), (14, 2), (28, 1), (6, 4)] if target.registers >= 32 else [(4, 3), (6, 2), (14, 1), (3, 4)]
     room = target.registers
     shapes = [(r, v) for r, v in tiles if (v - 1) * lanes < c.columns.total and r * v + v + 1 <= room]
-    swept = Settings(pack_rows=True, share_rows=True, sweep=True, row_block=c.rows.total)
+    swept = Settings(pack_a=True, share_a=True, resident="a", mc=c.rows.total)
     return [
         [
-            Settings(pack_rows=c.direct_rows),
-            Settings(pack_columns=c.direct_columns),
-            Settings(share_rows=not c.shared),
-            Settings(sweep=False) if c.swept else swept,
+            Settings(pack_a=c.direct_rows),
+            Settings(pack_b=c.direct_columns),
+            Settings(share_a=not c.shared),
+            Settings(resident="b") if c.swept else swept,
         ],
-        [Settings(rows=r, vectors=v) for r, v in shapes],
-        [Settings(products=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
-        [Settings(column_block=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
-        [Settings(row_block=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
+        [Settings(mr=r, nr=v * lanes) for r, v in shapes],
+        [Settings(kc=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
+        [Settings(nc=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
+        [Settings(mc=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
     ]
 
 
@@ -399,13 +386,6 @@ def _cycles(c: Cut, threads: int) -> float:
     return (sums + moved / _BYTES_PER_CYCLE) / busy
 
 
-def _machine(target: Target, threads: int) -> Machine:
-    """The processor as the model of schedules knows it; rates are guesses that fit a core of 3 GHz."""
-    flops = 3e9 * 4 * target.lanes(4) if target.vector_bytes < 64 else 3e9 * 2 * target.lanes(4)
-    caches = (Cache(target.l1_bytes, 100e9), Cache(target.l2_bytes, 40e9), Cache(target.l3_bytes, 20e9))
-    return Machine(threads, flops, target.vector_bytes, caches, 20e9 * max(1, threads / 2))
-
-
 # ---- arrays to time on ----------------------------------------------------------------------------------------------
 
 
@@ -455,14 +435,14 @@ def _copied(array: Array) -> Array:
 # ---- the cache file -------------------------------------------------------------------------------------------------
 
 
-def _file(programs: Sequence[Program], schedules: int, threads: int, target: Target) -> Path:
+def _file(programs: Sequence[Program], threads: int, target: Target) -> Path:
     """Where the winner is kept: a name made of all that it depends on."""
-    about = [*map(to_json, programs), str(schedules), str(threads), repr(target), __version__]
+    about = [*map(to_json, programs), str(threads), repr(target), __version__]
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
     return cache_directory() / "tuned" / digest[:2] / f"{digest[2:]}.json"
 
 
-_FORMAT = "tileweave tuned 1"
+_FORMAT = "tileweave tuned 2"
 
 
 def _document(file: Path, choice: Choice, trials: Sequence[Trial], notes: Sequence[str]) -> dict[str, Any]:
