@@ -1,9 +1,22 @@
 """The CPU backend: a TEIR program becomes one native function through LLVM."""
 
+from tileweave.backends.cpu.gemm.export import blocked
 from tileweave.backends.cpu.kernel import Kernel, compile, forget
 from tileweave.backends.cpu.target.settings import Settings
 from tileweave.backends.cpu.target.target import Target, host
 from tileweave.backends.cpu.target.tuning import Tuned, forget_tuned, tune
 from tileweave.backends.host import empty
 
-__all__ = ["Kernel", "Settings", "Target", "Tuned", "compile", "empty", "forget", "forget_tuned", "host", "tune"]
+__all__ = [
+    "Kernel",
+    "Settings",
+    "Target",
+    "Tuned",
+    "blocked",
+    "compile",
+    "empty",
+    "forget",
+    "forget_tuned",
+    "host",
+    "tune",
+]
