@@ -108,6 +108,7 @@ def grid(
     title: str = "",
     row_names: Sequence[str] = (),
     column_names: Sequence[str] = (),
+    borders: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
     limit: tuple[int, int] = (64, 64),
     total: tuple[int, int] | None = None,
 ) -> str:
@@ -119,6 +120,7 @@ def grid(
         title: a line above.
         row_names: a name per row, at the left.
         column_names: a name per column, above.
+        borders: heavy lines: number of a row (then: of a column) -> how heavy the line before it is, from 1.
         limit: most rows and most columns that are drawn.
         total: rows and columns of the whole table, where the labels are only its first ones.
 
@@ -153,6 +155,7 @@ def grid(
             body.append(_tag("rect", x=x, y=y, width=cell, height=tall, fill=fill, stroke="#333"))
             first = y + 4 + (tall - LINE * (len(label) - 1)) / 2
             body += [_text(x + cell / 2, first + k * LINE, line) for k, line in enumerate(label) if line]
+    body += _borders(borders, (left, float(top)), (cell, float(tall)), (rows, columns))
     bottom = float(top + rows * tall + 8)
     width = left + columns * cell + 8
     count = total or count
@@ -161,6 +164,27 @@ def grid(
         body.append(_text(8, bottom + FONT, note, anchor="start", fill="#a00"))
         bottom, width = bottom + LINE + 4, max(width, 16 + _width(note))
     return _document(max(width, 16 + _width(title)), bottom, body)
+
+
+def _borders(
+    borders: tuple[Mapping[int, int], Mapping[int, int]],
+    corner: tuple[float, float],
+    step: tuple[float, float],
+    count: tuple[int, int],
+) -> list[str]:
+    """Lines before rows and columns, the heavier ones later."""
+    (left, top), (wide, tall), (rows, columns) = corner, step, count
+    lines = []
+    for k, weight in borders[0].items():
+        if 0 < k < rows:
+            ends = {"x1": left, "y1": top + k * tall, "x2": left + columns * wide, "y2": top + k * tall}
+            lines.append((weight, k, ends))
+    for k, weight in borders[1].items():
+        if 0 < k < columns:
+            ends = {"x1": left + k * wide, "y1": top, "x2": left + k * wide, "y2": top + rows * tall}
+            lines.append((weight, k, ends))
+    lines.sort(key=lambda line: line[:2])
+    return [_tag("line", **ends, stroke="#111", stroke_width=min(1.0 + weight, 4.0)) for weight, _, ends in lines]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ import pytest
 
 from tileweave.errors import Incongruent, LayoutError, Undecided, Unproved
 from tileweave.index import symbol
-from tileweave.layout import lego
+from tileweave.layout import lego, read
 from tileweave.layout.analysis.conflicts import remove_conflicts, search_padding, search_swizzle
 from tileweave.layout.analysis.memory import bank_conflicts, coalescing, offsets_of, vector_width
 from tileweave.layout.analysis.movement import conversion
+from tileweave.layout.analysis.svg import svg
 from tileweave.layout.core.layout import Coord, Layout
-from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, make_layout, xor_strides
+from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, XorLayout, make_layout, xor_strides
+from tileweave.layout.f2 import from_layout
 
 MANY = [200, pytest.param(10_000, marks=pytest.mark.slow)]
 
@@ -242,6 +244,36 @@ def test_a_remedy_says_how_far_its_buffer_reaches():
     for found in (search_swizzle(tile, [np.arange(32)]), search_padding(tile, [np.arange(32)], 20)):
         offsets = [int(v) for v in np.asarray(offsets_of(found.layout, np.arange(640)))]
         assert len(set(offsets)) == 640 and found.cosize == max(offsets) + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(8,64):(64,1)",
+        "(8:64, 64:1)",
+        "Row(8,64)",
+        "OrderBy(Row(8,64))",
+        "GroupBy((8,64))",
+        "(8,64):(64,1)^",
+        "Col(64,8)",
+    ],
+)
+def test_every_question_takes_every_notation_and_its_text(text):
+    value = read(text)
+    rows = np.arange(8) if isinstance(value, CuteLayout | XorLayout) else np.arange(8) * 64
+    for given in (text, value):
+        assert bank_conflicts(given, rows, element_bytes=2, vector=1).passes
+        assert coalescing(given, rows, element_bytes=2).sectors
+        assert vector_width(given, 2).elements >= 1
+        assert search_swizzle(given, [rows], element_bytes=2).passes >= 1
+        assert conversion(given, value).means == "nothing"
+        assert svg(given).startswith("<svg")
+        offsets = offsets_of(given, np.arange(512))
+        assert sorted(offsets.tolist()) == list(range(512))
+        assert offsets[1] == (64 if text == "Col(64,8)" or rows[1] == 1 else 1)
+    named = from_layout(value)
+    assert bank_conflicts(named, np.arange(8), element_bytes=2).passes
+    assert svg(named).startswith("<svg")
 
 
 # --- conversions

@@ -241,3 +241,57 @@ def test_what_cannot_be_drawn_is_named(call, message):
 
 def test_a_layout_without_iters_is_one_cell():
     assert cells(svg(Layout((), (), Coord.of(7)))) == [[["7"]]]
+
+
+def borders(text):
+    """(rows before which a heavy line stands -> its weight, the same of columns), read back from the picture."""
+    root = ElementTree.fromstring(text)
+    boxes = [r for r in root.iter(f"{SVG}rect") if r.get("width") != "100%"]
+    left, top = min(float(r.get("x")) for r in boxes), min(float(r.get("y")) for r in boxes)
+    wide, tall = float(boxes[0].get("width")), float(boxes[0].get("height"))
+    rows, columns = {}, {}
+    for line in root.iter(f"{SVG}line"):
+        x, y, weight = float(line.get("x1")), float(line.get("y1")), float(line.get("stroke-width"))
+        if line.get("y1") == line.get("y2"):
+            rows[round((y - top) / tall)] = weight
+        else:
+            columns[round((x - left) / wide)] = weight
+    return rows, columns
+
+
+@pytest.mark.parametrize(
+    ("value", "rows", "columns"),
+    [
+        (axe.parse("(2:32, 4:4, 2:16, 4:1)"), {4: 2.0}, {4: 2.0}),
+        (tile(), {}, {2: 2.0, 4: 2.0, 6: 2.0, 8: 3.0, 10: 2.0, 12: 2.0, 14: 2.0}),
+        (cute.parse("((2,2),(2,3)):((1,8),(2,16))"), {2: 2.0}, {2: 2.0, 4: 2.0}),
+        (cute.parse("(4,4):(1,4)"), {}, {}),
+        (figure_9(), {3: 2.0}, {3: 2.0}),
+        (lego.TileBy((2, 2), (3, 3)), {2: 2.0}, {3: 2.0, 6: 2.0}),
+        (lego.hilbert(4), {}, {}),
+    ],
+)
+def test_heavy_lines_stand_at_the_borders_of_tiles(value, rows, columns):
+    assert borders(svg(value)) == (rows, columns)
+
+
+def test_the_shape_asked_for_keeps_the_borders_of_tiles():
+    block = axe.parse("(2:32, 4:4, 2:16, 4:1)")
+    assert borders(svg(block, shape=(8, 8))) == ({4: 2.0}, {4: 2.0})
+    assert borders(svg(axe.parse("(3:1@a, 4:1@b)"), shape=(2, 6))) == ({}, {})
+
+
+def test_nested_modes_name_their_coordinates():
+    text = svg(cute.parse("((2,2),(2,3)):((1,8),(2,16))"))
+    for name in ("(0,0)", "(1,0)", "(0,1)", "(1,1)", "(0,2)", "(1,2)"):
+        assert f">{name}</text>" in text
+    assert ">(0)" not in svg(cute.parse("(4,4):(1,4)"))
+
+
+def test_a_map_over_f2_is_drawn_with_its_names():
+    from tileweave.layout.f2 import places
+
+    text = svg(places(axe.parse("(8:4@lane, 4:1@lane, 2:1@reg)"), (8, 8)))
+    for name in ("lane 1", "lane 16", "reg 1", "dim0 4", "dim1 1"):
+        assert f">{name}</text>" in text
+    assert borders(text) == ({3: 2.0}, {5: 2.0})

@@ -1,5 +1,6 @@
 """Layouts: exact maps from logical indices to named physical axes."""
 
+import tileweave.layout.analysis.svg  # noqa: F401  # notebooks draw layouts
 from tileweave.layout.convert import as_array, byte_strides, from_array, to_strides
 from tileweave.layout.core.combine import Blocks, common_refinement, direct_sum, direct_sum_of, group, tile, tile_of
 from tileweave.layout.core.composition import compose

@@ -20,6 +20,7 @@ from tileweave.layout.analysis.memory import (
     WARP,
     Offsets,
     check_positive,
+    known,
     loads,
     offsets_of,
     phases_of,
@@ -193,6 +194,7 @@ def search_swizzle(
     Source: own; the family is CuTe's.
     """
     where = "search_swizzle(layout, accesses)"
+    layout = known(layout)
     cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
     bits = _buffer_bits(layout, cost.top(), where)
     before, least = cost(lambda offsets: offsets), cost.least()
@@ -261,6 +263,7 @@ def search_padding(
     Source: own.
     """
     where = "search_padding(layout, accesses, row)"
+    layout = known(layout)
     check_positive(where, row=row)
     cost = _cost(layout, accesses, element_bytes, vector, banks, bank_bytes, where)
     before, least = cost(lambda offsets: offsets), cost.least()

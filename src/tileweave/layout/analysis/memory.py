@@ -1,9 +1,9 @@
 """What a kernel engineer asks of a layout: vector width, coalescing, bank conflicts.
 
 Every answer is an exact count under a stated model, with the addresses that make it. A layout here is anything that
-gives element offsets: a core layout on one axis, a CuTe or composed layout, a LEGO layout, an XOR layout, an F2 map, or
-an array of offsets. A *thread set* is an array of logical indices, one per thread; -1 marks an idle thread. Indices
-count in the layout's own linear order.
+gives element offsets: a core layout on one axis, a CuTe or composed layout, a LEGO layout or piece, an XOR layout, a
+map over F2, the text of one of these, or an array of offsets. A *thread set* is an array of logical indices, one per
+thread; -1 marks an idle thread. Indices count in the layout's own linear order.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from tileweave.layout.core.checks import integer_array, need_numbers
 from tileweave.layout.core.layout import Coord, Layout
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr
+from tileweave.layout.f2.linear import LinearMap
 from tileweave.layout.f2.swizzle import ComposedLayout, F2Map, XorLayout
 from tileweave.layout.notation.cute_tuples import size
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
-from tileweave.layout.notation.lego_value import GroupBy, OrderBy
+from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
+from tileweave.layout.notation.reader import read
 
 __all__ = [
     "Banks",
@@ -44,6 +46,9 @@ TABLE_BOUND = 1 << 24
 
 MOST = 1 << 20
 """The greatest number of bytes, banks or elements that a model of a machine may name."""
+
+LEGO = (GroupBy, OrderBy, RegP, GenP)
+LAYOUTS = (CuteLayout, ComposedLayout, XorLayout, F2Map, Layout, *LEGO, np.ndarray)
 
 WARP = 32
 """Threads that access memory together."""
@@ -65,6 +70,7 @@ def offsets_of(layout: Any, index: Any, *, row_major: bool = False) -> Offsets:
         [0, 8, 1]
     """
     where = "offsets_of(layout, index)"
+    layout = known(layout)
     at = integer_array(where, index, "indices")
     _require_numbers(layout, where)
     if isinstance(layout, np.ndarray):
@@ -72,7 +78,7 @@ def offsets_of(layout: Any, index: Any, *, row_major: bool = False) -> Offsets:
         if at.size and not (int(at.min()) >= 0 and int(at.max()) < flat.size):
             raise LayoutError(where, "an index is out of range", legal=f"0..{flat.size - 1}")
         return np.asarray(flat[at], dtype=np.int64)
-    if isinstance(layout, GroupBy | OrderBy):
+    if isinstance(layout, LEGO):
         return np.asarray(layout.apply(*tuple_index(at, layout.dims)), dtype=np.int64)
     if isinstance(layout, CuteLayout | ComposedLayout | XorLayout | F2Map | Layout):
         if row_major and isinstance(layout, CuteLayout | ComposedLayout | XorLayout):
@@ -87,6 +93,15 @@ def offsets_of(layout: Any, index: Any, *, row_major: bool = False) -> Offsets:
             )
         return np.asarray(out, dtype=np.int64)
     raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
+
+
+def known(layout: Any) -> Any:
+    """The value of a text; the bit matrix of a map with named inputs, the first of which is lowest; else itself."""
+    if isinstance(layout, str):
+        return known(read(layout))
+    if isinstance(layout, LinearMap) and len(layout.outputs) == 1:
+        return layout.map
+    return layout
 
 
 def _first_fastest(at: Any, shape: Any) -> Any:
@@ -137,6 +152,7 @@ def vector_width(layout: Any, element_bytes: int, *, most_bytes: int = 16, base_
     Source: own; exact for strided layouts of any size.
     """
     where = "vector_width(layout, element_bytes)"
+    layout = known(layout)
     _require_numbers(layout, where)
     check_positive(where, element_bytes=element_bytes, most_bytes=most_bytes, base_alignment=base_alignment)
     fits = _structural_fit(layout) or _listed_fit(layout, where)
@@ -205,7 +221,8 @@ def _listed_fit(layout: Any, where: str) -> Callable[[int], str]:
 
 def size_of(layout: Any, where: str) -> int:
     """The number of logical indices of anything that is taken for a layout here."""
-    if isinstance(layout, CuteLayout | ComposedLayout | XorLayout | F2Map | Layout | GroupBy | OrderBy | np.ndarray):
+    layout = known(layout)
+    if isinstance(layout, LAYOUTS):
         _require_numbers(layout, where)
         return int(layout.size)
     raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
@@ -227,6 +244,7 @@ def _require_numbers(layout: Any, where: str) -> None:
 
 def warps_of(layout: Any, threads: Any, where: str) -> list[tuple[np.ndarray[Any, Any], Offsets]]:
     """For each warp the lanes that are active and their element offsets."""
+    layout = known(layout)
     size = size_of(layout, where)
     index = np.arange(min(WARP, size)) if threads is None else integer_array(where, threads, "the threads")
     if not (index >= 0).any():

@@ -17,7 +17,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.layout.analysis.collectives import Collective, Exchange, Transfers, recognise, traffic_of
-from tileweave.layout.analysis.memory import check_positive, size_of
+from tileweave.layout.analysis.memory import check_positive, known, size_of
 from tileweave.layout.analysis.moves import Copy, Local, Move, Shuffle, Trip
 from tileweave.layout.analysis.places import (
     BOUND,
@@ -210,6 +210,7 @@ def conversion(
 
 def _known(value: Any) -> Any:
     """A core layout where there is one; any other layout as it is."""
+    value = known(value)
     if isinstance(value, Layout):
         return value
     if isinstance(value, CuteLayout):

@@ -1,7 +1,8 @@
 """Layouts as pictures: a grid of coordinate -> offset, or of coordinate -> lane, register, device, memory.
 
 One cell per logical coordinate. Where a layout uses several axes a cell has a line for each, and replicas are listed:
-``warp 5,9``. Cells of one value of the colour axis have one colour. There are 64 colours; a picture that repeats them
+``warp 5,9``. Heavy lines stand where a digit of a coordinate turns, so at the borders
+of tiles. Cells of one value of the colour axis have one colour. There are 64 colours; a picture that repeats them
 says so, as does one that shows only the first rows and columns of a large layout: no others are evaluated.
 """
 
@@ -17,18 +18,21 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.draw import PALETTE, grid, palette
-from tileweave.errors import LayoutError
+from tileweave.errors import LayoutError, NoLayout
 from tileweave.layout.analysis.places import LEVELS, ORDER
 from tileweave.layout.core.checks import check_shape
+from tileweave.layout.core.combine import group
 from tileweave.layout.core.coord import ZERO
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, is_symbolic, layout_of
 from tileweave.layout.core.symbolic import is_expr
+from tileweave.layout.f2.linear import LinearMap
 from tileweave.layout.f2.maps import F2Map
 from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, XorLayout
-from tileweave.layout.notation.cute_tuples import make_shape, rank, size, tuple_text
+from tileweave.layout.notation.cute_tuples import flat_tuple, idx2crd, make_shape, rank, size, tuple_text
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
+from tileweave.layout.notation.reader import read
 
 __all__ = ["LIMIT", "svg", "thread_value_svg"]
 
@@ -51,10 +55,21 @@ Colour = str | Callable[[int], int] | None
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The rows or the columns: extents, and which of them is fastest."""
+    """The rows or the columns.
+
+    Args:
+        extents: of the coordinates.
+        first_fastest: which of them is.
+        digits: extents of the digits of a coordinate, fastest first: a line is drawn where one turns.
+        shapes: the nested shape of each coordinate, where there is one.
+        names: of the rows or columns themselves, instead of coordinates.
+    """
 
     extents: tuple[int, ...]
     first_fastest: bool = False
+    digits: tuple[int, ...] = ()
+    shapes: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -66,7 +81,21 @@ class _Side:
         return tuple_index(k, self.extents) if self.extents else ()
 
     def name(self, k: int) -> str:
-        return ",".join(map(str, self.coordinate(k)))
+        if self.names:
+            return self.names[k]
+        at = self.coordinate(k)
+        nested = [idx2crd(c, shape) for c, shape in zip(at, self.shapes, strict=True)] if self.shapes else at
+        return ",".join(map(tuple_text, nested))
+
+    def borders(self, limit: int) -> dict[int, int]:
+        """Where digits turn, and how many of them."""
+        digits = [n for n in self.digits or (self.extents if self.first_fastest else self.extents[::-1]) if n > 1]
+        if self.names:  # where the name changes
+            first = [name.split()[0] for name in self.names]
+            return {k: 1 for k in range(1, len(first)) if first[k] != first[k - 1]}
+        runs = [prod(digits[: k + 1]) for k in range(len(digits) - 1)]
+        turns = {k: sum(k % run == 0 for run in runs) for k in range(1, min(self.count, limit + 1))}
+        return {k: weight for k, weight in turns.items() if weight}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +120,7 @@ def svg(
 
     Args:
         value: a core layout, a CuTe, composed or XOR layout (rows are mode 0), a LEGO layout or piece, a `Swizzle`
-            (drawn in units that it does not cut), or an `F2Map` (drawn as its bit matrix).
+            (drawn in units that it does not cut), a map over F2 (drawn as its bit matrix), or the text of any.
         shape: of a core layout, the logical shape; left out, the two-dimensional one nearest to a square whose rows
             end between iters of D.
         colour: the axis whose values choose the colours, or a function from the value to the number of a colour;
@@ -109,6 +138,7 @@ def svg(
 
     Source: own; replicas and several axes as in Axe, figure 2.
     """
+    value = read(value) if isinstance(value, str) else value
     if not isinstance(value, _DRAWN):
         raise LayoutError("svg(value)", f"{type(value).__name__} is no layout", legal="a layout, a swizzle, a bit map")
     if not (colour is None or isinstance(colour, str) or (callable(colour) and not isinstance(colour, _DRAWN))):
@@ -173,7 +203,9 @@ def thread_value_svg(layout: CuteLayout, tile: Any, *, limit: tuple[int, int] = 
     return _draw(_View(f"{layout} on {shape[0]} x {shape[1]}", rows, columns, cell), limit, title)
 
 
-_DRAWN = (Layout, CuteLayout, ComposedLayout, XorLayout, Swizzle, F2Map, GroupBy, OrderBy, RegP, GenP)
+_DRAWN = (Layout, CuteLayout, ComposedLayout, XorLayout, Swizzle, F2Map, LinearMap, GroupBy, OrderBy, RegP, GenP)
+for _class in _DRAWN:  # attached from above: the values know no pictures
+    setattr(_class, "_repr_svg_", svg)  # noqa: B010
 
 
 def _draw(view: _View, limit: tuple[int, int], title: str | None) -> str:
@@ -189,6 +221,7 @@ def _draw(view: _View, limit: tuple[int, int], title: str | None) -> str:
         title=(view.title if title is None else title) + repeated,
         row_names=[view.rows.name(k) for k in range(len(rows))],
         column_names=[view.columns.name(k) for k in range(len(columns))],
+        borders=(view.rows.borders(limit[0]), view.columns.borders(limit[1])),
         limit=limit,
         total=(view.rows.count, view.columns.count),
     )
@@ -213,7 +246,7 @@ def _view(value: Any, shape: Sequence[int] | None, colour: Colour) -> _View:
         return _cute_view(value, pick)
     if isinstance(value, Swizzle):
         return _swizzle_view(value, pick)
-    if isinstance(value, F2Map):
+    if isinstance(value, F2Map | LinearMap):
         return _matrix_view(value)
     return _lego_view(value, pick)
 
@@ -243,10 +276,15 @@ def _core_view(layout: Layout, shape: Sequence[int] | None, colour: Colour) -> _
     if shape is None:
         k = _near_square(layout.extents)
         dims: tuple[int, ...] = (prod(layout.extents[:k]), prod(layout.extents[k:]))
+        digits = [layout.extents[:k], layout.extents[k:]]
     else:
         dims = check_shape(shape, layout.size, "svg(layout, shape)", layout)
+        digits = _digits_of(layout, dims)
     k = 1 if len(dims) == 2 else _near_square(dims)
-    rows, columns = _Side(dims[:k]), _Side(dims[k:])
+    rows, columns = (
+        _Side(dims[part], digits=tuple(n for row in digits[part] for n in row)[::-1])
+        for part in (slice(k), slice(k, None))
+    )
     axes = _ordered_axes(layout)
     axis = colour if isinstance(colour, str) else _colour_axis(layout, axes)
     if axis not in axes:
@@ -262,6 +300,21 @@ def _core_view(layout: Layout, shape: Sequence[int] | None, colour: Colour) -> _
         return label(coord), number(coord[axis])
 
     return _View(title, rows, columns, cell)
+
+
+def _sides(dims: tuple[int, ...], digits: Sequence[tuple[int, ...]], k: int) -> tuple[_Side, _Side]:
+    """The first k dimensions down, the others across."""
+    parts = (slice(k), slice(k, None))
+    a, b = (_Side(dims[part], digits=tuple(n for row in digits[part] for n in row)[::-1]) for part in parts)
+    return a, b
+
+
+def _digits_of(layout: Layout, dims: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The extents of the iters of each dimension, slowest first; the dimension itself where they do not nest."""
+    try:
+        return [tuple(it.extent for it in block) for block in group(layout, dims)]
+    except NoLayout:
+        return [(n,) for n in dims]
 
 
 def _level(axis: str) -> int:
@@ -333,7 +386,14 @@ def _cute_view(layout: CuteLayout | ComposedLayout | XorLayout, pick: Callable[[
         number = int(value)
         return str(number), pick(number) if pick else (number - low) // step
 
-    return _View(str(layout), _Side(modes[:1]), _Side(modes[1:], first_fastest=True), cell)
+    shapes = shape if len(shape) > 1 else (1, *shape)
+    row, columns = _cute_side(shapes[:1]), _cute_side(shapes[1:])
+    return _View(str(layout), row, columns, cell)
+
+
+def _cute_side(shapes: tuple[Any, ...]) -> _Side:
+    leaves = tuple(n for shape in shapes for n in flat_tuple(shape))
+    return _Side(tuple(size(s) for s in shapes), True, leaves, shapes)
 
 
 def _swizzle_view(swizzle: Swizzle, pick: Callable[[int], int] | None) -> _View:
@@ -349,13 +409,23 @@ def _swizzle_view(swizzle: Swizzle, pick: Callable[[int], int] | None) -> _View:
     return _View(title, rows, columns, cell)
 
 
-def _matrix_view(f: F2Map) -> _View:
+def _matrix_view(f: F2Map | LinearMap) -> _View:
+    """The matrix, a row per bit of the value and a column per bit of the index, lowest first; named where they are."""
+    matrix = f.map if isinstance(f, LinearMap) else f
+
     def cell(row: tuple[int, ...], column: tuple[int, ...]) -> tuple[str, int | None]:
-        bit = f.columns[column[0]] >> row[0] & 1
+        bit = matrix.columns[column[0]] >> row[0] & 1
         return str(bit), 0 if bit else None
 
-    title = f"bit matrix over F2: {f.rows} value bits x {f.bits} index bits, lowest first"
-    return _View(title, _Side((f.rows,)), _Side((f.bits,)), cell)
+    title = f"bit matrix over F2: {matrix.rows} value bits x {matrix.bits} index bits, lowest first"
+    if not isinstance(f, LinearMap):
+        return _View(title, _Side((matrix.rows,)), _Side((matrix.bits,)), cell)
+    rows, columns = (_Side((sum(n for _, n in names),), names=_bit_names(names)) for names in (f.outputs, f.inputs))
+    return _View(title, rows, columns, cell)
+
+
+def _bit_names(names: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    return tuple(f"{name} {1 << k}" for name, n in names for k in range(n))
 
 
 # --- LEGO
@@ -369,9 +439,27 @@ def _lego_view(layout: GroupBy | OrderBy | RegP | GenP, pick: Callable[[int], in
         value = int(layout.apply(*row, *column))
         return str(value), pick(value) if pick else value
 
+    digits = _lego_digits(layout, dims)
+    rows, columns = (
+        _Side(dims[part], digits=tuple(n for row in digits[part] for n in row)[::-1])
+        for part in (slice(k), slice(k, None))
+    )
     kind = type(layout).__name__
     title = str(layout) if isinstance(layout, GenP) else f"{kind} {' x '.join(map(str, dims))}"
-    return _View(f"{title}: logical index -> physical number", _Side(dims[:k]), _Side(dims[k:]), cell)
+    return _View(f"{title}: logical index -> physical number", rows, columns, cell)
+
+
+def _lego_digits(layout: GroupBy | OrderBy | RegP | GenP, dims: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The digits of each dimension, slowest first, in which the first reordering that is applied takes the index."""
+    orders = layout.orders if isinstance(layout, GroupBy) else ()
+    leaves: list[Any] = [n for piece in orders[-1].pieces for n in piece.dims] if orders else []
+    out = []
+    for n in dims:
+        row: list[int] = []
+        while leaves and prod(row) * leaves[0] <= n and n % (prod(row) * leaves[0]) == 0:
+            row.append(leaves.pop(0))
+        out.append(tuple(row))
+    return out if not leaves and [prod(row) for row in out] == list(dims) else [(n,) for n in dims]
 
 
 # --- symbolic layouts

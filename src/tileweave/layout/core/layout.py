@@ -404,11 +404,6 @@ class Layout:
             text += f" - {first[1:]}" if first.startswith("-") else f" + {first}"
         return text
 
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
-
 
 _set_shard = Layout.__dict__["shard"].__set__
 _set_replica = Layout.__dict__["replica"].__set__

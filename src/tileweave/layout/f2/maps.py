@@ -234,8 +234,3 @@ class F2Map:
             for r in range(self.rows):
                 out[r, j] = column >> r & 1
         return out
-
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)

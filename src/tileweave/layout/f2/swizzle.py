@@ -110,11 +110,6 @@ class Swizzle:
     def __str__(self) -> str:
         return f"Sw<{self.bits},{self.base},{self.shift}>"
 
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
-
 
 def make_swizzle(source_mask: int, target_mask: int) -> Swizzle:
     """The swizzle that XORs the bits of `source_mask` onto those of `target_mask`.
@@ -240,11 +235,6 @@ class ComposedLayout:
 
     def __str__(self) -> str:
         return f"{self.outer} o {self.offset} o {self.inner}"
-
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
 
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
@@ -503,11 +493,6 @@ class XorLayout:
 
     def __str__(self) -> str:
         return f"{tuple_text(self.shape)}:{tuple_text(self.stride)}^"
-
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
 
 
 def xor_strides(layout: CuteLayout | ComposedLayout | F2Map) -> XorLayout:

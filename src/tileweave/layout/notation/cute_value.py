@@ -197,11 +197,6 @@ class CuteLayout:
     def __str__(self) -> str:
         return f"{tuple_text(self.shape)}:{tuple_text(self.stride)}"
 
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
-
 
 def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) -> CuteLayout:
     """A layout from parts that are known to be sound: no checks, for results of the algebra."""

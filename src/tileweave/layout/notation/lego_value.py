@@ -109,11 +109,6 @@ class RegP:
             out[k - 1] = digit
         return tuple(out)
 
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
-
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GenP:
@@ -253,11 +248,6 @@ class GenP:
 
     def __str__(self) -> str:
         return f"GenP({', '.join(map(str, self.dims))}; {self.name or 'function'})"
-
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
 
 
 def _check_expression(piece: GenP) -> None:
@@ -454,11 +444,6 @@ class OrderBy:
     def __repr__(self) -> str:
         return f"OrderBy({', '.join(map(repr, self.pieces))})"
 
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
-
     def OrderBy(self, *pieces: Piece) -> Chain:
         """The chain that reorders by `pieces` first and by this after."""
         return Chain((self,)).OrderBy(*pieces)
@@ -605,11 +590,6 @@ class GroupBy:
 
     def __repr__(self) -> str:
         return f"GroupBy({', '.join(map(repr, (self.dims, *self.orders)))})"
-
-    def _repr_svg_(self) -> str:
-        from tileweave.layout.analysis.svg import svg  # pictures are written in terms of these values
-
-        return svg(self)
 
 
 def _short(layout: GroupBy) -> str:
