@@ -13,6 +13,7 @@ from arrays import same, values
 from tileweave import graph as tw
 from tileweave.errors import GraphError
 from tileweave.graph.ops.operators import OPERATORS
+from tileweave.graph.ops.rows import rows
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.graph.passes.shard import input_region
@@ -145,6 +146,11 @@ TABLE: dict[str, Row] = {
         lambda: np.maximum(X * 2 + Y, 0),
         lambda: tw.relu(tw.add(X, np.ones(5))),
     ),
+    "rows": Row(
+        lambda: rows((tw.as_tensor(X),), X.shape, (1,), (("max", (0,), "float64"), ("divide", (0, -1), "float64"))),
+        lambda: X / X.max(1, keepdims=True),
+        lambda: rows((tw.as_tensor(X),), X.shape, (1,), (("matmul", (0, 0), "float64"),)),
+    ),
     "einsum": Row(lambda: tw.einsum("ij,ij->j", X, Y), lambda: (X * Y).sum(0), lambda: tw.einsum("ij,jk->ik", X, X)),
     "conv": Row(
         lambda: tw.conv(IMAGE, FILTERS),
@@ -172,6 +178,7 @@ WITHOUT_GRADIENT = {
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
     **dict.fromkeys((*ON_BITS, "invert"), "an integer"),
+    "rows": "made when a graph is planned, behind every gradient",
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
 }
 

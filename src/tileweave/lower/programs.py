@@ -28,10 +28,11 @@ from tileweave.teir import (
     emit_contraction,
     emit_contraction_in_pieces,
     emit_copy,
+    emit_group,
     emit_reduction,
     summed_length,
 )
-from tileweave.teir.ir.extensions import BINARY, REDUCTIONS, UNARY
+from tileweave.teir.ir.extensions import BINARY, FILL, REDUCTIONS, UNARY
 
 __all__ = ["TEIR_DTYPES", "View", "in_order", "lowering", "program", "whole_program"]
 
@@ -46,6 +47,7 @@ _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTION = "Contraction"
+_GROUP = "rows"
 _STEPS = frozenset(("ReLU", *UNARY, *BINARY))
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 
@@ -83,6 +85,11 @@ class View:
         kept = (0 if n == 1 else stride for n, stride in zip(self.shape, self.strides, strict=True))
         return View(self.dtype, shape, (*(0,) * missing, *kept))
 
+    def without(self, axes: Sequence[int]) -> View:
+        """The view at the first index of some dimensions."""
+        kept = [k for k in range(len(self.shape)) if k not in axes]
+        return View(self.dtype, tuple(self.shape[k] for k in kept), tuple(self.strides[k] for k in kept))
+
     @property
     def operand(self) -> Operand:
         """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
@@ -103,6 +110,8 @@ def lowering(operation: Operation, stage: str) -> str:
         if len(operation.inputs) > 1:
             return "contraction"
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
+    if asked == _GROUP:
+        return "group" if _group(operation) else ""
     if asked in _MONOIDS:
         return "reduction" if _reduces(operation) else ""
     return "chain" if _chain(operation) else ""
@@ -141,6 +150,70 @@ def _chain(operation: Operation) -> Chain:
     return tuple((step, args, own) for step, (_, args, _) in zip(found, done, strict=True)) if all(found) else ()
 
 
+def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
+    """The steps of a group of rows as primitives; empty where some has none, or where a sum is long."""
+    dtype = operation.output_types["out"].dtype
+    program: Sequence[tuple[str, tuple[Any, ...], str]] = operation.parameter("program")
+    if dtype not in _FLOATS or any(tensor.dtype != dtype for _, tensor in operation.inputs):
+        return []
+    if any(kind != dtype.name for _, _, kind in program):
+        return []
+    length = prod(
+        _row_lengths(operation.parameter("rank"), operation.parameter("axes"), [x.shape for _, x in operation.inputs])
+    )
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    for name, arguments, _ in program:
+        lowering = FILL if name == "full" else operator_named(name).lowering
+        if lowering in _MONOIDS:
+            if length > LONGEST_SUM and name not in ("max", "min"):
+                return []
+        elif lowering != FILL:
+            lowering = _step(lowering, dtype_name(dtype))
+        if not lowering:
+            return []
+        found.append((lowering, arguments))
+    return _divided_once(found)
+
+
+def _divided_once(steps: list[tuple[str, tuple[Any, ...]]]) -> list[tuple[str, tuple[Any, ...]]]:
+    """Softmax's division as a product with one inverse per row: its divisor is a sum of 1 and more, or NaN."""
+
+    def made(number: int) -> tuple[str, tuple[Any, ...]]:
+        return steps[-1 - number] if number < 0 else ("", ())
+
+    if not steps or steps[-1][0] != "Div":
+        return steps
+    power, total = steps[-1][1]
+    difference = made(power)[1][0] if made(power)[0] == "Exp" else 0
+    if made(total) != ("ReduceSum", (power,)) or made(difference)[0] != "Sub":
+        return steps
+    x, top = made(difference)[1]
+    if made(top) != ("ReduceMax", (x,)):
+        return steps
+    k = len(steps)
+    return [*steps[:-1], ("Fill", (1.0,)), ("Div", (-k, total)), ("Mul", (power, -1 - k))]
+
+
+def _row_lengths(rank: int, axes: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """The extents of a row, from inputs that broadcast to it."""
+    whole = np.broadcast_shapes((1,) * rank, *shapes)
+    return [whole[k] for k in axes]
+
+
+def _emit_rows(operation: Operation, views: Sequence[View], out: View) -> Program:
+    rank, axes = operation.parameter("rank"), operation.parameter("axes")
+    lengths = dict(zip(axes, _row_lengths(rank, axes, [view.shape for view in views]), strict=True))
+    whole = len(out.shape) == rank
+    free = iter(n for k, n in enumerate(out.shape) if not whole or k not in axes)
+    shape = tuple(lengths[k] if k in axes else next(free) for k in range(rank))
+    operands = []
+    for view in views:
+        full = view.spread(shape)
+        along = any(full.strides[k] and shape[k] > 1 for k in axes)
+        operands.append((full if along else full.without(axes)).operand)
+    return emit_group(_group(operation), operands, out.operand, axes)
+
+
 @lru_cache
 def _step(lowering: str, dtype: str) -> str:
     """The operation of TEIR that a row of the operator table asks for, where it takes this type; else empty."""
@@ -166,6 +239,8 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
         letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
         kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
         return emit_reduction(_MONOIDS[operator_of(operation).lowering], values[0], made, f"{letters}->{kept}")
+    if family == "group":
+        return _emit_rows(operation, list(views.values()), out)
     if family == "chain":
         spread = [view.spread(out.shape).operand for view in views.values()]
         return emit_chain(_chain(operation), spread, made, name=operation.operator)

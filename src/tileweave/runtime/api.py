@@ -28,6 +28,7 @@ from tileweave.graph import (
     Hole,
     MemoryTarget,
     Operation,
+    Selector,
     Sink,
     Source,
     Tensor,
@@ -36,6 +37,7 @@ from tileweave.graph import (
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.passes.groups import ROWS
 from tileweave.graph.passes.rewrite import Rule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.planner import Machines, Plan, Step, make_plan
@@ -164,7 +166,8 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
         target: a tensor, a sink, or several.
         machines: from `machines`, a count, or a TOML file; this host as one machine by default.
         fuse: whether operations that can be one are planned as one: a chain of elementwise operations, a product with
-            its bias and relu (`tileweave.graph.passes.rules.FUSIONS`). The value stays, up to the rounding of a sum.
+            its bias and relu, reductions and what stands around them row by row
+            (`tileweave.graph.passes.rules.FUSIONS`, `groups.ROWS`). The value stays, up to the rounding of a sum.
             A large chain takes in only what there is compiled code for, so that no step falls back to NumPy for
             another's sake.
 
@@ -180,23 +183,57 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     known = _PLANS.setdefault(graph, {})
     key = used, fuse, tuple(map(id, backends()))
     if key not in known:
-        fused = rewrite(graph, FUSIONS, choose=_compiled_whole).graph if fuse else graph
-        made = make_plan(fused, used, lower.decide, io.atom)
+        made = _planned(graph, used) if fuse else make_plan(graph, used, lower.decide, io.atom)
         other = made.graph if made.graph is not graph else None
         known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
     other, figures = known[key]
     return Plan(other or graph, used, *figures)
 
 
-def _compiled_whole(found: Sequence[tuple[Rule, int, Tensor]]) -> int:
-    """The first replacement after which no less runs compiled than before; -1: none."""
-    for number, (_, _, tensor) in enumerate(found):
-        made = tensor.producer
-        if not isinstance(made, Operation) or made.operator != "fused" or made.index.size < lower.ELEMENTS:
-            return number
-        if lower.decide(made, "block").backend:
-            return number
-    return -1
+def _planned(graph: Graph, machines: Machines) -> Plan:
+    """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
+    fused = rewrite(graph, (*FUSIONS, ROWS), choose=_chooser(machines)).graph
+    try:
+        return make_plan(fused, machines, lower.decide, io.atom)
+    except PlanError as refused:
+        if not any(operation.operator == "rows" for operation in fused.operations):
+            raise
+        apart = rewrite(graph, FUSIONS, choose=_chooser(machines)).graph
+        try:
+            return make_plan(apart, machines, lower.decide, io.atom)
+        except PlanError as error:
+            raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
+
+
+def _chooser(machines: Machines) -> Callable[[Sequence[tuple[Rule, int, Tensor]]], int]:
+    """Takes the first replacement after which no less runs compiled than before; -1: none."""
+
+    def choose(found: Sequence[tuple[Rule, int, Tensor]]) -> int:
+        for number, (_, _, tensor) in enumerate(found):
+            made = tensor.producer
+            if isinstance(made, Selector):
+                made = made.inputs[0][1].producer
+            if not isinstance(made, Operation) or made.operator not in ("fused", "rows"):
+                return number
+            if made.operator == "rows":
+                if _pays(made, len(machines)) and lower.decide(made, "block").backend:
+                    return number
+            elif made.index.size < lower.ELEMENTS or lower.decide(made, "block").backend:
+                return number
+        return -1
+
+    return choose
+
+
+ROWS_PER_MACHINE = 16
+"""A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""
+
+
+def _pays(group: Operation, machines: int) -> bool:
+    """Whether a group of rows is cheaper than its parts: every part reads and writes what the group keeps in cache."""
+    axes, rank = group.parameter("axes"), group.parameter("rank")
+    fastest = rank - 1 in axes  # else a row is not dense, and what is kept of it is not either
+    return fastest and group.index.size >= ROWS_PER_MACHINE * machines
 
 
 _Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]

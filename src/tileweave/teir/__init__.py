@@ -9,6 +9,7 @@ from tileweave.teir.analysis.svg import to_svg
 from tileweave.teir.emit.compose import sequence
 from tileweave.teir.emit.contraction import emit_contraction
 from tileweave.teir.emit.elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
+from tileweave.teir.emit.groups import emit_group
 from tileweave.teir.emit.network import emit_einsum
 from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
 from tileweave.teir.emit.rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
@@ -82,6 +83,7 @@ __all__ = [
     "emit_copy",
     "emit_einsum",
     "emit_elementwise",
+    "emit_group",
     "emit_layer_norm",
     "emit_max_sum_exp",
     "emit_reduction",

@@ -41,14 +41,14 @@ from tileweave.teir.ir.program import (
     TensorSpec,
 )
 
-__all__ = ["emit_chain", "emit_layer_norm", "emit_max_sum_exp", "emit_rms_norm", "emit_softmax"]
+__all__ = ["Rows", "emit_chain", "emit_layer_norm", "emit_max_sum_exp", "emit_rms_norm", "emit_softmax"]
 
 _CHUNKS = 64
 """Parts of the outermost loop around a scratch row, at most where it divides."""
 
 
 @dataclass(slots=True)
-class _Rows:
+class Rows:
     """A row program under construction: dims of the operands first, then scratch tensors, then steps.
 
     Args:
@@ -156,6 +156,7 @@ class _Rows:
         self.body.append(self.invoke(operation, operands, {"M": (), "N": (), "K": self.row_axes()}))
 
     def row_axes(self) -> tuple[Id, ...]:
+        """The axes of a row."""
         return tuple(dim.name for dim in self.dims if dim.role == "K")
 
     def invoke(
@@ -255,7 +256,7 @@ def emit_softmax(
     where = "emit_softmax(source, out)"
     wide = _checked(where, source, out)
     letters, row = _letters(source, axes, where)
-    p = _Rows(name, [(letters, source), (letters, out)], row)
+    p = Rows(name, [(letters, source), (letters, out)], row)
     values, held = "in0", "out"
     top, total = p.per_row("top", wide), p.per_row("total", wide)
     inverse = total if log else p.per_row("inverse", wide)
@@ -382,17 +383,17 @@ def _normalised(
     scale: Operand | None,
     shift: Operand | None,
     axes: Sequence[int],
-) -> tuple[_Rows, str, list[tuple[str, str]]]:
+) -> tuple[Rows, str, list[tuple[str, str]]]:
     """The row program of a norm, the type that it is computed in, and its last operations with their inputs."""
     given = [(kind, operand) for kind, operand in (("Scale", scale), ("Bias", shift)) if operand is not None]
     wide = _checked(where, source, out, [operand for _, operand in given])
     letters, row = _letters(source, axes, where)
     terms = [(letters, source), *((row, operand) for _, operand in given), (letters, out)]
     extra = [(kind, f"in{k + 1}") for k, (kind, _) in enumerate(given)]
-    return _Rows(name, terms, row), wide, extra
+    return Rows(name, terms, row), wide, extra
 
 
-def _constants(p: _Rows, source: Operand, axes: Sequence[int], wide: str, epsilon: float) -> tuple[str, str]:
+def _constants(p: Rows, source: Operand, axes: Sequence[int], wide: str, epsilon: float) -> tuple[str, str]:
     """One over the number of elements of a row, and epsilon."""
     count = 1
     for axis in axes:
@@ -400,7 +401,7 @@ def _constants(p: _Rows, source: Operand, axes: Sequence[int], wide: str, epsilo
     return p.constant("each", wide, 1 / count), p.constant("epsilon", wide, float(epsilon))
 
 
-def _inverted(p: _Rows, each: str, small: str, squares: str, inverse: str) -> None:
+def _inverted(p: Rows, each: str, small: str, squares: str, inverse: str) -> None:
     """``1 / sqrt(squares * each + small)``."""
     p.once("Scale", each, squares)
     p.once("Bias", small, squares)
@@ -409,7 +410,7 @@ def _inverted(p: _Rows, each: str, small: str, squares: str, inverse: str) -> No
     p.once("Div", inverse, squares, inverse)
 
 
-def _finished(p: _Rows, extra: Sequence[tuple[str, str]], held: str, narrow: bool) -> None:
+def _finished(p: Rows, extra: Sequence[tuple[str, str]], held: str, narrow: bool) -> None:
     for kind, operand in extra:
         p.each(kind, operand, held)
     if narrow:
@@ -462,7 +463,7 @@ def emit_chain(
         raise GraphError(where, "a letter of an input is not in the output", inputs=shown(terms))
     if not steps:
         raise GraphError(where, "there are no steps", legal="one or more")
-    p = _Rows(name, terms, None)
+    p = Rows(name, terms, None)
     types, names, results = [operand.dtype for operand in operands], [f"in{k}" for k in range(len(operands))], []
     for k, (kind, arguments, dtype) in enumerate(_typed(where, steps, types)):
         last = k == len(steps) - 1
@@ -541,7 +542,7 @@ def emit_max_sum_exp(
         raise GraphError(
             where, "it reduces over nothing, or repeats a row", inputs=shown(terms), legal="the form 'ab->a'"
         )
-    p = _Rows(name, terms, row + half, accumulate)
+    p = Rows(name, terms, row + half, accumulate)
     pair = tuple(dim.name for dim in p.dims if half in dim.name)
     row_axes = tuple(dim.name for dim in p.dims if dim.role == "K" and half not in dim.name)
     if not accumulate:

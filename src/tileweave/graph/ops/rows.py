@@ -1,0 +1,131 @@
+"""What fusion makes of reductions and the elementwise operators around them: one operation that takes row by row.
+
+A row is what is reduced over. All steps of a row are done before the next row is begun, so that nothing in between is
+stored: softmax, norms, variances and what stands before and behind them.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ops.elementwise import input_names
+from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, register
+from tileweave.space import Box, Projection
+
+__all__ = ["FULL", "REDUCTIONS", "Step", "kinds_of", "rows"]
+
+Step = tuple[str, tuple[Any, ...], str]
+FULL = "full"
+"""The step that is one number, its only argument."""
+REDUCTIONS = ("sum", "product", "max", "min")
+"""Operators that reduce a row to one value."""
+
+
+def rows(inputs: Sequence[Tensor], shape: Sequence[int], axes: Sequence[int], program: Sequence[Step]) -> Tensor:
+    """Several operators as one operation on rows.
+
+    Args:
+        inputs: tensors that broadcast to the shape.
+        shape: what all steps but those behind a reduction have.
+        axes: of a row; dimensions of the shape.
+        program: steps (operator, arguments, element type of the result): an elementwise operator, a reduction of one
+            argument over the axes, or ``full`` of a number. An argument ``k >= 0`` is input k, ``-1 - k`` the result of
+            step k. The last step is the result; one value per row has no dimension for the axes.
+
+    Raises:
+        GraphError: there is no such operator or argument.
+    """
+    for k, (name, args, _) in enumerate(program):
+        known = is_elementwise(name) or name in REDUCTIONS or name == FULL
+        if not known or (name != FULL and not all(-k <= a < len(inputs) for a in args)):
+            raise GraphError("rows(inputs, shape, axes, program)", f"step {k} is {name}{args}", legal="known operators")
+    shape, axes = tuple(shape), tuple(axes)
+    kept = [k for k in range(len(shape)) if k not in axes]
+    whole = kinds_of([x.shape for x in inputs], shape, axes, program)[-1]
+    out = shape if whole else tuple(shape[k] for k in kept)
+    places = {k: place for place, k in enumerate(kept)}
+    reads = []
+    for x in inputs:
+        first = len(shape) - len(x.shape)
+        dims = [places.get(first + k) if n == shape[first + k] else None for k, n in enumerate(x.shape)]
+        region = [1 if d is not None else n for d, n in zip(dims, x.shape, strict=True)]
+        reads.append(Projection.select(dims, len(kept), region))
+    if whole:
+        made = Projection.select(
+            [places.get(k) for k in range(len(shape))],
+            len(kept),
+            [1 if k in places else n for k, n in enumerate(shape)],
+        )
+    else:
+        made = Projection.select(range(len(kept)), len(kept))
+    names = input_names(len(inputs))
+    signature = Signature(
+        tuple(f"d{k}" for k in kept),
+        tuple(zip(names, reads, strict=True)),
+        (("out", made),),
+        (),
+        (("flops", float(len(program) * prod(shape[k] for k in axes))),),
+    )
+    operation = Operation(
+        "rows",
+        Box.of(tuple(shape[k] for k in kept)),
+        tuple(zip(names, inputs, strict=True)),
+        (("out", TensorType(out, np.dtype(program[-1][2]))),),
+        (("axes", axes), ("program", tuple(program)), ("rank", len(shape))),
+        signature,
+    )
+    return Tensor(operation)
+
+
+def kinds_of(
+    shapes: Sequence[Sequence[int]], shape: Sequence[int], axes: Sequence[int], program: Sequence[Step]
+) -> list[bool]:
+    """Per step, whether it has a value per element of a row, not one per row."""
+    given = [
+        any(k + len(own) - len(shape) >= 0 and own[k + len(own) - len(shape)] == shape[k] != 1 for k in axes)
+        for own in shapes
+    ]
+    done: list[bool] = []
+    for name, args, _ in program:
+        if name == FULL or name in REDUCTIONS:
+            done.append(False)
+        else:
+            done.append(any(given[a] if a >= 0 else done[-1 - a] for a in args))
+    return done
+
+
+def _rows_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    rank, axes = operation.parameter("rank"), operation.parameter("axes")
+    given = [array.reshape((1,) * (rank - array.ndim) + array.shape) for array in inputs.values()]
+    done: list[Array] = []
+    for name, args, dtype in operation.parameter("program"):
+        if name == FULL:
+            done.append(np.full((1,) * rank, args[0], np.dtype(dtype)))
+            continue
+        blocks = [given[a] if a >= 0 else done[-1 - a] for a in args]
+        step = replace(
+            operation,
+            operator=name,
+            inputs=(),
+            outputs=(("out", TensorType((), np.dtype(dtype))),),
+            parameters=(("axes", axes),) if name in REDUCTIONS else (("dtype", dtype),),
+            signature=None,
+        )
+        made = OPERATORS[name].block(step, dict(zip(input_names(len(blocks)), blocks, strict=True)))["out"]
+        done.append(np.expand_dims(made, axes) if name in REDUCTIONS else made)
+    out, kind = done[-1], operation.output_types["out"]
+    if len(kind.shape) < rank:
+        out = out.reshape(tuple(n for k, n in enumerate(out.shape) if k not in axes))
+    return {"out": np.asarray(np.broadcast_to(out, kind.shape))}
+
+
+register(Operator("rows", _rows_block, lowering="rows"))
