@@ -284,7 +284,7 @@ def check_random(generator, differ, seeds):
             continue
         assert ops(result) <= ops(exprs) and cost(result) <= cost(exprs)
         assert simplify(exprs) == result
-        for candidate in [result, *_candidates(tuple(exprs), ())]:
+        for candidate in [result, *_candidates(normal_of(), tuple(exprs))]:
             assert differ(exprs, candidate) == ""
 
 

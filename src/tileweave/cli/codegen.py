@@ -50,7 +50,7 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def _check(entry: triton.Kernel, text: str, sizes: tuple[str, ...]) -> int:
+def _check(entry: triton.TritonKernel, text: str, sizes: tuple[str, ...]) -> int:
     """Compile for every architecture, and say what was done."""
     missing = triton.installed(interpreter=False)
     compile(text, entry.name, "exec")

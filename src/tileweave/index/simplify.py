@@ -53,14 +53,14 @@ def simplify(
     """
     single = isinstance(exprs, Expr) or not isinstance(exprs, Iterable)
     roots = exprs_of(exprs)
-    best = _cheapest([roots, *_candidates(roots, given, width is not None)], given, width)
+    normal = normal_of(given)
+    best = _cheapest([roots, *_candidates(normal, roots, width is not None)], normal, width)
     return best[0] if single else best
 
 
-def _candidates(roots: tuple[Expr, ...], given: Sequence[Expr], every: bool = False) -> list[tuple[Expr, ...]]:
+def _candidates(normal: Normal, roots: tuple[Expr, ...], every: bool = False) -> list[tuple[Expr, ...]]:
     if all(not root.parts for root in roots):
         return []
-    normal = normal_of(given)
     out = _styles(normal, roots, every)
     _refuse_zero_divisors(normal, roots)
     if normal.saw_product:
@@ -90,24 +90,23 @@ def _styles(normal: Normal, roots: tuple[Expr, ...], every: bool) -> list[tuple[
     return out
 
 
-def _cheapest(candidates: list[tuple[Expr, ...]], given: Sequence[Expr], width: int | None) -> tuple[Expr, ...]:
+def _cheapest(candidates: list[tuple[Expr, ...]], normal: Normal, width: int | None) -> tuple[Expr, ...]:
     """The first of the least cost, then of the least ops, among those with no more ops than the first candidate."""
     first, *others = candidates
-    best, least = first, (_wide_parts(first, given, width), *scores(first))
+    best, least = first, (_wide_parts(first, normal, width), *scores(first))
     most = least[2]
     for candidate in dict.fromkeys(others):
-        score = (_wide_parts(candidate, given, width), *scores(candidate))
+        score = (_wide_parts(candidate, normal, width), *scores(candidate))
         if score[2] <= most and score < least:
             best, least = candidate, score
     return best
 
 
-def _wide_parts(roots: tuple[Expr, ...], given: Sequence[Expr], width: int | None) -> int:
+def _wide_parts(roots: tuple[Expr, ...], normal: Normal, width: int | None) -> int:
     """The operations whose value is not known to fit the width; none where no width is asked for."""
     if width is None:
         return 0
-    normal, most = normal_of(given, roots), 1 << (width - 1)
-    count = 0
+    most, count = 1 << (width - 1), 0
     for node in walk(roots):
         if node.parts and not node.is_condition:
             low, high = range_of(normal, node)

@@ -31,10 +31,10 @@ from tileweave.index import (
 from tileweave.index.expr import walk
 from tileweave.index.normal.read import range_of
 from tileweave.index.text.dialect import CUDA, TRITON, Dialect
-from tileweave.index.text.program import Program, fresh, program, shared_parts, text_of
+from tileweave.index.text.program import Printable, fresh, program, shared_parts, text_of
 from tileweave.layout.notation.lego_slices import Slice
 
-__all__ = ["TARGETS", "Filled", "Part", "Target", "Template", "template"]
+__all__ = ["TARGETS", "Filled", "IndexPart", "Template", "TextTarget", "template"]
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
 _RESERVED = ("define", "loop", "arguments", "layouts")
@@ -44,7 +44,7 @@ _RESERVED = ("define", "loop", "arguments", "layouts")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TextTarget:
     """What a template's target language says for a tile's dimension, a masked access, and a hint.
 
     Args:
@@ -69,7 +69,7 @@ class Target:
 
 
 TARGETS = {
-    "triton": Target(
+    "triton": TextTarget(
         "triton",
         TRITON,
         "#",
@@ -80,7 +80,7 @@ TARGETS = {
         "tl.store({pointer} + {offset}, {value}, mask={mask})",
         "tl.max_contiguous(tl.multiple_of({offset}, {multiple}), {run})",
     ),
-    "cuda": Target(
+    "cuda": TextTarget(
         "cuda",
         CUDA,
         "//",
@@ -97,7 +97,7 @@ TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IndexPart:
     """One index expression of a template: as the layout gives it, and as it is printed.
 
     Args:
@@ -138,7 +138,7 @@ class Filled:
     target: str
     grid: tuple[Expr | int, ...]
     arguments: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[IndexPart, ...]
     checks: tuple[Expr, ...]
 
     def __str__(self) -> str:
@@ -295,10 +295,10 @@ class _Scope:
 class _Filling:
     """One filling of one template."""
 
-    def __init__(self, where: str, source: Template, target: Target) -> None:
+    def __init__(self, where: str, source: Template, target: TextTarget) -> None:
         self.where, self.source, self.target = where, source, target
         self.uses: list[_Use] = []
-        self.parts: dict[tuple[str, str], Part] = {}  # (name, "offset" or "mask") -> its expressions
+        self.parts: dict[tuple[str, str], IndexPart] = {}  # (name, "offset" or "mask") -> its expressions
         self.scopes: list[_Scope] = []
 
     def mark(self, kind: str, name: str, *words: str) -> str:
@@ -397,9 +397,9 @@ class _Filling:
     def _part(self, name: str, kind: str, before: Expr, after: Expr) -> None:
         if (name, kind) not in self.parts:
             text = name if kind == "offset" else f"{name}.mask"
-            self.parts[name, kind] = Part(text, before, after, self.source.given)
+            self.parts[name, kind] = IndexPart(text, before, after, self.source.given)
 
-    def _program(self, order: Sequence[int]) -> tuple[Program, dict[Expr, Expr]]:
+    def _program(self, order: Sequence[int]) -> tuple[Printable, dict[Expr, Expr]]:
         """The expressions ready to print; in loops as base + step * counter, and symbol -> base."""
         bases: dict[Expr, Expr] = {}
         taken = {str(s) for part in self.parts.values() for s in symbols_of((part.before,))}
@@ -453,7 +453,7 @@ class _Filling:
             )  # fmt: skip
         return level if self.scopes else -1
 
-    def _assign(self, ready: Program, bases: dict[Expr, Expr]) -> None:
+    def _assign(self, ready: Printable, bases: dict[Expr, Expr]) -> None:
         """Temporaries at their scopes: ranges first, then common parts, invariants of loops, and bases."""
         if not self.scopes:
             return
@@ -494,7 +494,7 @@ class _Filling:
                     ready.declared.add(kept)
                 ready.written.setdefault(node, str(kept))
 
-    def _invariants(self, ready: Program, levels: Mapping[Expr, int]) -> set[Expr]:
+    def _invariants(self, ready: Printable, levels: Mapping[Expr, int]) -> set[Expr]:
         """The greatest parts of what stands in a loop that the loop does not change."""
         out: set[Expr] = set()
         for node in walk(ready.roots):
@@ -504,14 +504,14 @@ class _Filling:
 
     # -- the pieces of the text -------------------------------------------------------------------------
 
-    def _arguments(self, ready: Program) -> tuple[str, ...]:
+    def _arguments(self, ready: Printable) -> tuple[str, ...]:
         """The sizes that the text needs: symbols of expressions that no scope defines and that are no ranges."""
         defined = set().union(*(scope.known for scope in self.scopes)) if self.scopes else set()
         found = [s for s in walk(ready.roots) if s.op == "sym" and s not in self.ranges and s.args[0] not in defined]
         kept = {line.split(" = ")[0] for scope in self.scopes for line in scope.lines}
         return tuple(sorted({s.args[0] for s in found} - kept - {"zero"}))
 
-    def _text(self, use: _Use, ready: Program, arguments: Sequence[str]) -> str:
+    def _text(self, use: _Use, ready: Printable, arguments: Sequence[str]) -> str:
         match use.kind:
             case "define" | "loop":
                 return "\n".join(self.scopes[use.level].lines)

@@ -13,7 +13,7 @@ from tileweave.index import Expr, ExprLike, symbol
 from tileweave.layout.lego import Col, OrderBy, PartialTiles, Row, grouped
 from tileweave.layout.template import Template, template
 
-__all__ = ["KERNELS", "Kernel", "kernel"]
+__all__ = ["KERNELS", "TritonKernel", "kernel"]
 
 FOLDER = Path(__file__).parent / "templates"
 LARGEST = (1 << 31) - (1 << 16)
@@ -164,7 +164,7 @@ def grouped_gemm(
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class TritonKernel:
     """A named kernel: the function that binds its template, and what its pointers hold.
 
     Args:
@@ -203,22 +203,22 @@ class Kernel:
 
 
 _STATISTICS = {"mean_ptr": "fp32", "rstd_ptr": "fp32"}
-KERNELS: dict[str, Kernel] = {
+KERNELS: dict[str, TritonKernel] = {
     entry.name: entry
     for entry in (
-        Kernel("matmul", matmul, ("a_ptr", "b_ptr", "c_ptr"), {}),
-        Kernel("softmax", softmax, ("x_ptr", "y_ptr"), {}),
-        Kernel("layernorm", layernorm, ("x_ptr", "w_ptr", "b_ptr", "y_ptr", "mean_ptr", "rstd_ptr"), _STATISTICS),
-        Kernel(
+        TritonKernel("matmul", matmul, ("a_ptr", "b_ptr", "c_ptr"), {}),
+        TritonKernel("softmax", softmax, ("x_ptr", "y_ptr"), {}),
+        TritonKernel("layernorm", layernorm, ("x_ptr", "w_ptr", "b_ptr", "y_ptr", "mean_ptr", "rstd_ptr"), _STATISTICS),
+        TritonKernel(
             "layernorm_dx", layernorm_dx, ("x_ptr", "w_ptr", "dy_ptr", "mean_ptr", "rstd_ptr", "dx_ptr"), _STATISTICS
         ),
-        Kernel(
+        TritonKernel(
             "layernorm_dwdb",
             layernorm_dwdb,
             ("x_ptr", "dy_ptr", "mean_ptr", "rstd_ptr", "dw_ptr", "db_ptr"),
             _STATISTICS | {"dw_ptr": "fp32", "db_ptr": "fp32"},
         ),
-        Kernel(
+        TritonKernel(
             "grouped_gemm",
             grouped_gemm,
             ("a_ptrs", "b_ptrs", "c_ptrs", "sizes_ptr"),
@@ -228,7 +228,7 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
-def kernel(name: str) -> Kernel:
+def kernel(name: str) -> TritonKernel:
     """The kernel of that name.
 
     Raises:

@@ -35,7 +35,7 @@ from tileweave.index.normal.signs import nonnegative, positive
 from tileweave.index.text.dialect import CUDA, DIALECTS, C, Dialect
 from tileweave.index.text.spell import ATOM, COMPARE, UNARY, Piece, Spelling, bracket, spell, tree_size
 
-__all__ = ["Program", "c_prelude", "program", "shared_parts", "text_of", "to_c", "to_python"]
+__all__ = ["Printable", "c_prelude", "program", "shared_parts", "text_of", "to_c", "to_python"]
 
 LARGEST_TREE = 200_000
 """Nodes of an expression written out as a tree beyond which text without temporaries is refused."""
@@ -159,7 +159,7 @@ def c_prelude(ctype: str = "int64_t", *, cuda: bool = False) -> str:
 
 
 @dataclass(slots=True)
-class Program:
+class Printable:
     """Expressions made ready for one language: divisors kept from zero, widths decided, symbols named.
 
     Args:
@@ -190,7 +190,7 @@ def program(
     given: Sequence[Expr] = (),
     ctype: str = "",
     strict: bool = False,
-) -> Program:
+) -> Printable:
     """The expressions made ready for a language.
 
     Args:
@@ -207,7 +207,7 @@ def program(
     """
     if not dialect.lazy:
         roots = _guarded(roots, given)
-    out = Program(dialect, roots, normal_of(given, roots), ctype=ctype)
+    out = Printable(dialect, roots, normal_of(given, roots), ctype=ctype)
     _name_symbols(where, out, {} if rename is None else rename)
     most = 1 << ((_BITS[ctype] if ctype else dialect.width or 64) - 1)
     for node in walk(roots):
@@ -275,7 +275,7 @@ def _guarded(roots: tuple[Expr, ...], given: Sequence[Expr]) -> tuple[Expr, ...]
     return tuple(done[root] for root in roots)
 
 
-def shared_parts(ready: Program) -> list[Expr]:
+def shared_parts(ready: Printable) -> list[Expr]:
     """The parts worth a temporary: used more than once, and safe to evaluate whatever a select chooses."""
     order = walk(ready.roots)
     uses = Counter(part for node in order for part in node.parts)
@@ -295,7 +295,7 @@ def shared_parts(ready: Program) -> list[Expr]:
 _POSTFIX = re.compile(r"[A-Za-z_]\w*(\.\w+|\([^()]*\)|\[[^\[\]]*\])*\Z")
 
 
-def _name_symbols(where: str, ready: Program, rename: Mapping[str, str]) -> None:
+def _name_symbols(where: str, ready: Printable, rename: Mapping[str, str]) -> None:
     """Enter the text of every symbol that is renamed; text that binds weakly is put in parentheses."""
     if not isinstance(rename, Mapping) or not all(isinstance(text, str) and text for text in rename.values()):
         raise LayoutError(where, f"rename {rename!r}", legal="a mapping of names to texts")
@@ -319,7 +319,7 @@ def _check_word(where: str, dialect: Dialect, name: object) -> None:
         raise LayoutError(where, f"{name!r} has a meaning in that language", legal="rename it: rename={name: ..}")
 
 
-def _words_of(ready: Program) -> set[str]:
+def _words_of(ready: Printable) -> set[str]:
     """Every identifier in the text of the symbols."""
     found: set[str] = set()
     for node in symbols_of(ready.roots):
@@ -380,7 +380,7 @@ def fresh(taken: set[str], number: int, stem: str = "t") -> str:
     return name
 
 
-def _check_length(where: str, ready: Program) -> None:
+def _check_length(where: str, ready: Printable) -> None:
     longest = max((tree_size(root, ready.written) for root in ready.roots), default=0)
     if longest > LARGEST_TREE:
         raise LayoutError(where, f"the text would hold {longest} operands", legal="cse=True with names")
@@ -389,7 +389,7 @@ def _check_length(where: str, ready: Program) -> None:
 # -- spelling -----------------------------------------------------------------------------------------------
 
 
-def text_of(ready: Program, node: Expr) -> str:
+def text_of(ready: Printable, node: Expr) -> str:
     """The text of one node of a program, temporaries by their names."""
     return ready.written.get(node) or spell(node, _spelling(ready), ready.written)
 
@@ -406,7 +406,7 @@ def plain_division(normal: Normal, node: Expr) -> bool:
     return nonnegative(normal.facts, value_of(normal, dividend)) and positive(normal.facts, value_of(normal, divisor))
 
 
-def _spelling(ready: Program) -> Spelling:
+def _spelling(ready: Printable) -> Spelling:
     dialect = ready.dialect
 
     def division(node: Expr, parts: list[Piece]) -> Piece | None:
@@ -444,7 +444,7 @@ def _spelling(ready: Program) -> Spelling:
     return Spelling(dialect.infix, dialect.calls, _c_leaf if ready.ctype else _leaf, special)
 
 
-def _is_wide(ready: Program, node: Expr) -> bool:
+def _is_wide(ready: Printable, node: Expr) -> bool:
     return node in ready.declared or (node in ready.wide and node.op != "sym")
 
 
