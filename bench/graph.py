@@ -10,9 +10,8 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave.graph.passes.rewrite import rewrite
-from tileweave.graph.passes.shard import output_partition
+from tileweave.graph.passes.shard import input_region, output_partition
 from tileweave.planner import machines, make_plan
-from tileweave.planner.cost import Traffic
 
 LENGTH, RUNS = 10_000, 5
 FRESH = itertools.count()
@@ -96,7 +95,7 @@ def million() -> None:
     def look():
         cuts = g.partition(operation, (100, 100, 100))
         flops = operation.signature.cost("flops", cuts.block(0)) * cuts.count
-        read = sum(Traffic.of(operation, name, cuts).bytes_read() for name in ("x0", "x1"))
+        read = sum(input_region(operation, x, cuts.block(0)).size * cuts.count * 4 for x in ("x0", "x1"))
         return (
             f"{cuts}: {cuts.count} shards, {flops} flops, {read} bytes read, {output_partition(operation, 'out', cuts)}"
         )

@@ -123,7 +123,7 @@ def test_einsum_on_members_of_an_archive(folder):
         (["einsum", "ij,jk->ik", "w.npy", "x.npy"], "extent"),
         (["run", "missing.py"], "no file"),
         (["run", "program.py", "--machines", "none"], "neither"),
-        (["run", "program.py", "--machines", "100000"], "1024"),
+        (["run", "program.py", "--machines", "100000"], "65536"),
         (["run", "program.py", "--runtime", "local", "--address", "nowhere:1"], "--runtime ray"),
         (["plan", "program.py", "--draw", "plan.png"], "SVG"),
         (["plan", "program.py", "--draw", "no/such/folder/plan.svg"], "no/such/folder"),

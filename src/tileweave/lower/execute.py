@@ -77,7 +77,7 @@ def execute(
         index: the block of the index; for ``combine`` the index points of the output block.
         inputs: the blocks by input name, any strides, never written. For ``combine`` the partial
             results are ``partial0.out, partial1.out, ..`` (a name per output) beside the inputs that the operator
-            applies last.
+            applies last. A ``partial`` shard that accumulates has what it adds to as ``partial0.out, ..``.
         threads: that the kernel may use; None: all processors.
         tune: whether the kernel is found by timing, as the backend does it.
         decision: what a plan decided on; by default what `decide` says now.
@@ -88,6 +88,12 @@ def execute(
     operator = operator_of(operation)
     if stage == "combine":
         return _combined(operation, operator, inputs)
+    before = {name: array for name, array in inputs.items() if name.startswith("partial0.")}
+    if stage == "partial" and before:
+        own = {name: array for name, array in inputs.items() if name not in before}
+        made = execute(operation, stage, index, own, threads=threads, tune=tune, decision=decision)
+        parts = [{name: before[f"partial0.{name}"] for name in made}, made]
+        return combine_states(_monoid(operation), parts)
     shard = _on_block(operation, index, stage == "partial")
     kind = shard.outputs[0][1]
     some = not kind.box.empty and all(array.size for array in inputs.values())

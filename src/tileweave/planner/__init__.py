@@ -1,24 +1,31 @@
 """The planner: machines, costs, the choice of cuts, and the plan as a printable value."""
 
-from tileweave.planner.machines import Machine, Machines, machines
-from tileweave.planner.plan import Costs, Plan, Step, placement
+from tileweave.planner import show
+from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, machine_tree, machines
+from tileweave.planner.placement import Placement, placement
+from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.search import make_plan
 from tileweave.planner.simulate import Simulation, simulate
 from tileweave.planner.tasks import Read, ReadPiece, Task, tasks
 
 __all__ = [
     "Costs",
+    "Level",
+    "LinkGroup",
     "Machine",
     "Machines",
+    "Placement",
     "Plan",
     "Read",
     "ReadPiece",
     "Simulation",
     "Step",
     "Task",
+    "machine_tree",
     "machines",
     "make_plan",
     "placement",
+    "show",
     "simulate",
     "tasks",
 ]

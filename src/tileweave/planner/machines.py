@@ -24,6 +24,22 @@ be written in a TOML file::
     [[machine]]
     name = "b"
     memory = "8GiB"
+    link_bytes_per_second = 2.5e9   # this machine's own
+    flops = { float16 = 400e9 }     # rates per element type
+    [[machine]]
+    count = 6                  # equal machines, b2, b3, ..
+
+A tree of clusters, nodes and devices is written as levels, the outermost first. The link of a level carries what
+enters each of its groups; machines are numbered row-major over the levels::
+
+    [[level]]
+    name = "node"
+    count = 16
+    bytes_per_second = 25e9
+    [[level]]
+    name = "device"
+    count = 8
+    bytes_per_second = 300e9
 
 Source: own; alpha-beta links and a task cost as in LogGP.
 """
@@ -33,17 +49,18 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from tileweave.errors import PlanError
 
-__all__ = ["Machine", "Machines", "bytes_from", "machines", "size_text"]
+__all__ = ["Level", "LinkGroup", "Machine", "Machines", "bytes_from", "machine_tree", "machines", "size_text"]
 
-MOST_MACHINES = 1024
-"""Planning visits every machine; beyond this many it would take minutes."""
+MOST_MACHINES = 1 << 16
+"""Planning holds arrays over machines; beyond this many it would take minutes."""
 _UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
     _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
@@ -98,6 +115,8 @@ class Machine:
         cores: threads that compute.
         flops_per_second: peak of all cores.
         bytes_per_second: memory bandwidth.
+        link_bytes_per_second: into this machine; None: as all machines have it.
+        flops: (element type, operations per second) where it computes at another rate.
     """
 
     name: str
@@ -105,6 +124,48 @@ class Machine:
     cores: int = 1
     flops_per_second: float = 50e9
     bytes_per_second: float = 10e9
+    link_bytes_per_second: float | None = None
+    flops: tuple[tuple[str, float], ...] = ()
+
+    def rate(self, dtype: str) -> float:
+        """Operations per second on an element type."""
+        return dict(self.flops).get(dtype, self.flops_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGroup:
+    """Machines behind a link that they share: a node, a rack.
+
+    Args:
+        name: for people.
+        first: number of the first machine.
+        last: number of the machine behind the last one.
+        bytes_per_second: into the group.
+        seconds: per transfer into the group.
+    """
+
+    name: str
+    first: int
+    last: int
+    bytes_per_second: float
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a tree of machines: so many groups in each group of the level above, each behind a link.
+
+    Args:
+        name: such as "node".
+        count: groups; at the last level, machines.
+        bytes_per_second: into each.
+        seconds: per message.
+    """
+
+    name: str
+    count: int
+    bytes_per_second: float
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +178,7 @@ class Machines:
         link_seconds: per message.
         storage_bytes_per_second: of sources and sinks, per machine.
         task_seconds: the runtime's own cost of one task.
+        groups: links that several machines share, the outermost first.
     """
 
     machines: tuple[Machine, ...]
@@ -124,11 +186,19 @@ class Machines:
     link_seconds: float = 100e-6
     storage_bytes_per_second: float = 500e6
     task_seconds: float = 10e-6
+    groups: tuple[LinkGroup, ...] = ()
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
         if not names or len(set(names)) != len(names):
             raise PlanError("Machines(machines)", "there is no machine, or two share a name", inputs={"names": names})
+        for group in self.groups:
+            if not 0 <= group.first < group.last <= len(names):
+                raise PlanError(
+                    "Machines(groups)",
+                    f"group {group.name!r} holds machines {group.first}..{group.last - 1}",
+                    legal=f"a range of 0..{len(names) - 1}",
+                )
 
     def __len__(self) -> int:
         return len(self.machines)
@@ -145,6 +215,39 @@ class Machines:
         plural = "machine" if len(self) == 1 else "machines"
         cores = "1 core" if first.cores == 1 else f"{first.cores} cores"
         return f"{len(self)} {plural} x {memory}, {cores}, link {size_text(self.link_bytes_per_second)}/s"
+
+
+def machine_tree(levels: Sequence[Level], machine: Machine | None = None, **rates: float) -> Machines:
+    """Equal machines behind nested links.
+
+    Args:
+        levels: the outermost first; the last one's groups are the machines.
+        machine: what each is like; its name is replaced.
+        rates: of `Machines`: ``storage_bytes_per_second``, ``task_seconds``.
+
+    Example:
+        >>> tree = machine_tree([Level("node", 2, 25e9), Level("device", 4, 300e9, 2e-6)], Machine("d", 1 << 30))
+        >>> len(tree), [(g.name, g.first, g.last) for g in tree.groups]
+        (8, [('node0', 0, 4), ('node1', 4, 8)])
+    """
+    for level in levels:
+        if not isinstance(level.count, int) or level.count < 1:
+            raise PlanError(
+                "machine_tree(levels)", f"level {level.name!r} has {level.count!r} groups", legal="1 or more"
+            )
+    if not levels:
+        raise PlanError("machine_tree(levels)", "there is no level", legal="such as [Level('node', 2, 25e9), ..]")
+    one, leaf = machine or Machine("m", _host_memory_bytes()), levels[-1]
+    count = prod(level.count for level in levels)
+    groups, inside = [], count
+    for level in levels[:-1]:
+        inside //= level.count
+        groups += [
+            LinkGroup(f"{level.name}{k}", k * inside, (k + 1) * inside, level.bytes_per_second, level.seconds)
+            for k in range(count // inside)
+        ]
+    found = tuple(replace(one, name=f"{leaf.name}{k}") for k in range(count))
+    return Machines(found, leaf.bytes_per_second, leaf.seconds, groups=tuple(groups), **rates)
 
 
 def _host_memory_bytes() -> int:
@@ -214,7 +317,8 @@ def _positive(where: str, name: str, value: Any) -> Any:
     return value
 
 
-_MACHINE_KEYS = {"name", "memory", "cores", "flops_per_second", "bytes_per_second"}
+_MACHINE_KEYS = {"name", "memory", "cores", "flops_per_second", "bytes_per_second", "link_bytes_per_second", "flops"}
+_LEVEL_KEYS = {"name", "count", "bytes_per_second", "seconds"}
 _TABLES = {
     "link": {"bytes_per_second": "link_bytes_per_second", "seconds": "link_seconds"},
     "storage": {"bytes_per_second": "storage_bytes_per_second"},
@@ -230,30 +334,67 @@ def _from_toml(path: Path) -> Machines:
         raise PlanError(where, f"the file cannot be read: {error.strerror}", legal="a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError(where, f"the file is not TOML: {error}", legal="a TOML file") from None
-    _known(where, document, {"defaults", "machine", *_TABLES})
+    _known(where, document, {"defaults", "machine", "level", *_TABLES})
     defaults = _table(where, document, "defaults")
-    rows = document.get("machine", [])
-    if not isinstance(rows, list) or not rows:
-        raise PlanError(where, "there is no [[machine]]", legal="at least one [[machine]] table")
-    found = []
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise PlanError(where, f"machine {number} is not a table", legal="[[machine]] tables")
-        _known(f"{where} [[machine]] {number}", row, _MACHINE_KEYS)
-        values: dict[str, Any] = {"name": f"m{number}", "memory": _host_memory_bytes() // len(rows)} | defaults | row
-        memory_bytes = bytes_from(values.pop("memory"), where)
-        if not isinstance(values["name"], str) or not isinstance(values.get("cores", 1), int):
-            raise PlanError(f"{where} [[machine]] {number}", "name is not text, or cores is not an integer")
-        for name, value in values.items():
-            if name != "name":
-                _positive(where, name, value)
-        found.append(Machine(memory_bytes=memory_bytes, **values))
     shared: dict[str, Any] = {}
     for table, names in _TABLES.items():
         rates = _table(where, document, table)
         _known(f"{where} [{table}]", rates, set(names))
         shared |= {names[key]: _positive(f"{where} [{table}]", key, value) for key, value in rates.items()}
+    levels = [_level(f"{where} [[level]] {k}", row) for k, row in enumerate(_rows(where, document, "level"))]
+    rows = _rows(where, document, "machine")
+    if levels:
+        if rows or "link" in document:
+            raise PlanError(where, "levels stand beside machines or [link]", legal="[[level]] tables and [defaults]")
+        one = _machine(where, {"name": "m", "memory": _host_memory_bytes()} | defaults)
+        return machine_tree(levels, one, **{k: v for k, v in shared.items() if not k.startswith("link")})
+    if not rows:
+        raise PlanError(where, "there is no [[machine]]", legal="at least one [[machine]] table")
+    counts = [row.pop("count", 1) for row in rows]
+    for number, count in enumerate(counts):
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_MACHINES:
+            raise PlanError(f"{where} [[machine]] {number}", f"count is {count!r}", legal=f"1..{MOST_MACHINES}")
+    found: list[Machine] = []
+    for number, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        _known(f"{where} [[machine]] {number}", row, _MACHINE_KEYS)
+        base = {"name": f"m{len(found)}", "memory": _host_memory_bytes() // sum(counts)} | defaults | row
+        one = _machine(f"{where} [[machine]] {number}", base)
+        found.append(one)
+        found += [
+            replace(one, name=f"{row['name']}{k}" if "name" in row else f"m{len(found) + k - 1}")
+            for k in range(1, count)
+        ]
     return Machines(tuple(found), **shared)
+
+
+def _rows(where: str, document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    rows = document.get(name, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise PlanError(where, f"{name} is not a list of tables", legal=f"[[{name}]] tables")
+    return [dict(row) for row in rows]
+
+
+def _machine(where: str, values: dict[str, Any]) -> Machine:
+    memory_bytes = bytes_from(values.pop("memory"), where)
+    flops = values.pop("flops", {})
+    if not isinstance(flops, dict):
+        raise PlanError(where, f"flops is {flops!r}", legal="a table of element types and operations per second")
+    if not isinstance(values["name"], str) or not isinstance(values.get("cores", 1), int):
+        raise PlanError(where, "name is not text, or cores is not an integer")
+    for name, value in [*values.items(), *flops.items()]:
+        if name != "name":
+            _positive(where, name, value)
+    return Machine(memory_bytes=memory_bytes, flops=tuple(sorted(flops.items())), **values)
+
+
+def _level(where: str, row: dict[str, Any]) -> Level:
+    _known(where, row, _LEVEL_KEYS)
+    if not isinstance(row.get("name"), str) or "count" not in row or "bytes_per_second" not in row:
+        raise PlanError(where, "a level needs name, count and bytes_per_second", legal=", ".join(sorted(_LEVEL_KEYS)))
+    for name, value in row.items():
+        if name != "name":
+            _positive(where, name, value)
+    return Level(**row)
 
 
 def _table(where: str, document: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -1,23 +1,30 @@
 """The plan: a small value that says how every operation is cut, where its shards run, and what that costs.
 
 A step is an operation with the cuts of its index. A cut reduction becomes two steps: ``partial`` over the index and
-``combine`` over the output. A ``store`` step writes a sink. Shards are numbered row-major over the grid of cuts; the
-placement is a layout from that number to the axes ``machine`` and ``wave``.
+``combine`` over the output. Parts of a reduction that one machine has in several waves accumulate: each wave adds to
+the block of the wave before it. A ``store`` step writes a sink. Shards are numbered row-major over the grid of cuts;
+where they run is a `Placement`, an Axe layout.
 
 Source: Tapestry, "Sharded Expressions"; placement after Axe, section 2.2.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 from tileweave.backends.base import Decision
-from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
-from tileweave.layout import Coord, Iter, Layout
+from tileweave.graph import Graph, Operation, Partition, Sink, Source, Tensor
 from tileweave.planner.machines import Machines
+from tileweave.planner.placement import Placement
 
-__all__ = ["Costs", "Plan", "Stage", "Step", "placement"]
+__all__ = ["VIEWS", "Costs", "Plan", "Stage", "Step"]
+
+VIEWS: dict[str, Callable[..., Any]] = {}
+"""How a plan is shown, by name: what stands above the value registers here."""
 
 Stage = Literal["block", "partial", "combine", "store"]
 
@@ -54,9 +61,10 @@ class Step:
         stage: ``block`` computes outputs; ``partial`` computes partial results of a cut reduction, which
             ``combine`` puts together; ``store`` writes a sink.
         cuts: of the index for ``block`` and ``partial``; of the output tensor for ``combine`` and ``store``.
-        outputs: names of the outputs that its tasks keep: those that are read, and all of a partial result.
         kernel: what computes one shard, and why.
         costs: estimates.
+        outputs: names of the outputs that its tasks keep: those that are read, and all of a partial result.
+        where: on which machine, and in which wave, each shard runs.
     """
 
     node: Operation | Sink
@@ -65,6 +73,19 @@ class Step:
     kernel: Decision = field(default=Decision(""))
     costs: Costs = field(default=Costs())
     outputs: tuple[str, ...] = ("out",)
+    where: Placement = field(default=Placement((), (), ()))
+
+    @property
+    def accumulated(self) -> tuple[int, ...]:
+        """Reduction dimensions of which one machine has several waves, which add up in place."""
+        if self.stage != "partial" or not isinstance(self.node, Operation) or self.node.signature is None:
+            return ()
+        return tuple(k for k in sorted(self.node.signature.monoids) if self.where.waves[k] > 1)
+
+    @property
+    def waves(self) -> int:
+        """How often each machine works in turn, the waves that accumulate counted as one."""
+        return self.where.wave_count // prod(self.where.waves[k] for k in self.accumulated)
 
     @property
     def name(self) -> str:
@@ -84,23 +105,6 @@ class Step:
         return (self.node.tensor,)
 
 
-def placement(count: int, machines: int) -> Layout:
-    """Shard number -> machine and wave: consecutive shards of a machine follow each other as waves.
-
-    Machines are numbered in the order in which they are filled (`Machines.order`).
-    A count that the machines divide gives every machine as many; a smaller count uses the first machines; any other
-    count leaves the last machines with fewer.
-
-    Example:
-        >>> print(placement(8, 4))
-        (4:1@machine, 2:1@wave)
-    """
-    if count <= machines:
-        return Layout((Iter(count, Coord((("machine", 1),))),))
-    waves = -(-count // machines)
-    return Layout((Iter(machines, Coord((("machine", 1),))), Iter(waves, Coord((("wave", 1),)))))
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A graph, machines, and a step for each operation and sink, dependencies first.
@@ -112,6 +116,7 @@ class Plan:
         seconds: estimated time of a run.
         peak_bytes: per machine, the most that the plan holds there.
         alternatives: other plans that were simulated, as (label, seconds, peak bytes, bytes moved).
+        homes: where sources lie that are not on storage.
     """
 
     graph: Graph
@@ -120,6 +125,13 @@ class Plan:
     seconds: float = 0.0
     peak_bytes: tuple[int, ...] = ()
     alternatives: tuple[tuple[str, float, int, int], ...] = ()
+    homes: tuple[tuple[Source, Placement], ...] = ()
+
+    @property
+    def residents(self) -> dict[Source, Placement]:
+        """Where every source lies that is not on storage; a source that is pinned to a machine lies there."""
+        found = {source: _alone(source, self.machines) for source in _pinned_sources(self.graph)}
+        return {**found, **dict(self.homes)}
 
     @property
     def tasks(self) -> int:
@@ -146,22 +158,34 @@ class Plan:
         """Bytes to sinks."""
         return sum(step.costs.bytes_written for step in self.steps)
 
-    def explain(self) -> str:
+    def explain(self, **options: Any) -> str:
         """The plan as a table for people: per step its cuts, tasks, flops, bytes, peak memory, time and kernel."""
-        from tileweave.planner.explain import explain
-
-        return explain(self)
+        return str(VIEWS["explain"](self, **options))
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data for programs."""
-        from tileweave.planner.explain import to_json
-
-        return to_json(self)
+        out: dict[str, Any] = VIEWS["json"](self)
+        return out
 
     def _repr_svg_(self) -> str:
-        from tileweave.planner.picture import to_svg
-
-        return to_svg(self)
+        return str(VIEWS["svg"](self))
 
     def __str__(self) -> str:
         return self.explain()
+
+
+_PINNED: weakref.WeakKeyDictionary[Graph, tuple[weakref.ref[Source], ...]] = weakref.WeakKeyDictionary()
+
+
+def _pinned_sources(graph: Graph) -> list[Source]:
+    """The sources of a graph that are pinned to one machine."""
+    if graph not in _PINNED:
+        nodes = graph.nodes()
+        _PINNED[graph] = tuple(weakref.ref(n) for n in nodes if isinstance(n, Source) and n.placement is not None)
+    return [source for held in _PINNED[graph] if (source := held()) is not None]
+
+
+def _alone(source: Source, machines: Machines) -> Placement:
+    rank = len(source.type.shape)
+    where = machines.order.index(source.placement or 0)
+    return Placement((1,) * rank, ((),) * rank, (1,) * rank, (), where)

@@ -1,9 +1,10 @@
-"""The schedule simulator: when each task runs, what each machine holds, what each link carries.
+"""The schedule simulator: when each step runs on each machine, what machines hold, what links carry.
 
-Tasks are issued in plan order. A machine runs one task at a time with all its cores; a task starts when its machine
-is free and everything that it reads has arrived. Blocks are freed after their last reader. The peak that is reported
-is the peak of issuing the tasks one after the other, which is the order that a runtime may always fall back to, so a
-budget that holds here can be kept.
+Events are (step, machine) pairs in issue order, computed for all machines at once; the shards of a step on one machine
+are alike, so a million of them cost no more than one. A machine computes and receives at the same time: a step's data
+travel over the machine's link, and over the links of the groups that it crosses, each used by one step at a time; its
+waves then overlap transfer and computation. Memory is counted at its peak inside each stream of steps: an upper bound,
+and `costed` counts small plans task by task.
 
 Source: own, after Tapestry "Cost Optimization"; costs of messages as in LogGP.
 """
@@ -12,26 +13,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any
 
-from tileweave.graph import FileTarget, Operation, Sink
+import numpy as np
+
+from tileweave.graph import Operation, Tensor
+from tileweave.planner.costs import volume
+from tileweave.planner.count import EFFICIENCY, counted_peaks
+from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.machines import Machines
-from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.tasks import Enumerator, ReadPiece, Task
+from tileweave.planner.plan import Costs, Plan
+from tileweave.planner.streams import needed_steps, streams
 
-__all__ = [
-    "EFFICIENCY",
-    "Simulation",
-    "costed",
-    "simulate",
-    "simulate_within",
-    "task_cost",
-    "temporary_bytes",
-    "with_costs",
-]
+__all__ = ["EFFICIENCY", "Simulation", "Span", "costed", "peak_bound", "simulate", "with_costs"]
 
-EFFICIENCY = 0.7
-"""The fraction of the peak rates that a task is expected to reach."""
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+COUNTED_TASKS = 500
+"""Plans of up to so many tasks have their peak memory counted task by task (about 0.1 ms each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When one step runs on machines that do the same.
+
+    Args:
+        step: number of the step.
+        machine: the first of them.
+        alike: how many.
+        tasks: of each.
+        arrive: seconds at which data begin to move.
+        start: seconds at which the machine begins to compute.
+        end: seconds at which it is done.
+    """
+
+    step: int
+    machine: int
+    alike: int
+    tasks: int
+    arrive: float
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,212 +64,211 @@ class Simulation:
         peak_bytes: per machine.
         peak_step: number of the step that runs at the greatest peak.
         steps: costs per step of the plan.
-        spans: (machine, step, start seconds, end seconds) per task.
+        spans: per step and group of like machines, when it runs.
+        loads: per step, what every machine does, in the order in which machines fill.
     """
 
     seconds: float
     peak_bytes: tuple[int, ...]
     peak_step: int
     steps: tuple[Costs, ...]
-    spans: tuple[tuple[int, int, float, float], ...]
+    spans: tuple[Span, ...]
+    loads: tuple[Load, ...]
+
+    @property
+    def words_bytes(self) -> int:
+        """The most bytes that any machine receives from others."""
+        return int(sum((load.moved for load in self.loads), np.zeros(1, np.int64)).max())
 
 
-def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
-    """The bytes that a machine newly holds to read a task's inputs, while the task runs.
-
-    A region in one block of the machine's own is used where it lies. Anything else that comes in one piece is held as
-    it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
-    that takes any box is given its pieces one by one.
-    """
-    node = step.node
-    by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
-    total = 0
-    for read in task.reads:
-        itemsize = read.tensor.dtype.itemsize
-        arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
-        if len(read.pieces) == 1:
-            total += sum(arriving)
-        elif by_piece:
-            total += max(arriving, default=0)
-        else:
-            total += read.size_bytes + max(arriving, default=0)
-    return total
-
-
-def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
-    """Whether reading a piece brings nothing new to the machine: a block of its own, or a constant."""
-    if piece.task >= 0:
-        return made[piece.task].machine == task.machine
-    return piece.source is None
-
-
-def simulate(plan: Plan) -> Simulation:
-    """The expected time, memory and traffic of a plan."""
-    return cast("Simulation", simulate_within(plan))
-
-
-def simulate_within(plan: Plan, limits_bytes: Sequence[int] = ()) -> Simulation | None:
-    """The same, or None as soon as it is certain that a machine will hold too much.
+def simulate(plan: Plan, known: Loads | None = None) -> Simulation:
+    """The expected time, memory and traffic of a plan.
 
     Args:
         plan: any.
-        limits_bytes: what each machine may hold; anything when left out.
+        known: keeps what depends on the graph alone, for planning it again.
     """
-    enumerator = Enumerator(plan)
-    alive = _Alive(enumerator, limits_bytes or [_ANYTHING] * len(plan.machines))
-    made: list[Task] = []
-    costs = []
-    for task in enumerator:
-        made.append(task)
-        costs.append(task_cost(plan, task, made))
-        _, temporary, out_bytes = costs[-1]
-        if not alive.fits(task, temporary, out_bytes):
-            return None
-    result = _simulated(plan, made, costs)
-    fits = all(peak <= limit for peak, limit in zip(result.peak_bytes, alive.limits_bytes, strict=True))
-    return result if fits else None
-
-
-_ANYTHING = 1 << 80
-
-
-class _Alive:
-    """A lower bound of what machines hold, while tasks are still being found: blocks with a known reader to come."""
-
-    def __init__(self, enumerator: Enumerator, limits_bytes: Sequence[int]) -> None:
-        self.enumerator, self.limits_bytes = enumerator, limits_bytes
-        self.held = [0] * len(limits_bytes)
-        self.left: dict[tuple[int, int], int] = {}  # readers to come, of blocks by step and shard
-        self.made: dict[tuple[int, int], tuple[int, int]] = {}  # machine and bytes of blocks
-        self.keys: list[tuple[int, int]] = []
-
-    def fits(self, task: Task, temporary: int, out_bytes: int) -> bool:
-        """Whether there is room for a task; then it runs."""
-        for key in self.enumerator.found:
-            self._count(key, 1)
-        self.enumerator.found.clear()
-        if self.held[task.machine] + temporary + out_bytes > self.limits_bytes[task.machine]:
-            return False
-        key = task.step, task.shard
-        self.keys.append(key)
-        self.made[key] = task.machine, out_bytes
-        if self.left.get(key):
-            self.held[task.machine] += out_bytes
-        for number in task.needs:
-            self._count(self.keys[number], -1)
-        return True
-
-    def _count(self, key: tuple[int, int], step: int) -> None:
-        """One reader more, or one less: a block is held while it has any."""
-        before = self.left.get(key, 0)
-        self.left[key] = before + step
-        if key in self.made and not (before and before + step):
-            machine, size_bytes = self.made[key]
-            self.held[machine] += step * size_bytes
-
-
-def _simulated(plan: Plan, made: Sequence[Task], costs: Sequence[tuple[Costs, int, int]]) -> Simulation:
-    machines = plan.machines
-    readers = [0] * len(made)
-    for task in made:
-        for number in task.needs:
-            readers[number] += 1
-    free_at = [0.0] * len(machines)
-    done = [0.0] * len(made)
-    ended = [0.0] * len(plan.steps)
-    held = [0] * len(machines)
-    peaks = [0] * len(machines)
-    peak_step, top = 0, -1
-    started: dict[int, float] = {}
-    spans = []
-    totals: list[list[Costs]] = [[] for _ in plan.steps]
-    for task, (cost, temporary, out_bytes) in zip(made, costs, strict=True):
-        machine = task.machine
-        now = held[machine] + temporary + out_bytes
-        peaks[machine] = max(peaks[machine], now)
-        if peaks[machine] == now and now > top:
-            top, peak_step = now, task.step
-        ready = max([free_at[machine], *(done[n] for n in task.needs), *(ended[n] for n in task.after)])
-        end = ready + cost.seconds
-        free_at[machine] = done[task.number] = end
-        ended[task.step] = max(ended[task.step], end)
-        spans.append((machine, task.step, ready, end))
-        if readers[task.number]:
-            held[machine] += out_bytes
-        for number in task.needs:
-            readers[number] -= 1
-            if not readers[number]:
-                held[made[number].machine] -= costs[number][2]
-        first = started.setdefault(task.step, ready)
-        totals[task.step].append(replace(cost, seconds=end - first, peak_bytes=now))
-    seconds = max(done, default=0.0)
-    return Simulation(seconds, tuple(peaks), peak_step, tuple(map(_total, totals)), tuple(spans))
-
-
-def _total(costs: Sequence[Costs]) -> Costs:
-    return Costs(
-        len(costs),
-        sum(cost.flops for cost in costs),
-        sum(cost.bytes_moved for cost in costs),
-        sum(cost.bytes_read for cost in costs),
-        sum(cost.bytes_written for cost in costs),
-        max((cost.seconds for cost in costs), default=0.0),
-        max((cost.peak_bytes for cost in costs), default=0),
+    loads = (known or Loads()).of(plan)
+    order = plan.machines.order
+    peaks, at_step = peak_bound(plan, loads)
+    seconds, spans, durations = _timeline(plan, loads)
+    back = np.empty(len(order), np.int64)
+    back[list(order)] = peaks
+    steps = tuple(
+        Costs(
+            int(load.tasks.sum()),
+            float(load.flops.sum()),
+            int(load.moved.sum()),
+            int(load.read.sum()),
+            int(load.written.sum()),
+            duration,
+            int(peak),
+        )
+        for load, duration, peak in zip(loads, durations, at_step, strict=True)
     )
+    peak_step = int(np.argmax(at_step)) if len(at_step) else 0
+    return Simulation(seconds, tuple(back.tolist()), peak_step, steps, spans, tuple(loads))
 
 
-def _out_bytes(plan: Plan, task: Task) -> int:
-    step = plan.steps[task.step]
-    if step.stage == "store":
-        return 0
-    return sum(out.size * tensor.dtype.itemsize for out, tensor in zip(task.outs, step.tensors, strict=True))
+# ---------------------------------------------------------------------------------------------------------------------
+# time
 
 
-def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int, int]:
-    """(costs of one task, bytes that it holds only while it runs, bytes of its output)."""
-    step, machines = plan.steps[task.step], plan.machines
-    moved = fetched = messages = touched = 0
-    for read in task.reads:
-        itemsize = read.tensor.dtype.itemsize
-        touched += read.size_bytes
-        for piece in read.pieces:
-            size = piece.points * itemsize
-            home = piece.source.placement if piece.source is not None else None
-            if piece.source is not None and home is None:
-                fetched += piece.region.size * itemsize
-            elif (home if home is not None else _machine(piece, task, made)) != task.machine:
-                moved += size
-                messages += 1
-    out_bytes = _out_bytes(plan, task)
-    written = task.out.size * step.tensor.dtype.itemsize if step.stage == "store" else 0
-    flops = 0.0
+class _Rates:
+    """The rates of machines, in the order in which they fill."""
+
+    def __init__(self, machines: Machines) -> None:
+        filled = [machines.machines[k] for k in machines.order]
+        self.machines, self.filled = machines, filled
+        self.flops: dict[str, Floats] = {}
+        self.bytes = np.asarray([m.bytes_per_second for m in filled])
+        self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
+
+    def flops_of(self, dtype: str) -> Floats:
+        if dtype not in self.flops:
+            self.flops[dtype] = np.asarray([m.rate(dtype) for m in self.filled])
+        return self.flops[dtype]
+
+
+def compute_seconds(rates: _Rates, load: Load, dtype: str) -> Floats:
+    """How long every machine computes and reads from storage."""
+    compute = np.maximum(load.flops / rates.flops_of(dtype), load.touched / rates.bytes) / EFFICIENCY
+    stored = (load.read + load.written) / rates.machines.storage_bytes_per_second
+    out: Floats = load.tasks * rates.machines.task_seconds + compute + stored
+    return out
+
+
+def _timeline(plan: Plan, loads: Sequence[Load]) -> tuple[float, tuple[Span, ...], list[float]]:
+    machines, count = plan.machines, len(plan.machines)
+    rates = _Rates(machines)
+    needed = needed_steps(plan.steps)
+    done: list[Floats] = []
+    free, link_free = np.zeros(count), np.zeros(count)
+    groups = [_Group(machines, group) for group in machines.groups]
+    spans: list[Span] = []
+    durations = []
+    for number, (step, load) in enumerate(zip(plan.steps, loads, strict=True)):
+        here = load.tasks > 0
+        crossing = bool((load.moved > 0).any())
+        ready = np.zeros(count)
+        for n in needed[number]:
+            ready = np.maximum(ready, done[n].max() if crossing or _waits(step, plan.steps[n]) else done[n])
+        transfer = load.moved / rates.link + load.messages * machines.link_seconds
+        arrive = np.where(transfer > 0, np.maximum(ready, link_free), ready)
+        arrived = arrive + transfer
+        for group in groups:
+            arrived = np.maximum(arrived, group.arrived(load, arrive))
+        link_free = np.where(transfer > 0, arrived, link_free)
+        compute = compute_seconds(rates, load, step.tensor.dtype.name)
+        waves = np.maximum(load.tasks, 1)
+        start = np.maximum(arrive + (arrived - arrive) / waves, free)
+        end = np.maximum(start + compute, arrived + compute / waves)
+        free = np.where(here, end, free)
+        done.append(np.where(here, end, 0.0))
+        spans += _spans(number, machines, load, arrive, start, end)
+        durations.append(float((end - arrive)[here].max()) if here.any() else 0.0)
+    return float(max((d.max() for d in done), default=0.0)), tuple(spans), durations
+
+
+def _waits(step: Any, before: Any) -> bool:
+    """Whether a sequence point holds one step before another, on all machines."""
     node = step.node
-    if isinstance(node, Operation):
-        if step.stage == "combine":
-            flops = float(task.out.size * max(0, len(task.reads) - len(node.outputs)))
-        elif node.signature is not None:
-            flops = node.signature.cost("flops", task.index)
-    seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, fetched + written)
-    costs = Costs(1, flops, moved, fetched, written, seconds)
-    return costs, temporary_bytes(step, task, made), out_bytes
+    return isinstance(node, Operation) and any(before.node in point.before for point in node.after)
 
 
-def _machine(piece: ReadPiece, task: Task, made: Sequence[Task]) -> int:
-    return made[piece.task].machine if piece.task >= 0 else task.machine
+class _Group:
+    """The link of a group of machines: what enters it from outside passes one step at a time."""
+
+    def __init__(self, machines: Machines, group: Any) -> None:
+        place = {machine: k for k, machine in enumerate(machines.order)}
+        self.members = [place[k] for k in range(group.first, group.last)]
+        self.bytes_per_second, self.seconds = group.bytes_per_second, group.seconds
+        self.free = 0.0
+        self.share = 1 - (len(self.members) - 1) / max(1, len(machines) - 1)
+
+    def arrived(self, load: Load, arrive: Floats) -> Floats:
+        """When the last byte from outside is there, for the group's machines."""
+        out = np.zeros_like(arrive)
+        inside = load.moved[self.members]
+        size = float(inside.sum()) * self.share
+        if size:
+            begin = max(self.free, float(arrive[self.members].min()))
+            self.free = begin + size / self.bytes_per_second + self.seconds
+            out[self.members] = np.where(inside > 0, self.free, 0.0)
+        return out
 
 
-def _seconds(
-    machines: Machines, machine: int, flops: float, touched: int, moved: int, messages: int, stored: int
-) -> float:
-    one = machines.machines[machine]
-    compute = max(flops / one.flops_per_second, touched / one.bytes_per_second) / EFFICIENCY
-    transfer = moved / machines.link_bytes_per_second + messages * machines.link_seconds
-    return machines.task_seconds + compute + transfer + stored / machines.storage_bytes_per_second
+def _spans(number: int, machines: Machines, load: Load, arrive: Floats, start: Floats, end: Floats) -> list[Span]:
+    """One span per group of machines that do the same at the same time."""
+    here = np.flatnonzero(load.tasks)
+    if not len(here):
+        return []
+    rows = np.stack([load.tasks[here].astype(np.float64), arrive[here], start[here], end[here]], 1)
+    if (rows == rows[0]).all():
+        first, counts = np.zeros(1, np.int64), np.asarray([len(here)])
+    else:
+        _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    order = machines.order
+    return [
+        Span(number, order[here[k]], int(n), int(rows[k, 0]), *map(float, rows[k, 1:]))
+        for k, n in zip(first, counts, strict=True)
+    ]
 
 
-def costed(plan: Plan) -> tuple[Plan, Simulation]:
-    """The plan with its estimates filled in, and the simulation that gave them."""
-    result = simulate(plan)
+# ---------------------------------------------------------------------------------------------------------------------
+# memory
+
+
+def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(the most that each machine holds, in the order in which they fill; the most while each step runs).
+
+    What another stream reads is held whole, from the stream that makes it to the last one that reads it; what only the
+    same stream reads is held for a wave.
+    """
+    rows = streams(plan.steps)
+    stream_of = {number: k for k, row in enumerate(rows) for number in row}
+    last = dict.fromkeys(stream_of, -1)
+    last_in_row: dict[int, int] = {}
+    for number, needed in enumerate(needed_steps(plan.steps, reads_only=True)):
+        for n in needed:
+            last[n] = max(last[n], stream_of[number])
+            last_in_row[n] = number
+    live = np.zeros(len(plan.machines), np.int64)
+    for source, home in plan.residents.items():
+        boxes = held_at(Tensor(source), home, len(plan.machines)).boxes
+        live = live + volume(boxes) * source.type.dtype.itemsize
+    peaks, at_step = live.copy(), np.zeros(len(loads), np.int64)
+    ends: dict[int, list[int]] = {}
+    for number, k in last.items():
+        ends.setdefault(k, []).append(number)
+    for k, row in enumerate(rows):
+        kept = [n for n in row if last[n] > k]
+        alone = len(row) == 1
+        live = live + sum((loads[n].made for n in kept), np.zeros_like(live))
+        for at, number in enumerate(row):
+            load = loads[number]
+            now = live + load.temporary
+            if number not in kept:
+                whole = alone and last[number] == k
+                now = now + (load.made if whole else load.block)
+            for n in row[:at]:
+                if n not in kept and last_in_row.get(n, -1) >= number:
+                    now = now + loads[n].block
+            peaks = np.maximum(peaks, now)
+            at_step[number] = now.max()
+        for n in ends.get(k, ()):
+            if stream_of[n] < k:
+                live = live - loads[n].made
+    return peaks, at_step
+
+
+def costed(plan: Plan, known: Loads | None = None) -> tuple[Plan, Simulation]:
+    """The plan with its estimates filled in, and the simulation that gave them; small plans have their peak counted."""
+    result = simulate(plan, known)
+    if plan.tasks <= COUNTED_TASKS:
+        peaks, at_step = counted_peaks(plan)
+        steps = tuple(replace(cost, peak_bytes=peak) for cost, peak in zip(result.steps, at_step, strict=True))
+        result = replace(result, peak_bytes=peaks, steps=steps)
     return with_costs(plan, result), result
 
 

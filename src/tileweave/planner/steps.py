@@ -1,12 +1,13 @@
-"""From a choice of grids to the steps of a plan: which grids an operation is offered, and what they cut.
+"""From a sharding of every operation to the steps of a plan.
 
-A grid is a number of parts per dimension of an operation's index; waves cut each machine's part again.
+A sharding says per index dimension how it is cut along machines, as iters of an Axe layout; waves cut each machine's
+part again. Cuts nest: machine parts first, waves inside, so that what two operations cut alike has common boundaries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import cast
@@ -14,21 +15,27 @@ from typing import cast
 from tileweave.backends.base import Decision
 from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
+from tileweave.planner.placement import Digits, Placement, nested_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
-from tileweave.space import Box, even_cuts
+from tileweave.space import Box
 
 __all__ = [
     "WHOLE",
     "Atoms",
     "Decide",
     "Grid",
+    "Sharding",
     "Waves",
     "candidates",
-    "combine_cuts",
-    "cut",
+    "combine_placement",
     "maker",
     "out_size",
+    "output_placement",
+    "partition_of",
+    "sharding_of",
     "steps_of",
+    "uncut",
+    "waved",
 ]
 
 MOST_GRIDS = 24
@@ -46,6 +53,24 @@ class Waves:
 
     count: int = 1
     square: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How an operation's index is cut.
+
+    Args:
+        digits: per dimension, its cuts along machines: (extent, stride) pairs, slowest first.
+        waves: per dimension, into how many parts each machine's part is cut again.
+    """
+
+    digits: tuple[Digits, ...]
+    waves: tuple[int, ...]
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Machine parts per dimension."""
+        return tuple(prod(extent for extent, _ in digits) for digits in self.digits)
 
 
 WHOLE = Waves()
@@ -101,43 +126,49 @@ def _factorizations(count: int, rank: int) -> tuple[Grid, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# a choice of grids -> steps
+# shardings
 
 
-def steps_of(
-    graph: Graph, grids: Mapping[Operation, Grid], machines: int, decide: Decide, atoms: Atoms, waves: Waves = WHOLE
-) -> tuple[Step, ...]:
-    """The steps of a choice: operations with their cuts, combinations of cut reductions, stores."""
-    out: list[Step] = []
-    made: dict[Operation, Step] = {}
-    nodes = graph.nodes()
-    read = {node for node in nodes if isinstance(node, Tensor)}
-    for node in nodes:
-        if isinstance(node, Operation):
-            cuts = cut(node, grids[node], waves)
-            names = tuple(name for name, _ in node.outputs)
-            kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]
-            partial = node.signature is not None and any(cuts.grid[k] > 1 for k in node.signature.monoids)
-            if partial:
-                out.append(Step(node, "partial", cuts, decide(node, "partial"), outputs=names))
-                joined = combine_cuts(node, cuts, machines)
-                made[node] = Step(node, "combine", joined, decide(node, "combine"), outputs=kept)
-            else:
-                made[node] = Step(node, "block", cuts, decide(node, "block"), outputs=kept)
-            out.append(made[node])
-        elif isinstance(node, Sink):
-            out.append(Step(node, "store", _store_cuts(node, made, atoms(node), machines * waves.count), WRITE))
-    return tuple(out)
+def sharding_of(operation: Operation, grid: Grid, machines: int) -> Sharding:
+    """A grid without a mesh: machines are filled in row-major order, and further parts are waves."""
+    place = run_placement([max(1, min(p, n)) for p, n in zip(grid, operation.index.shape, strict=True)], machines)
+    return Sharding(place.digits, place.waves)
 
 
-def cut(operation: Operation, grid: Grid, waves: Waves = WHOLE) -> Partition:
-    """The cuts of a grid, with each machine's part cut again into waves."""
-    index = operation.index
-    parts = [max(1, min(p, n)) for p, n in zip(grid, index.shape, strict=True)]
-    if waves.count > 1 and operation.signature is not None:
-        spread = _spread if waves.square else _streamed
-        parts = spread(operation, parts, waves.count)
-    return Partition(tuple(even_cuts(n, p, a) for n, p, a in zip(index.shape, parts, index.start, strict=True)))
+def waved(operation: Operation, sharding: Sharding, waves: Waves) -> Sharding:
+    """The sharding with each machine's part cut again."""
+    if waves.count <= 1 or operation.signature is None:
+        return sharding
+    parts = [p * w for p, w in zip(sharding.parts, sharding.waves, strict=True)]
+    wanted = (_spread if waves.square else _streamed)(operation, parts, waves.count)
+    return replace(sharding, waves=tuple(max(1, n // p) for n, p in zip(wanted, sharding.parts, strict=True)))
+
+
+def _following(operation: Operation, sharding: Sharding, made: Mapping[Operation, Step]) -> Sharding | None:
+    """The waves of what an operation reads, so that it follows wave by wave; None where there is none to follow.
+
+    Only operations without reductions follow, along dimensions that are cut alike.
+    """
+    signature = operation.signature
+    if signature is None or signature.monoids:
+        return None
+    for name, tensor in operation.inputs:
+        producer = tensor.producer
+        if not isinstance(producer, Operation):
+            continue
+        before = made[producer]
+        held = output_placement(producer, tensor.output, before.where) if before.stage == "block" else before.where
+        projection = signature.input(name)
+        turns = [1] * operation.index.rank
+        for row, extent, digits, waves in zip(
+            projection.map.matrix, projection.shape, held.digits, held.waves, strict=True
+        ):
+            moved = [k for k, c in enumerate(row) if c]
+            if len(moved) == 1 and row[moved[0]] == 1 and extent == 1 and sharding.digits[moved[0]] == digits:
+                turns[moved[0]] = waves
+        if prod(turns) > 1 and prod(turns) == prod(held.waves):
+            return replace(sharding, waves=tuple(turns))
+    return None
 
 
 def _streamed(operation: Operation, parts: Sequence[int], waves: int) -> list[int]:
@@ -164,38 +195,156 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
     return out
 
 
-def combine_cuts(operation: Operation, cuts: Partition, machines: int) -> Partition:
-    """The output blocks of the index cuts, cut further along the largest dimension so that every machine combines."""
+def partition_of(box: Box, placement: Placement) -> Partition:
+    """The cuts of a box by a placement's levels: machine parts first, waves inside."""
+    levels = (
+        (*(extent for extent, _ in digits), waves)
+        for digits, waves in zip(placement.digits, placement.waves, strict=True)
+    )
+    rows = zip(box.shape, levels, box.start, strict=True)
+    return Partition(tuple(tuple(nested_bounds(n, level, a).tolist()) for n, level, a in rows))
+
+
+def _placed(shape: Sequence[int], digits: Sequence[Digits], waves: Sequence[int]) -> Placement:
+    """The placement of a box; no dimension has more blocks than points."""
+    inner = []
+    for n, row, count in zip(shape, digits, waves, strict=True):
+        extent = prod(extent for extent, _ in row)
+        inner.append(max(1, min(count, n // extent)))
+    grid = [prod(extent for extent, _ in row) * w for row, w in zip(digits, inner, strict=True)]
+    return Placement(tuple(grid), tuple(tuple(row) for row in digits), tuple(inner))
+
+
+def index_placement(operation: Operation, sharding: Sharding) -> Placement:
+    """Where the shards of an operation run."""
+    return _placed(operation.index.shape, sharding.digits, sharding.waves)
+
+
+def drivers(operation: Operation, output: str) -> tuple[int | None, ...]:
+    """Per dimension of an output the index dimension that moves it."""
+    if operation.signature is None:
+        return (None,) * len(operation.output_types[output].shape)
+    rows = operation.signature.output(output).map.matrix
+    return tuple(next((k for k, c in enumerate(row) if c), None) for row in rows)
+
+
+def output_placement(operation: Operation, output: str, where: Placement) -> Placement:
+    """Where the blocks of an output lie that a finished step makes, given where its shards run."""
+    rows = drivers(operation, output)
+    grid = tuple(1 if k is None else where.grid[k] for k in rows)
+    digits = tuple(() if k is None else where.digits[k] for k in rows)
+    waves = tuple(1 if k is None else where.waves[k] for k in rows)
+    return Placement(grid, digits, waves, where.replica, where.offset)
+
+
+def combine_placement(operation: Operation, where: Placement) -> Placement:
+    """Where the results of a cut reduction are combined: over all owners of its partial results.
+
+    The owners of the partial results of one block share it along its longest dimension, so that each receives only
+    its own part of the others' (a reduce-scatter). Small results stay whole: a message costs more than their bytes.
+    """
     (name, kind), *_ = operation.outputs  # all outputs of a cut reduction have one shape
-    blocks = output_partition(operation, name, cuts)
-    shape = kind.shape
-    parts = machines // blocks.count if blocks.count and machines % blocks.count == 0 else 1
-    if parts == 1 or not shape:
-        return blocks
-    dim = max(range(len(shape)), key=lambda k: shape[k] // max(1, blocks.grid[k]))
-    wanted = blocks.grid[dim] * parts
-    small = prod(shape) * kind.dtype.itemsize < 1 << 16
-    if small or blocks.grid[dim] > 1 or wanted > shape[dim]:
-        return blocks
-    return Partition(tuple(even_cuts(shape[dim], wanted) if k == dim else c for k, c in enumerate(blocks.cuts)))
+    rows = drivers(operation, name)
+    reduced = sorted(operation.signature.monoids) if operation.signature else []
+    owners = tuple(pair for k in reduced for pair in where.digits[k])
+    digits = [() if k is None else where.digits[k] for k in rows]
+    waves = [1 if k is None else where.waves[k] for k in rows]
+    count = prod(extent for extent, _ in owners)
+    lengths = [n // prod(e for e, _ in row) for n, row in zip(kind.shape, digits, strict=True)]
+    if count > 1 and lengths and max(lengths) >= count and prod(kind.shape) * kind.dtype.itemsize >= SMALL_BYTES:
+        longest = lengths.index(max(lengths))
+        digits[longest] = (*digits[longest], *owners)
+        waves = [1] * len(waves)
+    return _placed(kind.shape, digits, waves)
 
 
-def _store_cuts(sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...] | None, parts: int) -> Partition:
+SMALL_BYTES = 1 << 16
+"""Results below this are combined by one machine."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# shardings -> steps
+
+
+def steps_of(
+    graph: Graph,
+    shardings: Mapping[Operation, Sharding] | Mapping[Operation, Grid],
+    machines: int,
+    decide: Decide,
+    atoms: Atoms,
+    waves: Waves = WHOLE,
+    places: Sequence[int] = (),
+) -> tuple[Step, ...]:
+    """The steps of a choice: operations with their cuts, combinations of cut reductions, stores.
+
+    Args:
+        graph: what is computed.
+        shardings: of every operation; a plain grid fills machines in order.
+        machines: how many.
+        decide: what will compute a shard.
+        atoms: sink -> the extents of the region that must have one writer, or None.
+        waves: how every machine's part is cut again.
+        places: machine number -> its place in the order in which machines are filled, for sinks that are pinned.
+    """
+    out: list[Step] = []
+    made: dict[Operation, Step] = {}
+    nodes = graph.nodes()
+    read = {node for node in nodes if isinstance(node, Tensor)}
+    for node in nodes:
+        if isinstance(node, Operation):
+            chosen = shardings[node]
+            sharding = chosen if isinstance(chosen, Sharding) else sharding_of(node, chosen, machines)
+            turns = waved(node, sharding, waves)
+            where = index_placement(node, (_following(node, sharding, made) if waves.square else None) or turns)
+            cuts = partition_of(node.index, where)
+            names = tuple(name for name, _ in node.outputs)
+            kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]
+            if node.signature is not None and any(where.grid[k] > 1 for k in node.signature.monoids):
+                out.append(Step(node, "partial", cuts, decide(node, "partial"), outputs=names, where=where))
+                joined = combine_placement(node, where)
+                cuts = partition_of(node.outputs[0][1].box, joined)
+                made[node] = Step(node, "combine", cuts, decide(node, "combine"), outputs=kept, where=joined)
+            else:
+                made[node] = Step(node, "block", cuts, decide(node, "block"), outputs=kept, where=where)
+            out.append(made[node])
+        elif isinstance(node, Sink):
+            cuts, where = _store(node, made, atoms(node), machines, waves)
+            if node.placement is not None:
+                where = _pinned(where, places[node.placement] if places else node.placement)
+            out.append(Step(node, "store", cuts, WRITE, where=where))
+    return tuple(out)
+
+
+def _store(
+    sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...] | None, machines: int, waves: Waves
+) -> tuple[Partition, Placement]:
     """The blocks that exist, where the tensor is an operation's own output; otherwise even rows; aligned to chunks."""
     tensor = sink.tensor
     producer = tensor.producer
     if isinstance(producer, Operation):
         step = made[producer]
         cuts = output_partition(producer, tensor.output, step.cuts) if step.stage == "block" else step.cuts
+        where = output_placement(producer, tensor.output, step.where) if step.stage == "block" else step.where
     else:
         shape = tensor.shape
-        parts = min(parts, shape[0]) if shape and tensor.type.box.size else 1
-        cuts = Partition(tuple(even_cuts(n, max(1, parts) if k == 0 else 1) for k, n in enumerate(shape)))
+        longest = max(range(len(shape)), key=lambda k: (shape[k] >= machines * waves.count, -k)) if shape else 0
+        empty = not tensor.type.box.size
+        across = [1 if empty or k != longest else min(n, machines) for k, n in enumerate(shape)]
+        digits = [((n, 1),) if n > 1 else () for n in across]
+        where = _placed(shape, digits, [1 if empty or k != longest else waves.count for k in range(len(shape))])
+        cuts = partition_of(tensor.type.box, where)
     if atom is None:
-        return cuts
-    return Partition(
+        return cuts, where
+    cuts = Partition(
         tuple(_aligned(c, size, extent) for c, size, extent in zip(cuts.cuts, atom, tensor.shape, strict=True))
     )
+    turns = tuple(max(1, -(-blocks // parts)) for blocks, parts in zip(cuts.grid, where.parts, strict=True))
+    return cuts, Placement(cuts.grid, where.digits, turns, where.replica, where.offset)
+
+
+def _pinned(where: Placement, machine: int) -> Placement:
+    """The same blocks, all on one machine."""
+    return Placement(where.grid, ((),) * len(where.grid), tuple(max(1, n) for n in where.grid), (), machine)
 
 
 def _aligned(cuts: Sequence[int], atom: int, extent: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """The tasks of a plan: one per shard, with exactly what it reads, in the order in which they are issued.
 
-Every read is resolved to pieces, each from one block of one producing task, from a source, or from a constant. The
-order follows demand: the shards of one wave of a sink pull in the waves of everything that they need, so blocks are
-freed early, and the shards of one wave stand side by side, so machines work together.
+Every read is resolved to pieces, each from one block of one producing task, from a source, or from a constant. Steps
+whose waves follow each other one to one stream: they are issued wave by wave, so that a block is freed soon after it is
+made (`streams`); the shards of one wave stand side by side, so machines work together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor
 from tileweave.graph.ir.nodes import Value
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import index_of_output, input_region, output_partition
-from tileweave.planner.cost import input_intervals
 from tileweave.planner.plan import Plan, Step
+from tileweave.planner.steps import drivers
+from tileweave.planner.streams import streams
 from tileweave.space import AffineMap, Box
 
 __all__ = ["PARTIAL", "Enumerator", "Read", "ReadPiece", "Task", "block_partition", "preimage", "tasks"]
@@ -144,11 +145,7 @@ _Reads = list[tuple[str, Tensor, Box, _Pieces]]
 
 
 class Enumerator:
-    """Numbers tasks on demand, and yields them in issue order.
-
-    A task is yielded after everything that it needs. What it reads is found before that, with what the shards beside
-    it read; `found` tells what was read since it was last emptied, so that a listener knows early what stays alive.
-    """
+    """Numbers tasks and yields them in issue order: a task comes after everything that it needs."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -160,55 +157,24 @@ class Enumerator:
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = number
         self.machines = plan.machines.order
-        self.waves = [-(-step.cuts.count // len(self.machines)) for step in plan.steps]
+        self.waves = [step.waves for step in plan.steps]
         self.number: dict[Key, int] = {}
-        self.reads: dict[Key, _Reads] = {}
-        self.found: list[Key] = []
         self.blocks = lru_cache(maxsize=None)(lambda number, output: block_partition(plan.steps[number], output))
-        self.regions = lru_cache(maxsize=None)(lambda number, name: _Regions(plan.steps[number], name))
         self.shard_steps = lru_cache(maxsize=None)(self._shard_steps)
         self.outs = lru_cache(maxsize=None)(self._outs)
         self.after = lru_cache(maxsize=None)(self._after)
 
     def __iter__(self) -> Iterator[Task]:
-        steps = list(enumerate(self.plan.steps))
-        stores = [number for number, step in steps if step.stage == "store"]
-        for number in (*stores, *range(len(steps))):  # the rest: operations that only a sequence point observes
-            for wave in range(self.waves[number]):
-                yield from self._visit((number, wave))
-
-    def _shards(self, group: tuple[int, int]) -> range:
-        """The shards of one wave, one per machine."""
-        number, wave = group
-        return range(wave, self.plan.steps[number].cuts.count, self.waves[number])
-
-    def _visit(self, root: tuple[int, int]) -> Iterator[Task]:
-        """Issues a wave after the waves that it needs; an explicit stack, since graphs are deep."""
-        if self._issued(root):
-            return
-        stack = [(root, iter(self._needed(root)))]
-        while stack:
-            group, rest = stack[-1]
-            child = next((g for g in rest if not self._issued(g)), None)
-            if child is None:
-                stack.pop()
-                for shard in self._shards(group):
-                    self.number[group[0], shard] = len(self.number)
-                for shard in self._shards(group):
-                    yield self._task((group[0], shard))
-            else:
-                stack.append((child, iter(self._needed(child))))
-
-    def _issued(self, group: tuple[int, int]) -> bool:
-        return group in self.number  # a wave has the number of its first shard
-
-    def _needed(self, group: tuple[int, int]) -> list[tuple[int, int]]:
-        """The waves that a wave needs; first those that come before it by a sequence point."""
-        needed = {(step, wave): None for step in self.after(group[0]) for wave in range(self.waves[step])}
-        for shard in self._shards(group):
-            for step, made in self._sources(self._read((group[0], shard))):
-                needed[step, made % self.waves[step]] = None
-        return list(needed)
+        for stream in streams(self.plan.steps):
+            for wave in range(max(self.waves[number] for number in stream)):
+                for number in stream:
+                    step = self.plan.steps[number]
+                    for places in step.where.wave_places(wave, step.accumulated) if wave < self.waves[number] else ():
+                        shards = [step.cuts.number(place) for place in places]
+                        for shard in shards:
+                            self.number[number, shard] = len(self.number)
+                        for shard in shards:
+                            yield self._task((number, shard))
 
     def _after(self, number: int) -> tuple[int, ...]:
         """The steps that a sequence point holds before a step."""
@@ -219,12 +185,6 @@ class Enumerator:
     @staticmethod
     def _sources(reads: _Reads) -> dict[Key, None]:
         return {who: None for _, _, _, pieces in reads for who, _ in pieces if who is not None}
-
-    def _read(self, key: Key) -> _Reads:
-        if key not in self.reads:
-            self.reads[key] = reads = list(self._find_reads(key))
-            self.found += self._sources(reads)
-        return self.reads[key]
 
     def _find_reads(self, key: Key) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
         step = self.plan.steps[key[0]]
@@ -247,8 +207,25 @@ class Enumerator:
             elif step.stage == "partial" and name in late:
                 continue
             else:
-                region = self.regions(key[0], name).at(place)
+                region = input_region(node, name, step.cuts.at(place))
             yield name, tensor, region, self._pieces(tensor, region)
+        if step.accumulated:
+            yield from self._accumulator(step, key[0], place)
+
+    def _accumulator(self, step: Step, number: int, place: Sequence[int]) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
+        """The block of the wave before, which a later wave of a machine's part of a reduction adds to."""
+        before = list(place)
+        for k in reversed(step.accumulated):
+            count = step.where.waves[k]
+            before[k] += -1 if place[k] % count else count - 1
+            if place[k] % count:
+                break
+        else:
+            return
+        for (cuts, rows), tensor in zip(self.outs(number), step.tensors, strict=True):
+            box = cuts.at([0 if k is None else place[k] for k in rows])
+            part = (box, AffineMap.identity(box.rank), None, box, box, None, tensor.output)
+            yield PARTIAL, tensor, box, [((number, step.cuts.number(before)), part)]
 
     def _partial_reads(self, node: Operation, box: Box, index: Box) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
         """One read per part along the reduction dimensions and output, each gathered over the blocks that it spans."""
@@ -256,10 +233,13 @@ class Enumerator:
         cuts = self.plan.steps[number].cuts
         reduced = sorted(node.signature.monoids) if node.signature else []
         tensors = self.plan.steps[number].tensors
+        last = {k: self.plan.steps[number].where.waves[k] - 1 for k in self.plan.steps[number].accumulated}
         parts: dict[tuple[int, ...], list[tuple[Key, Box, Box]]] = {}
         seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
         for k, _ in cuts.overlapping(index):
             place = cuts.place(k)
+            if any(place[d] % (at + 1) != at for d, at in last.items()):
+                continue
             part = tuple(place[d] for d in reduced)
             kept = tuple(digit for d, digit in enumerate(place) if d not in reduced)
             if (part, kept) in seen:
@@ -326,7 +306,7 @@ class Enumerator:
         if step.stage == "block" and isinstance(node, Operation):
             if node.signature is None:
                 return (0,) * len(node.output_types[output].shape)
-            return tuple(0 if k is None else prod(grid[k + 1 :]) for k in _drivers(node, output))
+            return tuple(0 if k is None else prod(grid[k + 1 :]) for k in drivers(node, output))
         return tuple(prod(grid[k + 1 :]) for k in rows)
 
     def _outs(self, number: int) -> list[tuple[Partition, tuple[int | None, ...]]]:
@@ -335,12 +315,12 @@ class Enumerator:
         node = step.node
         if not isinstance(node, Operation) or step.stage == "combine":
             return []
-        return [(output_partition(node, name, step.cuts), _drivers(node, name)) for name in step.outputs]
+        return [(output_partition(node, name, step.cuts), drivers(node, name)) for name in step.outputs]
 
     def _task(self, key: Key) -> Task:
         number, shard = key
         step = self.plan.steps[number]
-        reads = self._read(key)
+        reads = list(self._find_reads(key))
         made = tuple(
             Read(
                 name,
@@ -356,8 +336,7 @@ class Enumerator:
         place = step.cuts.place(shard)
         box = step.cuts.at(place)
         needs = tuple(sorted(self.number[who] for who in self._sources(reads)))
-        machine = self.machines[shard // self.waves[number]]
-        pinned = step.node.placement if isinstance(step.node, Sink) else None
+        machine = self.machines[step.where.machine(place)]
         outs = self.outs(number)
         if outs:
             boxes = tuple(cuts.at([0 if k is None else place[k] for k in drivers]) for cuts, drivers in outs)
@@ -367,36 +346,13 @@ class Enumerator:
             self.number[key],
             number,
             shard,
-            machine if pinned is None else pinned,
+            machine,
             box,
             made,
             boxes,
             needs,
             self.after(number),
         )
-
-
-class _Regions:
-    """What the shards of a step need of one input, from one table per dimension of the input where that is possible."""
-
-    def __init__(self, step: Step, name: str) -> None:
-        self.node, self.name, self.cuts = cast("Operation", step.node), name, step.cuts
-        self.rows = None if self.node.index.empty else input_intervals(self.node, name, step.cuts)
-
-    def at(self, place: Sequence[int]) -> Box:
-        """What the shard at grid coordinates needs."""
-        if self.rows is None:
-            return input_region(self.node, self.name, self.cuts.at(place))
-        ranges = [parts[0 if driver is None else place[driver]] for driver, parts in self.rows]
-        return Box.between([low for low, _ in ranges], [high for _, high in ranges])
-
-
-def _drivers(node: Operation, output: str) -> tuple[int | None, ...]:
-    """Per dimension of an output the index dimension that moves it."""
-    if node.signature is None:
-        return (None,) * len(node.output_types[output].shape)
-    rows = node.signature.output(output).map.matrix
-    return tuple(next((k for k, c in enumerate(row) if c), None) for row in rows)
 
 
 def _output_block(node: Operation, output: str, index: Box) -> Box:

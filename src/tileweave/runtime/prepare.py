@@ -20,7 +20,7 @@ from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
 from tileweave.graph.passes.shard import index_of_output
 from tileweave.lower.reads import Fetch, Part, make_part, slices
 from tileweave.planner import Machines, Plan, Read, ReadPiece, Step, Task, tasks
-from tileweave.planner.simulate import task_cost
+from tileweave.planner.count import task_cost
 from tileweave.planner.tasks import PARTIAL
 from tileweave.space import Box
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tileweave import draw
 from tileweave.graph import Operation, Selector, Sink, Source, Tensor
-from tileweave.planner.explain import cuts_text, seconds_text, step_label
 from tileweave.planner.machines import size_text
 from tileweave.planner.plan import Plan
+from tileweave.planner.show.explain import cuts_text, seconds_text, step_label
 
 __all__ = ["to_svg"]
 

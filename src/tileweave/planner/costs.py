@@ -1,0 +1,311 @@
+"""Costs in closed form: what every machine reads, receives and holds, from signatures and placements alone.
+
+A machine works on one box of an operation's index and holds one box of each tensor, so traffic is the size of the box
+that it needs less what it holds of it: a product over dimensions. Waves cut a machine's box again; dimensions that no
+common index dimension moves are summed apart, so a million shards cost no more than their cuts. Arrays run over
+machines (and over candidates, in the search), never over shards. Counted are distinct points: a broadcast moves one.
+
+Source: own; marginal costs per index point after Tapestry, "The Cost Information".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tileweave.graph import Operation, Source, Tensor, resolve
+from tileweave.planner.placement import Boxes, IntArray
+from tileweave.space import Box, Projection
+
+__all__ = [
+    "Arrival",
+    "Dim",
+    "Held",
+    "Term",
+    "arrival",
+    "index_of_boxes",
+    "input_boxes",
+    "output_boxes",
+    "read_terms",
+    "volume",
+    "wave_sum",
+]
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# projections on boxes of all machines
+
+
+def _projected(projection: Projection, index: Box, boxes: Boxes) -> Boxes:
+    """What boxes of the index touch, from the origin of the tensor."""
+    base = projection.span(index).start
+    rows = zip(projection.map.matrix, projection.map.offset, projection.shape, projection.stride, base, strict=True)
+    low, high = [], []
+    zero = np.zeros((1,) * boxes.here.ndim, np.int64)
+    for row, offset, extent, stride, start in rows:
+        first: IntArray = zero + (offset - start)
+        last: IntArray = first + ((extent - 1) * stride + 1 if extent else 0)
+        some: Any = True
+        for k, c in enumerate(row):
+            if c:
+                a, b = c * boxes.low[k], c * (boxes.high[k] - 1)
+                first, last = first + (a if c > 0 else b), last + (b if c > 0 else a)
+                some = some & (boxes.low[k] < boxes.high[k])
+        low.append(first)
+        high.append(np.where(some, last, first))
+    return Boxes(low, high, boxes.here, boxes.waves)
+
+
+def input_boxes(operation: Operation, name: str, boxes: Boxes) -> Boxes:
+    """The region of a named input that boxes of the index need."""
+    if operation.signature is None:
+        return _whole(operation.input(name).shape, boxes)
+    return _projected(operation.signature.input(name), operation.index, boxes)
+
+
+def output_boxes(operation: Operation, name: str, boxes: Boxes) -> Boxes:
+    """The region of an output that boxes of the index make."""
+    if operation.signature is None:
+        return _whole(operation.output_types[name].shape, boxes)
+    return _projected(operation.signature.output(name), operation.index, boxes)
+
+
+def _whole(shape: Sequence[int], boxes: Boxes) -> Boxes:
+    zero = np.zeros((1,) * boxes.here.ndim, np.int64)
+    return Boxes([zero for _ in shape], [zero + n for n in shape], boxes.here, boxes.waves)
+
+
+def index_of_boxes(operation: Operation, output: str, boxes: Boxes) -> Boxes:
+    """The index points whose result falls in boxes of an output: all of every reduction dimension."""
+    index, signature = operation.index, operation.signature
+    zero = np.zeros((1,) * boxes.here.ndim, np.int64)
+    low, high = [zero + a for a in index.start], [zero + b for b in index.stop]
+    if signature is None:
+        return Boxes(low, high, boxes.here, boxes.waves)
+    projection = signature.output(output)
+    base = projection.span(index).start
+    for r, (row, offset) in enumerate(zip(projection.map.matrix, projection.map.offset, strict=True)):
+        k = next((k for k, c in enumerate(row) if c), None)
+        if k is not None:
+            low[k] = (boxes.low[r] + base[r] - offset) // row[k]
+            high[k] = -(-(boxes.high[r] + base[r] - offset) // row[k])
+    return Boxes(low, high, boxes.here, boxes.waves)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# reads through selectors
+
+
+class Dim(NamedTuple):
+    """One dimension of the tensor that is read: the piece's own range, and (row, step, offset) of what it moves."""
+
+    clip: tuple[int, int]
+    rows: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One piece of an input: the values that it takes from one origin.
+
+    Args:
+        origin: the tensor of a source or an operation; None for constants.
+        dims: of the tensor that is read.
+        fixed: (row, coordinate) of the origin that no dimension moves.
+        itemsize: bytes per element.
+    """
+
+    origin: Tensor | None
+    dims: tuple[Dim, ...]
+    fixed: tuple[tuple[int, int], ...]
+    itemsize: int
+
+    @property
+    def source(self) -> Source | None:
+        """The source that holds the values, if one does."""
+        made = self.origin.producer if self.origin is not None else None
+        return made if isinstance(made, Source) else None
+
+
+def read_terms(tensor: Tensor) -> tuple[Term, ...]:
+    """Where the values of a tensor come from."""
+    out = []
+    for piece in resolve(tensor, tensor.type.box):
+        moved: list[list[tuple[int, int, int]]] = [[] for _ in tensor.shape]
+        fixed = []
+        for r, (row, offset) in enumerate(zip(piece.map.matrix, piece.map.offset, strict=True)):
+            dim = next((d for d, c in enumerate(row) if c), None)
+            if dim is None:
+                fixed.append((r, offset))
+            else:
+                moved[dim].append((r, row[dim], offset))
+        dims = zip(piece.box.start, piece.box.stop, moved, strict=True)
+        out.append(
+            Term(
+                piece.origin,
+                tuple(Dim((a, b), tuple(rows)) for a, b, rows in dims),
+                tuple(fixed),
+                tensor.dtype.itemsize,
+            )
+        )
+    return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where an origin lies.
+
+    Args:
+        boxes: the box of each machine.
+        bounds: boundaries of its blocks per dimension, or None where each machine's box is one block of even cuts.
+        shape: of the tensor.
+        parts: blocks per dimension, where there are no bounds.
+    """
+
+    boxes: Boxes
+    bounds: tuple[IntArray, ...] | None
+    shape: tuple[int, ...] = ()
+    parts: tuple[Any, ...] = ()
+
+    def part(self, row: int, at: IntArray) -> IntArray:
+        """The number of the block along a dimension that holds a coordinate."""
+        if self.bounds is not None:
+            return np.asarray(np.searchsorted(self.bounds[row], at, "right") - 1)
+        length, longer = self.shape[row] // self.parts[row], self.shape[row] % self.parts[row]
+        head = longer * (length + 1)
+        return np.asarray(np.where(at < head, at // (length + 1), longer + (at - head) // np.maximum(length, 1)))
+
+    def longest(self, row: int) -> Any:
+        """The most coordinates of one block along a dimension."""
+        if self.bounds is not None:
+            return int(np.diff(self.bounds[row]).max()) if len(self.bounds[row]) > 1 else 0
+        return -(-self.shape[row] // self.parts[row])
+
+
+class Arrival(NamedTuple):
+    """What machines take from one origin, over all waves; arrays over machines.
+
+    Args:
+        wanted: bytes that are needed.
+        moved: bytes of them that lie elsewhere.
+        messages: blocks that they come from.
+        blocks: the most blocks that one shard reads.
+        arriving: the most bytes that one shard gets from one block elsewhere.
+    """
+
+    wanted: IntArray
+    moved: IntArray
+    messages: IntArray
+    blocks: IntArray
+    arriving: IntArray
+
+
+def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntArray] = ()) -> Arrival:
+    """What every machine takes through one term.
+
+    Args:
+        term: the piece.
+        reader: the region that each machine (and wave) needs of the tensor that is read.
+        held: where the origin lies; None for storage, which holds the whole of it.
+        counts: per index dimension, how many waves each machine has; without waves, nothing.
+    """
+    waves = len(counts)
+    lengths, mine, touched, longest, span = [], [], [], [], []
+    here = reader.here
+    own_here = held.boxes.here if held is not None else np.zeros(1, np.bool_)
+    own_here = own_here.reshape(own_here.shape + (1,) * waves)
+    for at, dim in enumerate(term.dims):
+        low, high = np.maximum(reader.low[at], dim.clip[0]), np.minimum(reader.high[at], dim.clip[1])
+        size = np.maximum(high - low, 0)
+        if not dim.rows:
+            some = np.minimum(size, 1)
+            lengths.append(some)
+            mine.append(some)
+            continue
+        lengths.append(size)
+        first, last = low, high
+        for row, step, offset in dim.rows:
+            ends = (step * low + offset, step * (high - 1) + offset)
+            ends = ends if step > 0 else ends[::-1]
+            span.append(np.where(size > 0, ends[1] - ends[0] + 1, 0))
+            if held is None:
+                continue
+            a, b = (_spread(x[row], waves) for x in (held.boxes.low, held.boxes.high))
+            a, b = (a - offset, b - 1 - offset) if step > 0 else (b - 1 - offset, a - offset)
+            first, last = np.maximum(first, -(-a // step)), np.minimum(last, b // step + 1)
+            touched.append(np.where(size > 0, held.part(row, ends[1]) - held.part(row, ends[0]) + 1, 0))
+            longest.append(np.minimum(span[-1], held.longest(row)))
+        mine.append(np.maximum(last - first, 0))
+    for row, where in term.fixed:
+        if held is not None:
+            a, b = (_spread(x[row], waves) for x in (held.boxes.low, held.boxes.high))
+            own_here = own_here & (a <= where) & (where < b)
+    item = term.itemsize
+    wanted = wave_sum([here, *lengths], counts) * item
+    if held is None:
+        full = [np.minimum(n, 1) for n in lengths]
+        some = wave_sum([here, *full], counts)
+        read = wave_sum([here, *full, *span], counts) * item
+        return Arrival(wanted, read, some, np.minimum(some, 1), _most([here, *full, *span], waves) * item)
+    own = wave_sum([here & own_here, *mine], counts) * item
+    near = wave_sum([here & own_here, *(np.minimum(n, 1) for n in mine)], counts)
+    full = [np.minimum(n, 1) for n in lengths]
+    blocks = wave_sum([here, *full, *touched], counts)
+    if term.source is not None:  # a source is read as one box, however many machines hold it
+        away = wave_sum([here, *full], counts) - wave_sum(
+            [here & own_here, *((m == n) * np.minimum(n, 1) for m, n in zip(mine, lengths, strict=True))], counts
+        )
+        return Arrival(
+            wanted, wanted - own, away, _most([here, *full], waves), _most([here, *full, *span], waves) * item
+        )
+    arriving = np.where(own < wanted, _most([here, *full, *longest], waves) * item, 0)
+    return Arrival(wanted, wanted - own, np.maximum(blocks - near, 0), _most([here, *full, *touched], waves), arriving)
+
+
+def _spread(array: IntArray, waves: int) -> IntArray:
+    return array.reshape(array.shape + (1,) * waves) if waves else array
+
+
+def _most(factors: Sequence[Any], waves: int) -> IntArray:
+    """The product of the factors, each at its largest wave."""
+    axes = tuple(range(-waves, 0))
+    return np.asarray(prod(f.max(axis=axes) if waves else f for f in factors), np.int64)
+
+
+def volume(boxes: Boxes, counts: Sequence[IntArray] = ()) -> IntArray:
+    """Points of the boxes, summed over waves."""
+    sizes = [np.maximum(high - low, 0) for low, high in zip(boxes.low, boxes.high, strict=True)]
+    return wave_sum([boxes.here, *sizes], counts)
+
+
+def wave_sum(factors: Sequence[Any], counts: Sequence[IntArray]) -> IntArray:
+    """The sum over all waves of a product of arrays; factors that share no wave axis are summed apart.
+
+    Args:
+        factors: arrays over machines, then over the waves of each index dimension (length 1 where nothing varies).
+        counts: per index dimension, how many waves each machine has: what a dimension that moves no factor multiplies
+            by.
+    """
+    waves = len(counts)
+    if not waves:
+        return np.asarray(prod(factors[1:], start=factors[0].astype(np.int64)), np.int64)
+    groups: list[tuple[set[int], list[Any]]] = []
+    for factor in factors:
+        axes = {k for k in range(waves) if factor.shape[k - waves] > 1}
+        joined = [group for group in groups if group[0] & axes]
+        groups = [group for group in groups if not group[0] & axes or not axes]
+        groups.append((axes.union(*(a for a, _ in joined)), [factor, *(f for _, fs in joined for f in fs)]))
+    total: Any = 1
+    for _, members in groups:
+        value = prod(members[1:], start=members[0].astype(np.int64))
+        total = total * value.sum(axis=tuple(range(-waves, 0)))
+    moved = set().union(*(axes for axes, _ in groups))
+    for k, count in enumerate(counts):
+        if k not in moved:
+            total = total * count
+    return np.asarray(total, np.int64)

@@ -1,0 +1,156 @@
+"""Costs by counting: every task of a plan, one by one. What the closed forms must agree with.
+
+Tasks are issued in plan order, blocks are freed after their last reader. The peak is that of issuing the tasks one
+after the other, which is the order that a runtime may always fall back to, so a budget that holds here can be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import cast
+
+from tileweave.graph import FileTarget, Operation, Sink, Source
+from tileweave.planner.machines import Machines
+from tileweave.planner.placement import Placement
+from tileweave.planner.plan import Costs, Plan, Step
+from tileweave.planner.steps import partition_of
+from tileweave.planner.tasks import Enumerator, ReadPiece, Task, preimage
+from tileweave.space import Box
+
+__all__ = ["EFFICIENCY", "counted_peaks", "task_cost", "temporary_bytes"]
+
+EFFICIENCY = 0.7
+"""The fraction of the peak rates that a task is expected to reach."""
+
+
+def counted_peaks(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(the most that each machine holds, the most that any machine holds while each step runs)."""
+    made = tuple(Enumerator(plan))
+    readers = [0] * len(made)
+    for task in made:
+        for number in task.needs:
+            readers[number] += 1
+    outs = [_out_bytes(plan, task) for task in made]
+    held = list(resident_bytes(plan))
+    peaks, steps = list(held), [0] * len(plan.steps)
+    for task, out_bytes in zip(made, outs, strict=True):
+        machine = task.machine
+        now = held[machine] + temporary_bytes(plan.steps[task.step], task, made) + out_bytes
+        peaks[machine] = max(peaks[machine], now)
+        steps[task.step] = max(steps[task.step], now)
+        if readers[task.number]:
+            held[machine] += out_bytes
+        for number in task.needs:
+            readers[number] -= 1
+            if not readers[number]:
+                held[made[number].machine] -= outs[number]
+    return tuple(peaks), tuple(steps)
+
+
+def resident_bytes(plan: Plan) -> tuple[int, ...]:
+    """Per machine, what it holds of sources that are resident."""
+    out, order = [0] * len(plan.machines), plan.machines.order
+    for source, home in plan.residents.items():
+        cuts = partition_of(source.type.box, home)
+        for k in range(cuts.count):
+            for machine in home.machines(cuts.place(k)):
+                out[order[machine]] += cuts.block(k).size * source.type.dtype.itemsize
+    return tuple(out)
+
+
+def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
+    """The bytes that a machine newly holds to read a task's inputs, while the task runs.
+
+    A region in one block of the machine's own is used where it lies. Anything else that comes in one piece is held as
+    it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
+    that takes any box is given its pieces one by one.
+    """
+    node = step.node
+    by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
+    total = 0
+    for read in task.reads:
+        itemsize = read.tensor.dtype.itemsize
+        arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
+        if len(read.pieces) == 1:
+            total += sum(arriving)
+        elif by_piece:
+            total += max(arriving, default=0)
+        else:
+            total += read.size_bytes + max(arriving, default=0)
+    return total
+
+
+def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
+    """Whether reading a piece brings nothing new to the machine: a block of its own, or a constant."""
+    if piece.task >= 0:
+        return made[piece.task].machine == task.machine
+    return piece.source is None
+
+
+def _out_bytes(plan: Plan, task: Task) -> int:
+    step = plan.steps[task.step]
+    if step.stage == "store":
+        return 0
+    return sum(out.size * tensor.dtype.itemsize for out, tensor in zip(task.outs, step.tensors, strict=True))
+
+
+def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int, int]:
+    """(costs of one task, bytes that it holds only while it runs, bytes of its output)."""
+    step, machines = plan.steps[task.step], plan.machines
+    homes = plan.residents
+    moved = fetched = messages = touched = 0
+    for read in task.reads:
+        itemsize = read.tensor.dtype.itemsize
+        touched += read.size_bytes
+        for piece in read.pieces:
+            if piece.source is None and piece.task < 0:
+                continue
+            if piece.source is not None and piece.source not in homes:
+                fetched += piece.region.size * itemsize
+                continue
+            here = _points_here(plan, piece, task, made, homes)
+            moved += (piece.points - here) * itemsize
+            messages += here < piece.points
+    out_bytes = _out_bytes(plan, task)
+    written = task.out.size * step.tensor.dtype.itemsize if step.stage == "store" else 0
+    flops = 0.0
+    node = step.node
+    if isinstance(node, Operation):
+        if step.stage == "combine":
+            flops = float(task.out.size * max(0, len(task.reads) - len(node.outputs)))
+        elif node.signature is not None:
+            flops = node.signature.cost("flops", task.index)
+    seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, fetched + written)
+    costs = Costs(1, flops, moved, fetched, written, seconds)
+    return costs, temporary_bytes(step, task, made), out_bytes
+
+
+def _points_here(plan: Plan, piece: ReadPiece, task: Task, made: Sequence[Task], homes: dict[Source, Placement]) -> int:
+    """How many of the points that a piece reads its machine holds already."""
+    if piece.task >= 0:
+        return piece.points if made[piece.task].machine == task.machine else 0
+    source = cast("Source", piece.source)
+    home, here = homes[source], plan.machines.order.index(task.machine)
+    cuts = partition_of(source.type.box, home)
+    total = 0
+    for place in cuts.places(piece.region):
+        if here in home.machines(place):
+            total += _points_in(piece, cuts.at(place))
+    return total
+
+
+def _points_in(piece: ReadPiece, block: Box) -> int:
+    """Distinct points of a piece that fall into a block of its origin."""
+    moving = {dim for row in piece.map.matrix for dim, c in enumerate(row) if c}
+    inside = preimage(piece.map, piece.box, block)
+    return prod(n for dim, n in enumerate(inside.shape) if dim in moving or n == 0)
+
+
+def _seconds(
+    machines: Machines, machine: int, flops: float, touched: int, moved: int, messages: int, stored: int
+) -> float:
+    one = machines.machines[machine]
+    compute = max(flops / one.flops_per_second, touched / one.bytes_per_second) / EFFICIENCY
+    transfer = moved / machines.link_bytes_per_second + messages * machines.link_seconds
+    return machines.task_seconds + compute + transfer + stored / machines.storage_bytes_per_second

@@ -1,0 +1,268 @@
+"""The load of every step on every machine, in closed form: arrays over machines, in the order in which they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
+from tileweave.graph.ops.operators import operator_of
+from tileweave.graph.passes.shard import output_partition
+from tileweave.planner.costs import (
+    Dim,
+    Held,
+    Term,
+    arrival,
+    index_of_boxes,
+    input_boxes,
+    output_boxes,
+    read_terms,
+    volume,
+)
+from tileweave.planner.placement import Boxes, IntArray, Placement, machine_blocks, machine_boxes, wave_counts
+from tileweave.planner.plan import Plan, Step
+from tileweave.planner.steps import partition_of
+
+__all__ = ["Load", "Loads", "held_at"]
+
+
+Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one step does on each machine, all waves together unless said otherwise.
+
+    Args:
+        tasks: shards.
+        flops: operations.
+        touched: bytes of what it reads and makes, as the kernels see it.
+        moved: bytes that arrive from other machines.
+        messages: blocks that they come from.
+        read: bytes from storage.
+        written: bytes to sinks.
+        temporary: the most bytes that one shard newly holds while it runs.
+        block: the most bytes that one shard makes.
+        made: bytes of what it makes.
+        edges: (producing step, or -1 for a source; bytes moved) of each tensor that is read.
+    """
+
+    tasks: IntArray
+    flops: Floats
+    touched: IntArray
+    moved: IntArray
+    messages: IntArray
+    read: IntArray
+    written: IntArray
+    temporary: IntArray
+    block: IntArray
+    made: IntArray
+    edges: tuple[tuple[Tensor, int], ...]
+
+
+Counts = tuple[IntArray, ...]
+"""Per dimension, how many waves each machine has; nothing where there are no waves."""
+
+
+class _Reading(NamedTuple):
+    tensor: Tensor
+    region: Boxes
+    counts: Counts
+
+
+class _Combined(NamedTuple):
+    moved: IntArray
+    messages: IntArray
+    temporary: IntArray
+    touched: IntArray
+    parts: int
+
+
+class Loads:
+    """The loads of a graph's steps; what depends on the graph alone is kept from plan to plan."""
+
+    def __init__(self) -> None:
+        self.terms: dict[Tensor, tuple[Term, ...]] = {}
+
+    def of(self, plan: Plan) -> list[Load]:
+        """Per step of a plan."""
+        return list(_PlanLoads(plan, self).run())
+
+    def terms_of(self, tensor: Tensor) -> tuple[Term, ...]:
+        """Where the values of a tensor come from."""
+        if tensor not in self.terms:
+            self.terms[tensor] = read_terms(tensor)
+        return self.terms[tensor]
+
+
+class _PlanLoads:
+    def __init__(self, plan: Plan, known: Loads) -> None:
+        self.plan, self.known, self.count = plan, known, len(plan.machines)
+        self.made: dict[Operation, Step] = {}
+        self.partials: dict[Operation, Step] = {}
+        self.held: dict[Tensor, Held | None] = {}
+        self.residents = plan.residents
+
+    def run(self) -> Iterator[Load]:
+        for step in self.plan.steps:
+            yield self._load(step)
+            if isinstance(step.node, Operation):
+                (self.partials if step.stage == "partial" else self.made)[step.node] = step
+
+    def _boxes(self, step: Step, *, waves: bool = True) -> tuple[Boxes, Counts]:
+        """The boxes of a step's index (or of the tensor that it combines or stores), and the waves that are there."""
+        bounds = [np.asarray(edges, np.int64) for edges in step.cuts.cuts]
+        boxes = machine_boxes(bounds, step.where, self.count, waves=waves and step.where.wave_count > 1)
+        if not boxes.waves:
+            return boxes, ()
+        return boxes, wave_counts(step.where, self.count)
+
+    def _readings(self, step: Step, boxes: Boxes, counts: Counts) -> Iterator[_Reading]:
+        node = step.node
+        if isinstance(node, Sink):
+            yield _Reading(node.tensor, boxes, counts)
+            return
+        late = operator_of(node).finish
+        if step.stage == "combine":
+            boxes = index_of_boxes(node, step.outputs[0], boxes)
+        for name, tensor in node.inputs:
+            if (name in late) if step.stage == "combine" else (step.stage == "block" or name not in late):
+                yield _Reading(tensor, input_boxes(node, name, boxes), counts)
+
+    def _load(self, step: Step) -> Load:
+        node, count = step.node, self.count
+        boxes, counts = self._boxes(step)
+        zero = np.zeros(count, np.int64)
+        moved, messages, read, temporary, touched = (zero.copy() for _ in range(5))
+        written, block, made = zero, zero, zero
+        flops: Floats = np.zeros(count)
+        edges: list[tuple[Tensor, int]] = []
+        by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
+        for reading in self._readings(step, boxes, counts):
+            item = reading.tensor.dtype.itemsize
+            size = volume(reading.region, counts) * item
+            touched += size
+            blocks, arriving = zero.copy(), zero.copy()
+            arrived = 0
+            for term in self.known.terms_of(reading.tensor):
+                if term.origin is None:
+                    blocks += _some(reading.region)
+                    continue
+                held = self._held(term.origin)
+                got = arrival(term, reading.region, held, counts)
+                if held is None:
+                    read += got.moved
+                else:
+                    moved += got.moved
+                    messages += got.messages
+                    arrived += int(got.moved.sum())
+                blocks += got.blocks
+                arriving = np.maximum(arriving, got.arriving)
+            edges.append((reading.tensor, arrived))
+            one = _largest(reading.region) * item
+            gathered = arriving if by_piece else one + arriving
+            temporary += np.where(blocks <= 1, arriving, gathered)
+        if isinstance(node, Sink):
+            written = touched
+        elif step.stage == "combine":
+            joined = self._combined(node, boxes, counts)
+            moved, messages = moved + joined.moved, messages + joined.messages
+            temporary, touched = temporary + joined.temporary, touched + joined.touched
+            finishing = sum(name in operator_of(node).finish for name, _ in node.inputs)
+            flops = volume(boxes, counts) * float((joined.parts - 1) * len(node.outputs) + finishing)
+            edges.append((step.tensor, int(joined.moved.sum())))
+        elif node.signature is not None:
+            points = volume(boxes, counts)
+            flops = points * dict(node.signature.costs).get("flops", 0.0)
+        if isinstance(node, Operation):
+            block, made = self._made(node, step, boxes, counts)
+            if step.accumulated:
+                temporary = temporary + block
+        return Load(
+            machine_blocks(step.where, count),
+            flops,
+            touched + made,
+            moved,
+            messages,
+            read,
+            written,
+            temporary,
+            block,
+            made,
+            tuple(edges),
+        )
+
+    def _made(self, node: Operation, step: Step, boxes: Boxes, counts: Counts) -> tuple[IntArray, IntArray]:
+        """(bytes of the largest block, bytes of all blocks) per machine."""
+        block = made = np.zeros(self.count, np.int64)
+        turns = prod(step.where.waves[k] for k in step.accumulated)
+        for tensor in step.tensors:
+            region = boxes if step.stage == "combine" else output_boxes(node, tensor.output, boxes)
+            item = tensor.dtype.itemsize
+            block = block + _largest(region) * item
+            made = made + volume(region, counts) * item // turns
+        return block, made
+
+    def _combined(self, node: Operation, boxes: Boxes, counts: Counts) -> _Combined:
+        """What combining takes: each owner gets its part of every partial result but its own."""
+        partial = self.partials[node]
+        parts = prod(partial.where.parts[k] for k in (node.signature.monoids if node.signature else ()))
+        own, _ = self._boxes(partial, waves=False)
+        moved = messages = temporary = touched = np.zeros(self.count, np.int64)
+        for tensor in partial.tensors:
+            cuts = output_partition(node, tensor.output, partial.cuts).cuts
+            held = Held(output_boxes(node, tensor.output, own), tuple(np.asarray(edges, np.int64) for edges in cuts))
+            whole = tuple(Dim((0, n), ((r, 1, 0),)) for r, n in enumerate(tensor.shape))
+            got = arrival(Term(tensor, whole, (), tensor.dtype.itemsize), boxes, held, counts)
+            here = (got.moved < got.wanted).astype(np.int64)
+            size = _largest(boxes) * tensor.dtype.itemsize
+            moved = moved + got.wanted * parts - (got.wanted - got.moved)
+            messages = messages + np.where(got.wanted > 0, parts - here, 0)
+            gathered = (size + np.maximum(got.arriving, size * (parts > 1))) * parts
+            temporary = temporary + np.where(got.blocks > 1, gathered, size * (parts - here))
+            touched = touched + got.wanted * parts
+        return _Combined(moved, messages, temporary, touched, parts)
+
+    def _held(self, origin: Tensor) -> Held | None:
+        if origin not in self.held:
+            self.held[origin] = self._find_held(origin)
+        return self.held[origin]
+
+    def _find_held(self, origin: Tensor) -> Held | None:
+        producer = origin.producer
+        if not isinstance(producer, Operation):
+            home = self.residents.get(producer) if isinstance(producer, Source) else None
+            return None if home is None else held_at(origin, home, self.count)
+        step = self.made[producer]
+        boxes, _ = self._boxes(step, waves=False)
+        if step.stage == "combine":
+            return Held(boxes, tuple(np.asarray(edges, np.int64) for edges in step.cuts.cuts))
+        cuts = output_partition(producer, origin.output, step.cuts)
+        return Held(
+            output_boxes(producer, origin.output, boxes), tuple(np.asarray(edges, np.int64) for edges in cuts.cuts)
+        )
+
+
+def _largest(boxes: Boxes) -> IntArray:
+    """The points of each machine's box at its largest wave."""
+    total: Any = _some(boxes)
+    axes = tuple(range(-boxes.waves, 0))
+    for low, high in zip(boxes.low, boxes.high, strict=True):
+        size = np.maximum(high - low, 0)
+        total = total * (size.max(axis=axes) if boxes.waves else size)
+    return np.asarray(total, np.int64)
+
+
+def _some(boxes: Boxes) -> IntArray:
+    """1 where a machine has a box."""
+    return np.asarray(boxes.here.reshape(boxes.here.shape[: boxes.here.ndim - boxes.waves]), np.int64)
+
+
+def held_at(tensor: Tensor, home: Placement, count: int) -> Held:
+    """A tensor that lies by a placement."""
+    bounds = tuple(np.asarray(edges, np.int64) for edges in partition_of(tensor.type.box, home).cuts)
+    return Held(machine_boxes(bounds, home, count), bounds)

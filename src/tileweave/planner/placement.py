@@ -1,0 +1,322 @@
+"""Placements: where the blocks of an index or a tensor lie, as an Axe layout over machines and waves.
+
+A grid cuts every dimension into blocks. The layout sends the grid coordinates of a block to the axes ``machine`` and
+``wave``: each dimension is split, slowest first, into iters that move along machines (one per mesh axis) and one iter
+that moves along waves, the blocks of one machine in turn. Replica iters hold copies. So a machine always holds one
+box per tensor, and every question about traffic is about two boxes per machine.
+
+A mesh numbers machines by several coordinates; "cut along a mesh axis" is an iter with that axis' stride.
+
+Source: Axe, section 2.2 (D, R, O), on axes of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tileweave.errors import PlanError
+from tileweave.layout import Coord, Iter, Layout
+
+__all__ = [
+    "Boxes",
+    "Digits",
+    "IntArray",
+    "Mesh",
+    "Placement",
+    "machine_blocks",
+    "machine_boxes",
+    "mesh_digits",
+    "mesh_name",
+    "nested_bounds",
+    "placement",
+    "run_placement",
+    "wave_counts",
+]
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
+Digits = tuple[tuple[int, int], ...]
+"""(extent, stride along the machine axis) pairs, slowest first."""
+Mesh = tuple[int, ...]
+"""Extents of mesh axes; machine numbers are row-major over them, and may leave machines idle."""
+_AXES = "xyzuvw"
+
+
+class Boxes(NamedTuple):
+    """One box per machine.
+
+    Args:
+        low: per dimension, the first coordinate of each machine's box.
+        high: per dimension, the coordinate behind it.
+        here: whether the machine has a box; what tells where a tensor without dimensions lies.
+        waves: how many of the last axes of the arrays count waves.
+    """
+
+    low: list[IntArray]
+    high: list[IntArray]
+    here: np.ndarray[Any, np.dtype[np.bool_]]
+    waves: int = 0
+
+
+def placement(count: int, machines: int) -> Layout:
+    """Shard number -> machine and wave: consecutive shards of a machine follow each other as waves.
+
+    Machines are numbered in the order in which they are filled (`Machines.order`).
+    A count that the machines divide gives every machine as many; a smaller count uses the first machines; any other
+    count leaves the last machines with fewer.
+
+    Example:
+        >>> print(placement(8, 4))
+        (4:1@machine, 2:1@wave)
+    """
+    return run_placement((count,), machines).layout
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Blocks of a grid on machines.
+
+    Args:
+        grid: blocks per dimension.
+        digits: per dimension, how consecutive runs of its blocks go to machines.
+        waves: per dimension, how many consecutive blocks one machine holds.
+        replica: (extent, stride) of machines that hold copies.
+        offset: the machine of the first block.
+
+    Raises:
+        PlanError: the digits and waves of a dimension do not reach all of its blocks.
+
+    Example:
+        >>> place = Placement((4, 6), (((4, 2),), ((2, 1),)), (1, 3))
+        >>> print(place.layout)
+        (4:2@machine, 2:1@machine, 3:1@wave)
+        >>> place.machine((1, 4)), place.wave((1, 4))
+        (3, 1)
+    """
+
+    grid: tuple[int, ...]
+    digits: tuple[Digits, ...]
+    waves: tuple[int, ...]
+    replica: Digits = ()
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.grid) == len(self.digits) == len(self.waves):
+            raise PlanError("Placement(grid, digits, waves)", "the ranks differ", inputs={"placement": self.grid})
+        for blocks, extent, waves in zip(self.grid, self.parts, self.waves, strict=True):
+            if extent * waves < blocks:
+                raise PlanError(
+                    "Placement(grid, digits, waves)",
+                    f"{extent} runs of {waves} blocks do not hold {blocks} blocks",
+                    legal="extents whose product, times the waves, is at least the blocks",
+                )
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Machine parts per dimension."""
+        return tuple(prod(extent for extent, _ in digits) for digits in self.digits)
+
+    @property
+    def layout(self) -> Layout:
+        """The Axe layout, on the grid rounded up to whole runs of waves."""
+        steps = [prod(self.waves[k + 1 :]) for k in range(len(self.waves))]
+        shard = []
+        for digits, waves, step in zip(self.digits, self.waves, steps, strict=True):
+            shard += [Iter(extent, Coord((("machine", stride),))) for extent, stride in digits if extent > 1]
+            shard += [Iter(waves, Coord((("wave", step),)))] if waves > 1 else []
+        copies = tuple(Iter(extent, Coord((("machine", stride),))) for extent, stride in self.replica)
+        start = Coord((("machine", self.offset),)) if self.offset else Coord()
+        return Layout(tuple(shard) or (Iter(1, Coord((("machine", 1),))),), copies, start)
+
+    @property
+    def copies(self) -> int:
+        """How many machines hold each block."""
+        return prod(extent for extent, _ in self.replica)
+
+    def machine(self, place: Sequence[int]) -> int:
+        """The (first) machine that holds the block at grid coordinates, in the order in which machines are filled."""
+        number = self.offset
+        for at, digits, waves in zip(place, self.digits, self.waves, strict=True):
+            part = at // waves
+            for extent, stride in reversed(digits):
+                part, digit = divmod(part, extent)
+                number += digit * stride
+        return number
+
+    def machines(self, place: Sequence[int]) -> tuple[int, ...]:
+        """Every machine that holds the block at grid coordinates."""
+        found = [self.machine(place)]
+        for extent, stride in self.replica:
+            found = [number + digit * stride for number in found for digit in range(extent)]
+        return tuple(found)
+
+    def wave(self, place: Sequence[int]) -> int:
+        """The number of the block among those of its machine, the last dimension fastest."""
+        number = 0
+        for at, waves in zip(place, self.waves, strict=True):
+            number = number * waves + at % waves
+        return number
+
+    @property
+    def wave_count(self) -> int:
+        """The most blocks that one machine holds."""
+        return prod(self.waves)
+
+    def wave_places(self, wave: int, inner: Sequence[int] = ()) -> Iterable[list[tuple[int, ...]]]:
+        """The grid coordinates of the blocks of one wave, at most one per machine.
+
+        Args:
+            wave: number over the waves of all dimensions but the inner ones, the last fastest.
+            inner: dimensions whose waves follow each other inside this one: one list for each of them.
+        """
+        outer = [k for k in range(len(self.grid)) if k not in inner]
+        at = dict.fromkeys(inner, 0)
+        for k in reversed(outer):
+            wave, at[k] = divmod(wave, self.waves[k])
+        for turn in range(prod(self.waves[k] for k in inner)):
+            for k in reversed(inner):
+                turn, at[k] = divmod(turn, self.waves[k])
+            places: list[tuple[int, ...]] = [()]
+            for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
+                row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
+                places = [(*head, digit) for head in places for digit in row]
+            yield places
+
+    def text(self, names: Sequence[str] = ()) -> str:
+        """For people: dimension, parts and the stride of each cut; ``m0`` where one machine holds everything."""
+        words = []
+        for k, digits in enumerate(self.digits):
+            cut = [f"{extent}:{stride}" for extent, stride in digits if extent > 1]
+            if cut:
+                words.append(f"{names[k] if names else f'axis{k}'}/({', '.join(cut)})")
+        if self.copies > 1:
+            words.append(f"x{self.copies} copies")
+        return " ".join(words) or f"m{self.offset}"
+
+
+def run_placement(grid: Sequence[int], machines: int) -> Placement:
+    """Any grid on so many machines: dimension by dimension, as many runs as machines are left.
+
+    Example:
+        >>> print(run_placement((6, 2), 4).layout)
+        (4:1@machine, 2:2@wave, 2:1@wave)
+    """
+    left, parts = machines, []
+    for blocks in grid:
+        parts.append(max(1, min(blocks, left)))
+        left //= parts[-1]
+    waves = [-(-blocks // n) for blocks, n in zip(grid, parts, strict=True)]
+    parts = [-(-blocks // w) if blocks else 1 for blocks, w in zip(grid, waves, strict=True)]
+    steps = [prod(parts[k + 1 :]) for k in range(len(parts))]
+    digits = tuple(((n, s),) if n > 1 else () for n, s in zip(parts, steps, strict=True))
+    return Placement(tuple(grid), digits, tuple(max(1, w) for w in waves))
+
+
+def mesh_digits(mesh: Mesh, axes: Sequence[int]) -> Digits:
+    """The digits of a dimension that is cut along mesh axes, the first slowest."""
+    return tuple((mesh[a], prod(mesh[a + 1 :])) for a in axes if mesh[a] > 1)
+
+
+def mesh_name(axis: int) -> str:
+    """The name of a mesh axis."""
+    return _AXES[axis] if axis < len(_AXES) else f"axis{axis}"
+
+
+@lru_cache(maxsize=1 << 12)
+def nested_bounds(extent: int, levels: tuple[int, ...], start: int = 0) -> IntArray:
+    """The boundaries of even cuts, each part cut evenly again at the next level; equal parts stay equal.
+
+    What is cut by two operations at the same first levels has its boundaries in common there.
+
+    Example:
+        >>> nested_bounds(10, (4,)).tolist(), nested_bounds(10, (2, 2)).tolist()
+        ([0, 3, 6, 8, 10], [0, 3, 5, 8, 10])
+    """
+    edges = np.asarray([start, start + extent], np.int64)
+    for parts in levels:
+        if parts == 1:
+            continue
+        steps = np.arange(parts, dtype=np.int64)
+        lengths = np.diff(edges)[:, None]
+        inner = edges[:-1, None] + (lengths // parts) * steps + np.minimum(steps, lengths % parts)
+        edges = np.append(inner.reshape(-1), edges[-1])
+    edges.setflags(write=False)
+    return edges
+
+
+def _counter(extents: Sequence[int]) -> IntArray:
+    """(digits, numbers): every combination of digits, the last fastest."""
+    return np.indices(tuple(extents), np.int64).reshape(len(extents), prod(extents))
+
+
+@lru_cache(maxsize=1 << 12)
+def _machine_parts(
+    digits: tuple[Digits, ...], replica: Digits, offset: int, machines: int
+) -> tuple[IntArray, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """(machines, rank): the part of each dimension that a machine holds; and whether it holds any."""
+    iters = [pair for dim in digits for pair in dim]
+    coords = _counter([extent for extent, _ in iters])
+    number = offset + np.asarray([stride for _, stride in iters], np.int64) @ coords
+    parts = np.zeros((coords.shape[1], len(digits)), np.int64)
+    at = 0
+    for k, dim in enumerate(digits):
+        for extent, _ in dim:
+            parts[:, k] = parts[:, k] * extent + coords[at]
+            at += 1
+    shifts = _counter([extent for extent, _ in replica])
+    out, here = np.zeros((machines, len(digits)), np.int64), np.zeros(machines, np.bool_)
+    for shift in np.asarray([s for _, s in replica], np.int64) @ shifts:
+        where = number + shift
+        if not 0 <= int(where.min()) <= int(where.max()) < machines:
+            raise PlanError(
+                "plan(target, machines)", f"a placement needs machine {int(where.max())}", legal=f"0..{machines - 1}"
+            )
+        out[where], here[where] = parts, True
+    out.setflags(write=False)
+    return out, here
+
+
+def wave_counts(where: Placement, machines: int) -> tuple[IntArray, ...]:
+    """Per dimension, how many waves of each machine there are."""
+    parts, _ = _machine_parts(where.digits, where.replica, where.offset, machines)
+    pairs = zip(where.grid, where.waves, strict=True)
+    return tuple(np.clip(blocks - parts[:, k] * count, 0, count) for k, (blocks, count) in enumerate(pairs))
+
+
+def machine_blocks(where: Placement, machines: int) -> IntArray:
+    """How many blocks each machine holds, empty ones among them."""
+    _, here = _machine_parts(where.digits, where.replica, where.offset, machines)
+    return np.asarray(prod(wave_counts(where, machines), start=here.astype(np.int64)), np.int64)
+
+
+def machine_boxes(bounds: Sequence[IntArray], where: Placement, machines: int, *, waves: bool = False) -> Boxes:
+    """The box that each machine holds.
+
+    Args:
+        bounds: boundaries of the blocks per dimension.
+        where: of the blocks.
+        machines: how many.
+        waves: whether each wave's own range is given: axis ``1 + k`` counts the waves of dimension k.
+
+    Returns:
+        Arrays of shape (machines,) or, with waves, (machines, 1, .., waves of the dimension, .., 1).
+    """
+    parts, _ = _machine_parts(where.digits, where.replica, where.offset, machines)
+    here, rank = machine_blocks(where, machines) > 0, len(where.grid)
+    low, high = [], []
+    for k, (edge, count) in enumerate(zip(bounds, where.waves, strict=True)):
+        first, blocks = parts[:, k] * count, where.grid[k]
+        shape: tuple[int, ...] = (machines,)
+        if waves:
+            first = first[:, None] + np.arange(count, dtype=np.int64)
+            shape = (machines, *(count if j == k else 1 for j in range(rank)))
+        last = first + (1 if waves else count)
+        low.append(edge[np.minimum(first, blocks)].reshape(shape))
+        high.append(edge[np.minimum(last, blocks)].reshape(shape))
+    axes = rank if waves else 0
+    return Boxes(low, high, here.reshape((machines,) + (1,) * axes), axes)

@@ -1,0 +1,209 @@
+"""What the search may choose: meshes, and for each operation (or source that the plan places) shardings along them.
+
+A mesh numbers machines by a few coordinates. Each of its axes cuts one dimension of an operation's index, or none. All
+operations share a few meshes, so neighbours that are cut alike keep their data where it is. The meshes come from the
+best grids of the products in the graph, from the tree of machines, and from plain factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod
+
+import numpy as np
+
+from tileweave.graph import Graph, Operation
+from tileweave.planner.bounds import best_grid, product_of
+from tileweave.planner.costs import Held, index_of_boxes, input_boxes, output_boxes
+from tileweave.planner.machines import Machines
+from tileweave.planner.placement import (
+    Boxes,
+    Digits,
+    IntArray,
+    Mesh,
+    Placement,
+    machine_boxes,
+    mesh_digits,
+    nested_bounds,
+)
+from tileweave.planner.steps import Sharding, combine_placement, index_placement, uncut
+
+__all__ = ["Offered", "meshes", "offered", "offered_home", "operation_shardings", "shardings"]
+
+MOST_MESHES = 4
+MOST_SHARDINGS = 40
+"""Shardings that one operation is offered; a pair of neighbours is costed for all pairs of them."""
+MOST_ENTRIES = 1 << 24
+"""Entries (candidates x candidates x machines) of a cost table; fewer candidates are offered on many machines."""
+
+
+def meshes(graph: Graph, machines: Machines, extra: Sequence[Mesh] = ()) -> list[Mesh]:
+    """The meshes that plans of a graph are built on, the most useful first."""
+    count = len(machines)
+    if count == 1:
+        return [()]
+    work: dict[Mesh, float] = {}
+    for operation in graph.operations:
+        found = product_of(operation)
+        if found is not None:
+            grid, _ = best_grid(*found.shape, count)
+            mesh = tuple(g for g in grid if g > 1)
+            work[mesh] = work.get(mesh, 0.0) + float(operation.index.size)
+    heavy = sorted((mesh for mesh in work if mesh), key=lambda mesh: -work[mesh])
+    tree: list[Mesh] = []
+    sizes = sorted({group.last - group.first for group in machines.groups}, reverse=True)
+    if sizes and all(count % n == 0 for n in sizes):
+        edges = [count, *sizes, 1]
+        tree = [tuple(a // b for a, b in pairwise(edges) if a // b > 1)]
+    square = max((n for n in range(1, int(count**0.5) + 1) if count % n == 0), default=1)
+    plain: list[Mesh] = [(count,), (count // square, square)] if square > 1 else [(count,)]
+    found_meshes = [*extra, (count,), *tree, *heavy[: MOST_MESHES - 1], *plain]
+    return list(dict.fromkeys(mesh for mesh in found_meshes if prod(mesh) <= count))[: MOST_MESHES + len(extra)]
+
+
+def shardings(shape: Sequence[int], on: Sequence[Mesh], fixed: frozenset[int], most: int) -> list[tuple[Digits, ...]]:
+    """The ways to cut a box along meshes, the whole box first.
+
+    Args:
+        shape: extents.
+        on: meshes.
+        fixed: dimensions that are not cut.
+        most: how many to list; those that use more machines, then those that cut fewer dimensions, come first.
+    """
+    rank = len(shape)
+    whole: tuple[Digits, ...] = ((),) * rank
+    found: dict[tuple[Digits, ...], tuple[int, int, int]] = {}
+    free = [d for d in range(rank) if d not in fixed and shape[d] > 1]
+    for number, mesh in enumerate(on):
+        for digits in _along(shape, mesh, free):
+            used = -prod(extent for row in digits for extent, _ in row)
+            found.setdefault(digits, (used, number, sum(bool(row) for row in digits)))
+        count = prod(mesh)
+        for d in free:  # a dimension shorter than the machines are many
+            if shape[d] < count:
+                row: Digits = ((shape[d], 1),)
+                found.setdefault(tuple(row if k == d else () for k in range(rank)), (-shape[d], len(on), 1))
+    ordered = sorted((d for d in found if any(d)), key=lambda d: found[d])
+    return [whole, *ordered[: most - 1]]
+
+
+def _along(shape: Sequence[int], mesh: Mesh, free: Sequence[int]) -> Iterator[tuple[Digits, ...]]:
+    """Every assignment of mesh axes to free dimensions, or to none, whose parts are not empty."""
+    for chosen in product([*free, None], repeat=len(mesh)):
+        axes = [[a for a, d in enumerate(chosen) if d == k] for k in range(len(shape))]
+        if all(prod(mesh[a] for a in row) <= n for row, n in zip(axes, shape, strict=True)):
+            yield tuple(mesh_digits(mesh, row) for row in axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """The candidates of one node, as arrays (candidate, machine).
+
+    Args:
+        choices: shardings of the index; for a source, placements of the tensor as shardings.
+        index: boxes of the index.
+        partial: per candidate, whether it makes partial results.
+        combined: boxes of the combined results, where there are any.
+        parts: per candidate, how many partial results there are of each element.
+    """
+
+    choices: tuple[Sharding, ...]
+    index: Boxes
+    partial: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    combined: Boxes | None
+    parts: IntArray
+    operation: Operation | None
+    shape: tuple[int, ...]
+
+    def needs(self, name: str, late: bool) -> Boxes:
+        """The region of an input that each candidate's machines need."""
+        operation = self.operation
+        if operation is None:
+            return self.index
+        main = input_boxes(operation, name, self.index)
+        if not late or self.combined is None:
+            return main
+        output = operation.outputs[0][0]
+        return _chosen(
+            self.partial, input_boxes(operation, name, index_of_boxes(operation, output, self.combined)), main
+        )
+
+    def holds(self, output: str) -> Held:
+        """Where each candidate's result lies."""
+        operation = self.operation
+        if operation is None:
+            boxes, shape = self.index, self.shape
+        else:
+            boxes, shape = output_boxes(operation, output, self.index), operation.output_types[output].shape
+            if self.combined is not None:
+                boxes = _chosen(self.partial, self.combined, boxes)
+        parts = [np.maximum((high - low).max(-1), 1) for low, high in zip(boxes.low, boxes.high, strict=True)]
+        grid = tuple(np.maximum(-(-n // longest), 1)[None, :, None] for n, longest in zip(shape, parts, strict=True))
+        lifted = Boxes([x[None] for x in boxes.low], [x[None] for x in boxes.high], boxes.here[None])
+        return Held(lifted, None, shape, grid)
+
+
+def _chosen(which: np.ndarray[tuple[int], np.dtype[np.bool_]], yes: Boxes, no: Boxes) -> Boxes:
+    at = which[:, None]
+    low = [np.where(at, a, b) for a, b in zip(yes.low, no.low, strict=True)]
+    high = [np.where(at, a, b) for a, b in zip(yes.high, no.high, strict=True)]
+    return Boxes(low, high, np.where(at, yes.here, no.here))
+
+
+def offered(operation: Operation, choices: Sequence[Sharding], count: int) -> Offered:
+    """The candidates of an operation."""
+    places = [index_placement(operation, choice) for choice in choices]
+    index = _stacked(operation.index.shape, operation.index.start, places, count)
+    reduced = list(operation.signature.monoids) if operation.signature else []
+    parts = np.asarray([prod(place.parts[k] for k in reduced) for place in places], np.int64)
+    combined = None
+    if (parts > 1).any():
+        shape = operation.outputs[0][1].shape
+        joined = [
+            combine_placement(operation, p) if n > 1 else _nowhere(len(shape))
+            for p, n in zip(places, parts, strict=True)
+        ]
+        combined = _stacked(shape, (0,) * len(shape), joined, count)
+    return Offered(tuple(choices), index, parts > 1, combined, parts, operation, operation.index.shape)
+
+
+def offered_home(shape: tuple[int, ...], choices: Sequence[Sharding], count: int) -> Offered:
+    """The candidates for where a source lies."""
+    places = [_plain(choice) for choice in choices]
+    boxes = _stacked(shape, (0,) * len(shape), places, count)
+    one = np.ones(len(choices), np.int64)
+    return Offered(tuple(choices), boxes, one > 1, None, one, None, shape)
+
+
+def _plain(sharding: Sharding) -> Placement:
+    return Placement(sharding.parts, sharding.digits, (1,) * len(sharding.digits))
+
+
+def _nowhere(rank: int) -> Placement:
+    return Placement((1,) * rank, ((),) * rank, (1,) * rank)
+
+
+def _stacked(shape: Sequence[int], start: Sequence[int], places: Sequence[Placement], count: int) -> Boxes:
+    """The boxes of each placement as arrays (placement, machine); waves do not change what a machine holds."""
+    found = []
+    for place in places:
+        levels = [tuple(extent for extent, _ in row) for row in place.digits]
+        bounds = [nested_bounds(n, level, a) for n, level, a in zip(shape, levels, start, strict=True)]
+        plain = Placement(place.parts, place.digits, (1,) * len(shape), place.replica, place.offset)
+        found.append(machine_boxes(bounds, plain, count))
+    low = [np.stack([boxes.low[k] for boxes in found]) for k in range(len(shape))]
+    high = [np.stack([boxes.high[k] for boxes in found]) for k in range(len(shape))]
+    return Boxes(low, high, np.stack([boxes.here for boxes in found]))
+
+
+def operation_shardings(operation: Operation, on: tuple[Mesh, ...], count: int) -> tuple[Sharding, ...]:
+    """The candidates of an operation, the whole one first."""
+    rank = operation.index.rank
+    whole = Sharding(((),) * rank, (1,) * rank)
+    if count == 1 or operation.signature is None or operation.index.size <= 1:
+        return (whole,)
+    most = max(4, min(MOST_SHARDINGS, int((MOST_ENTRIES / count) ** 0.5)))
+    found = shardings(operation.index.shape, on, frozenset(uncut(operation)), most)
+    return tuple(Sharding(digits, (1,) * rank) for digits in found)

@@ -1,0 +1,283 @@
+"""The choice of cuts: additive costs first, then waves until memory suffices, by closed forms alone.
+
+Every operation is offered its shardings along a few meshes. A beam over the cost tables keeps the best choices, each
+polished node by node; they are simulated, and the best by the objective is taken. When none fits the machines' memory,
+each machine's part is cut again, into waves along one dimension or into blocks along all of them, so that less is
+alive at once. If none fits, the least peak of the plans that were considered is named with the operation: planning
+with that budget succeeds. What is considered does not depend on the budget, so a larger one is never refused where a
+smaller one was met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from tileweave.errors import PlanError
+from tileweave.graph import FileTarget, Graph, Operation, Source, join_sinks, verify
+from tileweave.planner.loads import Loads
+from tileweave.planner.machines import Machines, size_text
+from tileweave.planner.placement import Placement
+from tileweave.planner.plan import Plan, Step
+from tileweave.planner.search.candidates import meshes
+from tileweave.planner.search.solve import Solved, beam, polished
+from tileweave.planner.search.tables import Measures, Tables
+from tileweave.planner.simulate import Simulation, costed, simulate
+from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
+
+__all__ = ["BALANCED", "OBJECTIVES", "Problem", "make_plan", "search"]
+
+MOST_WAVES = 4096
+"""The most waves per machine that the search tries."""
+FINALISTS = 4
+"""Choices of the beam that are simulated."""
+BALANCED = "balanced"
+"""Said of a source: one copy of it, of which every machine that is used holds an equal part, placed by the plan."""
+STORAGE = "storage"
+
+Objective = Callable[[Plan, Simulation], Any]
+OBJECTIVES: dict[str, tuple[Callable[[Measures], Any], Objective]] = {
+    "seconds": (lambda m: m.seconds + 1e-18 * m.moved, lambda p, s: (p.seconds, p.bytes_moved, p.tasks)),
+    "words": (lambda m: m.words + 1e-6 * m.seconds, lambda p, s: (s.words_bytes, p.seconds, p.tasks)),
+}
+"""Name -> (what is added up over table entries, what is compared of simulated plans)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be planned, and what the choice is bound to.
+
+    Args:
+        graph: joined and verified.
+        machines: where.
+        decide: what will compute a shard.
+        atoms: sink -> the extents of the region that must have one writer, or None.
+        homes: where sources lie that are not on storage, by choice of the user.
+        placed: sources that the plan places.
+        allowed: operation -> the shardings that it may have, where these are limited.
+        objective: a name in `OBJECTIVES`.
+    """
+
+    graph: Graph
+    machines: Machines
+    decide: Decide
+    atoms: Atoms
+    homes: tuple[tuple[Source, Placement], ...] = ()
+    placed: tuple[Source, ...] = ()
+    allowed: tuple[tuple[Operation, tuple[Sharding, ...]], ...] = ()
+    objective: str = "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A choice under a number of waves, as a plan that is not simulated yet."""
+
+    waves: Waves
+    plan: Plan
+    label: str
+
+
+def search(problem: Problem) -> tuple[Plan, Simulation]:
+    """The best plan that was found among those that fit the machines' memory, with as few waves as that takes.
+
+    Raises:
+        PlanError: none fits; carries a budget that would do, the least that any plan that was considered needs, and
+            the operation that needs it.
+    """
+    machines, known = problem.machines, Loads()
+    budgets = [machine.memory_bytes for machine in machines.machines]
+    order = OBJECTIVES[problem.objective][1]
+    offers: list[_Offer] = []
+    for _, level in groupby(_offers(problem, known), lambda offer: offer.waves):
+        fitting = []
+        for offer in level:
+            offers.append(offer)
+            result = simulate(offer.plan, known)
+            if all(peak <= limit for peak, limit in zip(result.peak_bytes, budgets, strict=True)):
+                priced = replace(offer.plan, seconds=result.seconds, peak_bytes=result.peak_bytes)
+                steps = tuple(replace(s, costs=c) for s, c in zip(priced.steps, result.steps, strict=True))
+                fitting.append((offer.label, replace(priced, steps=steps), result))
+        if fitting:
+            _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
+            plan, result = costed(best, known)
+            rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
+            return replace(plan, alternatives=rows), result
+    raise _refusal(problem, offers, known)
+
+
+def tables_of(problem: Problem, known: Loads) -> Tables:
+    """The cost tables of a problem."""
+    allowed = dict(problem.allowed)
+    homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
+    on = meshes(problem.graph, problem.machines)
+    return Tables(problem.graph, problem.machines, on, homes, problem.placed, allowed, known)
+
+
+def solved(tables: Tables, objective: str) -> list[Solved]:
+    """The finalists: the best choices of the beam, polished, each once."""
+    weigh = OBJECTIVES[objective][0]
+    found: dict[tuple[int, ...], Solved] = {}
+    for one in beam(tables, weigh)[:FINALISTS]:
+        better = polished(tables, weigh, one)
+        found.setdefault(better.chosen, better)
+    return sorted(found.values(), key=lambda one: one.cost)
+
+
+def _offers(problem: Problem, known: Loads) -> Iterator[_Offer]:
+    """Every plan that is considered: the finalists in one wave, then in ever more; each plan once."""
+    graph, machines = problem.graph, problem.machines
+    tables = tables_of(problem, known)
+    choices: list[tuple[int, ...]] = [()]
+    if tables.nodes:
+        choices = [one.chosen for one in solved(tables, problem.objective)]
+    whole = tuple(0 for _ in tables.nodes)
+    if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
+        choices.append(whole)
+    seen: set[tuple[Step, ...]] = set()
+    for waves in wave_counts(graph):
+        for rank, chosen in enumerate(choices):
+            plan = plan_of(problem, tables, chosen, waves)
+            if plan.steps not in seen:
+                seen.add(plan.steps)
+                yield _Offer(waves, plan, _label(plan.steps, rank, waves))
+
+
+def plan_of(problem: Problem, tables: Tables, chosen: Sequence[int], waves: Waves = WHOLE) -> Plan:
+    """The plan of a choice, without costs."""
+    graph, machines = problem.graph, problem.machines
+    cut = {operation: tables.sharding(operation, chosen) for operation in graph.operations}
+    places = sorted(range(len(machines)), key=machines.order.__getitem__)
+    steps = steps_of(graph, cut, len(machines), problem.decide, problem.atoms, waves, places)
+    homes = (*problem.homes, *tables.homes_of(chosen))
+    return Plan(graph, machines, steps, homes=homes)
+
+
+def wave_counts(graph: Graph) -> Iterator[Waves]:
+    """One wave, then ever more, as long as some dimension is long enough to be cut by them."""
+    yield WHOLE
+    shapes = [op.index.shape for op in graph.operations] + [sink.tensor.shape for sink in graph.sinks]
+    largest = max((max(shape, default=1) for shape in shapes), default=1)
+    size = max((op.index.size for op in graph.operations), default=1)
+    count = 2
+    while count <= min(MOST_WAVES, max(size, largest)):
+        if count <= largest:
+            yield Waves(count)
+        if count <= size:
+            yield Waves(count, square=True)
+        count *= 2
+
+
+def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
+    whole = all(step.cuts.count == 1 for step in steps)
+    name = "whole" if whole else f"choice {rank + 1}"
+    if waves.count == 1:
+        return name
+    return f"{name}, {waves.count} {'blocks' if waves.square else 'waves'}"
+
+
+def _refusal(problem: Problem, offers: Sequence[_Offer], known: Loads) -> PlanError:
+    """The error that names the least that was found to do, for machines that all have it.
+
+    Where machines differ, they are filled in another order once all have the same, so everything is looked at again.
+    """
+    machines = problem.machines
+    budget = min(machine.memory_bytes for machine in machines.machines)
+    if any(machine.memory_bytes != budget for machine in machines.machines):
+        alike = replace(machines, machines=tuple(replace(m, memory_bytes=budget) for m in machines.machines))
+        offers = list(_offers(replace(problem, machines=alike), known))
+    results = [simulate(offer.plan, known) for offer in offers]
+    least, k = min((max(result.peak_bytes), k) for k, result in enumerate(results))
+    found, step = offers[k], offers[k].plan.steps[results[k].peak_step]
+    return PlanError(
+        "plan(target, machines)",
+        f"no plan that was found fits {size_text(budget)} per machine",
+        inputs={
+            "machines": machines,
+            "operation": f"{step.name} {step.tensor.type} over {step.cuts.box}, cut {step.cuts}, stage {step.stage}",
+            "least": f"{size_text(least)} ({least} bytes) per machine, by {found.label!r}, of {len(offers)} plans",
+        },
+        legal=f"a budget of {least} bytes per machine, or more machines",
+        facts={"least_bytes": least, "operation": step.name},
+    )
+
+
+def make_plan(
+    graph: Graph,
+    machines: Machines,
+    decide: Decide,
+    atoms: Atoms = lambda sink: None,
+    *,
+    place: Mapping[Source, Placement | str] | None = None,
+    allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
+    objective: str = "seconds",
+) -> Plan:
+    """The verified graph's plan.
+
+    Args:
+        graph: what to compute. Sinks that are cut are planned as one per result: the plan cuts them itself.
+        machines: where.
+        decide: (operation, stage) -> what will compute a shard.
+        atoms: sink -> the extents of the region that must have one writer, or None.
+        place: where sources lie: a placement, ``"storage"`` (the default: every machine reads what it needs), or
+            ``"balanced"`` (one copy, placed by the plan).
+        allowed: operation -> the shardings that it may have; others are not considered.
+        objective: ``"seconds"``, or ``"words"`` (the most bytes that any machine receives).
+    """
+    return search(problem_of(graph, machines, decide, atoms, place, allowed, objective))[0]
+
+
+def problem_of(
+    graph: Graph,
+    machines: Machines,
+    decide: Decide,
+    atoms: Atoms,
+    place: Mapping[Source, Placement | str] | None = None,
+    allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
+    objective: str = "seconds",
+) -> Problem:
+    """The checked problem."""
+    graph = join_sinks(verify(graph))
+    _check(graph, machines)
+    if objective not in OBJECTIVES:
+        raise PlanError("plan(objective)", f"{objective!r} is no objective", legal=", ".join(OBJECTIVES))
+    sources = [node for node in graph.nodes() if isinstance(node, Source)]
+    homes, placed = [], []
+    for source, where in (place or {}).items():
+        if source not in sources:
+            raise PlanError("plan(place)", f"source {source.name!r} is not in this graph")
+        if isinstance(where, Placement):
+            if len(where.grid) != len(source.type.shape):
+                raise PlanError("plan(place)", f"a placement of rank {len(where.grid)} for {source.type}")
+            homes.append((source, where))
+        elif where == BALANCED:
+            placed.append(source)
+        elif where != STORAGE:
+            raise PlanError("plan(place)", f"{where!r} is no place", legal=f"{STORAGE!r}, {BALANCED!r}, a Placement")
+    limited = tuple((operation, tuple(ways)) for operation, ways in (allowed or {}).items())
+    return Problem(graph, machines, decide, atoms, tuple(homes), tuple(placed), limited, objective)
+
+
+def _check(graph: Graph, machines: Machines) -> None:
+    where, legal = "plan(target, machines)", f"0..{len(machines) - 1}"
+    for operation in graph.operations:
+        if not operation.outputs:
+            raise PlanError(where, f"operation {operation.operator} makes nothing", legal="one output or more")
+    for node in graph.nodes():
+        if isinstance(node, Source) and node.placement is not None and not 0 <= node.placement < len(machines):
+            raise PlanError(
+                where,
+                f"source {node.name!r} is placed on machine {node.placement}",
+                inputs={"machines": machines},
+                legal=legal,
+            )
+    for sink in graph.sinks:
+        if sink.placement is not None and not 0 <= sink.placement < len(machines):
+            inputs = {"machines": machines, "sink": sink}
+            raise PlanError(where, f"a sink is placed on machine {sink.placement}", inputs=inputs, legal=legal)
+    targets = [sink.target for sink in graph.sinks if isinstance(sink.target, FileTarget)]
+    written = [(target.path, target.key) for target in targets]
+    for path, key in written:
+        if written.count((path, key)) > 1:
+            raise PlanError(where, f"two sinks write {path!r}", legal="one sink per file member")

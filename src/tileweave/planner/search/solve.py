@@ -1,0 +1,155 @@
+"""The additive part of the search: one candidate per node, so that the sum of table entries is small.
+
+Two solvers of one problem. The beam goes through the nodes in order and keeps the best partial choices; it is exact
+where few values are alive at a time (chains, trees). The integer program is exact everywhere and says how far from the
+optimum its answer can be; it takes longer.
+
+Source: own; the program's form after the strategy graphs of alpa, with flows on edges, whose relaxation is tight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tileweave.planner.search.tables import Measures, Tables
+
+__all__ = ["Solved", "beam", "exact", "polished"]
+
+BEAM = 24
+"""Partial choices kept after each node."""
+Weigh = Callable[[Measures], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A choice, what it costs, and how much less any choice could cost (0: it is optimal).
+
+    Args:
+        chosen: a candidate per node.
+        cost: the sum of its entries.
+        gap: (cost - least possible cost) / cost, at most; None where nothing is known.
+    """
+
+    chosen: tuple[int, ...]
+    cost: float
+    gap: float | None = None
+
+
+def beam(tables: Tables, weigh: Weigh, width: int = BEAM) -> list[Solved]:
+    """Choices by ascending cost, the best that were found."""
+    last = [max((e.reader for e in out), default=-1) for out in tables.out]
+    alone = [np.asarray(weigh(m), np.float64) for m in tables.alone]
+    pairs = {id(e): np.asarray(weigh(e.measures), np.float64) for e in tables.edges}
+    costs = np.zeros(1)
+    rows = np.zeros((1, 0), np.int32)  # partial choices, one per row
+    live: list[int] = []
+    for number in range(len(tables.nodes)):
+        total = costs[:, None] + alone[number][None, :]
+        for edge in tables.into[number]:
+            total = total + pairs[id(edge)][rows[:, edge.maker]]
+        flat = np.argsort(total, axis=None, kind="stable")
+        live = [n for n in [*live, number] if last[n] > number]
+        seen: set[tuple[int, ...]] = set()
+        picked: list[tuple[int, int]] = []
+        final = number == len(tables.nodes) - 1
+        for at in flat[: 64 * width]:
+            row, candidate = divmod(int(at), total.shape[1])
+            key = tuple(int(candidate if n == number else rows[row, n]) for n in live)
+            if key in seen and not final:
+                continue
+            seen.add(key)
+            picked.append((row, candidate))
+            if len(picked) == width:
+                break
+        costs = np.asarray([total[at] for at in picked])
+        rows = np.concatenate([rows[[r for r, _ in picked]], np.asarray([[c] for _, c in picked], np.int32)], 1)
+    return [Solved(tuple(map(int, row)), float(cost)) for row, cost in zip(rows, costs, strict=True)]
+
+
+def polished(tables: Tables, weigh: Weigh, start: Solved, rounds: int = 8) -> Solved:
+    """The choice after every node has moved to its best candidate, given its neighbours, until none moves."""
+    chosen, moved = list(start.chosen), True
+    alone = [np.asarray(weigh(m), np.float64) for m in tables.alone]
+    pairs = {id(e): np.asarray(weigh(e.measures), np.float64) for e in tables.edges}
+    cost = start.cost
+    for _ in range(rounds):
+        if not moved:
+            break
+        moved = False
+        for number in range(len(chosen)):
+            total = alone[number].copy()
+            for edge in tables.into[number]:
+                total += pairs[id(edge)][chosen[edge.maker]]
+            for edge in tables.out[number]:
+                total += pairs[id(edge)][:, chosen[edge.reader]]
+            best = int(total.argmin())
+            gain = float(total[chosen[number]] - total[best])
+            if gain > 1e-12 * max(1.0, cost):
+                chosen[number], cost, moved = best, cost - gain, True
+    return Solved(tuple(chosen), cost)
+
+
+def exact(tables: Tables, weigh: Weigh, *, seconds: float = 60.0, gap: float = 1e-4) -> Solved:
+    """The best choice by integer programming (HiGHS), with the gap that it certifies.
+
+    Args:
+        tables: candidates and costs.
+        weigh: what is added up.
+        seconds: limit of time; the best choice until then is returned.
+        gap: relative gap at which the solver may stop.
+    """
+    from scipy.optimize import LinearConstraint, milp  # type: ignore[import-untyped]
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
+
+    alone = [np.asarray(weigh(m), np.float64) for m in tables.alone]
+    starts = np.cumsum([0, *(len(a) for a in alone)])
+    pairs = [np.asarray(weigh(e.measures), np.float64) for e in tables.edges]
+    bases = int(starts[-1]) + np.cumsum([0, *(p.size for p in pairs)])
+    cost = np.concatenate([*alone, *(p.reshape(-1) for p in pairs)]) if alone else np.zeros(0)
+    scale = float(cost.max()) or 1.0
+    rows: list[Any] = []
+    columns: list[Any] = []
+    values: list[Any] = []
+    right: list[float] = []
+
+    def row(entries: Sequence[tuple[Any, float]], equals: float) -> None:
+        for at, value in entries:
+            at = np.atleast_1d(at)
+            rows.append(np.full(len(at), len(right)))
+            columns.append(at)
+            values.append(np.full(len(at), value))
+        right.append(equals)
+
+    for number in range(len(alone)):
+        row([(np.arange(starts[number], starts[number + 1]), 1.0)], 1.0)
+    for edge, pair, base in zip(tables.edges, pairs, bases, strict=False):
+        grid = base + np.arange(pair.size).reshape(pair.shape)
+        for k in range(pair.shape[0]):
+            row([(grid[k], 1.0), (starts[edge.maker] + k, -1.0)], 0.0)
+        for k in range(pair.shape[1]):
+            row([(grid[:, k], 1.0), (starts[edge.reader] + k, -1.0)], 0.0)
+    size = len(cost)
+    matrix = coo_array(
+        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(len(right), size)
+    )
+    whole = np.zeros(size)
+    whole[: starts[-1]] = 1
+    found = milp(
+        cost / scale,
+        constraints=LinearConstraint(matrix.tocsr(), right, right),
+        integrality=whole,
+        bounds=(0, 1),
+        options={"time_limit": seconds, "mip_rel_gap": gap},
+    )
+    if found.x is None:
+        best = beam(tables, weigh)[0]
+        return Solved(best.chosen, best.cost)
+    chosen = tuple(int(np.argmax(found.x[starts[n] : starts[n + 1]])) for n in range(len(alone)))
+    total = sum(float(a[k]) for a, k in zip(alone, chosen, strict=True))
+    total += sum(float(p[chosen[e.maker], chosen[e.reader]]) for e, p in zip(tables.edges, pairs, strict=True))
+    least = float(found.mip_dual_bound) * scale if found.mip_dual_bound is not None else None
+    return Solved(chosen, total, None if least is None else max(0.0, (total - least) / total) if total else 0.0)

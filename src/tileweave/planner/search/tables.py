@@ -1,0 +1,252 @@
+"""The search's cost tables: what each candidate costs alone, and what each pair of neighbours moves.
+
+Tables are computed once per structure: operations that are alike (a model's layers) share theirs. A choice is one
+number per node, so a trial of the search is a sum of table entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tileweave.graph import Graph, Operation, Source, Tensor
+from tileweave.graph.ops.operators import operator_of
+from tileweave.planner.costs import Term, arrival, output_boxes, volume
+from tileweave.planner.loads import Loads, held_at
+from tileweave.planner.machines import Machines
+from tileweave.planner.placement import Mesh, Placement
+from tileweave.planner.search.candidates import (
+    Offered,
+    offered,
+    offered_home,
+    operation_shardings,
+    shardings,
+)
+from tileweave.planner.simulate import EFFICIENCY
+from tileweave.planner.steps import Sharding
+
+__all__ = ["Edge", "Measures", "Tables"]
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """What candidates, or pairs of them, cost.
+
+    Args:
+        seconds: of the slowest machine.
+        words: bytes that the machine that receives most receives.
+        moved: bytes that all machines receive.
+    """
+
+    seconds: Array
+    words: Array
+    moved: Array
+
+    def __add__(self, other: Measures) -> Measures:
+        return Measures(self.seconds + other.seconds, self.words + other.words, self.moved + other.moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """Two nodes of which one reads the other's result: their numbers, and a table (maker's, reader's candidate)."""
+
+    maker: int
+    reader: int
+    measures: Measures
+
+
+class Tables:
+    """The nodes of a graph that have a choice, their candidates, and what these cost.
+
+    Args:
+        graph: what is planned.
+        machines: where.
+        on: meshes.
+        homes: where sources lie; a source that the plan places is in `placed` instead.
+        placed: sources of which the plan places one balanced copy.
+        allowed: operation -> the shardings that it may have, where these are limited.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        machines: Machines,
+        on: Sequence[Mesh],
+        homes: Mapping[Source, Placement],
+        placed: Sequence[Source] = (),
+        allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
+        known: Loads | None = None,
+    ) -> None:
+        self.graph, self.machines, self.on = graph, machines, tuple(on)
+        self.count, self.homes, self.known = len(machines), homes, known or Loads()
+        self.nodes: list[Operation | Source] = [*placed, *graph.operations]
+        self.number = {node: k for k, node in enumerate(self.nodes)}
+        self.offers: list[Offered] = []
+        self.alone: list[Measures] = []
+        self.edges: list[Edge] = []
+        self.into: list[list[Edge]] = [[] for _ in self.nodes]
+        self.out: list[list[Edge]] = [[] for _ in self.nodes]
+        self._offers: dict[Any, Offered] = {}
+        self._tables: dict[Any, Measures] = {}
+        filled = [machines.machines[k] for k in machines.order]
+        self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
+        self.memory_rate = np.asarray([m.bytes_per_second for m in filled])
+        for node in self.nodes:
+            self.offers.append(self._offer(node, (allowed or {}).get(node) if isinstance(node, Operation) else None))
+            self.alone.append(self._alone(node, self.offers[-1]))
+        for node in graph.operations:
+            for edge in self._edges(node):
+                self.edges.append(edge)
+                self.into[edge.reader].append(edge)
+                self.out[edge.maker].append(edge)
+
+    # -- candidates
+
+    def _offer(self, node: Operation | Source, allowed: Sequence[Sharding] | None) -> Offered:
+        if isinstance(node, Source):
+            key: Any = ("home", node.type.shape)
+        else:
+            finish = operator_of(node).finish
+            key = (node.signature, node.index, node.outputs, finish, tuple(allowed) if allowed is not None else None)
+        if key not in self._offers:
+            if isinstance(node, Source):
+                self._offers[key] = offered_home(node.type.shape, self._homes(node), self.count)
+            else:
+                choices = allowed if allowed is not None else operation_shardings(node, self.on, self.count)
+                self._offers[key] = offered(node, choices, self.count)
+        return self._offers[key]
+
+    def _homes(self, source: Source) -> list[Sharding]:
+        """Placements of one copy that are as balanced as the meshes allow: every machine of a mesh holds a part."""
+        rank = len(source.type.shape)
+        found = shardings(source.type.shape, self.on, frozenset(), 64)
+        ways = [Sharding(digits, (1,) * rank) for digits in found]
+        counts = [int(np.prod(way.parts)) for way in ways]
+        full = [way for way, n in zip(ways, counts, strict=True) if n in {int(np.prod(mesh)) for mesh in self.on}]
+        return full or [ways[counts.index(max(counts))]]
+
+    # -- costs of a node alone
+
+    def _alone(self, node: Operation | Source, offer: Offered) -> Measures:
+        size = len(offer.choices)
+        if isinstance(node, Source):
+            zero = np.zeros(size)
+            return Measures(zero, zero, zero)
+        key = ("alone", id(offer), *(self._terms_key(t) for _, t in node.inputs), node.outputs[0][1].dtype)
+        if key not in self._tables:
+            self._tables[key] = self._operation_alone(node, offer)
+        return self._tables[key]
+
+    def _operation_alone(self, node: Operation, offer: Offered) -> Measures:
+        machines = self.machines
+        late = operator_of(node).finish
+        points = volume(offer.index)
+        rates = np.asarray([machines.machines[k].rate(node.outputs[0][1].dtype.name) for k in machines.order])
+        flops = points * (dict(node.signature.costs).get("flops", 0.0) if node.signature else 0.0)
+        touched: Any = sum(
+            volume(output_boxes(node, name, offer.index)) * kind.dtype.itemsize for name, kind in node.outputs
+        )
+        stored: Any = 0.0
+        moved: Any = np.zeros_like(points)
+        messages: Any = np.zeros_like(points)
+        for name, tensor in node.inputs:
+            region = offer.needs(name, name in late)
+            touched = touched + volume(region) * tensor.dtype.itemsize
+            for term in self.known.terms_of(tensor):
+                source = term.source
+                if source is None or source in self.number:
+                    continue
+                home = self.homes.get(source)
+                if home is None:
+                    stored = stored + arrival(term, region, None).moved
+                    continue
+                got = arrival(term, region, held_at(Tensor(source), home, self.count))
+                moved, messages = moved + got.moved, messages + got.messages
+        if offer.combined is not None:
+            size = volume(offer.combined) * sum(kind.dtype.itemsize for _, kind in node.outputs)
+            others = np.where(offer.partial, offer.parts - 1, 0)[:, None]
+            moved, messages = moved + size * others, messages + (size > 0) * others
+            touched = touched + size * np.where(offer.partial, offer.parts + 1, 0)[:, None]
+        compute = np.maximum(flops / rates, touched / self.memory_rate) / EFFICIENCY
+        busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
+        transfer = moved / self.link + messages * machines.link_seconds
+        seconds = busy + compute + transfer + stored / machines.storage_bytes_per_second
+        return Measures(seconds.max(-1), moved.max(-1).astype(float), moved.sum(-1).astype(float))
+
+    # -- costs of pairs
+
+    def _edges(self, node: Operation) -> list[Edge]:
+        reader = self.number[node]
+        late = operator_of(node).finish
+        found: dict[int, Measures] = {}
+        for name, tensor in node.inputs:
+            origins: dict[Tensor, list[Term]] = {}
+            for term in self.known.terms_of(tensor):
+                if term.origin is not None and term.origin.producer in self.number:
+                    origins.setdefault(term.origin, []).append(term)
+            for origin, terms in origins.items():
+                maker = self.number[origin.producer]  # type: ignore[index]
+                measures = self._pair(reader, maker, name, name in late, origin.output, terms)
+                found[maker] = found[maker] + measures if maker in found else measures
+        return [Edge(maker, reader, measures) for maker, measures in found.items()]
+
+    def _pair(self, reader: int, maker: int, name: str, late: bool, output: str, terms: Sequence[Term]) -> Measures:
+        mine, made = self.offers[reader], self.offers[maker]
+        key = (id(mine), id(made), name, late, output, tuple((t.dims, t.fixed, t.itemsize) for t in terms))
+        if key not in self._tables:
+            held, needs = made.holds(output), mine.needs(name, late)
+            lifted = needs._replace(
+                low=[x[:, None] for x in needs.low], high=[x[:, None] for x in needs.high], here=needs.here[:, None]
+            )
+            moved: Any = 0
+            messages: Any = 0
+            for term in terms:
+                got = arrival(term, lifted, held)
+                moved, messages = moved + got.moved, messages + got.messages
+            seconds = (moved / self.link + messages * self.machines.link_seconds).max(-1)
+            shape = (len(mine.choices), len(made.choices))
+            full = Measures(*(np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), moved.sum(-1))))
+            self._tables[key] = Measures(
+                *(np.ascontiguousarray(x.T, np.float64) for x in (full.seconds, full.words, full.moved))
+            )
+        return self._tables[key]
+
+    def _terms_key(self, tensor: Tensor) -> Any:
+        out = []
+        for term in self.known.terms_of(tensor):
+            source = term.source
+            placed = source in self.number if source is not None else False
+            home = self.homes.get(source) if source is not None else None
+            out.append((term.dims, term.fixed, term.itemsize, source is None or placed, home))
+        return tuple(out), tensor.shape
+
+    # -- a choice
+
+    def measured(self, chosen: Sequence[int]) -> tuple[float, float, float]:
+        """(seconds one after the other, sum of the words of each node, bytes moved) of one candidate per node."""
+        total = np.zeros(3)
+        for node, k in zip(self.alone, chosen, strict=True):
+            total += (node.seconds[k], node.words[k], node.moved[k])
+        for edge in self.edges:
+            at, m = (chosen[edge.maker], chosen[edge.reader]), edge.measures
+            total += (m.seconds[at], m.words[at], m.moved[at])
+        return float(total[0]), float(total[1]), float(total[2])
+
+    def sharding(self, node: Operation, chosen: Sequence[int]) -> Sharding:
+        """The chosen sharding of an operation."""
+        number = self.number[node]
+        return self.offers[number].choices[chosen[number]]
+
+    def homes_of(self, chosen: Sequence[int]) -> tuple[tuple[Source, Placement], ...]:
+        """Where sources lie that the plan places."""
+        out = []
+        for number, node in enumerate(self.nodes):
+            if isinstance(node, Source):
+                way = self.offers[number].choices[chosen[number]]
+                out.append((node, Placement(way.parts, way.digits, (1,) * len(way.digits))))
+        return tuple(out)

@@ -1,0 +1,159 @@
+"""Streams: steps whose waves follow each other one to one, and so are issued wave by wave.
+
+A chain of operations that are cut alike into waves never holds more than a wave of what lies between them. A step
+joins the stream of what it reads where each of its waves needs only that wave of every step of the stream; anything
+else is finished first. Streams are in an order in which they could run one after the other.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tileweave.graph import Operation, Selector, Sink, Source, Tensor
+from tileweave.planner.plan import Step
+from tileweave.planner.steps import drivers
+
+__all__ = ["needed_steps", "streams"]
+
+Levels = tuple[tuple[int, int, tuple[int, ...]], ...]
+"""(dimension of a tensor, waves, cuts of what moves it from 0) of the dimensions that have waves, in their order."""
+
+
+def streams(steps: Sequence[Step]) -> list[list[int]]:
+    """Numbers of the steps of each stream, dependencies first; most streams are one step."""
+    needed = needed_steps(steps)
+    stream_of: list[int] = []
+    out: list[list[int]] = []
+    for number, step in enumerate(steps):
+        last = max((stream_of[n] for n in needed[number]), default=-1)
+        inside = [n for n in needed[number] if stream_of[n] == last]
+        if inside and all(_follows(step, steps[n]) for n in inside):
+            out[last].append(number)
+            stream_of.append(last)
+        else:
+            stream_of.append(len(out))
+            out.append([number])
+    return out
+
+
+def needed_steps(steps: Sequence[Step], *, reads_only: bool = False) -> list[dict[int, None]]:
+    """Per step, the numbers of the steps before it: those that it reads, and (unless told) those by sequence points."""
+    made: dict[Operation, int] = {}
+    nodes: dict[Operation | Sink, list[int]] = {}
+    origins: dict[Tensor, tuple[Operation, ...]] = {}
+    out: list[dict[int, None]] = []
+    for number, step in enumerate(steps):
+        node = step.node
+        needed: dict[int, None] = {}
+        if isinstance(node, Operation) and not reads_only:
+            for point in node.after:
+                needed |= {n: None for held in point.before for n in nodes.get(held, ())}
+        if step.stage == "combine" and isinstance(node, Operation):
+            needed[made[node]] = None
+        for tensor in read_tensors(step):
+            needed |= {made[maker]: None for maker in _origins(tensor, origins)}
+        nodes.setdefault(node, []).append(number)
+        if isinstance(node, Operation):
+            made[node] = number
+        out.append(needed)
+    return out
+
+
+def read_tensors(step: Step) -> list[Tensor]:
+    """The tensors that a step reads, its own partial results left out."""
+    node = step.node
+    if isinstance(node, Sink):
+        return [node.tensor]
+    return [tensor for _, tensor in node.inputs]
+
+
+def _origins(tensor: Tensor, known: dict[Tensor, tuple[Operation, ...]]) -> tuple[Operation, ...]:
+    """The operations that a tensor's values come from."""
+    todo = [tensor]
+    while todo:
+        at = todo[-1]
+        producer = at.producer
+        if at in known:
+            todo.pop()
+        elif isinstance(producer, Selector):
+            missing = [t for _, t in producer.inputs if t not in known]
+            todo += missing
+            if not missing:
+                known[at] = tuple(dict.fromkeys(o for _, t in producer.inputs for o in known[t]))
+        else:
+            known[at] = () if isinstance(producer, Source) else (producer,)
+    return known[tensor]
+
+
+def _follows(reader: Step, made: Step) -> bool:
+    """Whether each wave of a step needs only the same wave of what a step makes."""
+    if reader.waves == 1 or reader.waves != made.waves or not isinstance(made.node, Operation):
+        return False
+    if reader.stage == "combine" and made.node is reader.node:
+        tensor = Tensor(made.node, reader.outputs[0])
+        return _made_levels(made, tensor) == _made_levels(reader, tensor) is not None
+    if made.stage == "partial" or reader.stage == "combine":
+        return False
+    if isinstance(reader.node, Operation) and made.node in {n for point in reader.node.after for n in point.before}:
+        return False
+    tensors = [t for t in read_tensors(reader) if not isinstance(t.producer, Source)]
+    mine = [t for t in tensors if t.producer is made.node]
+    through = [t for t in tensors if isinstance(t.producer, Selector) and made.node in _origins(t, {})]
+    if through or not mine:
+        return False
+    return all(_read_levels(reader, t) == _made_levels(made, t) is not None for t in mine)
+
+
+def _made_levels(made: Step, tensor: Tensor) -> Levels | None:
+    node = made.node
+    if made.stage == "combine" or not isinstance(node, Operation):
+        rows: tuple[int | None, ...] = tuple(range(len(tensor.shape)))
+    elif node.signature is None or not _plain(node.signature.output(tensor.output).map.matrix):
+        return None
+    else:
+        rows = drivers(node, tensor.output)
+    return _levels(made, rows)
+
+
+def _read_levels(reader: Step, tensor: Tensor) -> Levels | None:
+    node = reader.node
+    if isinstance(node, Sink):
+        return _levels(reader, tuple(range(len(tensor.shape))))
+    if node.signature is None:
+        return None
+    found: Levels | None = None
+    for name, one in node.inputs:
+        if one is not tensor:
+            continue
+        projection = node.signature.input(name)
+        if not _plain(projection.map.matrix):
+            return None
+        rows = tuple(next((k for k, c in enumerate(row) if c), None) for row in projection.map.matrix)
+        waved = {k for k in rows if k is not None and reader.where.waves[k] > 1}
+        if any(projection.shape[r] != 1 for r, k in enumerate(rows) if k in waved):
+            return None
+        levels = _levels(reader, rows)
+        if levels is None or (found is not None and levels != found):
+            return None
+        found = levels
+    return found
+
+
+def _plain(matrix: Sequence[Sequence[int]]) -> bool:
+    """Whether every row is moved by at most one dimension, by ones."""
+    return all(sum(c != 0 for c in row) <= 1 and all(c in (0, 1) for c in row) for row in matrix)
+
+
+def _levels(step: Step, rows: Sequence[int | None]) -> Levels | None:
+    """The cuts of the dimensions that have waves, in the order of the waves; None where one moves no row, or two."""
+    out = []
+    for k, waves in enumerate(step.where.waves):
+        if waves > 1 and k not in step.accumulated:
+            at = [r for r, d in enumerate(rows) if d == k]
+            edges = step.cuts.cuts[k]
+            if len(at) != 1:
+                return None
+            out.append((at[0], waves, edges if not edges[0] else tuple(e - edges[0] for e in edges)))
+    return tuple(out)
