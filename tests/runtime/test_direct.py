@@ -170,3 +170,27 @@ def test_a_number_between_kernels_is_read_after_it_was_made() -> None:
     for scale in (1, 2, 3):
         got = tw.run(plan, bind={"x": x * scale})
         np.testing.assert_allclose(got, np.exp(np.full(300, (x * scale).sum() * 1e-5)) + (x * scale).sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bound", [(), (0,), (1,), (0, 1)])
+def test_views_of_sources_are_stored_and_computed_with(bound: tuple[int, ...]) -> None:
+    arrays = [np.arange(24.0).reshape(2, 12), np.arange(24.0, 48.0).reshape(2, 12)]
+    h, k = (tw.source(a, name=n) for a, n in zip(arrays, "hk", strict=True))
+    a, b = (array * 3 if place in bound else array for place, array in enumerate(arrays))
+
+    def views(x, y, of):
+        seen = [x[:, 9:], x[::-1, 3:9:2], of.transpose(y), of.broadcast_to(y[:1, 2:3], (4, 5)), y[1]]
+        return [x * 2, *seen, x[:, 2:] + y[:, :10], of.transpose(x[:, :2]) @ y, of.concatenate([x[:, :3], y], 1)]
+
+    class Numpy:
+        transpose, broadcast_to, concatenate = np.transpose, np.broadcast_to, np.concatenate
+
+    class Graph:
+        transpose, broadcast_to = staticmethod(tw.transpose), staticmethod(tw.broadcast_to)
+        concatenate = staticmethod(tw.concat)
+
+    plan = tw.plan(views(h, k, Graph))
+    for _ in range(2):
+        got = tw.run(plan, bind={"hk"[place]: arrays[place] * 3 for place in bound})
+        for one, want in zip(got, views(a, b, Numpy), strict=True):
+            np.testing.assert_array_equal(one, want)

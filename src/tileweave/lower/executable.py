@@ -237,7 +237,7 @@ class Executable:
             index = _within(part)
         if held is not None:
             return _taken(part, held, index)
-        if index == (...,) or part.whole:
+        if index == (...,):
             return (lambda now: now[slot][output]) if output else (lambda now: now[slot])
         if index is not None and not output:
             return lambda now: now[slot][index]
