@@ -43,7 +43,7 @@ from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, PAIR, REDUCT
 from tileweave.teir.ir.text import show
 
 FLOATS = [name for name in DTYPES if is_float(name)]
-FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Gelu")
+FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu")
 
 
 def compiled(name: str, *inputs: np.ndarray, out: np.ndarray, **how) -> np.ndarray:
@@ -74,9 +74,10 @@ EXACT = {
     "Sqrt": np.sqrt,
     "Tanh": np.tanh,
     "Sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x))),
+    "Erf": lambda x: np.frompyfunc(math.erf, 1, 1)(x.astype("f8")).astype("f8").astype(x.dtype),
     "Gelu": wide_gelu,
 }
-BOUNDS = {"Exp": 1.1, "Log": 1.0, "Sqrt": 0.5001, "Tanh": 1.5, "Sigmoid": 2.0, "Gelu": 6.5}
+BOUNDS = {"Exp": 1.1, "Log": 1.0, "Sqrt": 0.5001, "Tanh": 1.5, "Sigmoid": 2.0, "Erf": 3.0, "Gelu": 6.5}
 
 
 def ulps(found: np.ndarray, exact: np.ndarray) -> np.ndarray:

@@ -42,7 +42,7 @@ from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, 
 
 FLOATS = [name for name in DTYPES if is_float(name)]
 INTEGERS = [name for name in DTYPES if not is_float(name)]
-FLOATING = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Gelu", "Div")
+FLOATING = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu", "Div")
 
 # each function once more, written differently and in FP64
 DEFINITIONS = {
@@ -53,6 +53,7 @@ DEFINITIONS = {
     "Sqrt": lambda x: np.power(x, 0.5),
     "Tanh": lambda x: 1 - 2 / (np.exp(2 * x) + 1),
     "Sigmoid": lambda x: 0.5 * (1 + np.tanh(x / 2)),
+    "Erf": lambda x: np.vectorize(math.erf)(x) if x.size else x,
     "Gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "Cast": lambda x: x,
     "Add": lambda x, y: x + y,
@@ -150,6 +151,7 @@ def test_functions_at_the_ends_of_the_line(dtype):
     same = pytest.approx
     assert of("Sigmoid") == same([0, 0, 0.5, 0.5, 1, 1, math.nan], abs=1e-30, nan_ok=True)
     assert of("Gelu") == same([0, 0, 0, 0, 80, math.inf, math.nan], abs=1e-30, nan_ok=True)
+    assert of("Erf") == same([-1, -1, 0, 0, 1, 1, math.nan], nan_ok=True)
     assert of("Tanh") == same([-1, -1, 0, 0, 1, 1, math.nan], nan_ok=True)
     assert of("Exp")[0] == 0 and of("Exp")[5] == math.inf
     assert of("Log")[2:4] == [-math.inf, -math.inf] and math.isnan(of("Log")[0])

@@ -219,4 +219,4 @@ def _erf_gradient(x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
     return [multiply(dy, multiply(2 / math.sqrt(pi), exp(negative(multiply(x, x)))))]
 
 
-elementwise_row("erf", lambda operation, inputs: {"out": erf_of(inputs["x"])}, 1, _erf_gradient)
+elementwise_row("erf", lambda operation, inputs: {"out": erf_of(inputs["x"])}, 1, _erf_gradient, lowering="Erf")

@@ -1,7 +1,7 @@
 """Operations beyond the document's, registered as its own are; the ``tileweave`` profile has them.
 
-- *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Gelu on floating point; Cast between any two
-  types.
+- *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu on floating point; Cast between any
+  two types.
 - *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point.
 - *In place on the output*: Bias adds in0 to it, Scale multiplies it by in0; in0 is usually broadcast by zero strides.
 - *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
@@ -49,6 +49,10 @@ def _wide(dtype: Any) -> Any:
 def _sigmoid(x: Any) -> Any:
     small = np.exp(-np.abs(x))  # never overflows
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def _erf(x: Any) -> Any:
+    return np.frompyfunc(math.erf, 1, 1)(x.astype("float64")).astype("float64")
 
 
 def _gelu(x: Any) -> Any:
@@ -198,6 +202,7 @@ UNARY: tuple[str, ...] = (
     _elementwise("Sqrt", 1, "out = sqrt(in0)", np.sqrt, _floating),
     _elementwise("Tanh", 1, "out = tanh(in0)", np.tanh, _floating),
     _elementwise("Sigmoid", 1, "out = 1 / (1 + exp(-in0))", _sigmoid, _floating),
+    _elementwise("Erf", 1, "out = erf(in0)", _erf, _floating),
     _elementwise("Gelu", 1, "out = in0 * P(X <= in0), X normal", _gelu, _floating),
     register(OperationSpec("Cast", ("M", "N"), 1, False, (), "out = in0 in out's type", _cast, _any, ())).name,
 )

@@ -24,6 +24,7 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Sqrt": functions.sqrt,
     "Tanh": functions.tanh,
     "Sigmoid": functions.sigmoid,
+    "Erf": functions.erf,
     "Gelu": functions.gelu,
 }
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
