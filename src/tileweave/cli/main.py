@@ -137,6 +137,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _codegen_arguments(codegen)
+
+    from tileweave.cli.cuda import add_cuda_commands
+
+    add_cuda_commands(commands)
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -22,6 +23,12 @@ __all__ = ["INCLUDE", "build_program", "compiler", "preprocess", "runtime_librar
 _RUNTIME = Path(__file__).parent / "runtime"
 INCLUDE = _RUNTIME / "include"
 _FLAGS = ("-std=c++17", "-g1", "-fPIC", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+# Locals begin with a pattern: a value that was never set shows.
+_FAST = ("-O2", "-ftrivial-auto-var-init=pattern", "-fsanitize=alignment")
+_CHECKED = (
+    "-O1", "-ftrivial-auto-var-init=pattern", "-fsanitize=thread,alignment,bounds", "--param",
+    "tsan-distinguish-volatile=1", "-fno-inline-small-functions",
+)  # fmt: skip
 _COMPILE_SECONDS = 300
 
 
@@ -86,6 +93,14 @@ def runtime_library() -> Path:
     if target.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # one process builds, the others wait for it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _build_runtime(sources, rules, target)
+    return target
+
+
+def _build_runtime(sources: Sequence[Path], rules: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
         (Path(scratch) / "tileweave_rules.h").write_text(rules)
         running = []
@@ -119,7 +134,6 @@ def runtime_library() -> Path:
         staged = target.with_suffix(f".{os.getpid()}")
         shutil.copy(built, staged)
         staged.replace(target)
-    return target
 
 
 def preprocess(source: Path, include: Sequence[str] = (), define: Sequence[str] = ()) -> str:
@@ -164,14 +178,9 @@ def build_program(
     translated = folder / "translated.cpp"
     whole = translation.text + (f'# 1 "<launch>"\n{extra(translation)}\n' if extra else "")
     translated.write_text(re.sub(r"\bTW_PLAIN\b", PLAIN, whole))
-    flags = [*_FLAGS, "-fpreprocessed", "-fdirectives-only"][:-1]
-    if instrumented:
-        flags += ["-O1", "-fsanitize=thread", "--param", "tsan-distinguish-volatile=1", "-fno-inline-small-functions"]
-        flags += ["-fsanitize=alignment,bounds", "-fno-sanitize-recover=alignment,bounds"][:1]
-    else:
-        flags += ["-O2", "-ftrivial-auto-var-init=pattern", "-fsanitize=alignment"]
-        if "volatile" in text[text.rfind(f'"{source}"') :]:
-            flags += ["-fsanitize-coverage=trace-pc"]
+    flags = [*_FLAGS, "-fpreprocessed", *(_CHECKED if instrumented else _FAST)]
+    if not instrumented and re.search(r"\bvolatile\b(?!\s*\()", source.read_text(errors="replace")):
+        flags.append("-fsanitize-coverage=trace-pc")  # threads may spin on plain memory: they yield at branches
     library = runtime_library()
     program, compiled = folder / "program", folder / "program.o"
     _call([compiler(), *flags, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)

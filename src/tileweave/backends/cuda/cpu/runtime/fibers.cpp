@@ -291,6 +291,7 @@ void drain() {
   inside = false;
 }
 
+bool work_is_pending() { return !operations.empty(); }
 void progress() { progresses++; idle_yields = 0; }
 void changed() { progress(); }
 
@@ -339,10 +340,10 @@ int enqueue(const LaunchOptions& o, void* state, void (*call)(void*), void (*dro
 
 // --- where a thread is
 #define OUTSIDE(what) if (!current) fail("host-use", TW_PC, "%s is read outside a kernel", what)
-const uint3& thread_index() noexcept { OUTSIDE("threadIdx"); return current->index; }
-const uint3& block_index() noexcept { OUTSIDE("blockIdx"); return current->block->index; }
-const dim3& block_extent() noexcept { OUTSIDE("blockDim"); return current->block->grid->options.block; }
-const dim3& grid_extent() noexcept { OUTSIDE("gridDim"); return current->block->grid->options.grid; }
+uint3 thread_index() noexcept { OUTSIDE("threadIdx"); return current->index; }
+uint3 block_index() noexcept { OUTSIDE("blockIdx"); return current->block->index; }
+dim3 block_extent() noexcept { OUTSIDE("blockDim"); return current->block->grid->options.block; }
+dim3 grid_extent() noexcept { OUTSIDE("gridDim"); return current->block->grid->options.grid; }
 
 u64 special(const char* name) {
   Fiber* f = current;
@@ -439,6 +440,7 @@ Allocation* allocate(size_t bytes, const char* name, bool managed, bool host, co
   all.push_back(a);
   if (checking) {
     a->valid = (uint8_t*)mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (managed) memset(a->valid, 1, bytes);               // the host writes it by means that nobody follows
     a->cells = (Cell*)mmap(nullptr, (bytes + 8) / 4 * 32, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   }
   std::sort(all.begin(), all.end(), [](auto* x, auto* y) { return x->region < y->region; });

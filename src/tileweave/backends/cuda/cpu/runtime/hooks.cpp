@@ -21,3 +21,49 @@ void __ubsan_handle_out_of_bounds(tw_bounds* d, uintptr_t i) {
 }
 void __ubsan_handle_out_of_bounds_abort(tw_bounds* d, uintptr_t i) { __ubsan_handle_out_of_bounds(d, i); }
 }
+
+// -fsanitize=thread: every access of memory; on the host it must not touch memory of the device.
+static void host_access(const void* p, const void* pc) {
+  Allocation* a = allocation_at(p);
+  if (!a || a->host) return;
+  if (!a->managed) note("host-access", pc, nullptr, "the host accesses %s, which is memory of the device", a->name.c_str());
+  else if (work_is_pending()) note("host-race", pc, nullptr, "the host accesses %s while work for the device is pending: cudaDeviceSynchronize() is missing", a->name.c_str());
+}
+static inline void seen(void* p, size_t size, int flags, const void* pc) {
+  if (current) {
+    if ((flags & STRONG) && !on_stack(p)) { current->pc = pc; yield(flags & READ); }
+    check_access(p, size, flags, pc);
+  } else if (checking) host_access(p, pc);
+}
+#define TW_HOOKS(n) \
+  void __tsan_read##n(void* p) { seen(p, n, READ, TW_PC); } \
+  void __tsan_write##n(void* p) { seen(p, n, WRITE, TW_PC); } \
+  void __tsan_unaligned_read##n(void* p) { seen(p, n, READ, TW_PC); } \
+  void __tsan_unaligned_write##n(void* p) { seen(p, n, WRITE, TW_PC); } \
+  void __tsan_volatile_read##n(void* p) { seen(p, n, READ | STRONG, TW_PC); } \
+  void __tsan_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG, TW_PC); if (current) changed(); } \
+  void __tsan_unaligned_volatile_read##n(void* p) { seen(p, n, READ | STRONG, TW_PC); } \
+  void __tsan_unaligned_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG, TW_PC); if (current) changed(); }
+#define TW_ATOMICS(n, T) \
+  T __tsan_atomic##n##_load(const volatile T* p, int) { seen((void*)p, sizeof(T), READ | STRONG, TW_PC); return *p; } \
+  void __tsan_atomic##n##_store(volatile T* p, T v, int) { seen((void*)p, sizeof(T), WRITE | STRONG, TW_PC); *p = v; if (current) changed(); } \
+  T __tsan_atomic##n##_exchange(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = v; return old; } \
+  T __tsan_atomic##n##_fetch_add(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old + v; return old; } \
+  T __tsan_atomic##n##_fetch_sub(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old - v; return old; } \
+  T __tsan_atomic##n##_fetch_and(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old & v; return old; } \
+  T __tsan_atomic##n##_fetch_or(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old | v; return old; } \
+  int __tsan_atomic##n##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); if (*p == *e) { *p = v; return 1; } *e = *p; return 0; } \
+  int __tsan_atomic##n##_compare_exchange_weak(volatile T* p, T* e, T v, int, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); if (*p == *e) { *p = v; return 1; } *e = *p; return 0; }
+extern "C" {
+TW_HOOKS(1) TW_HOOKS(2) TW_HOOKS(4) TW_HOOKS(8) TW_HOOKS(16)
+TW_ATOMICS(8, uint8_t) TW_ATOMICS(16, uint16_t) TW_ATOMICS(32, uint32_t) TW_ATOMICS(64, uint64_t)
+void __tsan_read_range(void* p, size_t n) { seen(p, n, READ, TW_PC); }
+void __tsan_write_range(void* p, size_t n) { seen(p, n, WRITE, TW_PC); }
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_init() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_atomic_thread_fence(int) {}
+void __tsan_atomic_signal_fence(int) {}
+}

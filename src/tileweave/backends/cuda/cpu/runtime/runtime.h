@@ -64,7 +64,7 @@ struct Fiber {
   Clock clock = 1; Clocks known, proxy, fenced, fenced_block, pending, pending_block;
 };
 struct Block {
-  Grid* grid; uint3 index; uint32_t uid; unsigned slot, rank, live, threads; char* shared; uint8_t* valid; size_t shared_top;
+  Grid* grid; uint3 index; uint32_t uid; unsigned slot, rank, live, threads; char* shared; uint8_t* valid; struct Cell* cells; size_t shared_top;
   std::vector<Fiber*> fibers; std::vector<Warp> warps; std::vector<WarpGroup> groups;
   NamedBarrier barriers[16]; NamedBarrier* cluster_barrier; std::unordered_map<uint32_t, MBarrier> mbarriers;
   std::vector<Block*>* cluster; unsigned next_slot = 0; std::vector<Clock> slots;
@@ -83,6 +83,8 @@ extern Fiber* current;          // null on the host
 extern bool checking;           // the program is instrumented
 extern bool proxies;            // an asynchronous operation or a proxy fence was seen
 constexpr size_t SHARED_BYTES = 256 << 10, SHARED_LIMIT = 232448, ASYNC_SLOTS = 64;
+bool work_is_pending();         // whether launches or copies wait for a synchronisation
+void barrier_opened(Block*);
 extern char* shared_arena; extern unsigned resident;
 
 // fibers.cpp

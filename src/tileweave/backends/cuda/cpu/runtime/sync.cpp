@@ -25,6 +25,7 @@ void wake_all(std::vector<Fiber*>& waiting) {
 void open(NamedBarrier& n) {
   for (auto* f : n.waiting) acquire(f, n.clocks, n.proxy);
   n.count = n.votes;
+  if (checking && !n.waiting.empty()) barrier_opened(n.waiting[0]->block);
   n.arrived = 0; n.votes = 0; n.clocks = {}; n.proxy = {};
   wake_all(n.waiting);
 }
@@ -316,7 +317,7 @@ void fence(int scope) {
   if (!checking) return;
   f->known.join(f->pending_block);
   f->fenced_block = snapshot(f);
-  if (scope >= 2) { f->known.join(f->pending); f->fenced = snapshot(f); }
+  if (scope >= 1) { f->known.join(f->pending); f->fenced = snapshot(f); }
   released(f);
 }
 void proxy_fence() {

@@ -185,9 +185,11 @@ struct Tile {
   }
   void read(int mn_extent, int k_extent, const char* type, int scale, std::vector<double>& out, GroupOp& op) const {
     out.resize(mn_extent * k_extent);
+    Async t{};
+    t.block = block; t.pc = pc; t.known = op.known; t.proxy = op.proxy; t.slot = op.slot; t.clock = op.clock; t.what = "wgmma";
     for (int i = 0; i < mn_extent; i++) for (int k = 0; k < k_extent; k++) {
       char* p = at(i, k);
-      if (checking && ((u64)p % 16 == 0)) { Async t{}; t.block = block; t.pc = pc; t.known = op.known; t.proxy = op.proxy; t.slot = op.slot; t.clock = op.clock; t.what = "wgmma"; check_async(t, p, 16, false); }
+      if (checking && (u64)p % 16 == 0) check_async(t, p, 16, false);
       u64 v = 0;
       memcpy(&v, p, bytes);
       out[i * k_extent + k] = scale * decode(v, type);
@@ -254,7 +256,7 @@ void wgmma(const Product& p, void* const* d, bool keep, const GroupOperand& a, c
   if (slot_of->product->n != p.n || width_of(slot_of->product->d.dtype) != width) fail("wgmma-registers", TW_PC, "accumulators in flight for %s are given to %s", slot_of->product->name, p.name);
   for (int i = 0; i < 128; i++) slot_of->pending[i]++;
   op.d = slot_of;
-  if (checking) { Async t{}; t.block = f->block; take_slot(t); op.slot = t.slot; op.clock = t.clock; for (int i = 0; i < 128; i++) { Fiber* o = f->block->fibers[base + i]; op.known.join(snapshot(o)); op.proxy.join(o->proxy); } }
+  if (checking) { Async t{}; t.block = f->block; t.fiber = f; take_slot(t); op.slot = t.slot; op.clock = t.clock; for (int i = 0; i < 128; i++) { Fiber* o = f->block->fibers[base + i]; op.known.join(snapshot(o)); op.proxy.join(o->proxy); } }
   g.open.push_back(std::move(op));
   for (int i = 0; i < 128; i++) if (f->block->fibers[base + i] != f) wake(f->block->fibers[base + i]);
   yield(false);

@@ -5,9 +5,9 @@
 namespace cooperative_groups {
 struct thread_block {
   TW_FLATTEN static void sync() { tw::sync_threads(); }
-  TW_PLAIN static unsigned size() { auto& e = tw::block_extent(); return e.x * e.y * e.z; }
+  TW_PLAIN static unsigned size() { auto e = tw::block_extent(); return e.x * e.y * e.z; }
   TW_PLAIN static unsigned num_threads() { return size(); }
-  TW_PLAIN static unsigned thread_rank() { auto &e = tw::block_extent(); auto& t = tw::thread_index(); return (t.z * e.y + t.y) * e.x + t.x; }
+  TW_PLAIN static unsigned thread_rank() { auto e = tw::block_extent(); auto t = tw::thread_index(); return (t.z * e.y + t.y) * e.x + t.x; }
   TW_PLAIN static dim3 group_index() { return tw::block_index(); }
   TW_PLAIN static dim3 thread_index() { return tw::thread_index(); }
 };
@@ -47,8 +47,8 @@ TW_INLINE cluster_group this_cluster() { return {}; }
 struct grid_group {
   TW_FLATTEN static void sync() { tw::grid_sync(); }
   TW_PLAIN static bool is_valid() { return true; }
-  TW_PLAIN static unsigned long long size() { auto& g = tw::grid_extent(); return (unsigned long long)g.x * g.y * g.z * thread_block::size(); }
-  TW_PLAIN static unsigned long long thread_rank() { auto &g = tw::grid_extent(); auto& b = tw::block_index(); return ((unsigned long long)(b.z * g.y + b.y) * g.x + b.x) * thread_block::size() + thread_block::thread_rank(); }
+  TW_PLAIN static unsigned long long size() { auto g = tw::grid_extent(); return (unsigned long long)g.x * g.y * g.z * thread_block::size(); }
+  TW_PLAIN static unsigned long long thread_rank() { auto g = tw::grid_extent(); auto b = tw::block_index(); return ((unsigned long long)(b.z * g.y + b.y) * g.x + b.x) * thread_block::size() + thread_block::thread_rank(); }
 };
 TW_INLINE grid_group this_grid() { return {}; }
 }  // namespace cooperative_groups

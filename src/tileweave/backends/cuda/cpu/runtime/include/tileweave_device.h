@@ -7,6 +7,7 @@
 
 #define TW_PLAIN __attribute__((no_sanitize("thread", "alignment", "bounds")))
 #define TW_INLINE TW_PLAIN inline
+#define TW_RAW TW_PLAIN __attribute__((noinline))   // the access itself, which access() has announced
 
 struct uint3 { unsigned x, y, z; };
 struct dim3 {
@@ -21,10 +22,10 @@ namespace tw {
 using u64 = uint64_t;
 
 // --- coordinates of the running thread
-const uint3& thread_index() noexcept __attribute__((const));
-const uint3& block_index() noexcept __attribute__((const));
-const dim3& block_extent() noexcept __attribute__((const));
-const dim3& grid_extent() noexcept __attribute__((const));
+uint3 thread_index() noexcept __attribute__((const));
+uint3 block_index() noexcept __attribute__((const));
+dim3 block_extent() noexcept __attribute__((const));
+dim3 grid_extent() noexcept __attribute__((const));
 u64 special(const char* name);  // %laneid, %clusterid.x, ..; fails by name
 
 // --- shared memory
@@ -99,22 +100,18 @@ void trap(const char* what) __attribute__((noreturn));
 enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256 };
 void access(const void* p, size_t size, int flags);
 void changed();              // an atomic has changed memory: a thread that spins may go on
-template <class T, class F> TW_PLAIN T atomic(T* p, F f, int flags = STRONG) {
-  access(p, sizeof(T), READ | WRITE | flags);
+template <class T, class F> TW_RAW T update(T* p, F f) {
   T old = *p, now = f(old);
   if (memcmp(&old, &now, sizeof(T))) changed();
   *p = now;
   return old;
 }
-template <class T> TW_PLAIN T load(const void* p, int flags) { access(p, sizeof(T), READ | flags); T v; memcpy(&v, p, sizeof v); return v; }
-template <class T> TW_PLAIN void store(void* p, T v, int flags) {
-  access(p, sizeof(T), WRITE | flags);
-  if (flags & STRONG) changed();
-  memcpy(p, &v, sizeof v);
+template <class T, class F> __attribute__((always_inline)) TW_INLINE T atomic(T* p, F f, int flags = STRONG) {
+  access(p, sizeof(T), READ | WRITE | flags);
+  return update(p, f);
 }
-
-template <class T> TW_PLAIN T raw(const char* p) { T v; memcpy(&v, p, sizeof v); return v; }
-template <class T> TW_PLAIN void put(char* p, T v) { memcpy(p, &v, sizeof v); }
+template <class T> TW_RAW T raw(const char* p) { T v; memcpy(&v, p, sizeof v); return v; }
+template <class T> TW_RAW void put(char* p, T v) { memcpy(p, &v, sizeof v); }
 
 // --- registers of inline PTX: 64 raw bits
 template <class To, class From> TW_INLINE To bits(From v) { To t{}; memcpy(&t, &v, sizeof(To) < sizeof(From) ? sizeof(To) : sizeof(From)); return t; }

@@ -1,0 +1,67 @@
+# ruff: noqa: E501 -- one bug a line
+"""Seeded bugs: a program, what is changed in it, and the rule that must name the fault;
+``value``: nothing is illegal, but the program finds its own result wrong."""
+
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+BUGS = {
+    # reduction.cu
+    "barrier before the sums of warps are read": ("reduction", "= v;\n  __syncthreads();\n  v = 0;", "= v;\n  v = 0;", "race-block"),
+    "barrier before a flag is read": ("reduction", "  }\n  __syncthreads();\n  if (last) {", "  }\n  if (last) {", "race-block"),
+    "__syncwarp between lanes": ("reduction", "  __syncwarp();\n", "", "race-warp"),
+    "__threadfence before the ticket": ("reduction", "= v;\n    __threadfence();", "= v;", "race-grid"),
+    "fence of the block instead of the device": ("reduction", "= v;\n    __threadfence();", "= v;\n    __threadfence_block();", "race-grid"),
+    "ticket of the block's scope": ("reduction", "atomicAdd(finished, 1u)", "atomicAdd_block(finished, 1u)", "race-scope"),
+    "ticket without an atomic": ("reduction", "atomicAdd(finished, 1u)", "(*finished)++", "race-grid"),
+    "ticket that is never zeroed": ("reduction", "  CHECK(cudaMemset(finished, 0, sizeof(unsigned)));\n", "", "uninitialised"),
+    "loop that goes one too far": ("reduction", "i < n; i += gridDim.x", "i <= n; i += gridDim.x", "out-of-bounds"),
+    "barrier in a branch": ("reduction", "  __syncthreads();\n  if (last) {", "  if (threadIdx.x < 64) __syncthreads();\n  if (last) {", "barrier-part"),
+    "result read before the kernel has run": ("reduction", "  CHECK(cudaDeviceSynchronize());\n", "", "host-race"),
+    "host that reads memory of the device": ("reduction", "bool right = *total", "bool right = *parts", "host-access"),
+    "copy larger than the buffer": ("reduction", "x.data(), n * sizeof(float)", "x.data(), n * sizeof(double)", "out-of-bounds"),
+    # mma_gemm.cu
+    "wait for cp.async": ("mma_gemm", "    copy_wait<1>();\n", "", "race-async"),
+    "wait that leaves one group too many": ("mma_gemm", "copy_wait<1>()", "copy_wait<2>()", "race-async"),
+    "barrier after the wait": ("mma_gemm", "    copy_wait<1>();\n    __syncthreads();", "    copy_wait<1>();", "race-async"),
+    "barrier before the buffer is filled again": ("mma_gemm", "    }\n    __syncthreads();\n  }", "    }\n  }", "race-async"),
+    "rows that are not masked": ("mma_gemm", "bool inside = row + i < rows && ", "bool inside = ", "out-of-bounds"),
+    "tiles without padding": ("mma_gemm", "PITCH = BK + 8", "PITCH = BK", "bank-conflict"),
+    "rows that are not aligned": ("mma_gemm", "PITCH = BK + 8", "PITCH = BK + 4", "misaligned"),
+    # ring_gemm.cu
+    "count of arrivals too small": ("ring_gemm", "barrier_init(shared_address(&empty[s]), 128)", "barrier_init(shared_address(&empty[s]), 127)", "mbarrier-unfinished"),
+    "count of arrivals too large": ("ring_gemm", "barrier_init(shared_address(&empty[s]), 128)", "barrier_init(shared_address(&empty[s]), 129)", "deadlock"),
+    "fence after mbarrier.init": ("ring_gemm", "    barrier_init_fence();\n", "", "mbarrier-fence"),
+    "barrier after mbarrier.init": ("ring_gemm", "  __syncthreads();\n", "", "race"),
+    "half the bytes expected": ("ring_gemm", "barrier_expect(bar, 2 * TILE)", "barrier_expect(bar, TILE)", "race-async"),
+    "too many bytes expected": ("ring_gemm", "barrier_expect(bar, 2 * TILE)", "barrier_expect(bar, 3 * TILE)", "deadlock"),
+    "parity of the consumers": ("ring_gemm", "round % 2);\n    unsigned from", "round % 2 ^ 1);\n    unsigned from", "uninitialised"),
+    "parity of the producer": ("ring_gemm", "round % 2 ^ 1);", "round % 2);", "deadlock"),
+    "wait for an empty stage": ("ring_gemm", "        barrier_wait(shared_address(&empty[s]), round % 2 ^ 1);\n", "", "mbarrier-count"),
+    "wait for a full stage": ("ring_gemm", "    barrier_wait(shared_address(&full[s]), round % 2);\n", "", "uninitialised"),
+    "wgmma.fence": ("ring_gemm", "    wgmma_fence();\n", "", "wgmma-fence"),
+    "wait for wgmma": ("ring_gemm", "    wgmma_wait<0>();\n", "", "wgmma-wait"),
+    "stages that overlap": ("ring_gemm", "shared_address(shared) + s * 2 * TILE;\n        barrier_wait", "shared_address(shared) + s * TILE;\n        barrier_wait", "race-async"),
+    "half the stride of a descriptor": ("ring_gemm", "64ull << 32", "32ull << 32", "value"),
+    "another swizzle in the descriptor": ("ring_gemm", "1ull << 62", "2ull << 62", "value"),
+    "half a step along K": ("ring_gemm", "descriptor(from + 32 * kk), ", "descriptor(from + 16 * kk), ", "value"),
+    "columns of the result": ("ring_gemm", "r / 4 * 8 + lane % 4 * 2", "r / 4 * 8 + lane % 4", "value"),
+    "old accumulators that are kept": ("ring_gemm", "i + kk > 0);", "1);", "value"),
+    # box_store.cu
+    "fence.proxy.async": ("box_store", "    fence_async();\n", "", "proxy-fence"),
+    "barrier before the box is stored": ("box_store", "    fence_async();\n    __syncthreads();", "    fence_async();", "race-async"),
+    "wait for the source of a box": ("box_store", "    if (threadIdx.x == 0) wait_read<1>();\n", "", "race-async"),
+    "buffer that is not aligned": ("box_store", "alignas(128) float buffer", "alignas(16) float pad[4], buffer", "misaligned-box"),
+}  # fmt: skip
+
+
+def seeded(name, folder):
+    """The file of a bug, and the line that was changed."""
+    program, old, new, _ = BUGS[name]
+    text = (PROGRAMS / f"{program}.cu").read_text("utf-8")
+    if text.count(old) != 1:
+        raise ValueError(f"{name}: {text.count(old)} places")
+    path = folder / f"{program}.cu"
+    path.write_text(text.replace(old, new), "utf-8")
+    return path

@@ -1,0 +1,209 @@
+"""The checker: silent on programs that are right, and a name, a file and a line for each seeded bug."""
+
+import re
+
+import numpy as np
+import pytest
+
+from backends.cuda.bugs import BUGS, PROGRAMS, seeded
+from tileweave.backends.cuda.checked import check, check_kernel
+from tileweave.cli.main import main
+from tileweave.errors import BackendError
+
+RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store")
+
+
+@pytest.mark.parametrize("order", ["forward", "reversed", 11])
+@pytest.mark.parametrize("program", RIGHT)
+def test_programs_that_are_right_have_no_finding(program, order):
+    report = check(PROGRAMS / f"{program}.cu", order=order)
+    assert (report.status, [str(f) for f in report.errors]) == (0, [])
+
+
+@pytest.mark.parametrize("name", list(BUGS))
+def test_each_seeded_bug_is_named_with_its_place(name, tmp_path):
+    path = seeded(name, tmp_path)
+    report = check(path, seconds=60)
+    rule = BUGS[name][3]
+    if rule == "value":
+        assert report.status == 3 or report.errors
+        return
+    found = [f for f in report.findings if f.rule == rule]
+    assert found, [str(f) for f in report.findings]
+    assert re.fullmatch(re.escape(str(path)) + r":\d+", found[0].place)
+    if rule.startswith(("race-", "proxy")):
+        assert re.fullmatch(re.escape(str(path)) + r":\d+", found[0].other)
+
+
+def test_a_race_names_both_lines_and_threads(tmp_path):
+    path = tmp_path / "race.cu"
+    path.write_text("""__global__ void f(int* out) {
+  __shared__ int box[64];
+  box[threadIdx.x] = threadIdx.x;
+  out[threadIdx.x] = box[63 - threadIdx.x];
+}
+""")
+    (finding,) = check_kernel(path, 1, 64, {"out": np.zeros(64, np.int32)}, order="reversed").errors[:1]
+    assert finding.rule in ("race-block", "uninitialised")
+    report = check_kernel(path, 1, 64, {"out": np.zeros(64, np.int32)}, order=3)
+    race = next(f for f in report.errors if f.rule == "race-block")
+    assert {race.place, race.other} == {f"{path}:3", f"{path}:4"}
+    assert "box at byte" in race.text and "__syncthreads() is missing" in race.text
+    assert len(re.findall(r"thread \(\d+,0,0\) of block \(0,0,0\)", race.text)) == 2
+
+
+def test_reads_of_one_word_by_all_lanes_are_no_race_and_a_later_write_is(tmp_path):
+    path = tmp_path / "broadcast.cu"
+    path.write_text("""__global__ void f(int* x) {
+  __shared__ int box;
+  if (threadIdx.x == 0) box = 5;
+  __syncthreads();
+  int v = box;
+  if (threadIdx.x == 40) box = v + 1;
+  x[threadIdx.x] = v;
+}
+""")
+    report = check_kernel(path, 1, 64, {"x": np.zeros(64, np.int32)})
+    assert [(f.rule, f.place, f.other) for f in report.errors][:1] == [("race-block", f"{path}:6", f"{path}:5")] or any(
+        {f.place, f.other} == {f"{path}:5", f"{path}:6"} for f in report.errors
+    )
+
+
+def test_neighbouring_bytes_are_no_race(tmp_path):
+    path = tmp_path / "bytes.cu"
+    path.write_text("""__global__ void f(unsigned char* x, unsigned short* y) {
+  x[threadIdx.x] = threadIdx.x;
+  y[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  int v = *(unsigned*)(x + threadIdx.x / 4 * 4);
+  __syncthreads();
+  y[threadIdx.x] = v;
+}
+""")
+    arrays = {"x": np.zeros(64, np.uint8), "y": np.zeros(64, np.uint16)}
+    assert check_kernel(path, 1, 64, arrays).errors == ()
+    assert arrays["y"][5] == 5 * 256 + 4
+
+
+def test_flags_with_fences_order_blocks_and_plain_ones_do_not(tmp_path):
+    path = tmp_path / "flag.cu"
+    text = """__global__ void f(int* data, int* flag, int* out) {
+  if (blockIdx.x == 0) {
+    data[0] = 42;
+    FENCE
+    atomicExch(flag, 1);
+  } else {
+    while (atomicAdd(flag, 0) == 0);
+    FENCE
+    out[0] = data[0];
+  }
+}
+"""
+    for fence, wrong in (("__threadfence();", False), ("", True), ("__threadfence_block();", True)):
+        path.write_text(text.replace("FENCE", fence))
+        arrays = {"data": np.zeros(1, np.int32), "flag": np.zeros(1, np.int32), "out": np.zeros(1, np.int32)}
+        assert ("race-grid" in [f.rule for f in check_kernel(path, 2, 1, arrays).errors]) == wrong
+    path.write_text("""__global__ void f(int* data, int* flag, int* out) {
+  int v;
+  if (blockIdx.x == 0) {
+    data[0] = 42;
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(flag), "r"(1) : "memory");
+  } else {
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory"); while (!v);
+    out[0] = data[0];
+  }
+}
+""")
+    arrays = {"data": np.zeros(1, np.int32), "flag": np.zeros(1, np.int32), "out": np.zeros(1, np.int32)}
+    assert check_kernel(path, 2, 1, arrays).errors == () and arrays["out"][0] == 42
+
+
+# --- the command
+def test_the_command_keeps_output_and_status(tmp_path, capfd):
+    assert main(["cuda", "check", str(PROGRAMS / "reduction.cu"), "--", "1000"]) == 0
+    assert capfd.readouterr().out.startswith("sum ")
+    path = tmp_path / "status.cu"
+    path.write_text('#include <cstdio>\nint main(int n, char** a) { puts(a[1]); fprintf(stderr, "e\\n"); return 7; }\n')
+    assert main(["cuda", "check", str(path), "--", "hello"]) == 7
+    assert capfd.readouterr() == ("hello\n", "e\n")
+
+
+def test_the_command_prints_a_line_for_each_finding(tmp_path, capfd):
+    path = seeded("__threadfence before the ticket", tmp_path)
+    assert main(["cuda", "check", str(path)]) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert re.match(
+        re.escape(f"{path}:") + r"\d+: race-grid: thread .* \(the other access: .*reduction\.cu:\d+\)$", lines[0]
+    )
+    assert lines[-1] == "1 finding"
+    path = seeded("tiles without padding", tmp_path)
+    assert main(["cuda", "check", str(path)]) == 0
+    assert "note: bank-conflict: shared memory takes" in capfd.readouterr().err
+    assert main(["cuda", "check", str(path), "--strict"]) == 1
+
+
+def test_the_command_runs_one_kernel(tmp_path, capfd):
+    path, array = tmp_path / "scale.cu", tmp_path / "x.npy"
+    path.write_text(
+        "__global__ void scale(float* x, float by, int n) {\n  x[blockIdx.x * blockDim.x + threadIdx.x] *= by;\n}\n"
+    )
+    np.save(array, np.ones(500, np.float32))
+    arguments = [
+        "cuda",
+        "check",
+        str(path),
+        "--launch",
+        "4,128",
+        "--arg",
+        f"x={array}",
+        "--arg",
+        "by=2.5",
+        "--arg",
+        "n=500",
+    ]
+    assert main(arguments) == 1
+    assert (
+        f"{path}:2: out-of-bounds: thread (116,0,0) of block (3,0,0) reads 4 bytes at byte 2000 of x"
+        in capfd.readouterr().err
+    )
+    assert main([*arguments[:4], "5,100", *arguments[5:]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["nowhere.cu"], "no file nowhere.cu"),
+        (["PATH", "--order", "sideways"], "'sideways'"),
+        (["PATH", "--launch", "four"], "'four'"),
+        (["PATH", "--launch", "1,1", "--arg", "x"], "'x'"),
+        (["PATH", "--launch", "1,1", "--arg", "x=none.npy"], "no file none.npy"),
+        (["PATH"], "does not accept the text"),
+    ],
+)
+def test_bad_input_of_the_command_is_refused(arguments, problem, tmp_path, capfd):
+    path = tmp_path / "f.cu"
+    path.write_text("__global__ void f() { frobnicate(); }\n")
+    assert main(["cuda", "check", *(str(path) if a == "PATH" else a for a in arguments)]) == 2
+    assert problem in capfd.readouterr().err
+
+
+def test_ptx_without_an_emulation_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "f.cu"
+    path.write_text('__global__ void f() {\n  asm volatile("tcgen05.wait::ld.sync.aligned;");\n}\nint main() {}\n')
+    with pytest.raises(BackendError, match=r"no emulation of tcgen05") as raised:
+        check(path)
+    assert f"{path}:2" in str(raised.value)
+
+
+def test_asm_that_orders_memory_says_so():
+    text = (
+        'int main() {}\n__global__ void f(unsigned a) { asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(a)); }\n'
+    )
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "f.cu"
+        path.write_text(text)
+        report = check(path)
+    assert [(f.rule, f.note) for f in report.findings] == [("asm-clobber", True)] and report.errors == ()
