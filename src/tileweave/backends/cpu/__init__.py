@@ -1,7 +1,7 @@
 """The CPU backend: a TEIR program becomes one native function through LLVM."""
 
 from tileweave.backends.cpu.gemm.export import blocked
-from tileweave.backends.cpu.kernel import Kernel, compile, forget
+from tileweave.backends.cpu.kernel import Kernel, compile, forget, tune_by
 from tileweave.backends.cpu.target.settings import Settings
 from tileweave.backends.cpu.target.target import Target, host
 from tileweave.backends.cpu.target.tuning import Tuned, forget_tuned, tune
@@ -20,3 +20,5 @@ __all__ = [
     "host",
     "tune",
 ]
+
+tune_by(tune)

@@ -373,6 +373,14 @@ _KERNELS_KEPT = 1024
 _LOCK = threading.Lock()
 
 
+_TUNERS: list[Callable[..., Any]] = []
+
+
+def tune_by(tuner: Callable[..., Any]) -> None:
+    """From now on, `compile` asks this function where tuning is wanted; it compiles what it times."""
+    _TUNERS.append(tuner)
+
+
 def compile(
     program: Program,
     *,
@@ -417,12 +425,10 @@ def compile(
     Source: own; what a program means is TEIR, sections 10.2 to 10.6.
     """
     if tune:
-        from tileweave.backends.cpu.target.tuning import tune as tuned  # which compiles what it times
-
         if not merge:
             problem = "tuning chooses how operations are merged and cut, and merge=False leaves nothing to choose"
             raise BackendError("compile(program, merge=False, tune=True)", problem, legal="one of the two")
-        found = tuned(program, threads=threads, target=target, cache=cache)
+        found = _TUNERS[-1](program, threads=threads, target=target, cache=cache)
         program, threads, settings = found.program, found.choice.threads, found.choice.settings
     target, threads = usable(target), thread_count("compile(program, threads=..)", threads)
     key = (program, threads, merge, target, settings)

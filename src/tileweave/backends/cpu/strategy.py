@@ -14,7 +14,7 @@ from tileweave.errors import BackendError
 from tileweave.teir.analysis.lower import Brgemm, Gemm, General, Kernel, ScalarKernel
 from tileweave.teir.merged.form import Op
 
-__all__ = ["RULES", "Rule", "Strategy", "strategy_of"]
+__all__ = ["STRATEGIES", "Strategy", "StrategyRow", "strategy_of"]
 
 
 class Strategy(Enum):
@@ -26,7 +26,7 @@ class Strategy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StrategyRow:
     """One row of the table.
 
     Args:
@@ -54,10 +54,10 @@ def _has_stages(op: Op) -> bool:
 
 _ANY = Kernel.__args__
 
-RULES = (
-    Rule(Strategy.SCALAR, _ANY, _reads_itself),
-    Rule(Strategy.PRODUCT, (Gemm, Brgemm, ScalarKernel, General), _sums_products),
-    Rule(Strategy.MAP, _ANY, _has_stages),
+STRATEGIES = (
+    StrategyRow(Strategy.SCALAR, _ANY, _reads_itself),
+    StrategyRow(Strategy.PRODUCT, (Gemm, Brgemm, ScalarKernel, General), _sums_products),
+    StrategyRow(Strategy.MAP, _ANY, _has_stages),
 )
 """In order of preference."""
 
@@ -68,9 +68,9 @@ def strategy_of(op: Op, kernel: Kernel) -> Strategy:
     Raises:
         BackendError: there is no code for the operation.
     """
-    for rule in RULES:
-        if isinstance(kernel, rule.kernels) and rule.applies(op):
-            return rule.strategy
+    for row in STRATEGIES:
+        if isinstance(kernel, row.kernels) and row.applies(op):
+            return row.strategy
     raise BackendError(
         "compile(program)",
         f"the CPU backend has no code for the operation {op.kind!r}",

@@ -14,11 +14,11 @@ from tileweave.errors import ScheduleError
 from tileweave.teir.emit.schedule import Dim, Tiling
 from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Node, Policy, Primitive, Program, TensorSpec
 
-__all__ = ["Step", "build"]
+__all__ = ["BodyStep", "build"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BodyStep:
     """A primitive of the body, before it is given axes.
 
     Args:
@@ -71,7 +71,7 @@ class _Builder:
             top = (id,)
         return top
 
-    def invoke(self, step: Step, roles: dict[str, list[Id]]) -> Id:
+    def invoke(self, step: BodyStep, roles: dict[str, list[Id]]) -> Id:
         axes = tuple((role, tuple(ids)) for role, ids in roles.items())
         name = step.operation.lower()
         label = "_".join([name, *(str(id) for _, ids in axes for id in ids)])
@@ -113,7 +113,7 @@ def build(
     tensors: tuple[TensorSpec, ...],
     dims: Sequence[Dim],
     tiling: Tiling,
-    body: Sequence[Step],
+    body: Sequence[BodyStep],
     offsets: Sequence[int],
 ) -> Program:
     """The program whose body runs over all dims: free loops parallel and outermost, contracted loops inside.
@@ -162,7 +162,7 @@ def _roles(parts: Sequence[_Segment]) -> dict[str, list[Id]]:
 
 
 def _body(
-    b: _Builder, body: Sequence[Step], free: dict[str, list[Id]], contracted: Sequence[list[_Segment]]
+    b: _Builder, body: Sequence[BodyStep], free: dict[str, list[Id]], contracted: Sequence[list[_Segment]]
 ) -> list[Id]:
     children: list[Id] = []
     for step in body:

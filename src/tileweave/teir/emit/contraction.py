@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tileweave.errors import GraphError
-from tileweave.teir.emit.build import Step, build
+from tileweave.teir.emit.build import BodyStep, build
 from tileweave.teir.emit.schedule import Chooser, Dim, Role, fuse_dims, untiled
 from tileweave.teir.emit.terms import (
     Operand,
@@ -95,11 +95,11 @@ def emit_contraction(
         offsets.append(0)
     dims, swapped = _contraction_dims(inputs, output, extents, strides)
     sources = ("in1", "in0") if swapped else ("in0", "in1")
-    body = [*_initial(acc, accumulate, biased), Step("Contraction", (*sources, acc), reduces=True)]
+    body = [*_initial(acc, accumulate, biased), BodyStep("Contraction", (*sources, acc), reduces=True)]
     if relu:
-        body.append(Step("ReLU", (acc, acc)))
+        body.append(BodyStep("ReLU", (acc, acc)))
     if acc == "acc":
-        body.append(Step("Copy", (acc, "out")))
+        body.append(BodyStep("Copy", (acc, "out")))
     return build(name, tuple(specs), dims, tiling(dims), body, offsets)
 
 
@@ -132,13 +132,13 @@ def _contraction_terms(
     return [letters for letters, _ in terms[:2]], terms[2][0], terms
 
 
-def _initial(acc: str, accumulate: bool, biased: bool) -> list[Step]:
+def _initial(acc: str, accumulate: bool, biased: bool) -> list[BodyStep]:
     """What stands before the sum: the bias, zero, or what the output holds."""
     if biased:
-        return [Step("Copy", ("bias", acc))]
+        return [BodyStep("Copy", ("bias", acc))]
     if not accumulate:
-        return [Step("Zero", (acc,))]
-    return [Step("Copy", ("out", acc))] if acc != "out" else []
+        return [BodyStep("Zero", (acc,))]
+    return [BodyStep("Copy", ("out", acc))] if acc != "out" else []
 
 
 # ── roles ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

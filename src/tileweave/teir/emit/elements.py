@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tileweave.errors import DtypeError, GraphError
-from tileweave.teir.emit.build import Step, build
+from tileweave.teir.emit.build import BodyStep, build
 from tileweave.teir.emit.schedule import Chooser, Dim, Role, fuse_dims, untiled
 from tileweave.teir.emit.terms import (
     Operand,
@@ -220,11 +220,11 @@ def emit_reduction(
         specs.append(TensorSpec("acc", wide, "scratch", size_bytes))
         strides.append(packed)
         offsets.append(0)
-    start = [Step("Copy", ("out", acc))] if acc != "out" else []
-    body = start if accumulate else [Step(NEUTRAL[monoid], (acc,))]
-    body.append(Step(REDUCTIONS[monoid], ("in0", acc), reduces=True))
+    start = [BodyStep("Copy", ("out", acc))] if acc != "out" else []
+    body = start if accumulate else [BodyStep(NEUTRAL[monoid], (acc,))]
+    body.append(BodyStep(REDUCTIONS[monoid], ("in0", acc), reduces=True))
     if acc != "out":
-        body.append(Step("Copy", (acc, "out")))
+        body.append(BodyStep("Copy", (acc, "out")))
     dims = _reduction_dims(output, extents, strides)
     return build(name or REDUCTIONS[monoid].lower(), tuple(specs), dims, tiling(dims), body, offsets)
 
@@ -259,7 +259,7 @@ def _elementwise(
     operands = ("out", "out") if alone else tuple(spec.name for spec in specs)
     dims = _elementwise_dims(output, extents, strides)
     offsets = [operand.offset_bytes for _, operand in terms]
-    return build(name, tuple(specs), dims, tiling(dims), [Step(operation, operands)], offsets)
+    return build(name, tuple(specs), dims, tiling(dims), [BodyStep(operation, operands)], offsets)
 
 
 def _elementwise_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> tuple[Dim, ...]:

@@ -18,7 +18,7 @@ __all__ = [
     "Chooser",
     "Dim",
     "Role",
-    "Target",
+    "TileTarget",
     "Tiling",
     "contraction_tiles",
     "elementwise_tiles",
@@ -68,7 +68,7 @@ Chooser = Callable[[tuple[Dim, ...]], Tiling]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TileTarget:
     """What a role's tile should be.
 
     Args:
@@ -84,9 +84,9 @@ class Target:
     multiple: int
 
 
-CONTRACTION = {"M": Target(64, 16, 96, 8), "N": Target(256, 32, 384, 16), "K": Target(256, 128, 384, 16)}
-TRANSPOSE = {"M": Target(64, 1, 96, 16), "N": Target(64, 1, 96, 16)}
-STREAM = {"M": Target(16, 1, 32, 8), "N": Target(8192, 64, 16384, 64)}
+CONTRACTION = {"M": TileTarget(64, 16, 96, 8), "N": TileTarget(256, 32, 384, 16), "K": TileTarget(256, 128, 384, 16)}
+TRANSPOSE = {"M": TileTarget(64, 1, 96, 16), "N": TileTarget(64, 1, 96, 16)}
+STREAM = {"M": TileTarget(16, 1, 32, 8), "N": TileTarget(8192, 64, 16384, 64)}
 
 
 def untiled(dims: Sequence[Dim]) -> Tiling:
@@ -125,7 +125,7 @@ def elementwise_tiles(dims: Sequence[Dim]) -> Tiling:
     return tiles_for(dims, TRANSPOSE if _transposes(dims) else STREAM)
 
 
-def tiles_for(dims: Sequence[Dim], targets: dict[str, Target]) -> Tiling:
+def tiles_for(dims: Sequence[Dim], targets: dict[str, TileTarget]) -> Tiling:
     """Tiles near the targets of each role; dims of other roles are iterated.
 
     Args:
@@ -156,7 +156,7 @@ def _transposes(dims: Sequence[Dim]) -> bool:
     return 0 < speed.get("M", 0) < speed.get("N", 0)
 
 
-def _tile(extent: int, target: Target, taken: int) -> int:
+def _tile(extent: int, target: TileTarget, taken: int) -> int:
     """How much of a dim to consume when ``taken`` steps of its role are consumed already."""
     size, most = max(target.size // taken, 1), max(target.most // taken, 1)
     if extent <= most:

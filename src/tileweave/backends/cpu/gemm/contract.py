@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tileweave.backends.cpu.gemm.chunk import Chunk
-from tileweave.backends.cpu.gemm.gett import Cut, cut
+from tileweave.backends.cpu.gemm.block import BlockWriter
+from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
 from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
@@ -42,7 +42,7 @@ class Workspace:
     shared_bytes: int = 0
     thread_bytes: int = 0
 
-    def ask(self, shared_bytes: int, thread_bytes: int) -> None:
+    def reserve(self, shared_bytes: int, thread_bytes: int) -> None:
         """Have at least so much."""
         self.shared_bytes = max(self.shared_bytes, shared_bytes)
         self.thread_bytes = max(self.thread_bytes, thread_bytes)
@@ -75,7 +75,7 @@ def emit_contraction(
         settings: wishes for how it is cut.
         start: whether sums that are stored begin with a row, which the columns alone walk as they walk the output.
     """
-    decided = cut(op, elements, target, threads, settings)
+    decided = block_product(op, elements, target, threads, settings)
     emitter = _Emitter(module, target, name, op, decided, memory, threads, start)
     emitter.emit()
     return (*decided.explain(names), emitter.chunk.explain())
@@ -89,7 +89,7 @@ def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: in
     plain = without_start(op)
     if op.operands[2] in op.operands[:2] or elements[3] != elements[2]:
         return False
-    c = cut(plain, elements[:3], target, threads, settings)
+    c = block_product(plain, elements[:3], target, threads, settings)
     columns, v = c.columns, 0 if c.swapped else 1
     if c.outer or not columns.output_dense or columns.segments > 1 or columns.lanes == 1:
         return False
@@ -132,14 +132,22 @@ class _Emitter:
     """Writes the functions of one contraction."""
 
     def __init__(
-        self, module: Module, target: Target, name: str, op: Op, c: Cut, memory: Workspace, threads: int, start: bool
+        self,
+        module: Module,
+        target: Target,
+        name: str,
+        op: Op,
+        c: ProductBlocking,
+        memory: Workspace,
+        threads: int,
+        start: bool,
     ) -> None:
         self.module = module
         self.name = name
         self.cut = c
-        self.chunk = Chunk(module, target, name, op, c, start)
+        self.chunk = BlockWriter(module, target, name, op, c, start)
         self.parallel = threads > 1 and c.flops >= _PARALLEL_FLOPS
-        memory.ask(self.chunk.layout.shared_bytes, self.chunk.layout.thread_bytes)
+        memory.reserve(self.chunk.layout.shared_bytes, self.chunk.layout.thread_bytes)
 
     def emit(self) -> None:
         self.chunk.emit()

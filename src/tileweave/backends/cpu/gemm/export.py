@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tileweave.backends.cpu.gemm.contract import without_start
-from tileweave.backends.cpu.gemm.gett import Cut, cut
+from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
@@ -81,11 +81,11 @@ def blocked(
         raise _refused("the contraction reads what it writes")
     elements = tuple(element(program.tensors[j].dtype) for j in op.operands[:3])
     plain = without_start(op)
-    c = cut(plain, elements, usable(target), threads, settings)
+    c = block_product(plain, elements, usable(target), threads, settings)
     for what, modes in (("m", c.rows.dims), ("n", c.columns.dims), ("k", c.contracted.dims)):
         if len(modes) > 1:
             raise _refused(f"panels cross the borders of the {len(modes)} modes of {what}")
-    if c.stood or c.outer or c.contracted.paired:
+    if c.transposed_panels or c.outer or c.contracted.paired:
         raise _refused("tiles are transposed in a buffer, products are paired, or elements of the output overlap")
     return _Writer(program, op, c).program()
 
@@ -118,7 +118,7 @@ class _Writer:
 
     source: Program
     op: Op
-    c: Cut
+    c: ProductBlocking
     axes: list[tuple[Id, int, dict[str, int], dict[str, int]]] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     primitives: list[Primitive] = field(default_factory=list)
@@ -162,7 +162,7 @@ class _Writer:
     def program(self) -> Program:
         """The whole: batch loops around the blocks, tensors with the scratch of packed panels."""
         c = self.c
-        roots = self.resident_a() if c.swept else self.resident_b()
+        roots = self.resident_a() if c.a_resident else self.resident_b()
         names = [self.a, self.b, self.out]
         for mode in reversed(c.batch):
             moves = self.moved(dict(zip(names, mode.strides, strict=True)), mode)
@@ -172,9 +172,9 @@ class _Writer:
             offsets[self.start] = self.op.offsets[3]
         if any(offsets.values()):
             roots = [self.loop(self.axis("origin", 1, {}, offsets), roots)]
-        scratch = [("a_packed", 0 if c.direct_rows else self.a_panels() * self.panel_a())]
+        scratch = [("a_packed", 0 if c.a_in_place else self.a_panels() * self.panel_a())]
         scratch.append(
-            ("b_packed", 0 if c.direct_columns else -(-min(self.nc, c.columns.total) // self.nr) * self.panel_b())
+            ("b_packed", 0 if c.b_in_place else -(-min(self.nc, c.columns.total) // self.nr) * self.panel_b())
         )
         dtype = c.columns.sums.name
         specs = [TensorSpec(name, dtype, "scratch", size) for name, size in scratch if size]
@@ -244,7 +244,7 @@ class _Writer:
     def tile(self, rows: int, columns: int, count: int, first: Guard | None, last: Guard | None) -> list[Id]:
         """The micro-kernel on one tile, with what comes before its first block of k and behind its last."""
         c = self.c
-        a, b = (self.a if c.direct_rows else "a_packed"), (self.b if c.direct_columns else "b_packed")
+        a, b = (self.a if c.a_in_place else "a_packed"), (self.b if c.b_in_place else "b_packed")
         i_moves, _ = self.along("m", 1)
         j_moves, _ = self.along("n", 1)
         p_moves, _ = self.along("k", 1)
@@ -275,10 +275,10 @@ class _Writer:
                     k_axis = self.over("k", kb, "k_block")
                     first = (First(k_axis),) if kb is ks[0] else None
                     last = (Last(k_axis),) if kb is ks[-1] else None
-                    body = self.packed_b(nb.length, kb.length) if not c.direct_columns else []
+                    body = self.packed_b(nb.length, kb.length) if not c.b_in_place else []
                     for ir in _blocks(mb.length, self.mr):
                         a_axis = self.over("m", ir, "a_panel")
-                        children = [] if c.direct_rows else [self.pack("m", ir.length, kb.length)]
+                        children = [] if c.a_in_place else [self.pack("m", ir.length, kb.length)]
                         for jr in _blocks(nb.length, self.nr):
                             b_axis = self.over("n", jr, "b_panel", {"b_packed": self.panel_b()})
                             children.append(self.loop(b_axis, self.tile(ir.length, jr.length, kb.length, first, last)))
@@ -311,7 +311,7 @@ class _Writer:
                     axis = self.over("m", ir, "a_panel", {"a_packed": self.panel_a()})
                     body.append(self.loop(axis, [self.pack("m", ir.length, kb.length)]))
                 for jr in _blocks(c.columns.total, self.nr):
-                    children = [self.pack("n", jr.length, kb.length)] if not c.direct_columns else []
+                    children = [self.pack("n", jr.length, kb.length)] if not c.b_in_place else []
                     b_axis = self.over("n", jr, "b_panel")
                     for ir in _blocks(mb.length, self.mr):
                         axis = self.over("m", ir, "a_panel", {"a_packed": self.panel_a()})

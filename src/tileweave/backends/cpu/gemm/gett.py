@@ -1,7 +1,7 @@
-"""How a contraction is cut: which axes are rows, columns, contracted or batch; tile, blocks, tasks; what is packed.
+"""How a contraction is blocked: which axes are m, n, k or batch; register tile, blocks, tasks; what is packed.
 
-The columns are the side whose axis is dense in the output: vectors run along it. Everything here is decided before
-code is written, from extents, strides, the processor and the number of threads, and printed by `Cut.explain`.
+The columns (n) are the free axes whose first is dense in the output: vectors run along it. All is decided before code
+is written, from extents, strides, the processor and the number of threads; `ProductBlocking.explain` prints it.
 
 Source: own; the method is known as GETT (transpose-free contraction by packing), on the loop order of blocked GEMM.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tileweave.backends.cpu.gemm.placed import Placed, placeable, placed
-from tileweave.backends.cpu.gemm.sides import Contracted, Side, ask_steps
+from tileweave.backends.cpu.gemm.in_place import InPlace, may_read_in_place, read_in_place
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
 from tileweave.backends.cpu.gemm.tile import choose_tile
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
@@ -21,70 +21,70 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, Op, fuse, injective
 
-__all__ = ["Cut", "cut"]
+__all__ = ["ProductBlocking", "block_product"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ProductBlocking:
     """A contraction ready for code.
 
     Args:
         outer: axes that stay sequential loops around everything, with strides (row operand, vector operand, output).
         batch: axes that all three tensors share, or that only the output has; same strides.
-        rows: the side that is broadcast.
-        columns: the side along which vectors run.
+        rows: panels of the operand that is broadcast (A).
+        columns: panels of the operand along which vectors run (B).
         contracted: the axes that are summed.
         swapped: whether in1 is the row operand.
         offsets: bytes added to row operand, vector operand, output.
         kc: products per block.
         row_panels: row panels per chunk.
         column_panels: column panels per chunk.
-        direct_rows: the row operand is read where it lies.
-        direct_columns: the vector operand is read where it lies.
+        a_in_place: the row operand is read in place.
+        b_in_place: the vector operand is read in place.
         shared: row panels are packed once for all threads, in a phase of their own.
-        sweeps: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
-        stood: column panels that are staged together, vectors running along the operand's memory and not the output's;
-            0 where they run along the output's.
+        keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
+        transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
+            memory and not the output's; 0 where they run along the output's.
     """
 
     outer: tuple[Mode, ...]
     batch: tuple[Mode, ...]
-    rows: Side
-    columns: Side
+    rows: Panels
+    columns: Panels
     contracted: Contracted
     swapped: bool
     offsets: tuple[int, int, int]
     kc: int
     row_panels: int
     column_panels: int
-    direct_rows: bool
-    direct_columns: bool
+    a_in_place: bool
+    b_in_place: bool
     shared: bool
-    sweeps: bool
-    stood: int = 0
+    keep_a: bool
+    transposed_panels: int = 0
 
     @property
-    def swept(self) -> bool:
+    def a_resident(self) -> bool:
         """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
-        return self.sweeps and self.shared and (not self.direct_columns or self.stood > 0)
+        return self.keep_a and self.shared and (not self.b_in_place or self.transposed_panels > 0)
 
     @property
     def ahead(self) -> bool:
-        """Whether the rows of the next block of K are packed by those whose columns sweep by the rows of this one.
+        """Whether the rows of the next block of K are packed while columns pass by the rows of this one.
 
         One panel at a time, so where panels share lines, being packed element by element, they are better packed apart.
         """
-        return self.swept and self.k_blocks > 1 and ask_steps(self.rows, self.contracted, 0, 1) != 0
+        return self.a_resident and self.k_blocks > 1 and prefetch_steps(self.rows, self.contracted, 0, 1) != 0
 
     @property
     def nested(self) -> bool:
-        """Whether both operands are read where they lie, in loops over several axes of K."""
-        return self.direct_rows and self.direct_columns and self.contracted.tabled and self.k_blocks == 1
+        """Whether both operands are read in place, in loops over several axes of K."""
+        return self.a_in_place and self.b_in_place and self.contracted.tabled and self.k_blocks == 1
 
     @property
     def may_place_rows(self) -> bool:
-        """Whether the row operand can be read where it lies."""
-        return placeable(self.contracted, self.rows.element, self.rows.sums)
+        """Whether the row operand can be read in place."""
+        return may_read_in_place(self.contracted, self.rows.element, self.rows.sums)
 
     @property
     def k_blocks(self) -> int:
@@ -123,25 +123,27 @@ class Cut:
         batch = f"{self.batches} x " if self.batches > 1 else ""
         sizes = f"{batch}m {rows.total}, n {columns.total}, k {self.contracted.total}"
         blocks = f"mr {rows.width}, nr {columns.width}, kc {self.kc}, mc {self.row_panels * rows.width}"
-        first = "read in place" if self.direct_rows else "packed once for all threads" if self.shared else "packed"
+        first = "read in place" if self.a_in_place else "packed once for all threads" if self.shared else "packed"
         ahead = ", the next block of k while this one is computed" if self.ahead else ""
         second = (
             "read in place"
-            if self.direct_columns
+            if self.b_in_place
             else "packed"
             if columns.pack_panels == 1
             else f"packed {columns.pack_panels} panels at once"
         )
-        if self.stood:
-            second += f", tiles of {self.stood} panels transposed in a buffer"
-        resident = "A" if self.swept else "B"
+        if self.transposed_panels:
+            second += f", tiles of {self.transposed_panels} panels transposed in a buffer"
+        resident = "A" if self.a_resident else "B"
         return (
             f"{sizes}; {blocks}, nc {self.column_panels * columns.width}",
             f"A = {a} {first}{ahead}; B = {b} {second}; the block of {resident} stays in the second cache",
         )
 
 
-def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT) -> Cut:
+def block_product(
+    op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT
+) -> ProductBlocking:
     """Decide how a contraction is computed.
 
     Args:
@@ -172,16 +174,16 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     contracted = Contracted(_contracted_dims(summed, widths, 8 * n_rows < n_columns))
     lanes = _lanes(target, out, n_columns)
     contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
-    contracted, woven_k = _woven(contracted, widths, target, n_rows, n_columns)
+    contracted, interleaved_k = _interleaved(contracted, widths, target, n_rows, n_columns)
     stored = op.init == () and not batch and column_element == out and not settings.pack_b
-    stood = _stood(target, column_dims, lanes, out, n_rows, contracted) if stored else None
+    transposed = _transposed(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
-    where = placed(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
-    if stood:
-        column_dims, choices, most_k = stood[0], (stood[1],), contracted.total
+    where = read_in_place(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
+    if transposed:
+        column_dims, choices, most_k = transposed[0], (transposed[1],), contracted.total
     else:
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
-        most_k = woven_k or most_k
+        most_k = interleaved_k or most_k
         choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
     work = 2 * n_rows * n_columns * contracted.total
     few = not batch and n_rows <= _FEW_ROWS and _PARALLEL_FLOPS < work < _SWEPT_FLOPS  # there, no sum depends on tiles
@@ -191,24 +193,24 @@ def cut(op: Op, elements: tuple[Element, ...], target: Target, threads: int, set
     row_lanes = 1
     while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
         row_lanes *= 2
-    rows = Side(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
-    columns = Side(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
+    rows = Panels(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
+    columns = Panels(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
     c = _blocked(
         target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, where
     )
-    if not stood:
+    if not transposed:
         return wished(c, settings)
-    unit = stood[2]
+    unit = transposed[2]
     return replace(
         c,
         kc=contracted.total,
         row_panels=rows.panels,
         column_panels=-(-_balanced(columns.panels, 4 * unit, threads) // unit) * unit,
-        direct_rows=False,
-        direct_columns=True,
+        a_in_place=False,
+        b_in_place=True,
         shared=True,
-        sweeps=True,
-        stood=unit,
+        keep_a=True,
+        transposed_panels=unit,
     )
 
 
@@ -245,7 +247,7 @@ def _swap(dim: Mode) -> Mode:
 
 
 def _dense_in(side0: list[Mode], width_bytes: int, side1: list[Mode]) -> bool:
-    """Whether the columns should be in0's side."""
+    """Whether the columns should be in0's free axes."""
     dense0 = any(dim.strides[2] == width_bytes for dim in side0)
     dense1 = any(dim.strides[2] == width_bytes for dim in side1)
     if dense0 != dense1:
@@ -254,7 +256,7 @@ def _dense_in(side0: list[Mode], width_bytes: int, side1: list[Mode]) -> bool:
 
 
 def _side_dims(dims: list[Mode], operand: int) -> tuple[Mode, ...]:
-    """A side's axes with strides (operand, output), fastest first, fused."""
+    """The axes of m or n with strides (operand, output), fastest first, fused."""
     ordered = sorted(dims, key=lambda d: (-d.strides[2], -abs(d.strides[operand])))
     pairs = [Mode(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
     return tuple(reversed(fuse(pairs)))
@@ -280,7 +282,7 @@ def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) 
 
 def _paired(
     contracted: Contracted,
-    sides: tuple[tuple[Mode, ...], tuple[Mode, ...]],
+    free_dims: tuple[tuple[Mode, ...], tuple[Mode, ...]],
     elements: tuple[Element, ...],
     target: Target,
     lanes: int,
@@ -291,20 +293,20 @@ def _paired(
         return contracted
     if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
         return contracted
-    for operand, dims in enumerate(sides):
+    for operand, dims in enumerate(free_dims):
         dense = [dim.strides[0] == 2 for dim in dims]
         if not contracted.dense(operand, 2) and not (dense and dense[0]):
             return contracted
     return replace(contracted, paired=True)
 
 
-def _woven(
+def _interleaved(
     contracted: Contracted, widths: tuple[int, int], target: Target, rows: int, columns: int
 ) -> tuple[Contracted, int]:
     """Two large operands that are dense in two different axes of K: blocks of K hold whole tiles of both.
 
     So every cache line that is read for a block serves several of its products. Returns the axes and the products per
-    block; 0 where nothing is woven.
+    block; 0 where nothing is interleaved.
     """
     dims, total = contracted.dims, contracted.total
     large = not contracted.paired and min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
@@ -331,7 +333,7 @@ def _woven(
     second, second_far = _halves(dims[other], b)
     rest = [dim for k, dim in enumerate(dims) if k not in (0, other)]
     far = [dim for dim in (first_far, second_far, *rest) if dim.extent > 1]
-    return Contracted((first, second, *far), woven=True), a * b
+    return Contracted((first, second, *far), interleaved=True), a * b
 
 
 def _lanes(target: Target, out: Element, columns: int) -> int:
@@ -379,13 +381,13 @@ def _whole_runs(dims: tuple[Mode, ...], lanes: int, choices: tuple[int, ...]) ->
     return tuple(v for v in choices if v * lanes % dims[0].extent == 0) or choices
 
 
-def _stood(
+def _transposed(
     target: Target, dims: tuple[Mode, ...], lanes: int, out: Element, rows: int, contracted: Contracted
 ) -> tuple[tuple[Mode, ...], int, int] | None:
     """Columns in panels that run along the operand's dense axis, which is not the output's.
 
-    With few rows the operand is larger than the output, so its memory comes first: it is read where it lies, once,
-    and the sums of some panels, which are neighbours in the output, are stood up in a stage.
+    With few rows the operand is larger than the output, so its memory comes first: it is read in place, once,
+    and the sums of some panels, which are neighbours in the output, are transposed in a buffer.
 
     Returns:
         The axes, vectors per panel and panels per stage; None where the operand is better packed.
@@ -471,7 +473,7 @@ def _halves(dim: Mode, run: int) -> tuple[Mode, Mode]:
 
 _FEW_ROWS = 96
 _PARALLEL_FLOPS, _SWEPT_FLOPS = 500_000, 10_000_000
-"""Work from which threads share a contraction, and from which columns may sweep by."""
+"""Work from which threads share a contraction, and from which the block of A may stay."""
 _L1_SHARE, _L2_SHARE, _BLOCK_BYTES = 0.64, 0.6, 2048
 """How much of the first cache a packed column panel takes, and of the second what is packed and stays there; bytes of
 one row or column of a block of K."""
@@ -482,19 +484,19 @@ def _blocked(
     threads: int,
     outer: tuple[Mode, ...],
     batch: tuple[Mode, ...],
-    rows: Side,
-    columns: Side,
+    rows: Panels,
+    columns: Panels,
     contracted: Contracted,
     swapped: bool,
     offsets: tuple[int, int, int],
     most_k: int,
-    where: Placed | None,
-) -> Cut:
+    where: InPlace | None,
+) -> ProductBlocking:
     total = contracted.total
     width = columns.sums.width_bytes // contracted.together  # of one packed element
     most_k *= contracted.together
     blocks = -(-total // most_k)
-    kc = -(-total // blocks) if contracted.woven else _even(total, most_k, columns.lanes)
+    kc = -(-total // blocks) if contracted.interleaved else _even(total, most_k, columns.lanes)
     same_type = columns.element == columns.sums
     small = total * columns.total * width <= 24 * 1024
     few_rows = rows.panels <= 1
@@ -503,7 +505,7 @@ def _blocked(
         and total * columns.total * width <= target.l2_bytes // 2
         and _close(contracted, columns)
     )
-    direct_columns = (where is not None and where.columns) or (
+    b_in_place = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
         and columns.segments == 1
@@ -512,15 +514,15 @@ def _blocked(
     )
     if where is not None:
         kc = _even(total, where.products, columns.lanes)
-    elif direct_columns and compact:
+    elif b_in_place and compact:
         kc = min(total, 4096)
     in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
     column_panels = min(columns.panels, in_l2)
     row_panels = min(rows.panels, max(1, 2048 // rows.width))
     column_chunks = -(-columns.panels // column_panels)
-    direct_rows = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
+    a_in_place = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
     if where is not None:
-        direct_rows = True
+        a_in_place = True
         row_panels = min(rows.panels, max(1, where.chunk[0] // rows.width))
         column_panels = min(columns.panels, max(1, where.chunk[1] // columns.width))
     at_once = columns.pack_panels
@@ -528,20 +530,20 @@ def _blocked(
     batches = prod(dim.extent for dim in batch)
     work = 2 * batches * rows.total * columns.total * total
     shared = (
-        not direct_rows
+        not a_in_place
         and column_chunks >= 2
         and rows.total * kc * width >= 16 * 1024
         and (column_panels * columns.width < 700 or rows.total > 1024)
         and rows.panels * columns.panels >= 16
     )
-    sweeps = batches == 1 and not direct_rows and work > _SWEPT_FLOPS and columns.panels >= 4 * at_once
+    keep_a = batches == 1 and not a_in_place and work > _SWEPT_FLOPS and columns.panels >= 4 * at_once
     near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
-    if sweeps and not near:
-        sweeps = at_once == 1
+    if keep_a and not near:
+        keep_a = at_once == 1
         in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
-        kc = _even(total, in_l1, columns.lanes) if sweeps and not contracted.woven else kc
-    sweeps = sweeps and _share(columns.panels // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
-    if sweeps:
+        kc = _even(total, in_l1, columns.lanes) if keep_a and not contracted.interleaved else kc
+    keep_a = keep_a and _share(columns.panels // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
+    if keep_a:
         shared = True
         row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
         row_panels = _balanced(rows.panels, row_panels, 1)
@@ -561,10 +563,10 @@ def _blocked(
             else:
                 break
             tasks = batches * -(-rows.panels // row_panels) * -(-columns.panels // column_panels)
-        if tasks < threads and direct_rows and direct_columns:
+        if tasks < threads and a_in_place and b_in_place:
             row_panels = _balanced(rows.panels, row_panels, threads)
     column_panels = min(columns.panels, -(-column_panels // at_once) * at_once)
-    return Cut(
+    return ProductBlocking(
         outer,
         batch,
         rows,
@@ -575,18 +577,18 @@ def _blocked(
         kc,
         row_panels,
         column_panels,
-        direct_rows,
-        direct_columns,
+        a_in_place,
+        b_in_place,
         shared,
-        sweeps,
+        keep_a,
     )
 
 
 _SWEPT = 64
-"""Column panels of a chunk that sweeps by; their tables are made at once."""
+"""Column panels of a chunk that pass by the rows; their tables are made at once."""
 
 
-def _close(contracted: Contracted, columns: Side) -> bool:
+def _close(contracted: Contracted, columns: Panels) -> bool:
     """Whether the vector operand's rows follow each other in memory, with little or nothing between them."""
     row_bytes = columns.total * columns.element.width_bytes
     return bool(contracted.dims) and abs(contracted.dims[0].strides[1]) <= 2 * row_bytes

@@ -1,66 +1,97 @@
 """The register tile: rows x vectors sums held in registers while K runs, then brought to the output once.
 
 The row operand is broadcast element by element, the vector operand is read in vectors; each from its packed panel or
-from where it lies. The output is reached through tables (`tileweave.backends.cpu.gemm.sides`), so any strides will do.
+from in place. The output is reached through tables (`tileweave.backends.cpu.gemm.panels`), so any strides will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
-from tileweave.backends.cpu.gemm.sides import LANE_BYTES, SEGMENT_BYTES, Contracted, Side, mask_from
+from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels, mask_from
+from tileweave.backends.cpu.gemm.prefetch import TURN, PrefetchPlan, PrefetchShare
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
-from tileweave.backends.cpu.llvm.streams import TURN, Stream, Streams
 
-__all__ = ["Tile", "emit_tile", "multiply_add"]
+__all__ = ["Ahead", "Edges", "ReadFrom", "Start", "Stores", "Tile", "emit_tile", "multiply_add"]
 
 
 _PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
 
 
+class ReadFrom(Enum):
+    """Where the micro-kernel reads an operand."""
+
+    PACKED = "packed"
+    IN_PLACE = "in place"
+
+
+class Start(Enum):
+    """What the sums are added to."""
+
+    OUTPUT = "what the output holds"
+    ZERO = "nothing, where storing is wanted, else the output"
+    ROW = "a row, where storing is wanted, else the output; every vector is one run of the output"
+
+
+class Edges(Enum):
+    """Whether vectors of the output are whole."""
+
+    WHOLE = "every vector is one whole run"
+    MASKED = "masked stores cost no more than whole ones"
+    CHECKED = "asked at run time: whole vectors are cheaper"
+
+
+class Stores(Enum):
+    """How sums are brought to the output."""
+
+    CACHED = "through the caches"
+    PREFETCHED = "through the caches, the lines prefetched before the sums are formed"
+    NON_TEMPORAL = "past the caches where the output is aligned and only stored"
+    STAGED = "into the tile's place in a staging buffer, whole vectors in rows of a panel's width"
+
+
+class Ahead(Enum):
+    """What of B is prefetched between products."""
+
+    NOTHING = "the packed panel is in the first cache"
+    PANEL = "the panel, some products ahead"
+    LINE = "a line of the next vectors with every product"
+
+
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile's form.
+    """A micro-kernel's form.
 
     Args:
-        rows: rows computed; at most the row side's width.
-        vectors: vectors computed; at most the vector side's groups.
-        direct_rows: whether the row operand is read where it lies.
-        direct_vectors: whether the vector operand is.
-        initialises: whether storing without reading the output may be asked for.
-        clips: whether a ReLU may be asked for.
-        whole: whether every vector is known to be one whole run of the output.
-        masks_free: whether masked stores cost no more than whole ones.
-        asks: whether the output's lines are asked for before the sums are formed.
-        streams: whether stores bypass the caches where the output is aligned and only stored.
-        staged: whether ``out`` is the tile's place in a stage, whole vectors in rows of a panel's width.
-        nested: whether all products are in one block and both operands are read where they lie.
-        ahead: whether a line of the next vectors is asked for with every product.
-        starts: whether sums may begin with a row instead of zero, every vector being one run of the output.
-        resident: whether the packed vector operand is in the first cache.
-        following: what tiles ask for of the columns that are packed next.
+        rows: rows computed; at most mr.
+        vectors: vectors computed; at most nr of them.
+        a: where A is read.
+        b: where B is read.
+        start: what the sums are added to.
+        edges: whether vectors are whole.
+        stores: how the output is written.
+        ahead: what is prefetched.
+        relu: whether a ReLU may be wanted.
+        nested: whether all products are in one block and both operands are read in place.
+        following: what tiles prefetch of the columns that are packed next.
     """
 
     rows: int
     vectors: int
-    direct_rows: bool
-    direct_vectors: bool
-    initialises: bool
-    clips: bool
-    whole: bool
-    masks_free: bool
-    streams: bool
-    asks: bool
-    staged: bool = False
-    nested: bool = False
-    ahead: bool = False
-    starts: bool = False
-    resident: bool = False
-    following: Streams | None = None
+    a: ReadFrom
+    b: ReadFrom
+    start: Start
+    edges: Edges
+    stores: Stores
+    ahead: Ahead
+    relu: bool
+    nested: bool
+    following: PrefetchPlan | None
 
 
 Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
@@ -108,23 +139,23 @@ PARAMETERS = [
 ]
 
 
-def emit_tile(module: Module, name: str, tile: Tile, rows: Side, columns: Side, contracted: Contracted) -> None:
+def emit_tile(module: Module, name: str, tile: Tile, rows: Panels, columns: Panels, contracted: Contracted) -> None:
     """Add ``name`` with `PARAMETERS`: one tile over one block of K.
 
     ``r`` and ``v`` are packed panels, or the operands at the block's first product; ``out`` is the output's base.
-    ``ahead`` and what follows it: a `Stream`.
+    ``ahead`` and what follows it: a `PrefetchShare`.
     """
     f = Function(module, name, PARAMETERS)
     work = _Tile(f, tile, rows, columns, contracted)
     sums = work.sums()
-    work.bring(sums)
+    work.store(sums)
     f.ret()
 
 
 class _Tile:
     """Writes one tile's function."""
 
-    def __init__(self, f: Function, tile: Tile, rows: Side, columns: Side, contracted: Contracted) -> None:
+    def __init__(self, f: Function, tile: Tile, rows: Panels, columns: Panels, contracted: Contracted) -> None:
         self.f = f
         self.tile = tile
         self.rows = rows
@@ -147,16 +178,16 @@ class _Tile:
     def sums(self) -> list[str]:
         f, tile = self.f, self.tile
         width = self.element.width_bytes
-        if tile.asks and self.columns.output_dense:
-            self.ask()
-        row_bases = self.row_bases() if tile.direct_rows else []
-        column_bases, masks = self.column_bases() if tile.direct_vectors else ([], [])
+        if tile.stores is Stores.PREFETCHED and self.columns.output_dense:
+            self.prefetch()
+        row_bases = self.row_bases() if tile.a is ReadFrom.IN_PLACE else []
+        column_bases, masks = self.column_bases() if tile.b is ReadFrom.IN_PLACE else ([], [])
 
-        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE and not tile.ahead
+        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE and tile.ahead is not Ahead.LINE
 
         def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
             b = []
-            if tile.direct_vectors:
+            if tile.b is ReadFrom.IN_PLACE:
                 for base, mask in zip(column_bases, masks, strict=True):
                     place = f.at(base, offsets[1])
                     b.append(vectors.load(f, self.element, self.lanes, place, mask))
@@ -166,9 +197,9 @@ class _Tile:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
                 places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
                 b = [vectors.load(f, self.element, self.lanes, place) for place in places]
-                for place in places if not tile.resident else ():  # else it comes from the second cache
+                for place in places if tile.ahead is not Ahead.NOTHING else ():  # else it comes from the second cache
                     vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
-            if tile.direct_rows:
+            if tile.a is ReadFrom.IN_PLACE:
                 places = [f.at(f.at(base, offsets[0]), constant) for base, constant in row_bases]
             else:
                 panel = f.at("%r", f.mul(k, self.rows.width * width))
@@ -182,7 +213,9 @@ class _Tile:
                     following.append(self.product(a, b[group], old))
             return following
 
-        start = self.start() if tile.starts else [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
+        start = (
+            self.start() if tile.start is Start.ROW else [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
+        )
         return [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
 
     def start(self) -> list[str]:
@@ -191,22 +224,22 @@ class _Tile:
         row = []
         for group in range(self.tile.vectors):
             inside = vectors.mask_of(self.lanes, self.lanes)
-            inside = inside if self.tile.whole else mask_from(f, self.word(group, 0, 2), self.lanes)
+            inside = inside if self.tile.edges is Edges.WHOLE else mask_from(f, self.word(group, 0, 2), self.lanes)
             wanted = f.value(f"select i1 %init, {kind} {inside}, {kind} zeroinitializer")
             place = f.at("%start", self.word(group, 0, 1))
             row.append(vectors.load(f, self.element, self.lanes, place, wanted))
         return row * self.tile.rows
 
     def flat(self, step: Step, start: list[str]) -> list[Value]:
-        """The products of a block one after the other; some at a time where lines are asked for between them."""
+        """The products of a block one after the other; some at a time where lines are prefetched between them."""
         f, tile = self.f, self.tile
         together = self.contracted.together
         count = f.div(f.add("%count", together - 1), together)
 
         def one(k: Value, carried: list[str]) -> list[Value]:
-            rows = self.contracted.offset(f, 0, "%ktable", f.mul(k, together)) if tile.direct_rows else 0
-            columns = self.contracted.offset(f, 1, "%ktable", k) if tile.direct_vectors else 0
-            if tile.ahead:
+            rows = self.contracted.offset(f, 0, "%ktable", f.mul(k, together)) if tile.a is ReadFrom.IN_PLACE else 0
+            columns = self.contracted.offset(f, 1, "%ktable", k) if tile.b is ReadFrom.IN_PLACE else 0
+            if tile.ahead is Ahead.LINE:
                 vectors.prefetch(f, f.at("%ahead", columns))
             return step(k, (rows, columns), carried)
 
@@ -214,7 +247,7 @@ class _Tile:
         following = tile.following
         if following is None:
             return f.loop(0, count, one, carry=carry, nonempty=True)
-        stream = Stream("%ahead", "%asktable", "%askfirst", "%asklast")
+        stream = PrefetchShare("%ahead", "%asktable", "%askfirst", "%asklast")
 
         def turn(number: Value, carried: list[str]) -> Sequence[Value]:
             for part in range(following.at_once):
@@ -248,7 +281,7 @@ class _Tile:
             return pair_product(self.f, a, b, old)
         return multiply_add(self.f, self.element, self.lanes, a, b, old)
 
-    def ask(self) -> None:
+    def prefetch(self) -> None:
         """The lines that will be written, while there is time."""
         f = self.f
         groups: list[Value] = [self.word(group, 0, 1) for group in range(self.tile.vectors)]
@@ -260,9 +293,9 @@ class _Tile:
 
     def row_bases(self) -> list[tuple[str, int]]:
         """An address per row, as one pointer and a constant where the rows are evenly spaced."""
-        f, side = self.f, self.rows
-        if len(side.dims) <= 1:
-            stride = side.dims[0].strides[0] if side.dims else 0
+        f, panels = self.f, self.rows
+        if len(panels.dims) <= 1:
+            stride = panels.dims[0].strides[0] if panels.dims else 0
             base = f.at("%r", self.row_offset(0, 0))
             return [(base, row * stride) for row in range(self.tile.rows)]
         return [(f.at("%r", self.row_offset(row, 0)), 0) for row in range(self.tile.rows)]
@@ -271,28 +304,28 @@ class _Tile:
         """An address and a mask per vector; direct reads need one segment per vector."""
         f = self.f
         bases = [f.at("%v", self.word(group, 0, 0)) for group in range(self.tile.vectors)]
-        if self.tile.whole or self.lanes == 1:
+        if self.tile.edges is Edges.WHOLE or self.lanes == 1:
             return bases, [None] * self.tile.vectors
         return bases, [mask_from(f, self.word(group, 0, 2), self.lanes) for group in range(self.tile.vectors)]
 
     # ---- the output ---------------------------------------------------------------------------------------------
 
-    def bring(self, sums: list[str]) -> None:
-        if self.tile.staged:
+    def store(self, sums: list[str]) -> None:
+        if self.tile.stores is Stores.STAGED:
             self.put(sums)
             return
         if not self.columns.output_dense:
             self.scatter(sums)
             return
         f = self.f
-        if not self.tile.streams:
-            self.bring_cached(sums)
+        if self.tile.stores is not Stores.NON_TEMPORAL:
+            self.store_cached(sums)
             return
         full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
         low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.lanes * self.element.width_bytes - 1}")
         aligned = f.compare("eq", low, 0)
         may = f.both("%init", f.both(full, aligned))
-        f.when(may, lambda: self.stream(sums), lambda: self.bring_cached(sums))
+        f.when(may, lambda: self.store_non_temporal(sums), lambda: self.store_cached(sums))
 
     def put(self, sums: list[str]) -> None:
         """Into the stage."""
@@ -303,18 +336,18 @@ class _Tile:
                 place = f.at("%out", (row * self.columns.width + group * self.lanes) * width)
                 f.store(self.type, value, place, self.lanes * width)
 
-    def bring_cached(self, sums: list[str]) -> None:
+    def store_cached(self, sums: list[str]) -> None:
         f = self.f
-        if self.tile.whole:
+        if self.tile.edges is Edges.WHOLE:
             self.store_whole(sums)
             return
-        if self.tile.masks_free and self.columns.segments == 1:
+        if self.tile.edges is Edges.MASKED and self.columns.segments == 1:
             self.store_runs(sums)  # a whole vector is a run like any other
             return
         full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
         f.when(full, lambda: self.store_whole(sums), lambda: self.store_runs(sums))
 
-    def stream(self, sums: list[str]) -> None:
+    def store_non_temporal(self, sums: list[str]) -> None:
         """Whole lines that nobody reads soon: past the caches, so that they are not read first."""
         f, tile = self.f, self.tile
         for row in range(tile.rows):
@@ -332,7 +365,7 @@ class _Tile:
 
     def clipped(self, value: str, lanes: int) -> str:
         """A sum after the ReLU, where that is asked for."""
-        if not self.tile.clips:
+        if not self.tile.relu:
             return value
         f, full = self.f, vector(self.element.memory, lanes)
         clipped = relu(f, value, self.element, lanes)
@@ -341,7 +374,7 @@ class _Tile:
     def old(self, place: str) -> str:
         """What one element of the output holds; zero, unread, where storing is asked for."""
         f, kind = self.f, self.element.memory
-        if not self.tile.initialises:
+        if self.tile.start is Start.OUTPUT:
             return vectors.load(f, self.element, 1, place)
         return f.choose(
             "%init", [kind], lambda: [zero(self.element)], lambda: [vectors.load(f, self.element, 1, place)]
@@ -369,14 +402,14 @@ class _Tile:
                 old = vectors.load(f, self.element, self.lanes, place)
                 vectors.store(f, self.element, self.lanes, self.finished(value, old, self.lanes), place)
 
-        f.when("%init" if tile.initialises else 0, stored, added)
+        f.when("%init" if tile.start is not Start.OUTPUT else 0, stored, added)
 
     def store_runs(self, sums: list[str]) -> None:
         f, tile, segments = self.f, self.tile, self.columns.segments
         entries = []
         for group in range(tile.vectors):
             masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
-            reads = [self.wanted(mask) if tile.initialises else mask for mask in masks]
+            reads = [self.wanted(mask) if tile.start is not Start.OUTPUT else mask for mask in masks]
             entries.append([(self.word(group, s, 1), masks[s], reads[s]) for s in range(segments)])
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
         for row in range(tile.rows):

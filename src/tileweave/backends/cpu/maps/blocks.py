@@ -16,9 +16,9 @@ from tileweave.teir.merged.form import Mode
 __all__ = [
     "LEAST_ROW_BYTES",
     "LONG_ROW_BYTES",
+    "BlockAxis",
     "Blocking",
     "Digit",
-    "Side",
     "crowded",
     "cut_direct",
     "cut_staged",
@@ -50,7 +50,7 @@ _DIRECT_RUN_BYTES, _DIRECT_ROW = 2048, 512
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class BlockAxis:
     """An axis, and how much of it a block takes.
 
     Args:
@@ -93,7 +93,7 @@ class Blocking:
         buffer_bytes: what a block takes where it is collected; 0: it goes straight to the output.
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[BlockAxis, ...]
     cross: int | None
     along: int
     inside: tuple[int, ...]
@@ -108,7 +108,8 @@ def cut_direct(dims: tuple[Mode, ...], cross: int, widths: tuple[int, int]) -> B
     along = len(dims) - 1
     runs = {cross: max(1, _DIRECT_RUN_BYTES // widths[0]), along: _DIRECT_ROW}
     sides = tuple(
-        Side(dim, min(runs.get(k, 1), dim.extent), dim.strides[1] if k in runs else 0) for k, dim in enumerate(dims)
+        BlockAxis(dim, min(runs.get(k, 1), dim.extent), dim.strides[1] if k in runs else 0)
+        for k, dim in enumerate(dims)
     )
     digits = tuple(Digit(k, side.blocks) for k, side in enumerate(sides) if side.blocks > 1)
     return Blocking(sides, cross, along, (), (), digits)
@@ -136,7 +137,7 @@ def cut_staged(dims: tuple[Mode, ...], cross: int | None, widths: tuple[int, int
         held += (dims[k].strides[1] - held) % _LINE  # a row falls within lines here as it does in the output
         steps[k] = held
         held *= runs[k]
-    sides = tuple(Side(dim, runs.get(k, 1), steps.get(k, 0)) for k, dim in enumerate(dims))
+    sides = tuple(BlockAxis(dim, runs.get(k, 1), steps.get(k, 0)) for k, dim in enumerate(dims))
     along = len(dims) - 1
     inside = tuple(k for k in sorted(runs) if k not in (cross, along) and runs[k] > 1)
     digits = _digits(sides, chain, 0 if aligned else max(1, _STREAM_BYTES // row_bytes))
@@ -282,7 +283,7 @@ def _more_runs(dims: tuple[Mode, ...], cross: int, runs: dict[int, int], width: 
     return found
 
 
-def _digits(sides: Sequence[Side], chain: list[int], stream: int) -> tuple[Digit, ...]:
+def _digits(sides: Sequence[BlockAxis], chain: list[int], stream: int) -> tuple[Digit, ...]:
     """Loops in the order of the input's memory; rows that share lines are continued first, for so many rows."""
     order = sorted(range(len(sides)), key=lambda k: -abs(sides[k].dim.strides[0]))
     digits = [Digit(k, sides[k].blocks) for k in order]

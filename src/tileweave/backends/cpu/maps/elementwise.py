@@ -24,7 +24,7 @@ from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, emit_nest, emit_po
 from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
 from tileweave.backends.cpu.maps.order import Shape, shape_of
-from tileweave.backends.cpu.maps.pieces import Pieces, pieces_of
+from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
@@ -90,7 +90,7 @@ def emit_elementwise(
     f.ret()
 
 
-def _emit_pieces(f: Function, target: Target, pieces: Pieces, rivals: Pairs) -> None:
+def _emit_pieces(f: Function, target: Target, pieces: SplitReduction, rivals: Pairs) -> None:
     """Partial results, then what they come to; each in a function of its own."""
     held = f.slot("i8", pieces.size_bytes)
     starts = {o: f.at(held, place) for o, place in zip(pieces.results, pieces.places, strict=True)}

@@ -13,7 +13,7 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.meanings import wide_of
 from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
 
-__all__ = ["Pieces", "pieces_of"]
+__all__ = ["SplitReduction", "pieces_of"]
 
 _MOST, _LEAST = 64, 4
 """How many pieces there are."""
@@ -27,7 +27,7 @@ _KINDS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class SplitReduction:
     """A cut reduction.
 
     Args:
@@ -50,7 +50,7 @@ class Pieces:
     whole_elements: tuple[Element, ...]
 
 
-def pieces_of(op: Op, elements: tuple[Element, ...]) -> Pieces | None:
+def pieces_of(op: Op, elements: tuple[Element, ...]) -> SplitReduction | None:
     """A chain with reductions in pieces; None where it has many results, or few points.
 
     Args:
@@ -95,7 +95,7 @@ def pieces_of(op: Op, elements: tuple[Element, ...]) -> Pieces | None:
 
     steps = Mode(count, tuple(length * s for s in cut.strides))
     parts = [part(0, steps, Mode(length, cut.strides))] + ([part(count, Mode(rest, cut.strides))] if rest else [])
-    return Pieces(
+    return SplitReduction(
         results,
         tuple(parts),
         tuple(wide[results.index(o)] if o in results else one for o, one in enumerate(elements)),

@@ -22,8 +22,8 @@ from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
 from tileweave.backends.cpu.maps.blocks import (
     LEAST_ROW_BYTES,
     LONG_ROW_BYTES,
+    BlockAxis,
     Blocking,
-    Side,
     crowded,
     cut_direct,
     cut_staged,
@@ -385,7 +385,7 @@ class _Mover:
             place = f.at(places[1], begin * out.width_bytes)
             vectors.store(f, out, lanes, self.meaning(f, value, lanes), place)
 
-    def units(self, f: Function, places: list[str], ahead: str, cross: Side) -> None:
+    def units(self, f: Function, places: list[str], ahead: str, cross: BlockAxis) -> None:
         """A run of units, each to a row of its own."""
         size = cross.run * self.unit * self.elements[0].width_bytes
         lowest = min(0, (cross.run - 1) * cross.dim.strides[0])
@@ -401,7 +401,7 @@ class _Mover:
             f.loop(0, size, ask, step=_LINE)
         f.loop(0, cross.run, one)
 
-    def tiles(self, f: Function, places: list[str], ahead: str, cross: Side, along: Side) -> None:
+    def tiles(self, f: Function, places: list[str], ahead: str, cross: BlockAxis, along: BlockAxis) -> None:
         """Some lanes of the output's dense axis times the run of the input's, in squares."""
         lanes, q = self.square()
         source, out = self.elements
@@ -434,7 +434,7 @@ class _Mover:
 
         f.loop(0, count, tile)
 
-    def ask(self, f: Function, ahead: str, pair: Value, count: int, cross: Side, along: Side) -> None:
+    def ask(self, f: Function, ahead: str, pair: Value, count: int, cross: BlockAxis, along: BlockAxis) -> None:
         """Ask for some of the lines that the same strip of the next block reads; pairs are row + rows * line."""
         rows = min(self.square()[0], along.run)
         offset = f.min(f.mul(f.div(pair, rows), _LINE), cross.run * self.elements[0].width_bytes - 1)

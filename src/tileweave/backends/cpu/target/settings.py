@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from tileweave.errors import BackendError
 
 if TYPE_CHECKING:
-    from tileweave.backends.cpu.gemm.gett import Cut
+    from tileweave.backends.cpu.gemm.gett import ProductBlocking
 
 __all__ = ["DEFAULT", "Settings", "wished"]
 
@@ -96,13 +96,13 @@ DEFAULT = Settings()
 """No wish at all."""
 
 
-def wished(c: Cut, settings: Settings) -> Cut:
+def wished(c: ProductBlocking, settings: Settings) -> ProductBlocking:
     """A cut with the wishes that it can have."""
     if settings == DEFAULT:
         return c
     width = c.columns.sums.width_bytes
     kc = c.kc
-    if settings.kc is not None and not c.contracted.woven:
+    if settings.kc is not None and not c.contracted.interleaved:
         blocks = -(-c.contracted.total // settings.kc)
         kc = -(-c.contracted.total // blocks)
         if blocks > 1:
@@ -116,11 +116,11 @@ def wished(c: Cut, settings: Settings) -> Cut:
     columns = min(c.columns.panels, -(-columns // at_once) * at_once)
     in_place = c.columns.operand_dense and c.columns.output_dense and c.columns.segments == 1
     may_columns = c.columns.element == c.columns.sums and in_place
-    direct_rows = c.direct_rows if settings.pack_a is None else c.may_place_rows and not settings.pack_a
-    direct_columns = c.direct_columns if settings.pack_b is None else may_columns and not settings.pack_b
-    shared = (c.shared if settings.share_a is None else settings.share_a) and not direct_rows
+    a_in_place = c.a_in_place if settings.pack_a is None else c.may_place_rows and not settings.pack_a
+    b_in_place = c.b_in_place if settings.pack_b is None else may_columns and not settings.pack_b
+    shared = (c.shared if settings.share_a is None else settings.share_a) and not a_in_place
     packed = (
-        0 if direct_columns else kc * c.columns.width * columns * width,
+        0 if b_in_place else kc * c.columns.width * columns * width,
         kc * c.rows.width * rows * width if shared else 0,
     )
     if max(packed) > _PACKED_LIMIT:
@@ -130,8 +130,8 @@ def wished(c: Cut, settings: Settings) -> Cut:
         kc=kc,
         row_panels=rows,
         column_panels=columns,
-        direct_rows=direct_rows,
-        direct_columns=direct_columns,
+        a_in_place=a_in_place,
+        b_in_place=b_in_place,
         shared=shared,
-        sweeps=c.sweeps if settings.resident is None else settings.resident == "a",
+        keep_a=c.keep_a if settings.resident is None else settings.resident == "a",
     )

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.gemm.gett import Cut, cut
+from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
 from tileweave.backends.cpu.kernel import Kernel, compile
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole
@@ -315,10 +315,10 @@ def _changes(cuts: Sequence[_Called], target: Target) -> list[list[Settings]]:
     swept = Settings(pack_a=True, share_a=True, resident="a", mc=c.rows.total)
     return [
         [
-            Settings(pack_a=c.direct_rows),
-            Settings(pack_b=c.direct_columns),
+            Settings(pack_a=c.a_in_place),
+            Settings(pack_b=c.b_in_place),
             Settings(share_a=not c.shared),
-            Settings(resident="b") if c.swept else swept,
+            Settings(resident="b") if c.a_resident else swept,
         ],
         [Settings(mr=r, nr=v * lanes) for r, v in shapes],
         [Settings(kc=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
@@ -342,7 +342,7 @@ _BYTES_PER_CYCLE = 8.0
 class _Called:
     """A contraction of a program: how it is cut, the threads that share a call of it, and the calls of each thread."""
 
-    cut: Cut
+    cut: ProductBlocking
     threads: int
     calls: float
 
@@ -364,21 +364,21 @@ def _cuts(program: Program, threads: int, target: Target, settings: Settings) ->
                 visit(step.body, 1 if step.parallel else shared, calls * extent / busy)
             elif step.kind == "Contraction" and step.operands[2] not in step.operands[:2]:
                 elements = tuple(element(program.tensors[j].dtype) for j in step.operands)
-                found.append(_Called(cut(step, elements, target, shared, settings), shared, calls))
+                found.append(_Called(block_product(step, elements, target, shared, settings), shared, calls))
 
     visit(merged(program).body, threads, 1.0)
     return tuple(sorted(found, key=lambda one: -one.calls * one.cut.flops))
 
 
-def _cycles(c: Cut, threads: int) -> float:
+def _cycles(c: ProductBlocking, threads: int) -> float:
     """The modelled cycles of one contraction: multiply-adds in register tiles, packing, and the output's traffic."""
     width = c.columns.sums.width_bytes
     tile = max(c.rows.width * c.columns.groups / 2, (c.rows.width + c.columns.groups) / 2, 4.0)
     sums = c.batches * c.rows.panels * c.columns.panels * c.contracted.total * tile
     row_bytes = c.batches * c.rows.total * c.contracted.total * width
     column_bytes = c.batches * c.columns.total * c.contracted.total * width
-    row_times = 0 if c.direct_rows else 1 if c.shared else c.column_chunks
-    column_times = 0 if c.direct_columns else 1 if c.swept else c.row_chunks
+    row_times = 0 if c.a_in_place else 1 if c.shared else c.column_chunks
+    column_times = 0 if c.b_in_place else 1 if c.a_resident else c.row_chunks
     packed = 2 * (row_bytes * row_times + column_bytes * column_times)
     moved = c.output_bytes * (2 * c.k_blocks - 1) + packed
     tasks = c.column_chunks * (1 if c.shared else c.batches * c.row_chunks)

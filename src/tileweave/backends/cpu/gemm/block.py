@@ -1,34 +1,40 @@
 """One block of a contraction: a chunk of row panels times a chunk of column panels over one block of K.
 
-Three orders of its loops, which `Cut` chooses between: packed columns stay in the second cache while row panels go by;
-or packed rows stay there while column panels go by, each packed into the first cache; or rows stay while column panels
-are read where they lie and stood up in a stage.
+Three orders of its loops, which `ProductBlocking` chooses between: the packed block of B stays in the second cache
+while panels of A pass; or that of A stays while panels of B pass, each packed into the first cache; or A stays while
+panels of B are read in place, their tiles transposed in a buffer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tileweave.backends.cpu.gemm.gett import Cut
-from tileweave.backends.cpu.gemm.micro import Tile, emit_tile
-from tileweave.backends.cpu.gemm.sides import (
+from tileweave.backends.cpu.gemm.gett import ProductBlocking
+from tileweave.backends.cpu.gemm.micro import Ahead, Edges, ReadFrom, Start, Stores, Tile, emit_tile
+from tileweave.backends.cpu.gemm.panels import (
     LANE_BYTES,
     SEGMENT_BYTES,
-    ask_steps,
-    emit_ask,
     emit_lane_table,
     emit_pack,
+    emit_prefetch,
     emit_segment_table,
+    prefetch_steps,
 )
-from tileweave.backends.cpu.gemm.stage import Stage, emit_runs, emit_stood, stage_of, stood_streams
-from tileweave.backends.cpu.gemm.sweep import sweep
+from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH, TURN, PrefetchPlan, PrefetchShare, prefetch_plan
+from tileweave.backends.cpu.gemm.resident_a import emit_resident_a
+from tileweave.backends.cpu.gemm.staging import (
+    StagingBuffer,
+    emit_runs,
+    emit_transposed,
+    staging_of,
+    transposed_non_temporal,
+)
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.streams import NOTHING, TURN, Stream, Streams, streams
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Op
 
-__all__ = ["Chunk", "Columns"]
+__all__ = ["BlockWriter", "Columns"]
 
 
 def rounded(size: int) -> int:
@@ -36,7 +42,7 @@ def rounded(size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryMap:
     """Where things lie in working memory, in bytes.
 
     Per thread: the K table, that of the next block where its rows are packed ahead, the tables of the row panels and of
@@ -61,12 +67,12 @@ class Layout:
     shared_bytes: int
 
 
-def _column_lanes(c: Cut, stage: Stage | None) -> bool:
+def _column_lanes(c: ProductBlocking, stage: StagingBuffer | None) -> bool:
     """Whether anything asks where a single lane of a column panel lies."""
-    return not c.stood and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
+    return not c.transposed_panels and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
 
 
-def layout_of(c: Cut, stage: Stage | None) -> Layout:
+def memory_map(c: ProductBlocking, stage: StagingBuffer | None) -> MemoryMap:
     width = c.columns.sums.width_bytes
     row_segments = c.rows.lane_table_bytes + 8
     row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
@@ -79,15 +85,15 @@ def layout_of(c: Cut, stage: Stage | None) -> Layout:
     at_rows = at_following * (2 if c.ahead else 1)
     at_columns = at_rows + (0 if c.shared else rounded(row_table * c.row_panels))
     at_row_pack = at_columns + rounded(column_table * c.column_panels)
-    at_column_pack = at_row_pack + (0 if c.direct_rows or c.shared else row_panel)
-    packed_panels = c.columns.pack_panels if c.swept else c.column_panels
-    at_stage = at_column_pack + rounded(0 if c.direct_columns else column_panel * packed_panels)
-    staged_panels = c.stood * c.rows.panels or (stage.row_panels if stage else 0)
+    at_column_pack = at_row_pack + (0 if c.a_in_place or c.shared else row_panel)
+    packed_panels = c.columns.pack_panels if c.a_resident else c.column_panels
+    at_stage = at_column_pack + rounded(0 if c.b_in_place else column_panel * packed_panels)
+    staged_panels = c.transposed_panels * c.rows.panels or (stage.row_panels if stage else 0)
     staged_bytes = staged_panels * c.rows.width * c.columns.width * width
     end = at_stage + rounded(staged_bytes) + 64
     shared_pack = rounded(row_table * c.row_panels) if c.shared else 0
     shared_bytes = shared_pack + row_panel * c.row_panels * (2 if c.ahead else 1) + 64 if c.shared else 0
-    return Layout(
+    return MemoryMap(
         row_table,
         row_segments,
         column_table,
@@ -108,7 +114,7 @@ def layout_of(c: Cut, stage: Stage | None) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What tiles need of the column side in one block of K: the operand at the block's first product, packed panels,
+    """What tiles need of the column panels in one block of K: the operand at the block's first product, packed panels,
     tables, the K table with first product and count, and the flags."""
 
     source: str
@@ -119,7 +125,7 @@ class Columns:
     relu: Value
 
 
-class Chunk:
+class BlockWriter:
     """Writes the function ``name.block`` of one contraction, and those that it calls.
 
     Args:
@@ -131,15 +137,15 @@ class Chunk:
         start: whether sums that are stored begin with a row.
     """
 
-    def __init__(self, module: Module, target: Target, name: str, op: Op, c: Cut, start: bool) -> None:
+    def __init__(self, module: Module, target: Target, name: str, op: Op, c: ProductBlocking, start: bool) -> None:
         self.module = module
         self.target = target
         self.name = name
         self.op = op
         self.cut = c
         self.start = start
-        self.stage = stage_of(c, target) if op.init == () else None
-        self.layout = layout_of(c, self.stage)
+        self.stage = staging_of(c, target) if op.init == () else None
+        self.layout = memory_map(c, self.stage)
 
     def emit(self) -> None:
         """Add them."""
@@ -154,18 +160,18 @@ class Chunk:
             fetched = f"B's next panels, {self.following.at_once} lines every {TURN} products"
         elif self.module.has(f"{self.name}.columns.ask"):
             fetched = "B's next panels, before each tile"
-        elif c.stood and self.far(1):
+        elif c.transposed_panels and self.far(1):
             fetched = "B's next vectors, a line with every product"
         else:
             fetched = "within the panels"
         if self.stage is not None:
             stored = self.stage.explain()
-        elif c.stood:
-            stored = f"transposed in the buffer{', non-temporal' if stood_streams(c, self.target) else ''}"
-        elif self.streams():
+        elif c.transposed_panels:
+            stored = f"transposed in the buffer{', non-temporal' if transposed_non_temporal(c, self.target) else ''}"
+        elif self.non_temporal():
             stored = "non-temporal where the output begins with a whole vector"
         else:
-            stored = "through the caches" + (", prefetched" if self.asks() else "")
+            stored = "through the caches" + (", prefetched" if self.prefetches_output() else "")
         return f"prefetch: {fetched}; stores: {stored}"
 
     # ---- the pieces ---------------------------------------------------------------------------------------------
@@ -182,15 +188,15 @@ class Chunk:
             emit_segment_table(module, f"{name}.columns.segments", c.columns)
         if c.contracted.tabled and not c.nested:
             c.contracted.emit_table(module, f"{name}.products")
-        if not c.direct_rows:
+        if not c.a_in_place:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
-        if not c.direct_columns:
+        if not c.b_in_place:
             emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
-        far = self.far(1) and ask_steps(c.columns, c.contracted, 1, 1) != 0
-        if c.swept and not c.stood and far and self.following is None:
-            emit_ask(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
+        far = self.far(1) and prefetch_steps(c.columns, c.contracted, 1, 1) != 0
+        if c.a_resident and not c.transposed_panels and far and self.following is None:
+            emit_prefetch(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
         if c.ahead and self.far(0):
-            emit_ask(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
+            emit_prefetch(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
 
     def tile_names(self) -> dict[tuple[bool, bool], str]:
         """Tiles by whether the row panel and the column panel are the last, partial ones."""
@@ -216,42 +222,56 @@ class Chunk:
         for (last_row, last_column), name in names.items():
             rows = c.rows.total % c.rows.width if last_row else c.rows.width
             groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
-            init, clips, free = self.op.init is not None, self.op.relu is not None, self.target.vector_bytes == 64
-            staged = self.stage is not None or c.stood > 0
-            streams, asks = self.streams() and not staged, self.asks() and not staged
             alone = last_column or (False, True) not in names  # whether it meets the last columns
             rest = c.columns.total % (c.columns.lanes if last_column else c.columns.width) if alone else 0
             whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
+            free = self.target.vector_bytes == 64
+            in_first_cache = c.a_resident and packed_bytes <= self.target.l1_bytes * 3 // 4
             tile = Tile(
-                rows, groups, c.direct_rows, c.direct_columns, init, clips, whole, free, streams, asks, staged, c.nested
+                rows,
+                groups,
+                ReadFrom.IN_PLACE if c.a_in_place else ReadFrom.PACKED,
+                ReadFrom.IN_PLACE if c.b_in_place else ReadFrom.PACKED,
+                Start.OUTPUT if self.op.init is None else Start.ROW if self.start else Start.ZERO,
+                Edges.WHOLE if whole else Edges.MASKED if free else Edges.CHECKED,
+                self.stores(),
+                Ahead.LINE if c.transposed_panels and self.far(1) else Ahead.NOTHING if in_first_cache else Ahead.PANEL,
+                self.op.relu is not None,
+                c.nested,
+                self.following,
             )
-            resident = c.swept and packed_bytes <= self.target.l1_bytes * 3 // 4
-            ahead = c.stood > 0 and self.far(1)
-            tile = replace(tile, starts=self.start, ahead=ahead, resident=resident, following=self.following)
             emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
                 name = f"{self.name}.runs{'.streamed' if streaming else ''}"
                 emit_runs(self.module, name, c, self.stage, self.layout.row_table, streaming=streaming)
-        if c.stood:
+        if c.transposed_panels:
             tables = self.layout.row_table, self.layout.column_table
-            emit_stood(self.module, f"{self.name}.stood", c, *tables, streaming=False)
-            if stood_streams(c, self.target):
-                emit_stood(self.module, f"{self.name}.stood.streamed", c, *tables, streaming=True)
+            emit_transposed(self.module, f"{self.name}.stood", c, *tables, streaming=False)
+            if transposed_non_temporal(c, self.target):
+                emit_transposed(self.module, f"{self.name}.stood.streamed", c, *tables, streaming=True)
 
     @property
-    def following(self) -> Streams | None:
+    def following(self) -> PrefetchPlan | None:
         """What tiles ask for while columns sweep by; None where there are too few tiles for all of the next columns."""
         c = self.cut
-        if not c.swept or c.stood or not self.far(1):
+        if not c.a_resident or c.transposed_panels or not self.far(1):
             return None
-        return streams(c.columns, c.contracted, c.kc, c.row_panels * c.columns.pack_panels)
+        return prefetch_plan(c.columns, c.contracted, c.kc, c.row_panels * c.columns.pack_panels)
 
-    def asks(self) -> bool:
+    def stores(self) -> Stores:
+        """How tiles bring their sums to the output."""
+        if self.stage is not None or self.cut.transposed_panels:
+            return Stores.STAGED
+        if self.non_temporal():
+            return Stores.NON_TEMPORAL
+        return Stores.PREFETCHED if self.prefetches_output() else Stores.CACHED
+
+    def prefetches_output(self) -> bool:
         """Whether the output is large and is not streamed."""
-        return self.cut.output_bytes >= self.target.l2_bytes and not self.streams()
+        return self.cut.output_bytes >= self.target.l2_bytes and not self.non_temporal()
 
-    def streams(self) -> bool:
+    def non_temporal(self) -> bool:
         """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""
         c, line = self.cut, self.target.vector_bytes
         columns, rows = c.columns, c.rows
@@ -272,18 +292,18 @@ class Chunk:
     def pack(
         self,
         f: Function,
-        side: str,
+        panels: str,
         into: str,
         source: str,
         k: tuple[str, Value, Value],
         table: str,
         groups: Value = 1,
     ) -> None:
-        """Pack one panel of a side, or so many groups of them."""
-        segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
+        """Pack one panel of a panels, or so many groups of them."""
+        segments = self.layout.row_segments if panels == "rows" else self.layout.column_segments
         ktable, first, count = k
         f.call(
-            f"{self.name}.{side}.pack",
+            f"{self.name}.{panels}.pack",
             f"ptr {into}",
             f"ptr {source}",
             f"ptr {ktable}",
@@ -291,7 +311,7 @@ class Chunk:
             f"i64 {count}",
             f"ptr {f.at(table, segments)}",
             f"ptr {table}",
-            f"i64 {self.layout.row_panel if side == 'rows' else self.layout.column_panel}",
+            f"i64 {self.layout.row_panel if panels == 'rows' else self.layout.column_panel}",
             f"i64 {self.layout.column_table * self.cut.columns.pack_panels}",
             f"i64 {groups}",
         )
@@ -342,26 +362,30 @@ class Chunk:
         packed = f.at("%memory", where.at_column_pack)
 
         columns = Columns(v_source, packed, column_tables, k, init, relu_now)
-        if c.stood:
-            self.stand(f, columns, row_tables)
-        elif c.swept:
-            sweep(self, f, columns, row_tables)
+        if c.transposed_panels:
+            self.transpose_tiles(f, columns, row_tables)
+        elif c.a_resident:
+            emit_resident_a(self, f, columns, row_tables)
         else:
             self.pack_columns(f, columns, "%v0", "%v1")
-            self.stay(f, columns, r_source, row_tables)
-        if self.streams() or self.stage is not None or (c.stood and stood_streams(c, self.target)):
+            self.keep_b(f, columns, r_source, row_tables)
+        if (
+            self.non_temporal()
+            or self.stage is not None
+            or (c.transposed_panels and transposed_non_temporal(c, self.target))
+        ):
             self.module.declare("llvm.x86.sse.sfence", "void {}()")
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
 
-    def stay(self, f: Function, columns: Columns, r_source: str, row_tables: str) -> None:
+    def keep_b(self, f: Function, columns: Columns, r_source: str, row_tables: str) -> None:
         """All column panels of the chunk are packed and stay in the second cache, while row panels go by."""
         c, where = self.cut, self.layout
 
         def row(panel: Value, _: list[str]) -> None:
             local = f.sub(panel, "%r0")
             table = f.at(row_tables, f.mul(local, where.row_table))
-            if c.direct_rows:
+            if c.a_in_place:
                 r = r_source
             elif c.shared:
                 r = f.at(self.packed_rows(f, "%shared", "%block"), f.mul(local, where.row_panel))
@@ -371,25 +395,25 @@ class Chunk:
             following = f.min(f.add(local, 1), f.sub(f.sub("%r1", "%r0"), 1))
 
             def column(number: Value, _: list[str]) -> None:
-                if c.direct_rows:
+                if c.a_in_place:
                     part, parts = f.sub(number, "%v0"), f.sub("%v1", "%v0")
                     first, last = (f.div(f.mul(p, c.rows.width), parts) for p in (part, f.add(part, 1)))
-                    self.ask_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), first, last)
+                    self.prefetch_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), first, last)
                 self.tile(f, columns, (r, table), panel, number, "%v0")
 
             f.loop("%v0", "%v1", column)
 
         f.loop("%r0", "%r1", row)
 
-    def stand(self, f: Function, columns: Columns, row_tables: str) -> None:
-        """All row panels are packed; column panels are read where they lie, and those of a stage stood up together."""
+    def transpose_tiles(self, f: Function, columns: Columns, row_tables: str) -> None:
+        """All row panels are packed; column panels are read in place, and those of a stage stood up together."""
         c, where = self.cut, self.layout
         stage = f.at("%memory", where.at_stage)
         tile_bytes = c.rows.width * c.columns.width * c.columns.sums.width_bytes
         group_bytes = SEGMENT_BYTES * c.columns.segments
 
         def unit(begin: Value, _: list[str]) -> None:
-            f.loop(begin, f.add(begin, c.stood), lambda number, _: panel(number, f.sub(number, begin)))
+            f.loop(begin, f.add(begin, c.transposed_panels), lambda number, _: panel(number, f.sub(number, begin)))
             table = f.at(columns.tables, f.mul(f.sub(begin, "%v0"), where.column_table))
             self.call_aligned(f, "stood", [f"ptr {stage}", "ptr %out", f"ptr {row_tables}", f"ptr {table}"])
 
@@ -401,13 +425,13 @@ class Chunk:
                 packed = f.at(f.at("%shared", where.shared_pack), f.mul(index, where.row_panel))
                 into = f.at(stage, f.mul(f.add(f.mul(local, c.rows.panels), index), tile_bytes))
                 line = f.load("i64", f.at(table, f.mul(f.rem(index, c.columns.groups), group_bytes)), 8)
-                ahead = replace(NOTHING, base=f.at(columns.source, line))
+                ahead = replace(NO_PREFETCH, base=f.at(columns.source, line))
                 rows = packed, f.at(row_tables, f.mul(index, where.row_table))
                 self.tile(f, columns, rows, index, number, number, into, ahead)
 
             f.loop(0, c.rows.panels, row)
 
-        f.loop("%v0", "%v1", unit, step=c.stood)
+        f.loop("%v0", "%v1", unit, step=c.transposed_panels)
 
     def call_aligned(self, f: Function, name: str, arguments: list[str]) -> None:
         """The function that bypasses the caches where there is one and the output begins where a line begins."""
@@ -422,7 +446,7 @@ class Chunk:
             lambda: _discard(f.call(f"{self.name}.{name}", *arguments)),
         )
 
-    def bring(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
+    def write_out(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
         """A full stage to the output, past the caches where its lines begin where lines begin."""
         arguments = [f"ptr {stage}", "ptr %out", f"ptr {row_table}", f"ptr {column_table}", f"i64 {count}"]
         self.call_aligned(f, "runs", arguments)
@@ -436,7 +460,7 @@ class Chunk:
         number: Value,
         first: Value,
         into: str = "%out",
-        ahead: Stream = NOTHING,
+        ahead: PrefetchShare = NO_PREFETCH,
     ) -> None:
         """One tile: a row panel with its table, and a column panel, given which one was packed first."""
         c, where = self.cut, self.layout
@@ -444,7 +468,7 @@ class Chunk:
         packed = f.at(columns.packed, f.mul(f.sub(number, first), where.column_panel))
         arguments = [
             f"ptr {row[0]}",
-            f"ptr {columns.source if c.direct_columns else packed}",
+            f"ptr {columns.source if c.b_in_place else packed}",
             f"ptr {into}",
             f"i64 {columns.k[2]}",
             f"ptr {columns.k[0]}",
@@ -463,16 +487,16 @@ class Chunk:
 
     def far(self, operand: int) -> bool:
         """Whether the row operand, or the vector operand, is larger than the second cache."""
-        side = self.cut.columns if operand else self.cut.rows
-        return side.total * self.cut.contracted.total * side.element.width_bytes > self.target.l2_bytes
+        panels = self.cut.columns if operand else self.cut.rows
+        return panels.total * self.cut.contracted.total * panels.element.width_bytes > self.target.l2_bytes
 
-    def ask(
-        self, f: Function, side: str, source: str, k: tuple[str, Value], table: str, begin: Value, end: Value
+    def prefetch(
+        self, f: Function, panels: str, source: str, k: tuple[str, Value], table: str, begin: Value, end: Value
     ) -> None:
-        """Ask for some of what a panel, or the panels of a group, will be packed from; ``k``: table and count."""
-        segments = self.layout.row_segments if side == "rows" else self.layout.column_segments
+        """Prefetch some of what a panel, or the panels of a group, will be packed from; ``k``: table and count."""
+        segments = self.layout.row_segments if panels == "rows" else self.layout.column_segments
         f.call(
-            f"{self.name}.{side}.ask",
+            f"{self.name}.{panels}.ask",
             f"ptr {source}",
             f"ptr {k[0]}",
             f"i64 {k[1]}",
@@ -482,8 +506,8 @@ class Chunk:
             f"i64 {end}",
         )
 
-    def ask_rows(self, f: Function, source: str, table: str, first: Value, last: Value) -> None:
-        """The lines of some rows of the panel of this table, read where they lie, while the one before is computed."""
+    def prefetch_rows(self, f: Function, source: str, table: str, first: Value, last: Value) -> None:
+        """The lines of some rows of the panel of this table, read in place, while the one before is computed."""
         c = self.cut
         rows, width = c.rows, c.rows.element.width_bytes
         large = rows.total * c.contracted.total * width > self.target.l2_bytes
@@ -500,17 +524,17 @@ class Chunk:
     def pack_columns(self, f: Function, columns: Columns, v0: Value, v1: Value) -> None:
         """Some of a chunk's column panels, in the order in which the operand lies in memory."""
         c, where, k = self.cut, self.layout, columns.k
-        if c.direct_columns:
+        if c.b_in_place:
             return
 
         def table_of(number: Value) -> str:
             return f.at(columns.tables, f.mul(f.sub(number, "%v0"), where.column_table))
 
         if c.columns.grouped:
-            groups = 1 if c.swept else f.div(f.sub(v1, v0), c.columns.pack_panels)
+            groups = 1 if c.a_resident else f.div(f.sub(v1, v0), c.columns.pack_panels)
             self.pack(f, "columns", columns.packed, columns.source, k, table_of(v0), groups)
             return
-        slab = _SLAB if c.columns.operand_dense and not c.swept else c.kc
+        slab = _SLAB if c.columns.operand_dense and not c.a_resident else c.kc
         row_bytes = c.columns.width * c.columns.sums.width_bytes // c.contracted.together
 
         def part(begin: Value, _: list[str]) -> None:

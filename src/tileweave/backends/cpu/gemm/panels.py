@@ -1,11 +1,11 @@
-"""One side of a contraction's output, cut into panels: tables of addresses, and packing.
+"""The free axes of one operand, cut into panels: tables of addresses, and packing.
 
-A *side* is the axes that the output shares with one operand, flattened into one index, the axis with the least output
+They are the axes that the output shares with the operand, flattened into one index, the axis with the least output
 stride fastest. A *panel* is ``width`` consecutive indices, held as ``groups`` vectors of ``lanes`` elements. Panels pay
 no attention to the borders of axes, so nothing is wasted there. Where elements lie is said by tables, filled per panel:
 
 - a *lane table* holds, for each index of a panel, the byte offset in the operand and in the output;
-- a *segment table* holds, for each vector, up to ``segments`` runs of lanes that are dense in the side's fastest axis:
+- a *segment table* holds, for each vector, up to ``segments`` runs of lanes that are dense in the fastest axis:
   a byte offset in the operand, one in the output, and the mask of the lanes. Offsets are those of lane 0, whether or
   not lane 0 belongs to the run, so that a masked access needs no shuffle.
 
@@ -24,7 +24,15 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
-__all__ = ["Contracted", "Side", "ask_steps", "emit_ask", "emit_lane_table", "emit_pack", "emit_segment_table"]
+__all__ = [
+    "Contracted",
+    "Panels",
+    "emit_lane_table",
+    "emit_pack",
+    "emit_prefetch",
+    "emit_segment_table",
+    "prefetch_steps",
+]
 
 SEGMENT_BYTES = 24
 LANE_BYTES = 16
@@ -34,7 +42,7 @@ _PRODUCTS_AHEAD, _BYTES_AHEAD = 2, 768
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Panels:
     """Axes as (extent, strides = (operand, output)), fastest first, and how they are cut.
 
     Args:
@@ -124,13 +132,13 @@ class Side:
 class Contracted:
     """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first.
 
-    ``woven`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles of the
-    first two. ``paired``: two 16-bit products at a time, side by side in 32 bits of a packed panel, the second zero
-    after an odd last one.
+    ``interleaved`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles
+    of the first two. ``paired``: two 16-bit products at a time, side by side in 32 bits of a packed panel, the second
+    zero after an odd last one.
     """
 
     dims: tuple[Mode, ...]
-    woven: bool = False
+    interleaved: bool = False
     paired: bool = False
 
     @property
@@ -199,42 +207,42 @@ def _offsets(f: Function, dims: tuple[Mode, ...], index: Value) -> tuple[Value, 
     return values[0], values[1], first
 
 
-def emit_lane_table(module: Module, name: str, side: Side) -> None:
+def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
     """Add ``name(table, panel)``: offsets of each index of a panel, those beyond the end repeating the last one,
     and how many are inside."""
     f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
-    first = f.mul("%panel", side.width)
+    first = f.mul("%panel", panels.width)
 
     def one(index: Value, _: list[str]) -> None:
-        flat = f.min(f.add(first, index), side.total - 1)
-        operand, output, _digit = _offsets(f, side.dims, flat)
+        flat = f.min(f.add(first, index), panels.total - 1)
+        operand, output, _digit = _offsets(f, panels.dims, flat)
         place = f.mul(index, LANE_BYTES)
         f.store("i64", operand, f.at("%table", place), 8)
         f.store("i64", output, f.at("%table", f.add(place, 8)), 8)
 
-    f.loop(0, side.width, one)
-    live = f.min(f.sub(side.total, first), side.width)
-    f.store("i64", live, f.at("%table", side.lane_table_bytes), 8)
+    f.loop(0, panels.width, one)
+    live = f.min(f.sub(panels.total, first), panels.width)
+    f.store("i64", live, f.at("%table", panels.lane_table_bytes), 8)
     f.ret()
 
 
-def emit_segment_table(module: Module, name: str, side: Side) -> None:
+def emit_segment_table(module: Module, name: str, panels: Panels) -> None:
     """Add ``name(table, panel)``: the word that says whether all vectors are whole, then the segments."""
     f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
-    start = f.mul("%panel", side.width)
-    extent = side.dims[0].extent
-    w_operand, w_output = side.element.width_bytes, side.output_bytes
+    start = f.mul("%panel", panels.width)
+    extent = panels.dims[0].extent
+    w_operand, w_output = panels.element.width_bytes, panels.output_bytes
 
     def group(index: Value, carried: list[str]) -> list[Value]:
-        begin = f.mul(index, side.lanes)
-        inside = f.min(f.sub(side.width, begin), side.lanes)
+        begin = f.mul(index, panels.lanes)
+        inside = f.min(f.sub(panels.width, begin), panels.lanes)
         flat = f.add(start, begin)
-        count = f.min(f.sub(side.total, flat), inside)
+        count = f.min(f.sub(panels.total, flat), inside)
 
         def segment(number: Value, state: list[str]) -> list[Value]:
             lane, operand_old, output_old = state
-            position = f.min(f.add(flat, lane), side.total - 1)
-            operand, output, digit = _offsets(f, side.dims, position)
+            position = f.min(f.add(flat, lane), panels.total - 1)
+            operand, output, digit = _offsets(f, panels.dims, position)
             left = f.sub(count, lane)
             live = f.compare("sgt", left, 0)
             run = f.min(f.sub(extent, digit), left)
@@ -244,19 +252,19 @@ def emit_segment_table(module: Module, name: str, side: Side) -> None:
             output = f.sub(output, f.mul(lane, w_output))
             operand = f.value(f"select i1 {live}, i64 {operand}, i64 {operand_old}")
             output = f.value(f"select i1 {live}, i64 {output}, i64 {output_old}")
-            place = f.add(8, f.mul(f.add(f.mul(index, side.segments), number), SEGMENT_BYTES))
+            place = f.add(8, f.mul(f.add(f.mul(index, panels.segments), number), SEGMENT_BYTES))
             for k, word in enumerate((operand, output, mask)):
                 f.store("i64", word, f.at("%table", f.add(place, 8 * k)), 8)
             step = f.value(f"select i1 {live}, i64 {run}, i64 0")
             return [f.add(lane, step), operand, output]
 
-        f.loop(0, side.segments, segment, carry=[("i64", 0), ("i64", 0), ("i64", 0)])
-        full = f.compare("eq", count, side.lanes)
-        first_digit = _offsets(f, side.dims, f.min(flat, side.total - 1))[2]
-        one_run = f.compare("sge", f.sub(extent, first_digit), side.lanes)
+        f.loop(0, panels.segments, segment, carry=[("i64", 0), ("i64", 0), ("i64", 0)])
+        full = f.compare("eq", count, panels.lanes)
+        first_digit = _offsets(f, panels.dims, f.min(flat, panels.total - 1))[2]
+        one_run = f.compare("sge", f.sub(extent, first_digit), panels.lanes)
         return [f.value(f"and i1 {carried[0]}, {f.value(f'and i1 {full}, {one_run}')}")]
 
-    whole = f.loop(0, side.groups, group, carry=[("i1", "true")])
+    whole = f.loop(0, panels.groups, group, carry=[("i1", "true")])
     f.store("i64", f.value(f"zext i1 {whole[0]} to i64"), "%table", 8)
     f.ret()
 
@@ -270,17 +278,17 @@ def mask_from(f: Function, word: str, lanes: int) -> str:
 # ---- packing ----------------------------------------------------------------------------------------------------
 
 
-def emit_pack(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
+def emit_pack(module: Module, target: Target, name: str, panels: Panels, contracted: Contracted, operand: int) -> None:
     """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes, tablebytes, groups)``.
 
-    It packs one panel of one block, or, for `Side.grouped` columns, ``groups`` times `Side.pack_panels` panels, which
+    It packs one panel of one block, or, for `Panels.grouped` columns, ``groups`` times `Panels.pack_panels` panels that
     lie ``panelbytes`` apart and whose groups' tables lie ``tablebytes`` apart.
 
     Args:
         module: where it is added.
         target: the processor.
         name: of the function.
-        side: the side to pack.
+        panels: the panels to pack.
         contracted: the contracted axes.
         operand: 0 for the row operand, 1 for the vector operand: whose strides of the contracted axes count.
     """
@@ -290,26 +298,28 @@ def emit_pack(module: Module, target: Target, name: str, side: Side, contracted:
         [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
         + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes"), ("i64", "tablebytes"), ("i64", "groups")],
     )
-    packer = _Packer(f, target, side, contracted, operand)
-    if side.grouped and operand == 1:  # row panels are packed one by one
+    packer = _Packer(f, target, panels, contracted, operand)
+    if panels.grouped and operand == 1:  # row panels are packed one by one
         packer.grouped()
-    elif side.operand_dense:
+    elif panels.operand_dense:
         packer.dense()
-    elif side.lanes > 1 and contracted.dense(operand, side.element.width_bytes):
+    elif panels.lanes > 1 and contracted.dense(operand, panels.element.width_bytes):
         packer.transposed()
-    elif side.lanes > 1 and contracted.woven and operand == 0:
+    elif panels.lanes > 1 and contracted.interleaved and operand == 0:
         packer.crossed()
     else:
         packer.gathered()
     f.ret()
 
 
-def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: Contracted, operand: int) -> None:
-    """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which asks for what `emit_pack` will read.
+def emit_prefetch(
+    module: Module, target: Target, name: str, panels: Panels, contracted: Contracted, operand: int
+) -> None:
+    """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which prefetches what `emit_pack` will read.
 
     The lines pass through the first cache, since a core forgets most requests for the second one that come in a burst;
-    they stay in the second. They come in steps (`ask_steps`), which all together are one panel's block, or,
-    for `Side.grouped` columns, that of `Side.pack_panels` panels.
+    they stay in the second. They come in steps (`prefetch_steps`), which all together are one panel's block, or,
+    for `Panels.grouped` columns, that of `Panels.pack_panels` panels.
     """
     f = Function(
         module,
@@ -317,54 +327,56 @@ def emit_ask(module: Module, target: Target, name: str, side: Side, contracted: 
         [("ptr", "source"), ("ptr", "ktable"), ("i64", "kcount"), ("ptr", "segments"), ("ptr", "lanes")]
         + [("i64", "begin"), ("i64", "end")],
     )
-    packer = _Packer(f, target, side, contracted, operand)
+    packer = _Packer(f, target, panels, contracted, operand)
     places: list[Value] = []
-    if side.grouped and operand == 1:
-        places = [f.add(packer.lane(0), i * side.dims[0].strides[0]) for i in range(side.lanes)]
-    elif side.operand_dense:
-        places = [packer.word(group, 0, 0) for group in range(side.groups)]
-        places.append(f.add(places[-1], side.lanes * side.element.width_bytes - 1))  # vectors may straddle lines
+    if panels.grouped and operand == 1:
+        places = [f.add(packer.lane(0), i * panels.dims[0].strides[0]) for i in range(panels.lanes)]
+    elif panels.operand_dense:
+        places = [packer.word(group, 0, 0) for group in range(panels.groups)]
+        places.append(f.add(places[-1], panels.lanes * panels.element.width_bytes - 1))  # vectors may straddle lines
 
     def product(k: Value, _: list[str]) -> None:
-        packer.ask(packer.source(k), places)
+        packer.prefetch(packer.source(k), places)
 
-    dense = contracted.dense(operand, side.element.width_bytes)
-    inside = 1 if dense else contracted.dims[0].extent if contracted.dims else 1  # else woven: dense in the next axis
+    dense = contracted.dense(operand, panels.element.width_bytes)
+    inside = (
+        1 if dense else contracted.dims[0].extent if contracted.dims else 1
+    )  # else interleaved: dense in the next axis
 
     def lane(index: Value, _: list[str]) -> None:
         line = packer.lane(index)
 
         def along(start: Value, _: list[str]) -> None:
-            f.loop(0, inside, lambda k, _: packer.ask(packer.source(f.add(start, k)), [line]))
+            f.loop(0, inside, lambda k, _: packer.prefetch(packer.source(f.add(start, k)), [line]))
 
-        f.loop(0, "%kcount", along, step=inside * (64 // side.element.width_bytes))
+        f.loop(0, "%kcount", along, step=inside * (64 // panels.element.width_bytes))
 
     f.loop("%begin", "%end", product if places else lane)
     f.ret()
 
 
-def ask_steps(side: Side, contracted: Contracted, operand: int, kcount: Value) -> Value:
-    """How many steps `emit_ask` takes: one per product, or, where the operand is dense in K, one per lane; 0: none."""
-    if (side.grouped and operand == 1) or side.operand_dense:
+def prefetch_steps(panels: Panels, contracted: Contracted, operand: int, kcount: Value) -> Value:
+    """Steps of `emit_prefetch`: one per product, or, where the operand is dense in K, one per lane; 0: none."""
+    if (panels.grouped and operand == 1) or panels.operand_dense:
         return kcount
-    woven = contracted.woven and operand == 0
-    return side.width if woven or contracted.dense(operand, side.element.width_bytes) else 0
+    interleaved = contracted.interleaved and operand == 0
+    return panels.width if interleaved or contracted.dense(operand, panels.element.width_bytes) else 0
 
 
 class _Packer:
     """The three ways to pack, by where the operand is dense."""
 
-    def __init__(self, f: Function, target: Target, side: Side, contracted: Contracted, operand: int) -> None:
+    def __init__(self, f: Function, target: Target, panels: Panels, contracted: Contracted, operand: int) -> None:
         self.f = f
         self.target = target
-        self.side = side
+        self.panels = panels
         self.contracted = contracted
         self.operand = operand
-        self.row_bytes = side.width * side.sums.width_bytes
+        self.row_bytes = panels.width * panels.sums.width_bytes
         self.together = contracted.together
-        self.far = side.total * contracted.total * side.element.width_bytes > target.l2_bytes
+        self.far = panels.total * contracted.total * panels.element.width_bytes > target.l2_bytes
 
-    def ask(self, start: str, places: Sequence[Value]) -> None:
+    def prefetch(self, start: str, places: Sequence[Value]) -> None:
         """Lines that will be read soon, of an operand too large for the second cache."""
         for place in places:
             vectors.prefetch(self.f, self.f.at(start, place))
@@ -374,11 +386,11 @@ class _Packer:
 
     def put(self, values: Sequence[str], row: Value, group: int) -> None:
         """One vector of a packed row; of two products, their elements side by side."""
-        f, side, lanes = self.f, self.side, self.side.lanes
-        place = f.at("%into", f.add(f.mul(row, self.row_bytes), group * lanes * side.sums.width_bytes))
+        f, panels, lanes = self.f, self.panels, self.panels.lanes
+        place = f.at("%into", f.add(f.mul(row, self.row_bytes), group * lanes * panels.sums.width_bytes))
         if not self.contracted.paired:
-            value = convert(f, self.target, values[0], side.element, side.sums, lanes)
-            f.store(vector(side.sums.memory, lanes), value, place, side.sums.width_bytes)
+            value = convert(f, self.target, values[0], panels.element, panels.sums, lanes)
+            f.store(vector(panels.sums.memory, lanes), value, place, panels.sums.width_bytes)
             return
         low, high = (f.value(f"zext <{lanes} x i16> {value} to <{lanes} x i32>") for value in values)
         high = f.value(f"shl <{lanes} x i32> {high}, {splat('i32', lanes, '16')}")
@@ -396,19 +408,19 @@ class _Packer:
 
     def dense(self) -> None:
         """The panel's own fastest axis: whole vectors where possible, runs of lanes otherwise."""
-        f, side = self.f, self.side
+        f, panels = self.f, self.panels
         full = f.value(f"icmp ne i64 {f.load('i64', '%segments', 8)}, 0")
 
         def whole() -> None:
-            offsets = [self.word(group, 0, 0) for group in range(side.groups)]
+            offsets = [self.word(group, 0, 0) for group in range(panels.groups)]
 
             def loaded(k: Value, group: int) -> str:
                 if k == -1:
                     return "zeroinitializer"
-                return vectors.load(f, side.element, side.lanes, f.at(self.source(k), offsets[group]))
+                return vectors.load(f, panels.element, panels.lanes, f.at(self.source(k), offsets[group]))
 
             def row(number: Value, products: Sequence[Value]) -> None:
-                values = [[loaded(k, group) for k in products] for group in range(side.groups)]
+                values = [[loaded(k, group) for k in products] for group in range(panels.groups)]
                 for group, value in enumerate(values):
                     self.put(value, number, group)
 
@@ -417,20 +429,20 @@ class _Packer:
         def runs() -> None:
             table = [
                 [
-                    (self.word(group, s, 0), mask_from(f, self.word(group, s, 2), side.lanes))
-                    for s in range(side.segments)
+                    (self.word(group, s, 0), mask_from(f, self.word(group, s, 2), panels.lanes))
+                    for s in range(panels.segments)
                 ]
-                for group in range(side.groups)
+                for group in range(panels.groups)
             ]
 
             def joined(k: Value, group: int) -> str:
                 value = None
                 for offset, mask in table[group] if k != -1 else []:
-                    value = vectors.load(f, side.element, side.lanes, f.at(self.source(k), offset), mask, value)
+                    value = vectors.load(f, panels.element, panels.lanes, f.at(self.source(k), offset), mask, value)
                 return value or "zeroinitializer"
 
             def row(number: Value, products: Sequence[Value]) -> None:
-                for group in reversed(range(side.groups)):
+                for group in reversed(range(panels.groups)):
                     self.put([joined(k, group) for k in products], number, group)
 
             self.rows(row)
@@ -438,7 +450,7 @@ class _Packer:
         f.when(full, whole, runs)
 
     def word(self, group: int, segment: int, which: int) -> str:
-        place = 8 + (group * self.side.segments + segment) * SEGMENT_BYTES + 8 * which
+        place = 8 + (group * self.panels.segments + segment) * SEGMENT_BYTES + 8 * which
         return self.f.load("i64", self.f.at("%segments", place), 8)
 
     def lane(self, index: Value) -> str:
@@ -446,35 +458,35 @@ class _Packer:
 
     def rows_at(self, source: str, places: Sequence[Value], size: int) -> list[str]:
         """Short rows of the operand, converted; where products are paired, the pairs are its elements."""
-        f, side = self.f, self.side
+        f, panels = self.f, self.panels
         if self.contracted.paired:
-            return [f.load(vector(side.sums.memory, size), f.at(source, place), 2) for place in places]
-        rows = [vectors.load(f, side.element, size, f.at(source, place)) for place in places]
-        return [convert(f, self.target, row, side.element, side.sums, size) for row in rows]
+            return [f.load(vector(panels.sums.memory, size), f.at(source, place), 2) for place in places]
+        rows = [vectors.load(f, panels.element, size, f.at(source, place)) for place in places]
+        return [convert(f, self.target, row, panels.element, panels.sums, size) for row in rows]
 
     def transposed(self) -> None:
         """The operand is dense in K: a few products of all lanes at a time, transposed in registers."""
-        side = self.side
-        q = vectors.short_row(side.lanes, side.sums.memory)
+        panels = self.panels
+        q = vectors.short_row(panels.lanes, panels.sums.memory)
         limit = self.contracted.dims[0].extent
-        for group in reversed(range(side.groups)):
-            self.stood_up(q, limit, group)
+        for group in reversed(range(panels.groups)):
+            self.transposed_lanes(q, limit, group)
 
-    def stood_up(self, q: int, limit: int, group: int) -> None:
-        """One vector of lanes along all of K, so that few streams are read at a time."""
-        f, side = self.f, self.side
-        first = group * side.lanes
-        lanes = [self.lane(min(first + lane, side.width - 1)) for lane in range(side.lanes)]
+    def transposed_lanes(self, q: int, limit: int, group: int) -> None:
+        """One vector of lanes along all of K, so that few rows are read at a time."""
+        f, panels = self.f, self.panels
+        first = group * panels.lanes
+        lanes = [self.lane(min(first + lane, panels.width - 1)) for lane in range(panels.lanes)]
 
-        def square(k: Value) -> None:
-            if self.far and not self.contracted.woven:  # whose next products are elsewhere
-                at_line = f.compare("eq", f.rem(k, 64 // side.element.width_bytes), 0)
-                f.when(at_line, lambda: self.ask(f.at(self.source(k), _BYTES_AHEAD), lanes))
+        def transpose_at(k: Value) -> None:
+            if self.far and not self.contracted.interleaved:  # whose next products are elsewhere
+                at_line = f.compare("eq", f.rem(k, 64 // panels.element.width_bytes), 0)
+                f.when(at_line, lambda: self.prefetch(f.at(self.source(k), _BYTES_AHEAD), lanes))
             rows = self.rows_at(self.source(k), lanes, q)
-            for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
+            for t, value in enumerate(vectors.transpose(f, panels.sums.memory, panels.lanes, rows)):
                 row = f.add(f.div(k, self.together), t)
-                place = f.add(f.mul(row, self.row_bytes), first * side.sums.width_bytes)
-                f.store(vector(side.sums.memory, side.lanes), value, f.at("%into", place), side.sums.width_bytes)
+                place = f.add(f.mul(row, self.row_bytes), first * panels.sums.width_bytes)
+                f.store(vector(panels.sums.memory, panels.lanes), value, f.at("%into", place), panels.sums.width_bytes)
 
         head, inside, done = f.new_label(), f.new_label(), f.new_label()
         before = f.block
@@ -488,7 +500,9 @@ class _Packer:
         if self.contracted.tabled:
             run = f.min(run, f.sub(limit, f.rem(f.add("%kfirst", k), limit)))
         whole = f.compare("sge", run, q * self.together)
-        f.when(whole, lambda: square(k), lambda: self.one_product(k, first, min(first + side.lanes, side.width)))
+        f.when(
+            whole, lambda: transpose_at(k), lambda: self.one_product(k, first, min(first + panels.lanes, panels.width))
+        )
         f.branch(f"{inside}.end")
         f.place(f"{inside}.end")
         step = f.value(f"select i1 {whole}, i64 {q * self.together}, i64 1")
@@ -498,42 +512,42 @@ class _Packer:
 
     def crossed(self) -> None:
         """The operand is dense in the second axis of K: as `transposed`, in steps of the first axis' extent."""
-        f, side = self.f, self.side
-        q = vectors.short_row(side.lanes, side.sums.memory)
+        f, panels = self.f, self.panels
+        q = vectors.short_row(panels.lanes, panels.sums.memory)
         first, second = (dim.extent for dim in self.contracted.dims[:2])
 
         def group(number: int) -> None:
-            begin = number * side.lanes
-            live = min(side.lanes, side.width - begin)
-            lanes = [self.lane(begin + min(lane, live - 1)) for lane in range(side.lanes)]
+            begin = number * panels.lanes
+            live = min(panels.lanes, panels.width - begin)
+            lanes = [self.lane(begin + min(lane, live - 1)) for lane in range(panels.lanes)]
             # nothing may run over into the next product, which may be written already
-            mask = None if live == side.lanes else vectors.mask_of(live, side.lanes)
+            mask = None if live == panels.lanes else vectors.mask_of(live, panels.lanes)
 
-            def square(k: Value) -> None:
+            def transpose_at(k: Value) -> None:
                 rows = self.rows_at(self.source(k), lanes, q)
-                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
-                    at = f.add(f.mul(f.add(k, t * first), self.row_bytes), begin * side.sums.width_bytes)
-                    vectors.store(f, side.sums, side.lanes, value, f.at("%into", at), mask)
+                for t, value in enumerate(vectors.transpose(f, panels.sums.memory, panels.lanes, rows)):
+                    at = f.add(f.mul(f.add(k, t * first), self.row_bytes), begin * panels.sums.width_bytes)
+                    vectors.store(f, panels.sums, panels.lanes, value, f.at("%into", at), mask)
 
             def line(start: Value) -> None:
-                f.loop(0, second, lambda j, _: square(f.add(start, f.mul(j, first))), step=q)
+                f.loop(0, second, lambda j, _: transpose_at(f.add(start, f.mul(j, first))), step=q)
 
             def tile(start: Value, _: list[str]) -> None:
                 f.loop(0, first, lambda i, _: line(f.add(start, i)))
 
             f.loop(0, "%kcount", tile, step=first * second)
 
-        for number in range(side.groups):
+        for number in range(panels.groups):
             group(number)
 
     def grouped(self) -> None:
-        """The operand is dense in the side's second axis, and a vector is one run of the first.
+        """The operand is dense in the panels' second axis, and a vector is one run of the first.
 
         Several panels share each line that is read, and several of their groups each page: products run outermost.
         """
-        f, side = self.f, self.side
-        q = vectors.short_row(side.lanes, side.sums.memory)
-        stride, width = side.dims[0].strides[0], side.sums.width_bytes
+        f, panels = self.f, self.panels
+        q = vectors.short_row(panels.lanes, panels.sums.memory)
+        stride, width = panels.dims[0].strides[0], panels.sums.width_bytes
 
         def row(k: Value, _: list[str]) -> None:
             source = self.source(k)
@@ -544,39 +558,39 @@ class _Packer:
             offset = f.load("i64", f.at("%lanes", f.mul(number, "%tablebytes")), 8)
             start = f.at(source, offset)
             if ahead:
-                self.ask(f.at(ahead, offset), [lane * stride for lane in range(side.lanes)])
-            into = f.at("%into", f.mul(number, f.mul("%panelbytes", side.pack_panels)))
+                self.prefetch(f.at(ahead, offset), [lane * stride for lane in range(panels.lanes)])
+            into = f.at("%into", f.mul(number, f.mul("%panelbytes", panels.pack_panels)))
             into = f.at(into, f.mul(k, self.row_bytes))
-            for part in range(side.dims[1].extent // q):
-                places = [lane * stride + part * q * side.element.width_bytes for lane in range(side.lanes)]
+            for part in range(panels.dims[1].extent // q):
+                places = [lane * stride + part * q * panels.element.width_bytes for lane in range(panels.lanes)]
                 rows = self.rows_at(start, places, q)
-                for t, value in enumerate(vectors.transpose(f, side.sums.memory, side.lanes, rows)):
-                    panel, group = divmod(part * q + t, side.groups)
-                    place = f.at(f.at(into, f.mul("%panelbytes", panel)), group * side.lanes * width)
-                    f.store(vector(side.sums.memory, side.lanes), value, place, width)
+                for t, value in enumerate(vectors.transpose(f, panels.sums.memory, panels.lanes, rows)):
+                    panel, group = divmod(part * q + t, panels.groups)
+                    place = f.at(f.at(into, f.mul("%panelbytes", panel)), group * panels.lanes * width)
+                    f.store(vector(panels.sums.memory, panels.lanes), value, place, width)
 
         f.loop(0, "%kcount", row)
 
     def gathered(self) -> None:
         """Dense nowhere that helps: one element at a time."""
-        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k, 0, self.side.width))
+        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k, 0, self.panels.width))
 
     def one_product(self, k: Value, first: int, last: int) -> None:
         """One product of some lanes, element by element."""
-        f, side = self.f, self.side
+        f, panels = self.f, self.panels
         source = self.source(k)
         place = f.mul(f.div(k, self.together), self.row_bytes)
         second = f.compare("ne", f.rem(k, 2), 0) if self.contracted.paired else ""
 
         def one(index: Value, _: list[str]) -> None:
-            value = f.load(side.element.memory, f.at(source, self.lane(index)), side.element.width_bytes)
+            value = f.load(panels.element.memory, f.at(source, self.lane(index)), panels.element.width_bytes)
             if second:
                 at = f.at("%into", f.add(place, f.mul(index, 4)))
                 word = f.value(f"zext i16 {value} to i32")  # a zero beside it, until there is a second
                 f.when(second, lambda: f.store("i16", value, f.at(at, 2), 2), lambda: f.store("i32", word, at, 4))
                 return
-            value = convert(f, self.target, value, side.element, side.sums)
-            at = f.at("%into", f.add(place, f.mul(index, side.sums.width_bytes)))
-            f.store(side.sums.memory, value, at, side.sums.width_bytes)
+            value = convert(f, self.target, value, panels.element, panels.sums)
+            at = f.at("%into", f.add(place, f.mul(index, panels.sums.width_bytes)))
+            f.store(panels.sums.memory, value, at, panels.sums.width_bytes)
 
         f.loop(first, last, one)

@@ -1,9 +1,10 @@
-"""Columns that sweep by the rows of a chunk, all of them packed; what is packed next is prepared between the tiles.
+"""Panels of B pass by a packed block of A, which stays in the second cache; what is packed next is prepared meanwhile.
 
-While a column panel meets the rows, the lines of the next one are asked for, a few with every tile: between its
-products (`streams`), or before it where there are too few tiles. Where K is cut in blocks, so is this task's share of
-the rows of the next block, which is packed too: panel by panel, each as soon as it was asked for, since at strides of
-large powers of two a cache holds few lines at once. No thread waits for memory, and a block of K is one round of tasks.
+While a panel of B meets the block, the lines of the next one are prefetched, a few with every tile: between its
+products (`prefetch_plan`), or before it where there are too few tiles. Where K is cut in blocks, so is this task's
+share of the rows of the next block, which is packed too: panel by panel, each as soon as it was prefetched, since at
+strides of large powers of two a cache holds few lines at once. No thread waits for memory, and a block of K is one
+round of tasks.
 
 Source: own.
 """
@@ -13,14 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tileweave.backends.cpu.gemm.sides import ask_steps
+from tileweave.backends.cpu.gemm.panels import prefetch_steps
+from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH
 from tileweave.backends.cpu.llvm.ir import Function, Value
-from tileweave.backends.cpu.llvm.streams import NOTHING
 
 if TYPE_CHECKING:
-    from tileweave.backends.cpu.gemm.chunk import Chunk, Columns
+    from tileweave.backends.cpu.gemm.block import BlockWriter, Columns
 
-__all__ = ["sweep"]
+__all__ = ["emit_resident_a"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class _Next:
     tiles: Value
 
 
-def sweep(chunk: Chunk, f: Function, columns: Columns, row_tables: str) -> None:
+def emit_resident_a(chunk: BlockWriter, f: Function, columns: Columns, row_tables: str) -> None:
     """Write the tiles of one block, a few column panels at a time, which are packed first and then meet all rows."""
     c, at_once = chunk.cut, chunk.cut.columns.pack_panels
     following = _next(chunk, f) if c.ahead else None
@@ -59,13 +60,13 @@ def sweep(chunk: Chunk, f: Function, columns: Columns, row_tables: str) -> None:
 
         def tile(panel: Value, number: Value, into: str = "%out") -> None:
             local = f.sub(panel, "%r0")
-            ahead, part = NOTHING, f.add(f.mul(local, at_once), f.sub(number, begin))
+            ahead, part = NO_PREFETCH, f.add(f.mul(local, at_once), f.sub(number, begin))
             if chunk.following is not None:
                 ahead = chunk.following.part(f, part, source, k, f.at(after, chunk.layout.column_segments), after)
             elif chunk.module.has(f"{chunk.name}.columns.ask"):
-                steps = ask_steps(c.columns, c.contracted, 1, k[2])
+                steps = prefetch_steps(c.columns, c.contracted, 1, k[2])
                 first, last = (f.div(f.mul(p, steps), c.row_panels * at_once) for p in (part, f.add(part, 1)))
-                chunk.ask(f, "columns", source, (k[0], k[2]), after, first, last)
+                chunk.prefetch(f, "columns", source, (k[0], k[2]), after, first, last)
             if following is not None:
                 done = f.add(f.mul(f.sub(number, "%v0"), f.sub("%r1", "%r0")), local)
                 _prepare_rows(chunk, f, row_tables, following, done)
@@ -93,7 +94,7 @@ def sweep(chunk: Chunk, f: Function, columns: Columns, row_tables: str) -> None:
             rows = f.at(row_tables, f.mul(f.sub(first, "%r0"), chunk.layout.row_table))
             lanes = f.at(columns.tables, f.mul(f.sub(begin, "%v0"), chunk.layout.column_table))
             count = f.sub(f.min(f.mul(last, c.rows.width), c.rows.total), f.mul(first, c.rows.width))
-            chunk.bring(f, stage, rows, lanes, count)
+            chunk.write_out(f, stage, rows, lanes, count)
 
         f.loop("%r0", "%r1", staged, step=row_panels)
 
@@ -104,7 +105,7 @@ def sweep(chunk: Chunk, f: Function, columns: Columns, row_tables: str) -> None:
         f.loop(rest, following.last, lambda panel, _: _pack_row(chunk, f, row_tables, following, panel))
 
 
-def _next(chunk: Chunk, f: Function) -> _Next:
+def _next(chunk: BlockWriter, f: Function) -> _Next:
     c = chunk.cut
     number = f.min(f.add("%block", 1), c.k_blocks - 1)
     k = chunk.products(f, f.at("%memory", chunk.layout.at_following), number)
@@ -117,7 +118,7 @@ def _next(chunk: Chunk, f: Function) -> _Next:
 
 
 def _next_columns(
-    chunk: Chunk, f: Function, columns: Columns, following: _Next | None, end: Value
+    chunk: BlockWriter, f: Function, columns: Columns, following: _Next | None, end: Value
 ) -> tuple[str, tuple[str, Value, Value], str]:
     """What the unit that begins at ``end`` is packed from: the operand, the K table with first product and count, the
     unit's first table. After the chunk's last it is the first one in the next block of K."""
@@ -131,8 +132,8 @@ def _next_columns(
     return source, (ktable, first, count), f.at(columns.tables, f.mul(local, chunk.layout.column_table))
 
 
-def _prepare_rows(chunk: Chunk, f: Function, row_tables: str, following: _Next, tile: Value) -> None:
-    """With this tile of the chunk, ask for some of a row panel of the next block; pack the one asked for before it."""
+def _prepare_rows(chunk: BlockWriter, f: Function, row_tables: str, following: _Next, tile: Value) -> None:
+    """With this tile, prefetch some of a row panel of the next block; pack the one prefetched before it."""
     c = chunk.cut
     panel, part = f.add(following.first, f.div(tile, following.tiles)), f.rem(tile, following.tiles)
     before = f.sub(panel, 1)
@@ -141,16 +142,16 @@ def _prepare_rows(chunk: Chunk, f: Function, row_tables: str, following: _Next, 
     f.when(ready, lambda: _pack_row(chunk, f, row_tables, following, before))
     if not chunk.module.has(f"{chunk.name}.rows.ask"):
         return
-    steps = ask_steps(c.rows, c.contracted, 0, following.k[2])
+    steps = prefetch_steps(c.rows, c.contracted, 0, following.k[2])
     first, last = (f.div(f.mul(p, steps), following.tiles) for p in (part, f.add(part, 1)))
     table = f.at(row_tables, f.mul(panel, chunk.layout.row_table))
     f.when(
         f.compare("slt", panel, following.last),
-        lambda: chunk.ask(f, "rows", following.rows, (following.k[0], following.k[2]), table, first, last),
+        lambda: chunk.prefetch(f, "rows", following.rows, (following.k[0], following.k[2]), table, first, last),
     )
 
 
-def _pack_row(chunk: Chunk, f: Function, row_tables: str, following: _Next, panel: Value) -> None:
+def _pack_row(chunk: BlockWriter, f: Function, row_tables: str, following: _Next, panel: Value) -> None:
     """One row panel of the next block of K."""
     into = f.at(chunk.packed_rows(f, "%shared", following.block), f.mul(panel, chunk.layout.row_panel))
     table = f.at(row_tables, f.mul(panel, chunk.layout.row_table))

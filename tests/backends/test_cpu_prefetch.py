@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tileweave.backends.cpu import Settings, compile, host
-from tileweave.backends.cpu.gemm.sides import Contracted, Side
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels
+from tileweave.backends.cpu.gemm.prefetch import TURN, prefetch_plan
 from tileweave.backends.cpu.llvm.elements import element
-from tileweave.backends.cpu.llvm.streams import TURN, streams
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
 from tileweave.teir.merged.form import Mode
@@ -15,16 +15,16 @@ from tileweave.teir.merged.form import Mode
 FP32 = element("FP32")
 
 
-def columns(stride: int) -> Side:
+def columns(stride: int) -> Panels:
     """4096 columns in panels of 64, so far apart in the operand."""
-    return Side((Mode(4096, (stride, 4)),), FP32, FP32, 4, 64, 16)
+    return Panels((Mode(4096, (stride, 4)),), FP32, FP32, 4, 64, 16)
 
 
 @pytest.mark.parametrize("products", [4, 7, 24, 128, 384])
 @pytest.mark.parametrize("tiles", [1, 5, 10, 14, 63, 512])
 @pytest.mark.parametrize(("stride", "step"), [(4, 16384), (32768, 4)])
 def test_every_line_is_asked_for_by_some_tile(products: int, tiles: int, stride: int, step: int) -> None:
-    found = streams(columns(stride), Contracted((Mode(8192, (4, step)),)), products, tiles)
+    found = prefetch_plan(columns(stride), Contracted((Mode(8192, (4, step)),)), products, tiles)
     turns = products // TURN
     count, entries = (5, products) if stride == 4 else (-(-products // 16), 64)
     if found is None:
@@ -41,7 +41,7 @@ def test_every_line_is_asked_for_by_some_tile(products: int, tiles: int, stride:
 
 
 def test_an_operand_that_is_dense_nowhere_has_no_streams() -> None:
-    assert streams(columns(32768), Contracted((Mode(8192, (4, 64)),)), 128, 63) is None
+    assert prefetch_plan(columns(32768), Contracted((Mode(8192, (4, 64)),)), 128, 63) is None
 
 
 @pytest.mark.parametrize("far", [True, False])

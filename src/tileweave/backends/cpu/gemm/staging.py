@@ -1,9 +1,9 @@
-"""A stage: a piece of a large output that is summed in working memory first, and then written in whole lines.
+"""A staging buffer: a piece of a large output that is summed in working memory first, and then written in whole lines.
 
 Two outputs are hard to write from registers. Where the output's dense axis is short and the next one in memory is an
 axis of the rows, no vector of a tile is a whole line (*runs*). Where the output's dense axis is not the vector
-operand's, elements of a vector lie far apart (*stood*). In both cases tiles store whole vectors into the stage, and
-when it is full its vectors are put together as the output has them: every line is written once, and never read.
+operand's, elements of a vector lie far apart (*transposed*). In both cases tiles store whole vectors into the buffer,
+and when it is full its vectors are put together as the output has them: every line is written once, and never read.
 
 Source: own.
 """
@@ -13,18 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from tileweave.backends.cpu.gemm.gett import Cut
-from tileweave.backends.cpu.gemm.sides import LANE_BYTES, SEGMENT_BYTES
+from tileweave.backends.cpu.gemm.gett import ProductBlocking
+from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = ["Stage", "emit_runs", "emit_stood", "stage_of", "stood_streams"]
+__all__ = ["StagingBuffer", "emit_runs", "emit_transposed", "staging_of", "transposed_non_temporal"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage of `Cut.swept` columns.
+class StagingBuffer:
+    """A stage of `ProductBlocking.swept` columns.
 
     Args:
         row_panels: row panels that it holds.
@@ -41,11 +41,17 @@ class Stage:
         return f"staged by {self.row_panels} row panels, then in whole lines"
 
 
-def stage_of(c: Cut, target: Target) -> Stage | None:
+def staging_of(c: ProductBlocking, target: Target) -> StagingBuffer | None:
     """The stage of a contraction whose large output is only stored, or None where none is needed."""
     columns, rows, width = c.columns, c.rows, c.columns.sums.width_bytes
     lanes = columns.lanes
-    if not c.swept or c.stood or c.k_blocks > 1 or columns.pack_panels > 1 or lanes * width != target.vector_bytes:
+    if (
+        not c.a_resident
+        or c.transposed_panels
+        or c.k_blocks > 1
+        or columns.pack_panels > 1
+        or lanes * width != target.vector_bytes
+    ):
         return None
     dense = bool(columns.dims) and columns.dims[0].strides[1] == width
     if not dense or not rows.dims or c.output_bytes < target.l3_bytes or not target.has("sse2"):
@@ -63,21 +69,21 @@ def stage_of(c: Cut, target: Target) -> Stage | None:
         return None
     least = lcm(rows.width, period) // rows.width
     room = target.l1_bytes // 4 // (columns.width * rows.width * width)
-    return Stage(min(c.rows.panels, max(1, room // least) * least), run, period)
+    return StagingBuffer(min(c.rows.panels, max(1, room // least) * least), run, period)
 
 
-def stood_streams(c: Cut, target: Target) -> bool:
-    """Whether stood lines may bypass the caches: the output is large, and its lines begin where lines begin."""
+def transposed_non_temporal(c: ProductBlocking, target: Target) -> bool:
+    """Whether transposed lines may bypass the caches: the output is large, and its lines begin where lines begin."""
     steps = [dim.strides[1] for dim in (*c.rows.dims, c.columns.dims[0], *c.columns.dims[2:])]
     steps += [dim.strides[2] for dim in c.outer]
     large = c.output_bytes >= target.l3_bytes and target.has("sse2")
     return large and all(step % target.vector_bytes == 0 for step in steps)
 
 
-def emit_stood(
-    module: Module, name: str, c: Cut, row_table_bytes: int, column_table_bytes: int, *, streaming: bool
+def emit_transposed(
+    module: Module, name: str, c: ProductBlocking, row_table_bytes: int, column_table_bytes: int, *, streaming: bool
 ) -> None:
-    """Add ``name(stage, out, rows, columns)``, which writes all rows of `Cut.stood` column panels.
+    """Add ``name(stage, out, rows, columns)``, which writes all rows of `transposed_panels` column panels.
 
     The stage holds a tile per column panel and row panel, row panels faster. ``rows`` and ``columns`` are the tables of
     the row panels, and the segments of these column panels.
@@ -94,7 +100,7 @@ def emit_stood(
         table = f.at("%rows", f.add(f.mul(panel, row_table_bytes), f.mul(local, LANE_BYTES)))
         line = f.at("%out", f.load("i64", f.at(table, 8), 8))
         source = f.at("%stage", f.add(f.mul(panel, tile_bytes), f.mul(local, c.columns.width * width)))
-        f.loop(0, c.stood, lambda first, _: block(first, line, source), step=lanes)
+        f.loop(0, c.transposed_panels, lambda first, _: block(first, line, source), step=lanes)
 
     def block(first: Value, line: str, source: str) -> None:
         table = f.at("%columns", f.mul(first, column_table_bytes))
@@ -112,7 +118,9 @@ def emit_stood(
     f.ret()
 
 
-def emit_runs(module: Module, name: str, c: Cut, stage: Stage, table_bytes: int, *, streaming: bool) -> None:
+def emit_runs(
+    module: Module, name: str, c: ProductBlocking, stage: StagingBuffer, table_bytes: int, *, streaming: bool
+) -> None:
     """Add ``name(stage, out, rows, columns, count)``, which writes ``count`` rows of a column panel.
 
     ``rows`` are tables of row panels, ``table_bytes`` apart; ``columns`` is the lane table of the column panel.
