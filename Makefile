@@ -1,7 +1,7 @@
 # Two commands do everything from nothing: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := io,ray,demo,plot,prove,dev
+EXTRAS := io,ray,onnx,demo,plot,prove,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check layers replay format bench clean docs

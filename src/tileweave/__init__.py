@@ -21,6 +21,8 @@ from tileweave.version import __version__
 
 if TYPE_CHECKING:
     from tileweave.errors import TileweaveError
+    from tileweave.frontends.onnx import load
+    from tileweave.frontends.torch import from_torch
     from tileweave.graph import *
     from tileweave.graph import Tensor
     from tileweave.lower import contract
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "tileweave.errors": ["TileweaveError"],
+    "tileweave.frontends.onnx": ["load"],
+    "tileweave.frontends.torch": ["from_torch"],
     "tileweave.lower": ["contract"],
     "tileweave.planner": ["Machines", "Plan", "machines"],
     "tileweave.runtime.api": ["plan", "run", "sink", "source"],
@@ -47,6 +51,8 @@ __all__ = [
     "TileweaveError",
     "__version__",
     "contract",
+    "from_torch",
+    "load",
     "machines",
     "plan",
     "run",

@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--runtime", choices=("local", "ray"), help="threads in this process, or a Ray cluster")
     run.add_argument("--address", help="a running Ray cluster; without it a local one is started")
     run.add_argument("--threads", type=_positive, help="threads of the local runtime (default: the cores)")
+    run.add_argument("-o", "--output", metavar="FILE.npz", help="of a model: where its outputs go, each by its name")
     run.add_argument("--overwrite", action="store_true", default=None, help="replace sinks that exist")
     run.add_argument("--progress", action=argparse.BooleanOptionalAction, help="show a bar for every run")
     run.set_defaults(action=_run)
@@ -300,7 +301,10 @@ def _graph_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _program_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", help="a Python file")
+    parser.add_argument("program", help="a Python file, or an .onnx model followed by NAME=FILE.npy for each input")
+    parser.add_argument(
+        "--bind", action="append", metavar="NAME=VALUE", help="of a model: batch=8, image=1x3x224x224 or shape=FILE.npy"
+    )
     _own_arguments(parser)
     _machine_arguments(parser)
 
@@ -382,7 +386,7 @@ def _say_something_anywhere() -> None:
 
 _TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
-_TAKES_VALUE |= {"--seconds"}
+_TAKES_VALUE |= {"--seconds", "--bind"}
 
 
 def _split(words: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import runpy
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.model import run_model
 from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import PlanningDone, Session, session
@@ -106,7 +108,7 @@ def execute(
     path = Path(options.program)
     if not path.is_file():
         what = f"{str(path)!r} is a folder" if path.is_dir() else f"there is no file {str(path)!r}"
-        raise StorageError(f"tileweave {options.command}", what, legal="a Python program")
+        raise StorageError(f"tileweave {options.command}", what, legal="a Python program or an .onnx model")
     if path.suffix in _DATA:
         how = (
             "tileweave graph show or tileweave teir show read a document"
@@ -114,6 +116,10 @@ def execute(
             else "a Python program"
         )
         raise StorageError(f"tileweave {options.command}", f"{str(path)!r} is data, not a program", legal=how)
+    if path.suffix == ".onnx":
+        with session(settings), contextlib.suppress(PlanningDone):
+            run_model(options)
+        return 0
     words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     argv, sys.argv = sys.argv, [str(path), *words]
     sys.path.insert(0, str(path.parent.resolve()))

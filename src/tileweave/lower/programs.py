@@ -90,6 +90,13 @@ class View:
         kept = [k for k in range(len(self.shape)) if k not in axes]
         return View(self.dtype, tuple(self.shape[k] for k in kept), tuple(self.strides[k] for k in kept))
 
+    def divided(self, axis: int, inner: int) -> View:
+        """One dimension as two, the second of extent `inner`."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape[axis : axis + 1] = [shape[axis] // inner, inner]
+        strides[axis : axis + 1] = [strides[axis] * inner, strides[axis]]
+        return View(self.dtype, tuple(shape), tuple(strides))
+
     @property
     def operand(self) -> Operand:
         """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
@@ -98,7 +105,7 @@ class View:
 
 
 def lowering(operation: Operation, stage: str) -> str:
-    """Which family of programs an operation has: contraction, copy, reduction or chain; empty where it has none.
+    """Which family of programs an operation has: contraction, copy, windows, reduction, group, chain; or none.
 
     Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
     """
@@ -107,14 +114,23 @@ def lowering(operation: Operation, stage: str) -> str:
     dtype = operation.output_types["out"].dtype
     asked = operator_of(operation).lowering
     if asked == _CONTRACTION and dtype in TEIR_DTYPES | _NARROW:
+        if _slides(operation):
+            return "windows" if dtype in TEIR_DTYPES else ""
         if len(operation.inputs) > 1:
             return "contraction"
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
     if asked == _GROUP:
         return "group" if _group(operation) else ""
     if asked in _MONOIDS:
+        if _slides(operation):
+            return "windows" if operation.input("x").dtype == dtype and dtype in _FLOATS else ""
         return "reduction" if _reduces(operation) else ""
     return "chain" if _chain(operation) else ""
+
+
+def _slides(operation: Operation) -> bool:
+    """Whether an operation reads windows: a convolution or a pooling."""
+    return any(name == "dilation" for name, _ in operation.parameters)
 
 
 def _is_permutation(operation: Operation) -> bool:
@@ -241,6 +257,8 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
         return emit_reduction(_MONOIDS[operator_of(operation).lowering], values[0], made, f"{letters}->{kept}")
     if family == "group":
         return _emit_rows(operation, list(views.values()), out)
+    if family == "windows":
+        return _windowed(operation, views, out)
     if family == "chain":
         spread = [view.spread(out.shape).operand for view in views.values()]
         return emit_chain(_chain(operation), spread, made, name=operation.operator)
@@ -251,6 +269,44 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
     bias = views["b"].spread(out.shape).operand if "b" in views else None
     relu = bias is not None and operation.operator == "linear_relu"
     return emit(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
+
+
+def _windowed(operation: Operation, views: Mapping[str, View], out: View) -> Program:
+    """A convolution or a pooling: the points of its windows are further letters, which overlap in memory."""
+    x = views["x"]
+    if "w" not in views:
+        seen = _seen(x, operation.parameter("window"), out.shape[2:], operation)
+        letters = _letters(len(seen.shape))
+        kept = letters[: len(out.shape)]
+        return emit_reduction(
+            _MONOIDS[operator_of(operation).lowering], seen.operand, out.operand, f"{letters}->{kept}"
+        )
+    w = views["w"]
+    spatial = _letters(len(out.shape) - 2)
+    inner = spatial.upper()
+    seen = _seen(x, w.shape[2:], out.shape[2:], operation)
+    if operation.parameter("groups") == 1:
+        equation = f"nc{spatial}{inner},fc{inner}->nf{spatial}"
+    else:
+        filters, channels = operation.parameter("filters"), operation.parameter("channels")
+        seen, out = seen.divided(1, channels), out.divided(1, filters)
+        w = w.divided(0, filters)
+        equation = f"ngc{spatial}{inner},gfc{inner}->ngf{spatial}"
+    return emit_contraction(equation, (seen.operand, w.operand), out.operand, name="conv")
+
+
+def _letters(count: int) -> str:
+    """So many letters, none of which names a batch, group, channel or filter."""
+    return "opqrstuvwxyz"[:count]
+
+
+def _seen(x: View, kernel: Sequence[int], out: Sequence[int], operation: Operation) -> View:
+    """The windows of [batch, channels, spatial..] as [batch, channels, windows.., points of a window..]."""
+    steps, gaps = operation.parameter("stride"), operation.parameter("dilation")
+    strides = x.strides[2:]
+    moves = (s * step for s, step in zip(strides, steps, strict=True))
+    points = (s * gap for s, gap in zip(strides, gaps, strict=True))
+    return View(x.dtype, (*x.shape[:2], *out, *kernel), (*x.strides[:2], *moves, *points))
 
 
 def whole_program(operation: Operation, stage: str) -> Program | None:

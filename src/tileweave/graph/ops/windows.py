@@ -324,7 +324,9 @@ def _conv_fits(node: Operation) -> Iterator[str]:
 
 
 _CONV = {"stride": sizes_form, "dilation": sizes_form, **dict.fromkeys(("filters", "channels", "groups"), integer(1))}
-register(Operator("conv", _conv_block, Form(("x", "w"), _CONV, fits=_conv_fits), _conv_gradient))
+register(
+    Operator("conv", _conv_block, Form(("x", "w"), _CONV, fits=_conv_fits), _conv_gradient, lowering="Contraction")
+)
 
 
 @public()
@@ -432,7 +434,7 @@ def _max_pool_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str,
 
 
 _POOL = Form(("x",), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_window_fits)
-register(Operator("max_pool", _max_pool_block, _POOL, _max_pool_gradient))
+register(Operator("max_pool", _max_pool_block, _POOL, _max_pool_gradient, lowering="ReduceMax"))
 
 
 @public()

@@ -1,0 +1,94 @@
+"""``tileweave run model.onnx``: a model where a program stands."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.frontends.model import Model
+from tileweave.graph import Tensor
+from tileweave.runtime.api import run, sink
+
+__all__ = ["SUFFIXES", "run_model"]
+
+SUFFIXES = (".onnx",)
+"""Files that are models."""
+
+
+def run_model(options: argparse.Namespace) -> None:
+    """Load a model, bind arrays from files, and run it; outputs go to a file, or a line each is printed.
+
+    Raises:
+        StorageError: a word that is no NAME=FILE, or a file that cannot be read.
+        GraphError: the model cannot be said, or an array does not fit.
+    """
+    from tileweave.frontends.onnx import load
+
+    model = load(options.program, bind=_bindings(options.bind or []))
+    arrays = _arrays(options.arguments, model, options.command)
+    results: list[Any] = list(model.outputs.values())
+    if getattr(options, "output", None):
+        results = [sink(tensor, options.output, key=name) for name, tensor in model.outputs.items()]
+    bind: dict[Tensor | str, Any] = {}
+    if options.command == "run" and (arrays or model.inputs):
+        bind = model.bind(**arrays)
+    values = run(results, bind=bind)
+    for name, value in zip(model.outputs, values, strict=True):
+        print(f"wrote {value}#{name}" if isinstance(value, str) else _line(name, value))
+
+
+def _line(name: str, value: np.ndarray[Any, Any]) -> str:
+    """One output on one line: its type, and its values as far as they fit."""
+    flat = value.reshape(-1)
+    shown = (
+        " ".join(f"{v:.6g}" for v in flat[:6].astype(np.float64))
+        if flat.dtype.kind == "f"
+        else " ".join(map(str, flat[:6]))
+    )
+    more = f" .. ({flat.size} in all)" if flat.size > 6 else ""
+    return f"{name}  {value.dtype.name}[{', '.join(map(str, value.shape))}]  {shown}{more}"
+
+
+def _pair(word: str, what: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not (name and equals and value):
+        raise StorageError("tileweave run MODEL", f"{word!r} is no {what}", legal=what)
+    return name, value
+
+
+def _bindings(words: list[str]) -> dict[str, Any]:
+    """``batch=8`` is an extent, ``image=1x3x224x224`` a shape, ``shape=FILE.npy`` a value."""
+    made: dict[str, Any] = {}
+    for word in words:
+        name, value = _pair(word, "NAME=8, NAME=1x3x224x224 or NAME=FILE.npy")
+        parts = value.split("x")
+        if all(part.isascii() and part.isdecimal() for part in parts):
+            made[name] = int(value) if len(parts) == 1 else tuple(map(int, parts))
+        else:
+            made[name] = _read(value)
+    return made
+
+
+def _arrays(words: list[str], model: Model, command: str) -> dict[str, Any]:
+    """The arrays of the inputs, each from its file; an input of one model needs no name."""
+    made = {}
+    for word in words:
+        name, value = ("", word) if "=" not in word and len(model.inputs) == 1 else _pair(word, "NAME=FILE.npy")
+        made[name or next(iter(model.inputs))] = _read(value)
+    return made
+
+
+def _read(word: str) -> np.ndarray[Any, Any]:
+    """An array from FILE.npy, memory-mapped, or from FILE.npz#member."""
+    path, _, key = word.partition("#")
+    try:
+        held = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = held[key or held.files[0]] if isinstance(held, np.lib.npyio.NpzFile) else held
+    except (OSError, ValueError, KeyError, IndexError, EOFError) as error:
+        reason = "it is no NumPy file" if isinstance(error, ValueError) else str(error)
+        problem = f"{word!r} cannot be read as an array: {reason}"
+        raise StorageError("tileweave run MODEL", problem, legal="FILE.npy or FILE.npz#member") from error
+    return np.asarray(array)

@@ -1,0 +1,294 @@
+"""Elementwise operators, casts and generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tileweave import graph as g
+from tileweave.frontends.onnx.node import OnnxNode, operator
+from tileweave.frontends.values import Value
+from tileweave.graph import Tensor
+
+__all__: list[str] = []
+
+_UNARY = {
+    "Abs": "absolute", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
+    "Atanh": "arctanh", "BitwiseNot": "invert", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",
+    "Exp": "exp", "Floor": "floor", "IsNaN": "isnan", "Log": "log", "Neg": "negative", "Not": "logical_not",
+    "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Sinh": "sinh",
+    "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
+}  # fmt: skip
+_BINARY = {
+    "Add": "add", "And": "logical_and", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
+    "BitwiseXor": "bitwise_xor", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+    "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
+    "Xor": "logical_xor",
+}  # fmt: skip
+
+
+def _named(kind: str, name: str, count: int) -> None:
+    def convert(node: OnnxNode) -> Tensor:
+        return _call(name)(*(node.tensor(k) for k in range(count)))
+
+    operator(kind)(convert)
+
+
+def _call(name: str) -> Callable[..., Tensor]:
+    function: Callable[..., Tensor] = getattr(g, name)
+    return function
+
+
+for _kind, _name in _UNARY.items():
+    _named(_kind, _name, 1)
+for _kind, _name in _BINARY.items():
+    _named(_kind, _name, 2)
+
+
+@operator("Identity")
+def identity(node: OnnxNode) -> Value:
+    """The input itself, a sequence too."""
+    return node.inputs[0]
+
+
+@operator("Div")
+def divide(node: OnnxNode) -> Tensor:
+    """Integers are divided towards zero."""
+    x, y = node.tensor(0), node.tensor(1)
+    if x.dtype.kind == "u":
+        return g.floor_divide(x, y)
+    if x.dtype.kind == "i":
+        floored = g.floor_divide(x, y)
+        exact = g.equal(g.multiply(floored, y), x)
+        negative = g.not_equal(g.less(x, g.full((), 0, x.dtype)), g.less(y, g.full((), 0, y.dtype)))
+        one = g.full((), 1, x.dtype)
+        return g.where(g.logical_and(negative, g.logical_not(exact)), g.add(floored, one), floored)
+    return g.divide(x, y)
+
+
+@operator("Mod")
+def modulo(node: OnnxNode) -> Tensor:
+    """The remainder with the divisor's sign, or C's fmod."""
+    x, y = node.tensor(0), node.tensor(1)
+    return g.fmod(x, y) if node.get("fmod", 0) else g.remainder(x, y)
+
+
+@operator("Pow")
+def power(node: OnnxNode) -> Tensor:
+    """In the type of the base."""
+    x, y = node.tensor(0), node.tensor(1)
+    if x.dtype == y.dtype:
+        return g.power(x, y)
+    wide = np.result_type(x.dtype, y.dtype) if x.dtype.kind in "iu" and y.dtype.kind in "iu" else np.dtype("float64")
+    return g.cast(g.power(g.cast(x, wide), g.cast(y, wide)), x.dtype)
+
+
+@operator("Reciprocal")
+def reciprocal(node: OnnxNode) -> Tensor:
+    """1 / x."""
+    x = node.tensor(0)
+    return g.divide(g.full((), 1, x.dtype), x)
+
+
+def _folding(kind: str, name: str) -> None:
+    operator(kind)(lambda node: reduce(_call(name), node.tensors()))
+
+
+_folding("Sum", "add")
+_folding("Max", "maximum")
+_folding("Min", "minimum")
+
+
+@operator("Mean")
+def mean(node: OnnxNode) -> Tensor:
+    """Of any number of inputs, elementwise."""
+    inputs = node.tensors()
+    return g.divide(reduce(g.add, inputs), g.full((), len(inputs), inputs[0].dtype))
+
+
+@operator("BitShift")
+def bit_shift(node: OnnxNode) -> Tensor:
+    """Logical shifts of unsigned integers."""
+    shift = g.left_shift if node.text("direction") == "LEFT" else g.right_shift
+    return shift(node.tensor(0), node.tensor(1))
+
+
+@operator("Where")
+def where(node: OnnxNode) -> Tensor:
+    """Elements of one of two inputs."""
+    return g.where(node.tensor(0), node.tensor(1), node.tensor(2))
+
+
+@operator("Clip")
+def clip(node: OnnxNode) -> Tensor:
+    """Between bounds; where the lower one is above, the upper one wins."""
+    x = node.tensor(0)
+    if node.version < 11:
+        low, high = node.get("min"), node.get("max")
+        bounds = [None if b is None else g.full((), b, x.dtype) for b in (low, high)]
+    else:
+        bounds = [node.optional(1), node.optional(2)]
+    x = x if bounds[0] is None else g.maximum(x, bounds[0])
+    return x if bounds[1] is None else g.minimum(x, bounds[1])
+
+
+@operator("IsInf")
+def is_infinite(node: OnnxNode) -> Tensor:
+    """Infinite, of one sign or both."""
+    x = node.tensor(0)
+    zero = g.full((), 0, x.dtype)
+    found = g.isinf(x)
+    if not node.get("detect_negative", 1):
+        found = g.logical_and(found, g.greater(x, zero))
+    if not node.get("detect_positive", 1):
+        found = g.logical_and(found, g.less(x, zero))
+    return found
+
+
+@operator("Cast")
+def cast(node: OnnxNode) -> Tensor:
+    """To another element type."""
+    return converted(node, node.tensor(0), element_type(node, node.get("to")))
+
+
+@operator("CastLike")
+def cast_like(node: OnnxNode) -> Any:
+    """To the element type of another tensor."""
+    x, dtype = node.inputs[0], node.tensor(1).dtype
+    return x.astype(dtype) if isinstance(x, np.ndarray) else converted(node, node.tensor(0), dtype)
+
+
+@operator("BitCast")
+def bit_cast(node: OnnxNode) -> Any:
+    """The same bytes as another type; of values that are known."""
+    return node.known(0, "a bit cast").view(element_type(node, node.get("to")))
+
+
+def converted(node: OnnxNode, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """A cast, unless the type is the same."""
+    return x if x.dtype == dtype else g.cast(x, dtype)
+
+
+def element_type(node: OnnxNode, number: int) -> np.dtype[Any]:
+    """The element type that ONNX numbers so."""
+    import onnx
+
+    kind = onnx.TensorProto.DataType.Name(number)
+    if kind == "STRING" or kind.startswith("COMPLEX"):
+        raise node.refuse(f"elements of type {kind.lower()}", legal="bool, integers, floats")
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+
+
+@operator("Softplus")
+def softplus_of(node: OnnxNode) -> Tensor:
+    """log(1 + exp x)."""
+    return softplus(node.tensor(0))
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp x) without overflow."""
+    zero = g.full((), 0, x.dtype)
+    return g.add(g.maximum(x, zero), g.log1p(g.exp(g.negative(g.absolute(x)))))
+
+
+@operator("PRelu")
+def prelu(node: OnnxNode) -> Tensor:
+    """x, or slope times x below zero."""
+    x, slope = node.tensor(0), node.tensor(1)
+    return g.where(g.less(x, g.full((), 0, x.dtype)), g.multiply(x, slope), x)
+
+
+def _scaled(node: OnnxNode, name: str, default: float, x: Tensor) -> Tensor:
+    return g.full((), node.get(name, default), x.dtype)
+
+
+@operator("LeakyRelu")
+def leaky_relu(node: OnnxNode) -> Tensor:
+    """x, or alpha x below zero."""
+    x = node.tensor(0)
+    return g.where(g.less(x, g.full((), 0, x.dtype)), g.multiply(x, _scaled(node, "alpha", 0.01, x)), x)
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(node: OnnxNode) -> Tensor:
+    """alpha x + beta between 0 and 1."""
+    x = node.tensor(0)
+    line = g.add(g.multiply(x, _scaled(node, "alpha", 0.2, x)), _scaled(node, "beta", 0.5, x))
+    return g.minimum(g.maximum(line, g.full((), 0, x.dtype)), g.full((), 1, x.dtype))
+
+
+@operator("Gelu")
+def gelu(node: OnnxNode) -> Tensor:
+    """Exact, or by tanh."""
+    return g.gelu(node.tensor(0), "tanh" if node.text("approximate", "none") == "tanh" else "none")
+
+
+@operator("Constant")
+def constant(node: OnnxNode) -> Any:
+    """A value."""
+    kinds = {"value": None, "sparse_value": None, "value_float": "f4", "value_floats": "f4", "value_int": "i8"}
+    for name, dtype in (kinds | {"value_ints": "i8"}).items():
+        if name in node.attributes:
+            return np.asarray(node.attributes[name], dtype)
+    raise node.refuse("a constant of strings", legal="numbers")
+
+
+@operator("ConstantOfShape")
+def constant_of_shape(node: OnnxNode) -> Tensor:
+    """One value everywhere."""
+    value = np.asarray(node.get("value", np.zeros(1, np.float32))).reshape(-1)
+    return g.full(tuple(node.integers(0) or ()), value[0].item(), value.dtype)
+
+
+@operator("Range")
+def numbers(node: OnnxNode) -> Any:
+    """start, start + delta, .. below limit."""
+    start, limit, delta = (node.known(k).item() for k in range(3))
+    count = max(int(np.ceil((limit - start) / delta)), 0)
+    return (start + np.arange(count) * delta).astype(node.known(0).dtype)
+
+
+@operator("EyeLike")
+def eye_like(node: OnnxNode) -> Any:
+    """Ones on a diagonal, in the shape of another tensor."""
+    like: Any = node.inputs[0]
+    dtype = element_type(node, node.get("dtype")) if "dtype" in node.attributes else like.dtype
+    rows, columns = like.shape
+    return np.eye(rows, columns, k=node.get("k", 0), dtype=dtype)
+
+
+@operator("Einsum")
+def einsum(node: OnnxNode) -> Tensor:
+    """Sums of products by letters."""
+    return g.einsum(node.text("equation").replace(" ", ""), *node.tensors())
+
+
+@operator("MatMul")
+def matmul(node: OnnxNode) -> Tensor:
+    """NumPy's product of matrices."""
+    return g.matmul(node.tensor(0), node.tensor(1))
+
+
+@operator("Gemm")
+def gemm(node: OnnxNode) -> Tensor:
+    """alpha A' B' + beta C."""
+    a, b, c = node.tensor(0), node.tensor(1), node.optional(2)
+    a = g.transpose(a) if node.get("transA", 0) else a
+    b = g.transpose(b) if node.get("transB", 0) else b
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    if alpha == 1 and beta == 1 and c is not None and c.shape == (b.shape[1],):
+        return g.linear(a, b, c)
+    out = g.matmul(a, b)
+    out = out if alpha == 1 else g.multiply(out, g.full((), alpha, out.dtype))
+    if c is None:
+        return out
+    return g.add(out, c if beta == 1 else g.multiply(c, g.full((), beta, c.dtype)))
+
+
+@operator("Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial")
+def random(node: OnnxNode) -> Tensor:
+    """Refused: the specification leaves the numbers open, so no two systems agree."""
+    raise node.refuse("the values of random operators are not specified", legal="random tensors as inputs")

@@ -1,0 +1,432 @@
+"""Convolution, pooling, normalisation, recurrent layers, resizing, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave import graph as g
+from tileweave.frontends.onnx.arithmetic import softplus
+from tileweave.frontends.onnx.node import OnnxNode, operator
+from tileweave.graph import Tensor
+
+__all__: list[str] = []
+
+
+def pads_of(
+    node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int], strides: Any, dilations: Any
+) -> list[tuple[int, int]]:
+    """What is added before and after each spatial dimension."""
+    rank = len(spatial)
+    mode = node.text("auto_pad", "NOTSET")
+    if mode in ("NOTSET", ""):
+        pads = node.get("pads", [0] * (2 * rank))
+        return list(zip(pads[:rank], pads[rank:], strict=True))
+    if mode == "VALID":
+        return [(0, 0)] * rank
+    found = []
+    for extent, size, step, gap in zip(spatial, kernel, strides, dilations, strict=True):
+        total = max((-(-extent // step) - 1) * step + gap * (size - 1) + 1 - extent, 0)
+        small, large = total // 2, total - total // 2
+        found.append((small, large) if mode == "SAME_UPPER" else (large, small))
+    return found
+
+
+def window_of(node: OnnxNode, x: Tensor, kernel: Sequence[int]) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+    """Strides, dilations and padding of a sliding window."""
+    rank = len(kernel)
+    strides, dilations = list(node.get("strides", [1] * rank)), list(node.get("dilations", [1] * rank))
+    return strides, dilations, pads_of(node, x.shape[2:], kernel, strides, dilations)
+
+
+@operator("Conv")
+def conv(node: OnnxNode) -> Tensor:
+    """Cross-correlation."""
+    x, w = node.tensor(0), node.tensor(1)
+    strides, dilations, pads = window_of(node, x, node.get("kernel_shape", w.shape[2:]))
+    return g.conv(x, w, node.optional(2), stride=strides, padding=pads, dilation=dilations, groups=node.get("group", 1))
+
+
+@operator("ConvTranspose")
+def conv_transpose(node: OnnxNode) -> Tensor:
+    """The transpose of a convolution: zeros between the elements, then a convolution with the flipped kernel."""
+    x, w = node.tensor(0), node.tensor(1)
+    kernel = w.shape[2:]
+    rank, groups = len(kernel), node.get("group", 1)
+    strides, dilations = list(node.get("strides", [1] * rank)), list(node.get("dilations", [1] * rank))
+    extra = list(node.get("output_padding", [0] * rank))
+    spread = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    full = [s * (n - 1) + e for s, n, e in zip(strides, x.shape[2:], spread, strict=True)]
+    mode = node.text("auto_pad", "NOTSET")
+    if "output_shape" in node.attributes or mode.startswith("SAME"):
+        wanted = node.get("output_shape") or [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
+        total = [f + e - n for f, e, n in zip(full, extra, wanted[-rank:], strict=True)]
+        halves = [(t // 2, t - t // 2) if mode == "SAME_UPPER" else (t - t // 2, t // 2) for t in total]
+    else:
+        halves = pads_of(node, x.shape[2:], kernel, strides, dilations)
+    for k in range(rank):
+        x = stretched(x, 2 + k, strides[k])
+    pads = [(e - 1 - low, e - 1 - high + more) for e, (low, high), more in zip(spread, halves, extra, strict=True)]
+    cut = [(max(-low, 0), max(-high, 0)) for low, high in pads]
+    w = g.flip(w, tuple(range(2, 2 + rank)))
+    w = g.reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
+    w = g.transpose(w, (0, 2, 1, *range(3, 3 + rank)))
+    w = g.reshape(w, (w.shape[0] * w.shape[1], *w.shape[2:]))
+    padding = [(max(low, 0), max(high, 0)) for low, high in pads]
+    out = g.conv(x, w, node.optional(2), padding=padding, dilation=dilations, groups=groups)
+    return out[(slice(None), slice(None), *(slice(a, n - b) for (a, b), n in zip(cut, out.shape[2:], strict=True)))]
+
+
+def stretched(x: Tensor, axis: int, step: int) -> Tensor:
+    """Zeros between the elements along an axis."""
+    if step == 1 or x.shape[axis] == 0:
+        return x
+    shape = list(x.shape)
+    spaced = g.unsqueeze(x, axis + 1)
+    zeros = g.full((*shape[: axis + 1], step - 1, *shape[axis + 1 :]), 0, x.dtype)
+    wide = g.concat([spaced, zeros], axis + 1)
+    flat = g.reshape(wide, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
+    return flat[(*(slice(None),) * axis, slice(0, (shape[axis] - 1) * step + 1))]
+
+
+def pooled(
+    node: OnnxNode, x: Tensor, kernel: Sequence[int]
+) -> tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]]]:
+    """Strides, dilations, the declared padding, and what rounding up adds behind it."""
+    strides, dilations, pads = window_of(node, x, kernel)
+    more = []
+    for extent, size, step, gap, (low, high) in zip(x.shape[2:], kernel, strides, dilations, pads, strict=True):
+        span = gap * (size - 1) + 1
+        room = extent + low + high - span
+        count = -(-room // step) + 1 if node.get("ceil_mode", 0) else room // step + 1
+        if node.get("ceil_mode", 0) and (count - 1) * step >= extent + low:
+            count -= 1
+        more.append((0, max((count - 1) * step + span - extent - low - high, 0)))
+    return strides, dilations, pads, more
+
+
+def _sum_of(pads: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(a + c, b + d) for (a, b), (c, d) in zip(pads, more, strict=True)]
+
+
+@operator("MaxPool")
+def max_pool(node: OnnxNode) -> Any:
+    """The greatest value of each window, and where it lies."""
+    x, kernel = node.tensor(0), node.get("kernel_shape")
+    strides, dilations, pads, more = pooled(node, x, kernel)
+    padding = _sum_of(pads, more)
+    values = g.max_pool(x, kernel, stride=strides, padding=padding, dilation=dilations)
+    if not node.wanted(1):
+        return values
+    return values, _places(node, x, kernel, strides, dilations, padding)
+
+
+def _places(node: OnnxNode, x: Tensor, kernel: Any, strides: Any, dilations: Any, padding: Any) -> Tensor:
+    """Flat places of the greatest values: an argmax over the points of each window."""
+    spatial, rank = x.shape[2:], len(kernel)
+    counts = [
+        (n + low + high - d * (k - 1) - 1) // s + 1
+        for n, (low, high), k, s, d in zip(spatial, padding, kernel, strides, dilations, strict=True)
+    ]
+    flat = np.zeros((*kernel, *counts), np.int64)
+    inside = np.ones(flat.shape, bool)
+    for k in range(rank):
+        at = (np.arange(kernel[k]) * dilations[k])[:, None] + np.arange(counts[k]) * strides[k] - padding[k][0]
+        line = at.reshape([n if j in (k, rank + k) else 1 for j, n in enumerate(flat.shape)])
+        inside &= (line >= 0) & (line < spatial[k])
+        flat = flat * spatial[k] + np.clip(line, 0, spatial[k] - 1)
+    points = prod(kernel)
+    flat, inside = flat.reshape(points, -1), inside.reshape(points, -1)
+    rows = g.reshape(x, (*x.shape[:2], prod(spatial)))
+    seen = g.take(rows, flat, 2)
+    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    seen = g.where(g.as_tensor(inside), seen, g.full((), least, x.dtype))
+    best = g.cast(g.argmax(seen, 2), np.int64)
+    if node.get("storage_order", 0):
+        order = np.arange(prod(spatial)).reshape(spatial[::-1]).T.reshape(-1)
+        flat = order[flat]
+    table = np.broadcast_to(flat, (*x.shape[:2], *flat.shape)).copy()
+    picked = g.take_along_axis(g.as_tensor(table), g.unsqueeze(best, 2), 2)
+    base = (np.arange(prod(x.shape[:2])) * prod(spatial)).reshape(*x.shape[:2], 1)
+    return g.reshape(g.add(g.squeeze(picked, 2), g.as_tensor(base)), (*x.shape[:2], *counts))
+
+
+@operator("AveragePool")
+def average_pool(node: OnnxNode) -> Tensor:
+    """The mean of each window; what is declared as padding counts where that is asked."""
+    x, kernel = node.tensor(0), node.get("kernel_shape")
+    strides, dilations, pads, more = pooled(node, x, kernel)
+    return _window_sums(x, kernel, strides, dilations, pads, more, bool(node.get("count_include_pad", 0)))
+
+
+def _window_sums(x: Tensor, kernel: Any, strides: Any, dilations: Any, pads: Any, more: Any, padded: bool) -> Tensor:
+    weights = g.full((x.shape[1], 1, *kernel), 1, x.dtype)
+    options: dict[str, Any] = {"stride": strides, "dilation": dilations, "groups": x.shape[1]}
+    total = g.conv(x, weights, padding=_sum_of(pads, more), **options)
+    ones = np.ones((1, 1, *x.shape[2:]), np.float64)
+    ones = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1.0 if padded else 0.0)
+    count = g.conv(ones, np.ones((1, 1, *kernel)), stride=strides, dilation=dilations, padding=more)
+    return g.divide(total, g.as_tensor(np.maximum(np.asarray(count), 1).astype(x.dtype)))
+
+
+@operator("LpPool")
+def lp_pool(node: OnnxNode) -> Tensor:
+    """The p-norm of each window."""
+    x, kernel, p = node.tensor(0), node.get("kernel_shape"), node.get("p", 2)
+    strides, dilations, pads, more = pooled(node, x, kernel)
+    powers = g.power(g.absolute(x), g.full((), p, x.dtype))
+    weights = g.full((x.shape[1], 1, *kernel), 1, x.dtype)
+    total = g.conv(powers, weights, stride=strides, dilation=dilations, groups=x.shape[1], padding=_sum_of(pads, more))
+    return g.power(total, g.full((), 1.0 / p, x.dtype))
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(node: OnnxNode) -> Tensor:
+    """Over all spatial dimensions."""
+    x = node.tensor(0)
+    axes = tuple(range(2, len(x.shape)))
+    if node.kind == "GlobalMaxPool":
+        return g.max(x, axes, keepdims=True)
+    if node.kind == "GlobalAveragePool":
+        return g.cast(g.mean(x, axes, keepdims=True), x.dtype)
+    p = g.full((), node.get("p", 2), x.dtype)
+    total = g.sum(g.power(g.absolute(x), p), axes, keepdims=True)
+    return g.power(total, g.divide(g.full((), 1, x.dtype), p))
+
+
+def _per_channel(value: Tensor, rank: int) -> Tensor:
+    return g.unsqueeze(value, tuple(range(1, rank - 1)))
+
+
+@operator("BatchNormalization")
+def batch_norm(node: OnnxNode) -> Any:
+    """With given statistics; in training mode with the batch's, and the running ones as further results."""
+    x, scale, bias, mean, var = (node.tensor(k) for k in range(5))
+    rank = len(x.shape)
+    results: tuple[Tensor, ...] = ()
+    if node.get("training_mode", 0):
+        axes = (0, *range(2, rank))
+        momentum = node.get("momentum", 0.9)
+        old, new = (g.full((), m, mean.dtype) for m in (momentum, 1 - momentum))
+        now_mean, now_var = g.mean(x, axes), g.variance(x, axes)
+        results = tuple(
+            g.add(g.multiply(before, old), g.multiply(g.cast(now, before.dtype), new))
+            for before, now in ((mean, now_mean), (var, now_var))
+        )
+        mean, var = now_mean, now_var
+    epsilon = g.full((), node.get("epsilon", 1e-5), var.dtype)
+    factor = g.divide(g.cast(scale, var.dtype), g.sqrt(g.add(var, epsilon)))
+    shift = g.subtract(g.cast(bias, var.dtype), g.multiply(g.cast(mean, var.dtype), factor))
+    out = g.add(g.multiply(g.cast(x, factor.dtype), _per_channel(factor, rank)), _per_channel(shift, rank))
+    out = g.cast(out, x.dtype)
+    return (out, *results) if results else out
+
+
+@operator("InstanceNormalization")
+def instance_norm(node: OnnxNode) -> Tensor:
+    """Each channel of each item by its own statistics."""
+    x, scale, bias = (node.tensor(k) for k in range(3))
+    axes = tuple(range(2, len(x.shape)))
+    rank = len(x.shape)
+    centred = g.subtract(x, g.mean(x, axes, keepdims=True))
+    spread = g.variance(x, axes, keepdims=True)
+    normal = g.divide(centred, g.sqrt(g.add(spread, g.full((), node.get("epsilon", 1e-5), x.dtype))))
+    return g.add(g.multiply(normal, _per_channel(scale, rank)), _per_channel(bias, rank))
+
+
+@operator("LayerNormalization")
+def layer_norm(node: OnnxNode) -> Any:
+    """Over the axes from one on; mean and inverse deviation as further results."""
+    x, scale, bias = node.tensor(0), node.tensor(1), node.optional(2)
+    axes = tuple(range(node.get("axis", -1) % len(x.shape), len(x.shape)))
+    epsilon = node.get("epsilon", 1e-5)
+    kept = x.shape[axes[0] :]
+    fits = scale.shape == kept and (bias is None or bias.shape == kept)
+    if fits and not node.wanted(1) and not node.wanted(2) and x.dtype.kind == "f":
+        return g.layer_norm(x, scale, bias, axis=axes, epsilon=epsilon)
+    wide = g.cast(x, np.float32) if x.dtype.itemsize < 4 else x
+    mean = g.mean(wide, axes, keepdims=True)
+    inverse = g.divide(
+        g.full((), 1, wide.dtype),
+        g.sqrt(g.add(g.variance(wide, axes, keepdims=True), g.full((), epsilon, wide.dtype))),
+    )
+    out = g.multiply(g.cast(g.multiply(g.subtract(wide, mean), inverse), x.dtype), scale)
+    return (out if bias is None else g.add(out, bias)), mean, inverse
+
+
+@operator("LRN")
+def local_response(node: OnnxNode) -> Tensor:
+    """Each element by the squares of its neighbours along the channels."""
+    x, size = node.tensor(0), node.get("size")
+    squares = g.multiply(x, x)
+    low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
+    ends = [g.full((x.shape[0], n, *x.shape[2:]), 0, x.dtype) for n in (low, high)]
+    wide = g.concat([part for part in (ends[0], squares, ends[1]) if part.shape[1]], 1)
+    channels = x.shape[1]
+    total = wide[:, 0:channels]
+    for k in range(1, size):
+        total = g.add(total, wide[:, k : k + channels])
+    factor = g.full((), node.get("alpha", 1e-4) / size, x.dtype)
+    base = g.add(g.full((), node.get("bias", 1.0), x.dtype), g.multiply(total, factor))
+    return g.divide(x, g.power(base, g.full((), node.get("beta", 0.75), x.dtype)))
+
+
+@operator("LpNormalization")
+def lp_norm(node: OnnxNode) -> Tensor:
+    """Divided by the norm along an axis; zeros stay."""
+    x, axis = node.tensor(0), node.get("axis", -1)
+    norm = (
+        g.sum(g.absolute(x), axis, keepdims=True)
+        if node.get("p", 2) == 1
+        else g.sqrt(g.sum(g.multiply(x, x), axis, keepdims=True))
+    )
+    zero, one = g.full((), 0, x.dtype), g.full((), 1, x.dtype)
+    return g.divide(x, g.where(g.equal(norm, zero), one, norm))
+
+
+@operator("Dropout")
+def dropout(node: OnnxNode) -> Any:
+    """The input as it is; training with a ratio above zero leaves the numbers open, so it is refused."""
+    x = node.tensor(0)
+    training = node.has(2) and bool(node.known(2).reshape(-1)[0])
+    ratio = float(node.known(1).reshape(-1)[0]) if node.has(1) else node.get("ratio", 0.5)
+    if training and ratio:
+        raise node.refuse("dropout in training mode has unspecified values", legal="ratio 0, or inference")
+    if node.wanted(1):
+        return x, g.full(x.shape, True, np.bool_)
+    return x
+
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:
+    def constant(x: Tensor, value: float) -> Tensor:
+        return g.full((), value, x.dtype)
+
+    simple = {"Relu": g.relu, "Tanh": g.tanh, "Sigmoid": g.sigmoid, "Softplus": softplus}
+    if simple.get(name) is not None:
+        function: Activation = simple[name]  # type: ignore[assignment]
+        return function
+    if name == "Affine":
+        return lambda x: g.add(g.multiply(x, constant(x, alpha or 1.0)), constant(x, beta or 0.0))
+    if name == "HardSigmoid":
+        slope, shift = 0.2 if alpha is None else alpha, 0.5 if beta is None else beta
+        return lambda x: g.minimum(
+            g.maximum(g.add(g.multiply(x, constant(x, slope)), constant(x, shift)), constant(x, 0)), constant(x, 1)
+        )
+    if name == "LeakyRelu":
+        slope = 0.01 if alpha is None else alpha
+        return lambda x: g.where(g.less(x, constant(x, 0)), g.multiply(x, constant(x, slope)), x)
+    if name == "Softsign":
+        return lambda x: g.divide(x, g.add(constant(x, 1), g.absolute(x)))
+    raise node.refuse(f"activation {name!r}", legal="Relu, Tanh, Sigmoid, Softplus, Affine, HardSigmoid, LeakyRelu")
+
+
+@operator("RNN", "GRU", "LSTM")
+def recurrent(node: OnnxNode) -> Any:
+    """A recurrent layer, forward, reverse or both, its steps unrolled."""
+    x, w, r = (node.tensor(k) for k in range(3))
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[node.kind]
+    by_batch = bool(node.get("layout", 0))
+    x = g.transpose(x, (1, 0, 2)) if by_batch else x
+    steps, batch, _ = x.shape
+    hidden, directions = r.shape[2], w.shape[0]
+    bias = node.optional(3)
+    lengths = node.known(4) if node.has(4) else None
+    first = [node.optional(5), node.optional(6) if node.kind == "LSTM" else None]
+    first = [g.transpose(s, (1, 0, 2)) if s is not None and by_batch else s for s in first]
+    names = [name.decode() if isinstance(name, bytes) else name for name in node.get("activations", [])]
+    per = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}[node.kind]
+    names = names or per * directions
+    alphas, betas = list(node.get("activation_alpha", [])), list(node.get("activation_beta", []))
+    made = [
+        _activation(node, name, alphas[k] if k < len(alphas) else None, betas[k] if k < len(betas) else None)
+        for k, name in enumerate(names)
+    ]
+    outputs, last_h, last_c = [], [], []
+    for d in range(directions):
+        backward = node.text("direction", "forward") == "reverse" or d == 1
+        zero = g.full((batch, hidden), 0, x.dtype)
+        h = zero if first[0] is None else g.select(first[0], 0, d)
+        c = zero if first[1] is None else g.select(first[1], 0, d)
+        wb = rb = None
+        if bias is not None:
+            both = g.select(bias, 0, d)
+            wb, rb = both[: gates * hidden], both[gates * hidden :]
+        peephole = g.select(node.tensor(7), 0, d) if node.kind == "LSTM" and node.has(7) else None
+        wt, rt = g.transpose(g.select(w, 0, d)), g.transpose(g.select(r, 0, d))
+        functions = made[d * len(per) : (d + 1) * len(per)]
+        found: list[Tensor] = [zero] * steps
+        for step in range(steps - 1, -1, -1) if backward else range(steps):
+            pre = g.matmul(g.select(x, 0, step), wt)
+            pre = pre if wb is None else g.add(pre, wb)
+            new_h, new_c = _CELLS[node.kind](node, pre, h, c, rt, rb, functions, peephole, hidden)
+            if lengths is not None and (lengths <= step).any():
+                alive = g.as_tensor((lengths > step).reshape(-1, 1))
+                found[step] = g.where(alive, new_h, zero)
+                new_h, new_c = g.where(alive, new_h, h), g.where(alive, new_c, c)
+            else:
+                found[step] = new_h
+            h, c = new_h, new_c
+        outputs.append(g.concat([g.unsqueeze(each, 0) for each in found], 0))
+        last_h.append(h)
+        last_c.append(c)
+    y = g.concat([g.unsqueeze(each, 1) for each in outputs], 1)
+    y_h = g.concat([g.unsqueeze(each, 0) for each in last_h], 0)
+    y_c = g.concat([g.unsqueeze(each, 0) for each in last_c], 0)
+    if by_batch:
+        y, y_h, y_c = g.transpose(y, (2, 0, 1, 3)), g.transpose(y_h, (1, 0, 2)), g.transpose(y_c, (1, 0, 2))
+    return (y, y_h, y_c) if node.kind == "LSTM" else (y, y_h)
+
+
+def _clipped(node: OnnxNode, x: Tensor) -> Tensor:
+    limit = node.get("clip")
+    if limit is None:
+        return x
+    return g.minimum(g.maximum(x, g.full((), -limit, x.dtype)), g.full((), limit, x.dtype))
+
+
+def _rnn(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, _: Any, hidden: int) -> Any:
+    total = g.add(pre, g.matmul(h, rt))
+    return f[0](_clipped(node, total if rb is None else g.add(total, rb))), c
+
+
+def _gru(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, _: Any, hidden: int) -> Any:
+    def part(x: Tensor, k: int) -> Tensor:
+        return x[..., k * hidden : (k + 1) * hidden]
+
+    def recurrent_part(x: Tensor, k: int) -> Tensor:
+        made = g.matmul(x, part(rt, k))
+        return made if rb is None else g.add(made, part(rb, k))
+
+    z = f[0](_clipped(node, g.add(part(pre, 0), recurrent_part(h, 0))))
+    r = f[0](_clipped(node, g.add(part(pre, 1), recurrent_part(h, 1))))
+    if node.get("linear_before_reset", 0):
+        inner = g.multiply(r, recurrent_part(h, 2))
+    else:
+        inner = recurrent_part(g.multiply(r, h), 2)
+    n = f[1](_clipped(node, g.add(part(pre, 2), inner)))
+    one = g.full((), 1, h.dtype)
+    return g.add(g.multiply(g.subtract(one, z), n), g.multiply(z, h)), c
+
+
+def _lstm(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, p: Any, hidden: int) -> Any:
+    total = g.add(pre, g.matmul(h, rt))
+    total = total if rb is None else g.add(total, rb)
+    i, o, forget, cell = (total[..., k * hidden : (k + 1) * hidden] for k in range(4))
+    if p is not None:
+        i = g.add(i, g.multiply(p[:hidden], c))
+        forget = g.add(forget, g.multiply(p[2 * hidden :], c))
+    i = f[0](_clipped(node, i))
+    kept = g.subtract(g.full((), 1, c.dtype), i) if node.get("input_forget", 0) else f[0](_clipped(node, forget))
+    new_c = g.add(g.multiply(kept, c), g.multiply(i, f[1](_clipped(node, cell))))
+    if p is not None:
+        o = g.add(o, g.multiply(p[hidden : 2 * hidden], new_c))
+    return g.multiply(f[0](_clipped(node, o)), f[2](new_c)), new_c
+
+
+_CELLS: dict[str, Callable[..., Any]] = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}

@@ -1,0 +1,148 @@
+"""Quantised tensors: integers with a scale and a zero point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tileweave import graph as g
+from tileweave.frontends.onnx.arithmetic import element_type
+from tileweave.frontends.onnx.networks import window_of
+from tileweave.frontends.onnx.node import OnnxNode, operator
+from tileweave.graph import Tensor
+
+__all__: list[str] = []
+
+
+def _spread(node: OnnxNode, value: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """A scale or zero point of one value, of one per index of an axis, or of one per block, to the shape of x."""
+    rank = len(x.shape)
+    if block:
+        return g.take(value, np.arange(x.shape[axis]) // block, axis)
+    if len(value.shape) == 1 and rank:
+        if value.shape[0] == 1:
+            return g.reshape(value, (1,) * rank)
+        return g.reshape(value, (1,) * axis + (value.shape[0],) + (1,) * (rank - axis - 1))
+    return value
+
+
+@operator("QuantizeLinear")
+def quantize(node: OnnxNode) -> Tensor:
+    """round(x / scale) + zero point, kept within the type; halves are rounded to even."""
+    x, scale = node.tensor(0), node.tensor(1)
+    axis = node.get("axis", 1)
+    axis = axis % len(x.shape) if x.shape else 0
+    block = node.get("block_size", 0)
+    if node.has(2):
+        dtype = node.tensor(2).dtype
+    else:
+        dtype = element_type(node, node.get("output_dtype")) if node.get("output_dtype") else np.dtype(np.uint8)
+    if dtype.kind not in "iu":
+        raise node.refuse(f"quantisation to {dtype.name}", legal="int8, uint8, int16, uint16")
+    wide = np.float32 if x.dtype.itemsize <= 4 else np.float64
+    value = g.divide(g.cast(x, wide), g.cast(_spread(node, scale, x, axis, block), wide))
+    rounded = g.round(value)
+    if node.has(2):
+        rounded = g.add(rounded, g.cast(_spread(node, node.tensor(2), x, axis, block), wide))
+    return saturated(rounded, dtype)
+
+
+def saturated(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Floats as integers, kept within the type."""
+    info = np.iinfo(dtype)
+    low, high = g.full((), float(info.min), x.dtype), g.full((), float(info.max), x.dtype)
+    return g.cast(g.minimum(g.maximum(x, low), high), dtype)
+
+
+@operator("DequantizeLinear")
+def dequantize(node: OnnxNode) -> Tensor:
+    """(x - zero point) scale."""
+    x, scale = node.tensor(0), node.tensor(1)
+    if x.dtype.kind not in "iu":
+        raise node.refuse(f"elements of type {x.dtype.name}", legal="int8, uint8, int16, uint16, int32")
+    axis = node.get("axis", 1)
+    axis = axis % len(x.shape) if x.shape else 0
+    block = node.get("block_size", 0)
+    out = element_type(node, node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
+    value = g.cast(x, np.int32)
+    if node.has(2):
+        value = g.subtract(value, g.cast(_spread(node, node.tensor(2), x, axis, block), np.int32))
+    wide = np.float32 if scale.dtype.itemsize <= 4 else scale.dtype
+    return g.cast(g.multiply(g.cast(value, wide), g.cast(_spread(node, scale, x, axis, block), wide)), out)
+
+
+@operator("DynamicQuantizeLinear")
+def dynamic_quantize(node: OnnxNode) -> tuple[Tensor, ...]:
+    """uint8 by the range of the data, zero included."""
+    x = node.tensor(0)
+    zero = g.full((), 0.0, x.dtype)
+    low, high = g.minimum(g.min(x), zero), g.maximum(g.max(x), zero)
+    scale = g.divide(g.subtract(high, low), g.full((), 255.0, x.dtype))
+    safe = g.where(g.equal(scale, zero), g.full((), 1.0, x.dtype), scale)
+    point = saturated(g.round(g.divide(g.subtract(zero, low), safe)), np.dtype(np.uint8))
+    value = g.add(g.round(g.divide(x, safe)), g.cast(point, x.dtype))
+    return saturated(value, np.dtype(np.uint8)), scale, point
+
+
+def _centred(x: Tensor, zero: Tensor | None, where: int = -1) -> Tensor:
+    """x - zero point as int32; a zero point per row stands along an axis."""
+    wide = g.cast(x, np.int32)
+    if zero is None:
+        return wide
+    point = g.cast(zero, np.int32)
+    if len(point.shape) == 1 and point.shape[0] > 1:
+        shape = [1] * len(x.shape)
+        shape[where] = point.shape[0]
+        point = g.reshape(point, tuple(shape))
+    elif len(point.shape) == 1:
+        point = g.reshape(point, ())
+    return g.subtract(wide, point)
+
+
+@operator("MatMulInteger")
+def matmul_integer(node: OnnxNode) -> Tensor:
+    """A product in int32 of integers less their zero points."""
+    return g.matmul(_centred(node.tensor(0), node.optional(2), -2), _centred(node.tensor(1), node.optional(3), -1))
+
+
+@operator("ConvInteger")
+def conv_integer(node: OnnxNode) -> Tensor:
+    """A convolution in int32 of integers less their zero points."""
+    return _conv(node, _centred(node.tensor(0), node.optional(2)), _centred(node.tensor(1), node.optional(3), 0))
+
+
+def _conv(node: OnnxNode, x: Tensor, w: Tensor) -> Tensor:
+    strides, dilations, pads = window_of(node, x, node.get("kernel_shape", w.shape[2:]))
+    return g.conv(x, w, stride=strides, padding=pads, dilation=dilations, groups=node.get("group", 1))
+
+
+def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+    scaled = g.round(g.multiply(g.cast(total, np.float32), factor))
+    return saturated(g.add(scaled, g.cast(zero, np.float32)), zero.dtype)
+
+
+@operator("QLinearMatMul")
+def quantized_matmul(node: OnnxNode) -> Tensor:
+    """A product of quantised tensors, quantised again."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.tensor(k) for k in range(8))
+    total = g.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
+    scales = [g.cast(scale, np.float32) for scale in (a_scale, b_scale, y_scale)]
+    factor = g.divide(g.multiply(scales[0], scales[1]), scales[2])
+    return _requantized(node, total, factor, y_zero)
+
+
+@operator("QLinearConv")
+def quantized_conv(node: OnnxNode) -> Tensor:
+    """A convolution of quantised tensors, quantised again."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.tensor(k) for k in range(8))
+    total = _conv(node, _centred(x, x_zero), _centred(w, w_zero, 0))
+    rank = len(total.shape)
+    if node.has(8):
+        total = g.add(total, g.unsqueeze(node.tensor(8), tuple(range(1, rank - 1))))
+    factor = g.divide(g.multiply(x_scale, w_scale), y_scale)
+    if len(factor.shape) == 1 and factor.shape[0] > 1:
+        factor = g.unsqueeze(factor, tuple(range(1, rank - 1)))
+    elif len(factor.shape) == 1:
+        factor = g.reshape(factor, ())
+    return _requantized(node, total, factor, y_zero)

@@ -1,0 +1,318 @@
+"""From an ONNX file to a tensor program: types, constants, nodes in order, functions, constant control flow.
+
+Shapes are numbers when a model is loaded, so values that decide shapes are computed then: a node whose inputs are all
+known is folded into its value. A node of an operator that has no converter is replaced by the body that the operator's
+schema defines, where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import GraphError, StorageError, TileweaveError
+from tileweave.frontends.model import Model
+from tileweave.frontends.onnx import arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole
+from tileweave.frontends.onnx.node import OPERATORS, OnnxNode
+from tileweave.frontends.values import Value, folded
+from tileweave.graph import Tensor
+from tileweave.runtime.api import source
+
+__all__ = ["load"]
+
+Array = np.ndarray[Any, Any]
+_CONVERTERS = (arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole)
+_DOMAINS = ("", "ai.onnx")
+_CAPTURING = ("If", "Loop", "Scan")
+"""Operators whose graphs read values from outside, so that known inputs do not make known results."""
+
+
+def load(
+    model: str | os.PathLike[str] | bytes | Any,
+    *,
+    bind: Mapping[str, int | tuple[int, ...] | Array | list[Array]] | None = None,
+) -> Model:
+    """An ONNX model as a tensor program with named inputs and outputs.
+
+    Args:
+        model: a path, the bytes of a file, or an ``onnx.ModelProto``. Weights in external files are memory-mapped.
+        bind: name -> value: the extent of a symbolic dimension (``{"batch": 8}``), the shape of an input
+            (``{"image": (1, 3, 224, 224)}``), an array, the value of an input that decides shapes, or a list of
+            arrays, the value of a sequence.
+
+    Raises:
+        StorageError: the file is missing or is no ONNX model.
+        GraphError: an operator, an element type or an unknown extent that a tensor program cannot say; names the node.
+
+    Source: own; the meaning of operators is the ONNX specification's.
+    """
+    import onnx
+
+    bind = dict(bind or {})
+    folder: Path | None = None
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        if not path.is_file():
+            raise StorageError("load(model)", f"there is no file {str(path)!r}", legal="the path of an .onnx file")
+        folder, name, model = path.parent, path.stem, path.read_bytes()
+    else:
+        name = getattr(getattr(model, "graph", None), "name", "")
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        try:
+            proto = onnx.ModelProto.FromString(bytes(model))
+        except Exception as error:
+            raise StorageError("load(model)", f"the bytes are no ONNX model: {error}", legal="an .onnx file") from error
+    elif isinstance(model, onnx.ModelProto):
+        proto = model
+    else:
+        problem = f"{type(model).__name__} is no ONNX model"
+        raise GraphError("load(model)", problem, legal="a path, bytes, or an onnx.ModelProto")
+    if not proto.graph.output:
+        raise StorageError("load(model)", "the file holds no graph with outputs", legal="an .onnx file")
+    return _Reader(proto, folder).model(name or proto.graph.name, bind)
+
+
+@dataclass
+class _Reader:
+    """One model being read."""
+
+    proto: Any
+    folder: Path | None
+    versions: dict[str, int] = field(init=False)
+    functions: dict[tuple[str, str], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.versions = {entry.domain: entry.version for entry in self.proto.opset_import}
+        self.functions = {(f.domain, f.name): f for f in self.proto.functions}
+
+    def model(self, name: str, bind: dict[str, Any]) -> Model:
+        """The program of the main graph."""
+        graph = self.proto.graph
+        values: dict[str, Value] = self.constants(graph)
+        inputs: dict[str, Tensor] = {}
+        used: set[str] = set()
+        for info in graph.input:
+            if info.name in values and info.name not in bind:
+                continue  # an initializer with a declaration: older files list them among the inputs
+            value = self.input(info, bind, used)
+            values[info.name] = value
+            if isinstance(value, Tensor):
+                inputs[info.name] = value
+        unknown = sorted(set(bind) - used)
+        if unknown:
+            legal = ", ".join(sorted({info.name for info in graph.input} | _symbols(graph))) or "nothing to bind"
+            raise GraphError("load(model, bind)", f"{unknown[0]!r} is no input or dimension", legal=legal)
+        self.run(graph.node, values, self.versions)
+        outputs = {}
+        for info in graph.output:
+            value = values[info.name]
+            if isinstance(value, list) or value is None:
+                problem = f"output {info.name!r} is a sequence or an empty optional"
+                raise GraphError("load(model)", problem, legal="outputs that are tensors")
+            outputs[info.name] = value if isinstance(value, Tensor) else source(np.asarray(value), name=info.name)
+        return Model(name, inputs, outputs)
+
+    def constants(self, graph: Any) -> dict[str, Value]:
+        """The initializers of a graph."""
+        found: dict[str, Value] = {item.name: self.array(item) for item in graph.initializer}
+        for item in graph.sparse_initializer:
+            found[item.values.name] = _dense(item, self)
+        return found
+
+    def array(self, item: Any) -> Array:
+        """A tensor of the file, memory-mapped where it lies in a file of its own."""
+        import onnx
+
+        if item.data_type == onnx.TensorProto.STRING:
+            raise GraphError("load(model)", f"constant {item.name!r} holds strings", legal="numbers")
+        if item.data_location == onnx.TensorProto.EXTERNAL:
+            places = {entry.key: entry.value for entry in item.external_data}
+            path = (self.folder or Path()) / places["location"]
+            kind = onnx.helper.tensor_dtype_to_np_dtype(item.data_type)
+            shape = tuple(item.dims)
+            try:
+                resolved = path.resolve(strict=True)
+                if self.folder is None or not resolved.is_relative_to(self.folder.resolve()):
+                    raise StorageError("load(model)", f"{places['location']!r} lies outside the model's folder")
+                offset = int(places.get("offset", 0))
+                return (
+                    np.memmap(resolved, kind, "r", offset, shape) if item.dims and all(shape) else np.empty(shape, kind)
+                )
+            except (OSError, ValueError) as error:
+                problem = f"the data of {item.name!r} cannot be read from {str(path)!r}: {error}"
+                raise StorageError("load(model)", problem, legal="the file beside the model") from error
+        return np.asarray(onnx.numpy_helper.to_array(item))
+
+    def input(self, info: Any, bind: dict[str, Any], used: set[str]) -> Value:
+        """An input as a source without data, or as the value that was bound."""
+        import onnx
+
+        given = bind.get(info.name)
+        if given is not None:
+            used.add(info.name)
+        if isinstance(given, (np.ndarray, np.generic)):
+            return np.asarray(given)
+        if isinstance(given, list):
+            return [np.asarray(each) for each in given]
+        kind = info.type
+        if kind.HasField("optional_type"):
+            kind = kind.optional_type.elem_type
+        if not kind.HasField("tensor_type"):
+            problem = f"input {info.name!r} is no tensor"
+            legal = f"bind={{{info.name!r}: [array, ..]}}, its value"
+            raise GraphError("load(model)", problem, legal=legal, facts={"input": info.name})
+        if kind.tensor_type.elem_type == onnx.TensorProto.STRING:
+            raise GraphError("load(model)", f"input {info.name!r} holds strings", legal="numbers")
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
+        if given is not None:
+            shape = tuple(int(n) for n in np.atleast_1d(given))
+        elif not kind.tensor_type.HasField("shape"):
+            legal = f"bind={{{info.name!r}: (1, 3, ..)}}"
+            raise GraphError("load(model)", f"the shape of input {info.name!r} is unknown", legal=legal)
+        else:
+            shape = tuple(_extent(dim, info.name, k, bind, used) for k, dim in enumerate(kind.tensor_type.shape.dim))
+        return source(None, name=info.name, shape=shape, dtype=dtype)
+
+    def run(self, nodes: Sequence[Any], values: dict[str, Value], versions: dict[str, int]) -> None:
+        """Evaluates nodes in order, adding their outputs to the values."""
+        for proto in nodes:
+            inputs = tuple(values[name] if name else None for name in proto.input)
+            made = self.node(proto, inputs, values, versions)
+            values |= {name: value for name, value in zip(proto.output, made, strict=False) if name}
+
+    def node(
+        self, proto: Any, inputs: tuple[Value | None, ...], scope: dict[str, Value], versions: dict[str, int]
+    ) -> list[Value]:
+        """The outputs of one node."""
+        attributes = {item.name: self.attribute(item) for item in proto.attribute}
+        local = self.functions.get((proto.domain, proto.op_type))
+        if local is not None:
+            return self.function(local, inputs, attributes)
+        version = versions.get(proto.domain, versions.get("", 1))
+
+        def run(graph: Any, given: Sequence[Value]) -> list[Value]:
+            inner = {**scope, **self.constants(graph)}
+            inner |= dict(zip((info.name for info in graph.input), given, strict=True))
+            self.run(graph.node, inner, versions)
+            return [inner[info.name] for info in graph.output]
+
+        name = proto.name or next((each for each in proto.output if each), "")
+        node = OnnxNode(proto.op_type, name, inputs, attributes, tuple(proto.output), version, run)
+        if proto.domain in _DOMAINS and proto.op_type in OPERATORS:
+            try:
+                made = OPERATORS[proto.op_type](node)
+            except TileweaveError as error:
+                if error.where.startswith("load(..): node"):
+                    raise
+                raise node.refuse(f"{error.where}: {error.problem}", error.legal) from error
+            results = list(made) if isinstance(made, tuple) else [made]
+            known = proto.op_type not in _CAPTURING and not any(isinstance(each, (Tensor, list)) for each in inputs)
+            return [folded(each, known) for each in results]
+        body, defaults = _schema_function(proto, inputs, version)
+        if body is None:
+            known = f"{len(OPERATORS)} operators, listed in the documentation"
+            raise node.refuse(f"there is no operator {proto.domain or 'ai.onnx'}.{proto.op_type}", legal=known)
+        defaults = {name: self.attribute(item) for name, item in defaults.items()}
+        return self.function(body, inputs, defaults | attributes)
+
+    def function(self, body: Any, inputs: tuple[Value | None, ...], attributes: dict[str, Any]) -> list[Value]:
+        """The outputs of a function's body."""
+        values: dict[str, Value] = dict.fromkeys(body.input)
+        values |= dict(zip(body.input, inputs, strict=False))
+        defaults = {item.name: self.attribute(item) for item in body.attribute_proto}
+        nodes = [_with_attributes(node, defaults | attributes) for node in body.node]
+        versions = {entry.domain: entry.version for entry in body.opset_import} or self.versions
+        self.run(nodes, values, versions)
+        return [values.get(name) for name in body.output]
+
+    def attribute(self, item: Any) -> Any:
+        """An attribute as a Python value."""
+        import onnx
+
+        if item.type == onnx.AttributeProto.TENSOR:
+            return self.array(item.t)
+        if item.type == onnx.AttributeProto.SPARSE_TENSOR:
+            return _dense(item.sparse_tensor, self)
+        return onnx.helper.get_attribute_value(item)
+
+
+def _extent(dim: Any, name: str, axis: int, bind: dict[str, Any], used: set[str]) -> int:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    symbol = dim.dim_param
+    if symbol in bind:
+        used.add(symbol)
+        return int(bind[symbol])
+    what = f"dimension {symbol!r}" if symbol else f"dimension {axis}"
+    legal = f"bind={{{symbol!r}: 1}}" if symbol else f"bind={{{name!r}: (.., ..)}}, the whole shape"
+    raise GraphError("load(model)", f"{what} of input {name!r} is unknown", legal=legal)
+
+
+def _symbols(graph: Any) -> set[str]:
+    return {dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim if dim.dim_param}
+
+
+def _dense(item: Any, reader: _Reader) -> Array:
+    """A sparse constant as an array."""
+    values, indices = reader.array(item.values), reader.array(item.indices)
+    out = np.zeros(tuple(item.dims), values.dtype)
+    if indices.ndim == 1:
+        out.reshape(-1)[indices] = values
+    else:
+        out[tuple(indices.T)] = values
+    return out
+
+
+def _with_attributes(node: Any, attributes: Mapping[str, Any]) -> Any:
+    """A node of a function with the caller's attributes in the place of references."""
+    import onnx
+
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    del made.attribute[:]
+    for item in node.attribute:
+        if item.ref_attr_name:
+            if attributes.get(item.ref_attr_name) is not None:
+                value = attributes[item.ref_attr_name]
+                value = onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+                made.attribute.append(onnx.helper.make_attribute(item.name, value))
+        else:
+            kept = made.attribute.add()
+            kept.CopyFrom(item)
+            if item.HasField("g"):
+                nodes = [_with_attributes(inner, attributes) for inner in item.g.node]
+                del kept.g.node[:]
+                kept.g.node.extend(nodes)
+    return made
+
+
+def _schema_function(proto: Any, inputs: tuple[Value | None, ...], version: int) -> tuple[Any, dict[str, Any]]:
+    """The body that the operator's schema defines, or None, and the defaults of its attributes."""
+    import onnx
+
+    try:
+        schema: Any = onnx.defs.get_schema(proto.op_type, version, proto.domain)
+    except onnx.defs.SchemaError:
+        return None, {}
+    defaults = {name: item.default_value for name, item in schema.attributes.items() if item.default_value.name}
+    if schema.has_function:
+        return schema.function_body, defaults
+    if schema.has_context_dependent_function:
+        types = [_type_bytes(value) for value in inputs]
+        body = schema.get_context_dependent_function(proto.SerializeToString(), types)
+        return (onnx.FunctionProto.FromString(body) if body else None), defaults
+    return None, {}
+
+
+def _type_bytes(value: Value | None) -> bytes:
+    import onnx
+
+    if value is None:
+        return bytes(onnx.TypeProto().SerializeToString())
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))
+    return bytes(onnx.helper.make_tensor_type_proto(kind, list(value.shape)).SerializeToString())

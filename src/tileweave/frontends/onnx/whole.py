@@ -1,0 +1,350 @@
+"""Operators that are computed whole, by NumPy: rare ones whose result at one place may need everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tileweave import graph as g
+from tileweave.frontends.onnx.node import OnnxNode, operator
+from tileweave.graph import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ops.operators import Operator, register
+from tileweave.space import AffineMap, Box, Projection
+
+__all__: list[str] = []
+
+Array = np.ndarray[Any, Any]
+
+
+def _whole(rank: int, shape: Sequence[int]) -> Projection:
+    """The projection of one point of work that needs a whole tensor."""
+    return Projection(AffineMap(((),) * rank, (0,) * rank, 0), tuple(shape))
+
+
+def computed(name: str, inputs: Sequence[Any], shape: Sequence[int], dtype: Any, **parameters: Any) -> Tensor:
+    """The operation ``onnx.<name>`` on whole tensors."""
+    tensors = [x if isinstance(x, Tensor) else g.as_tensor(np.asarray(x)) for x in inputs]
+    signature = Signature(
+        (),
+        tuple((f"x{k}", _whole(len(x.shape), x.shape)) for k, x in enumerate(tensors)),
+        (("out", _whole(len(shape), shape)),),
+        (),
+        (("flops", 1.0),),
+    )
+    kind = TensorType(tuple(shape), np.dtype(dtype))
+    named = tuple((f"x{k}", x) for k, x in enumerate(tensors))
+    return Tensor(Operation(f"onnx.{name}", Box.of(()), named, (("out", kind),), tuple(parameters.items()), signature))
+
+
+def block(name: str) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Registers a function of arrays, and of parameters by keyword, as the meaning of ``onnx.<name>``."""
+
+    def register_it(function: Callable[..., Array]) -> Callable[..., Array]:
+        def meaning(operation: Operation, inputs: Mapping[str, Array]) -> dict[str, Array]:
+            arrays = [inputs[f"x{k}"] for k in range(len(operation.inputs))]
+            made = function(*arrays, **dict(operation.parameters))
+            kind = operation.output_types["out"]
+            return {"out": np.ascontiguousarray(made.astype(kind.dtype, copy=False)).reshape(kind.shape)}
+
+        meaning.__module__ = __name__
+        register(Operator(f"onnx.{name}", meaning))
+        return function
+
+    return register_it
+
+
+@operator("Det")
+def determinant(node: OnnxNode) -> Tensor:
+    """Of the last two dimensions."""
+    x = node.tensor(0)
+    return computed("determinant", [x], x.shape[:-2], x.dtype)
+
+
+@block("determinant")
+def _determinant(x: Array) -> Array:
+    return np.asarray(np.linalg.det(x))
+
+
+@operator("DFT")
+def fourier(node: OnnxNode) -> Tensor:
+    """The discrete Fourier transform along an axis; the last dimension holds real and imaginary parts."""
+    x = node.tensor(0)
+    rank = len(x.shape)
+    axis = int(node.known(2).reshape(-1)[0]) if node.has(2) else node.get("axis", 1 if node.version < 20 else -2)
+    axis %= rank
+    length = int(node.known(1).reshape(-1)[0]) if node.has(1) else 0
+    one_sided, inverse = bool(node.get("onesided", 0)), bool(node.get("inverse", 0))
+    shape = list(x.shape)
+    shape[axis] = length or shape[axis]
+    real = inverse and one_sided
+    if one_sided and not inverse:
+        shape[axis] = shape[axis] // 2 + 1
+    elif real and not length:
+        shape[axis] = 2 * (x.shape[axis] - 1)
+    shape[-1] = 1 if real else 2
+    options = {"axis": axis, "length": length, "inverse": inverse, "onesided": one_sided}
+    return computed("fourier", [x], shape, x.dtype, **options)
+
+
+@block("fourier")
+def _fourier(x: Array, axis: int, length: int, inverse: bool, onesided: bool) -> Array:
+    value = x[..., 0] + 1j * x[..., 1] if x.shape[-1] == 2 else x[..., 0]
+    count = length or None
+    if inverse and onesided:
+        return np.fft.irfft(value, count, axis)[..., None]
+    made = np.fft.ifft(value, count, axis) if inverse else np.fft.fft(value, count, axis)
+    if onesided:
+        made = np.take(made, np.arange(made.shape[axis] // 2 + 1), axis)
+    return np.stack([made.real, made.imag], -1)
+
+
+@operator("STFT")
+def short_time_fourier(node: OnnxNode) -> Tensor:
+    """The Fourier transform of windowed frames."""
+    x, step = node.tensor(0), int(node.known(1).reshape(-1)[0])
+    window = node.tensor(2) if node.has(2) else None
+    length = int(node.known(3).reshape(-1)[0]) if node.has(3) else (window.shape[0] if window is not None else 0)
+    frames = (x.shape[1] - length) // step + 1
+    places = np.arange(frames)[:, None] * step + np.arange(length)
+    framed = g.take(x, places, 1)
+    if window is not None:
+        framed = g.multiply(framed, g.reshape(window, (length, 1)))
+    one_sided = bool(node.get("onesided", 1))
+    shape = (x.shape[0], frames, length // 2 + 1 if one_sided else length, 2)
+    return computed("fourier", [framed], shape, x.dtype, axis=2, length=0, inverse=False, onesided=one_sided)
+
+
+@operator("MelWeightMatrix")
+def mel_weights(node: OnnxNode) -> Any:
+    """Triangular filters on the mel scale."""
+    bands, length, rate, low, high = (node.known(k).reshape(-1)[0].item() for k in range(5))
+    import onnx
+
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(node.get("output_datatype", 1))
+    bins = np.arange(bands + 2, dtype=np.float64)
+    mels = 2595 * np.log10(1 + np.asarray([low, high]) / 700)
+    bins = mels[0] + bins * (mels[1] - mels[0]) / (bands + 2)
+    places = ((length + 1) * (700 * (10 ** (bins / 2595) - 1)) // rate).astype(np.int64)
+    out = np.zeros((length // 2 + 1, bands))
+    for band in range(bands):
+        left, middle, right = places[band : band + 3]
+        if middle == left:
+            out[middle, band] = 1
+        else:
+            k = np.arange(left, middle + 1)
+            out[k, band] = (k - left) / (middle - left)
+        if right > middle:
+            k = np.arange(middle, right)
+            out[k, band] = (right - k) / (right - middle)
+    return out.astype(dtype)
+
+
+@operator("MaxUnpool")
+def max_unpool(node: OnnxNode) -> Tensor:
+    """Values back at the places from which they were pooled."""
+    x, places = node.tensor(0), node.tensor(1)
+    kernel = node.get("kernel_shape")
+    rank = len(kernel)
+    strides, pads = node.get("strides", [1] * rank), node.get("pads", [0] * (2 * rank))
+    shape = [
+        (n - 1) * s + k - pads[j] - pads[rank + j]
+        for j, (n, s, k) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))
+    ]
+    inferred = (*x.shape[:2], *shape)
+    wanted = tuple(node.integers(2) or inferred)
+    return computed("unpool", [x, places], wanted, x.dtype, inferred=inferred, wanted=wanted)
+
+
+@block("unpool")
+def _unpool(x: Array, places: Array, inferred: tuple[int, ...], wanted: tuple[int, ...]) -> Array:
+    flat = np.zeros(int(np.prod(inferred)), x.dtype)
+    flat[places.reshape(-1)] = x.reshape(-1)
+    out = np.zeros(wanted, x.dtype)
+    out[tuple(slice(n) for n in inferred)] = flat.reshape(inferred)
+    return out
+
+
+def _sampled(x: Array, rows: Array, columns: Array, padding: str) -> Array:
+    """Elements of [channels, height, width] at integer places, outside by the rule of the padding."""
+    h, w = x.shape[-2:]
+    inside = (rows >= 0) & (rows < h) & (columns >= 0) & (columns < w)
+    picked = x[..., np.clip(rows, 0, h - 1), np.clip(columns, 0, w - 1)]
+    return np.where(inside, picked, 0) if padding == "zeros" else picked
+
+
+@operator("GridSample")
+def grid_sample(node: OnnxNode) -> Tensor:
+    """Values between the elements, at places that a tensor names."""
+    x, grid = node.tensor(0), node.tensor(1)
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(node.text("mode", "linear"), node.text("mode", "linear"))
+    options = {
+        "mode": mode,
+        "padding": node.text("padding_mode", "zeros"),
+        "corners": bool(node.get("align_corners", 0)),
+    }
+    return computed("grid_sample", [x, grid], (*x.shape[:2], *grid.shape[1:-1]), x.dtype, **options)
+
+
+@block("grid_sample")
+def _grid_sample(x: Array, grid: Array, mode: str, padding: str, corners: bool) -> Array:
+    spatial = x.shape[2:]
+    places = []
+    for k, n in enumerate(spatial):
+        at = grid[..., len(spatial) - 1 - k].astype(np.float64)
+        places.append((at + 1) / 2 * (n - 1) if corners else ((at + 1) * n - 1) / 2)
+    taps = {"nearest": 1, "linear": 2, "cubic": 4}[mode]
+    per_axis = []
+    for at, n in zip(places, spatial, strict=True):
+        if padding == "border" and mode != "cubic":
+            at = np.clip(at, 0, n - 1)
+        elif padding == "reflection" and mode != "cubic":
+            at = _reflected(at, n, corners)
+        if mode == "nearest":
+            per_axis.append([(np.rint(at).astype(np.int64), np.ones_like(at))])
+            continue
+        low = np.floor(at).astype(np.int64)
+        t = at - low
+        if mode == "linear":
+            per_axis.append([(low, 1 - t), (low + 1, t)])
+        else:
+            near = [_keys(t + 1), _keys(t), _keys(1 - t), _keys(2 - t)]
+            per_axis.append([(low - 1 + j, near[j]) for j in range(taps)])
+    out = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
+    for item in range(x.shape[0]):
+        for chosen in np.ndindex(*(len(options) for options in per_axis)):
+            weight, inside, index = np.ones(grid.shape[1:-1]), np.ones(grid.shape[1:-1], bool), []
+            for axis, pick in enumerate(chosen):
+                at, part = per_axis[axis][pick][0][item], per_axis[axis][pick][1][item]
+                n = spatial[axis]
+                if padding == "reflection":
+                    at = np.rint(_reflected(at.astype(np.float64), n, corners)).astype(np.int64)
+                inside &= ((at >= 0) & (at < n)) | (padding != "zeros")
+                index.append(np.clip(at, 0, n - 1))
+                weight = weight * part
+            out[item] += np.where(inside, x[item][(slice(None), *index)] * weight, 0)
+    return out
+
+
+def _reflected(at: Array, n: int, corners: bool) -> Array:
+    low, high = (0.0, n - 1.0) if corners else (-0.5, n - 0.5)
+    span = high - low
+    if span <= 0:
+        return np.zeros_like(at)
+    folded = np.abs(at - low) % (2 * span)
+    return np.clip(np.where(folded > span, 2 * span - folded, folded) + low, 0, n - 1)
+
+
+def _keys(t: Array, a: float = -0.75) -> Array:
+    t = np.abs(t)
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0))
+
+
+@operator("RoiAlign")
+def roi_align(node: OnnxNode) -> Tensor:
+    """Regions of images, pooled to one size."""
+    x, rois, batch = node.tensor(0), node.tensor(1), node.tensor(2)
+    high, wide = node.get("output_height", 1), node.get("output_width", 1)
+    half = node.text("coordinate_transformation_mode", "half_pixel" if node.version >= 16 else "output_half_pixel")
+    options = {
+        "high": high,
+        "wide": wide,
+        "mode": node.text("mode", "avg"),
+        "ratio": node.get("sampling_ratio", 0),
+        "scale": float(node.get("spatial_scale", 1.0)),
+        "shift": 0.5 if half == "half_pixel" else 0.0,
+    }
+    return computed("roi_align", [x, rois, batch], (rois.shape[0], x.shape[1], high, wide), x.dtype, **options)
+
+
+@block("roi_align")
+def _roi_align(
+    x: Array, rois: Array, batch: Array, high: int, wide: int, mode: str, ratio: int, scale: float, shift: float
+) -> Array:
+    out = np.zeros((len(rois), x.shape[1], high, wide))
+    h, w = x.shape[2:]
+    for r, (roi, item) in enumerate(zip(rois.astype(np.float64), batch, strict=True)):
+        x0, y0, x1, y1 = roi * scale - shift
+        width, height = x1 - x0, y1 - y0
+        if not shift:
+            width, height = max(width, 1.0), max(height, 1.0)
+        step_y, step_x = height / high, width / wide
+        ny, nx = ratio or int(np.ceil(step_y)), ratio or int(np.ceil(step_x))
+        ys = y0 + (np.arange(high * ny) + 0.5) * step_y / ny
+        xs = x0 + (np.arange(wide * nx) + 0.5) * step_x / nx
+        grid_y, grid_x = np.meshgrid(ys, xs, indexing="ij")
+        outside = (grid_y < -1) | (grid_y > h) | (grid_x < -1) | (grid_x > w)
+        gy, gx = np.clip(grid_y, 0, h - 1), np.clip(grid_x, 0, w - 1)
+        ly, lx = np.floor(gy).astype(int), np.floor(gx).astype(int)
+        uy, ux = np.minimum(ly + 1, h - 1), np.minimum(lx + 1, w - 1)
+        ty, tx = gy - ly, gx - lx
+        image = x[int(np.clip(item, 0, len(x) - 1))].astype(np.float64)
+        corners = [
+            (image[:, ly, lx], (1 - ty) * (1 - tx)),
+            (image[:, ly, ux], (1 - ty) * tx),
+            (image[:, uy, lx], ty * (1 - tx)),
+            (image[:, uy, ux], ty * tx),
+        ]
+        parts = np.stack([np.where(outside, 0, value * weight) for value, weight in corners])
+        cells = parts.reshape(4, x.shape[1], high, ny, wide, nx)
+        out[r] = cells.sum(0).mean((2, 4)) if mode == "avg" else cells.max((0, 3, 5))
+    return out
+
+
+@operator("DeformConv")
+def deformable_conv(node: OnnxNode) -> Tensor:
+    """A convolution whose points are moved by offsets."""
+    x, w, offset = node.tensor(0), node.tensor(1), node.tensor(2)
+    kernel = w.shape[2:]
+    strides, dilations = node.get("strides", [1, 1]), node.get("dilations", [1, 1])
+    pads = node.get("pads", [0, 0, 0, 0])
+    bias = node.tensor(3) if node.has(3) else g.full((w.shape[0],), 0, x.dtype)
+    mask = node.tensor(4) if node.has(4) else g.full((x.shape[0], offset.shape[1] // 2, *offset.shape[2:]), 1, x.dtype)
+    options = {
+        "kernel": tuple(kernel),
+        "strides": tuple(strides),
+        "dilations": tuple(dilations),
+        "pads": tuple(pads[:2]),
+        "groups": node.get("group", 1),
+        "offset_groups": node.get("offset_group", 1),
+    }
+    return computed(
+        "deformable", [x, w, offset, bias, mask], (x.shape[0], w.shape[0], *offset.shape[2:]), x.dtype, **options
+    )
+
+
+@block("deformable")
+def _deformable(
+    x: Array, w: Array, offset: Array, bias: Array, mask: Array, kernel: Any, strides: Any, dilations: Any, pads: Any,
+    groups: int, offset_groups: int,
+) -> Array:  # fmt: skip
+    n, c = x.shape[:2]
+    oh, ow = offset.shape[2:]
+    offset = offset.reshape(n, offset_groups, kernel[0], kernel[1], 2, oh, ow)
+    mask = mask.reshape(n, offset_groups, kernel[0], kernel[1], oh, ow)
+    columns = np.zeros((n, c, kernel[0], kernel[1], oh, ow))
+    share = c // offset_groups
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            base_y = (np.arange(oh) * strides[0] - pads[0] + i * dilations[0])[:, None]
+            base_x = (np.arange(ow) * strides[1] - pads[1] + j * dilations[1])[None, :]
+            for item in range(n):
+                for group in range(offset_groups):
+                    y = base_y + offset[item, group, i, j, 0]
+                    z = base_x + offset[item, group, i, j, 1]
+                    ly, lx = np.floor(y).astype(int), np.floor(z).astype(int)
+                    image = x[item, group * share : (group + 1) * share]
+                    total = np.zeros((share, oh, ow))
+                    for dy in (0, 1):
+                        for dx in (0, 1):
+                            weight = np.abs(1 - dy - (y - ly)) * np.abs(1 - dx - (z - lx))
+                            total += _sampled(image, ly + dy, lx + dx, "zeros") * weight
+                    columns[item, group * share : (group + 1) * share, i, j] = total * mask[item, group, i, j]
+    per = w.shape[0] // groups
+    split = columns.reshape(n, groups, c // groups, *kernel, oh, ow)
+    weights = w.reshape(groups, per, c // groups, *kernel)
+    out: Array = np.einsum("ngcijyx,gfcij->ngfyx", split, weights).reshape(n, w.shape[0], oh, ow)
+    return out + bias.reshape(1, -1, 1, 1)

@@ -1,0 +1,173 @@
+"""From a PyTorch module to a tensor program: ``torch.export`` gives the graph, a table its operators.
+
+The exported graph is in core ATen form, but for attention, which stays one operator. Parameters and buffers are sources
+that share the module's memory; what depends on constants alone (positions, masks) is computed when the module is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import GraphError, TileweaveError
+from tileweave.frontends.model import Model
+from tileweave.frontends.torch.operators import OPERATORS, AtenCall
+from tileweave.frontends.values import Value, folded
+from tileweave.graph import Tensor
+from tileweave.runtime.api import source
+
+__all__ = ["from_torch"]
+
+Array = np.ndarray[Any, Any]
+
+
+def from_torch(module: Any, example: Any) -> Model:
+    """A PyTorch module in evaluation mode as a tensor program with named inputs and outputs.
+
+    Args:
+        module: a ``torch.nn.Module``.
+        example: its inputs: one tensor, a tuple of them, or a mapping by name; their shapes and types are kept.
+
+    Returns:
+        The model. Inputs have the names of the module's arguments; outputs are ``out``, or ``out0, out1, ..`` in the
+        order in which the module returns tensors.
+
+    Raises:
+        GraphError: the module cannot be exported, or uses an operator without a counterpart; names the operator.
+
+    Source: own; the meaning of operators is PyTorch's.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise GraphError("from_torch(module)", "PyTorch is not installed", legal="pip install torch") from error
+    if not isinstance(module, torch.nn.Module):
+        problem = f"{type(module).__name__} is no module"
+        raise GraphError("from_torch(module, example)", problem, legal="a torch.nn.Module")
+    arguments: tuple[Any, ...] = ()
+    named: dict[str, Any] = {}
+    if isinstance(example, Mapping):
+        named = dict(example)
+    else:
+        arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(module, arguments, named, strict=False)
+            table = torch.export.default_decompositions()
+            table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
+            exported = exported.run_decompositions(table)
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        problem = f"torch.export refuses the module: {reason[0] if reason else type(error).__name__}"
+        raise GraphError("from_torch(module, example)", problem, legal="a module that torch.export takes") from error
+    finally:
+        module.train(training)
+    return _model(type(module).__name__, exported)
+
+
+def _model(name: str, exported: Any) -> Model:
+    """The tensor program of an exported one."""
+    values: dict[str, Value] = {}
+    inputs: dict[str, Tensor] = {}
+    kinds = {spec.arg.name: spec for spec in exported.graph_signature.input_specs if hasattr(spec.arg, "name")}
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            spec = kinds[node.name]
+            held = _held(exported, spec)
+            if held is not None:
+                values[node.name] = _array(held, spec.target or node.name)
+                continue
+            fake = node.meta.get("val")
+            if not hasattr(fake, "shape"):
+                values[node.name] = fake
+                continue
+            dtype = _dtype(fake.dtype)
+            values[node.name] = source(None, name=node.name, shape=tuple(map(int, fake.shape)), dtype=dtype)
+            inputs[node.name] = values[node.name]
+        elif node.op == "call_function":
+            values[node.name] = _call(node, values)
+        elif node.op == "output":
+            results = [_resolved(item, values) for item in _flat(node.args[0])]
+            results = [item for item in results if item is not None]
+            names = ["out"] if len(results) == 1 else [f"out{k}" for k in range(len(results))]
+            made = (item if isinstance(item, Tensor) else source(np.asarray(item)) for item in results)
+            return Model(name, inputs, dict(zip(names, made, strict=True)))
+        else:
+            raise GraphError("from_torch(module)", f"a node of kind {node.op!r}", legal="functions of tensors")
+    raise GraphError("from_torch(module)", "the module returns nothing", legal="a module that returns tensors")
+
+
+def _held(exported: Any, spec: Any) -> Any:
+    """The tensor behind a parameter, a buffer or a constant."""
+    if spec.target is None:
+        return None
+    with contextlib.suppress(KeyError):
+        return exported.state_dict[spec.target]
+    return exported.constants.get(spec.target)
+
+
+def _call(node: Any, values: Mapping[str, Value]) -> Value:
+    if getattr(node.target, "__name__", "") == "getitem":
+        return values[node.args[0].name][node.args[1]]
+    name = str(node.target)
+    where = f"from_torch(..): {name}"
+    if name not in OPERATORS:
+        raise GraphError(where, "there is no such operator here", legal="; ".join(sorted(OPERATORS)))
+    arguments = tuple(_resolved(item, values) for item in node.args)
+    options = {key: _resolved(item, values) for key, item in node.kwargs.items()}
+    call = AtenCall(where, node.target, arguments, options)
+    try:
+        made = OPERATORS[name](call)
+    except TileweaveError as error:
+        if error.where == where:
+            raise
+        raise GraphError(where, f"{error.where}: {error.problem}", legal=error.legal) from error
+    known = not any(isinstance(item, Tensor) for item in _flat((arguments, tuple(options.values()))))
+    return tuple(folded(item, known) for item in made) if isinstance(made, tuple) else folded(made, known)
+
+
+def _resolved(item: Any, values: Mapping[str, Value]) -> Any:
+    """An argument with nodes replaced by their values."""
+    if hasattr(item, "op") and hasattr(item, "name"):
+        return values[item.name]
+    if isinstance(item, (list, tuple)):
+        return [_resolved(each, values) for each in item]
+    return item
+
+
+def _flat(item: Any) -> list[Any]:
+    if isinstance(item, (list, tuple)):
+        return [each for part in item for each in _flat(part)]
+    return [item]
+
+
+def _dtype(kind: Any) -> np.dtype[Any]:
+    """The NumPy type of a torch one."""
+    import ml_dtypes
+
+    name = str(kind).removeprefix("torch.")
+    if name == "bfloat16":
+        return np.dtype(ml_dtypes.bfloat16)
+    try:
+        return np.dtype(name)
+    except TypeError as error:
+        legal = "bool, integers, float16, bfloat16, float32, float64"
+        raise GraphError("from_torch(module)", f"elements of type {name}", legal=legal) from error
+
+
+def _array(tensor: Any, name: str) -> Array:
+    """A torch tensor as an array on the same memory."""
+    import torch
+
+    dtype = _dtype(tensor.dtype)
+    plain = tensor.detach().cpu()
+    if plain.dtype == torch.bfloat16:
+        return np.asarray(plain.view(torch.int16).numpy()).view(dtype)
+    return np.asarray(plain.numpy())

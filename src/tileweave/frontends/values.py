@@ -1,0 +1,30 @@
+"""Values while a model is read: arrays where they are known, tensors where they are computed."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.graph import Tensor, as_tensor
+from tileweave.graph import evaluate as evaluated
+
+__all__ = ["Value", "folded", "tensor"]
+
+Value = Any
+"""A NumPy array where the value is known, a Tensor where it is computed, a list of them for a sequence."""
+FOLDED = 1 << 22
+"""Constants of more elements than this are computed when the model runs, not when it is loaded."""
+
+
+def folded(value: Value, known: bool) -> Value:
+    """The value of a small result that depends on nothing unknown."""
+    if known and isinstance(value, Tensor) and prod(value.shape) <= FOLDED:
+        return np.asarray(evaluated([value])[0])
+    return value
+
+
+def tensor(value: Value, where: str) -> Tensor:
+    """A value as a tensor."""
+    return value if isinstance(value, Tensor) else as_tensor(np.asarray(value), where)

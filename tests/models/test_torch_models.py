@@ -1,0 +1,98 @@
+"""PyTorch modules of known architectures with random weights: equal to PyTorch, whole and sharded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+
+torch = pytest.importorskip("torch", reason="make test-models installs torch and transformers")
+transformers = pytest.importorskip("transformers", reason="make test-models installs transformers")
+
+
+class UNet(torch.nn.Module):
+    """Two levels down and up, with skip connections and transposed convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def block(a: int, b: int) -> Any:
+            layers = [torch.nn.Conv2d(a, b, 3, padding=1), torch.nn.GroupNorm(4, b), torch.nn.SiLU()]
+            return torch.nn.Sequential(*layers, torch.nn.Conv2d(b, b, 3, padding=1), torch.nn.ReLU())
+
+        self.down = torch.nn.ModuleList([block(3, 16), block(16, 32)])
+        self.middle = block(32, 64)
+        self.up = torch.nn.ModuleList([torch.nn.ConvTranspose2d(64, 32, 2, 2), torch.nn.ConvTranspose2d(32, 16, 2, 2)])
+        self.join = torch.nn.ModuleList([block(64, 32), block(32, 16)])
+        self.out = torch.nn.Conv2d(16, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        kept = []
+        for block in self.down:
+            x = block(x)
+            kept.append(x)
+            x = torch.nn.functional.max_pool2d(x, 2)
+        x = self.middle(x)
+        for up, join in zip(self.up, self.join, strict=True):
+            x = join(torch.cat([up(x), kept.pop()], 1))
+        return self.out(x)
+
+
+def module(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A module in evaluation mode, and its inputs."""
+    torch.manual_seed(3)
+    t = transformers
+    words = torch.randint(0, 500, (2, 24))
+    image = torch.randn(1, 3, 64, 64)
+    text = {"vocab_size": 500, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    if name == "bert":
+        return t.BertModel(t.BertConfig(**text, intermediate_size=128)), (words,)
+    if name == "gpt2":
+        config = t.GPT2Config(vocab_size=500, n_layer=2, n_embd=64, n_head=4, bos_token_id=0, eos_token_id=0)
+        config.use_cache = False
+        return t.GPT2LMHeadModel(config), (words,)
+    if name == "llama":
+        config = t.LlamaConfig(**text, intermediate_size=160, num_key_value_heads=2)
+        config.use_cache = False
+        return t.LlamaForCausalLM(config), (words,)
+    if name == "vit":
+        config = t.ViTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+                             image_size=64, patch_size=16)  # fmt: skip
+        return t.ViTModel(config), (image,)
+    if name == "resnet":
+        config = t.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[2, 2, 2, 2])
+        return t.ResNetForImageClassification(config), (image,)
+    if name == "mobilenet":
+        return t.MobileNetV2ForImageClassification(t.MobileNetV2Config(depth_multiplier=0.5)), (image,)
+    return UNet(), (image,)
+
+
+NAMES = ("bert", "gpt2", "llama", "vit", "resnet", "mobilenet", "unet")
+
+
+def tensors(value: Any) -> list[Any]:
+    """The tensors that a module returns, in order."""
+    if torch.is_tensor(value):
+        return [value]
+    items = value.to_tuple() if hasattr(value, "to_tuple") else value
+    return [tensor for item in items if item is not None for tensor in tensors(item)]
+
+
+@pytest.mark.parametrize("machines", [1, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_equal_pytorch(name, machines):
+    made, example = module(name)
+    made.eval()
+    with torch.no_grad():
+        expected = [tensor.numpy() for tensor in tensors(made(*example))]
+    model = tw.from_torch(made, example)
+    plan = model.plan(machines=tw.machines(machines))
+    got = tw.run(plan, bind=model.bind(*(tensor.numpy() for tensor in example)))
+    got = got if isinstance(got, list) else [got]
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
