@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := io,ray,onnx,demo,plot,prove,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check layers replay format bench clean docs
+.PHONY: help demo test test-slow test-models check layers replay format bench clean docs
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | sort
@@ -23,6 +23,14 @@ test: .venv/ready          ## the tests
 
 test-slow: .venv/ready     ## the long random suites
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m slow
+
+.venv/models: .venv/ready
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[models]'
+	@touch $@
+
+test-models: .venv/models  ## real models and PyTorch's answers: installs torch, onnxruntime, transformers and models
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow" tests/models tests/graph/test_torch.py tests/layout/test_facts_cute.py
 
 check: .venv/ready         ## format, lint, types, layers, size census, then the tests (which run the docs)
 	$(BIN)/ruff format --check .

@@ -18,8 +18,7 @@ def shapes(draw):
     channels, filters = (groups * int(draw.integers(1, 6)) for _ in range(2))
     kernel, stride, dilation, padding = (draw.integers(low, 4, rank).tolist() for low in (1, 1, 1, 0))
     extents = [
-        int(d * (k - 1) + 1 + draw.integers(0, (40, 14, 7)[rank - 1]))
-        for d, k in zip(dilation, kernel, strict=True)
+        int(d * (k - 1) + 1 + draw.integers(0, (40, 14, 7)[rank - 1])) for d, k in zip(dilation, kernel, strict=True)
     ]
     return int(draw.integers(1, 4)), groups, channels, filters, kernel, stride, padding, dilation, extents
 

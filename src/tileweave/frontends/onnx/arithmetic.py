@@ -179,7 +179,8 @@ def element_type(node: OnnxNode, number: int) -> np.dtype[Any]:
     kind = onnx.TensorProto.DataType.Name(number)
     if kind == "STRING" or kind.startswith("COMPLEX"):
         raise node.refuse(f"elements of type {kind.lower()}", legal="bool, integers, floats")
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+    found: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+    return found
 
 
 @operator("Softplus")

@@ -132,24 +132,25 @@ def _places(node: OnnxNode, x: Tensor, kernel: Any, strides: Any, dilations: Any
         for n, (low, high), k, s, d in zip(spatial, padding, kernel, strides, dilations, strict=True)
     ]
     flat = np.zeros((*kernel, *counts), np.int64)
-    inside = np.ones(flat.shape, bool)
+    inside: Any = np.ones(flat.shape, bool)
     for k in range(rank):
         at = (np.arange(kernel[k]) * dilations[k])[:, None] + np.arange(counts[k]) * strides[k] - padding[k][0]
         line = at.reshape([n if j in (k, rank + k) else 1 for j, n in enumerate(flat.shape)])
         inside &= (line >= 0) & (line < spatial[k])
         flat = flat * spatial[k] + np.clip(line, 0, spatial[k] - 1)
     points = prod(kernel)
-    flat, inside = flat.reshape(points, -1), inside.reshape(points, -1)
+    table: Any = flat.reshape(points, -1)
+    inside = inside.reshape(points, -1)
     rows = g.reshape(x, (*x.shape[:2], prod(spatial)))
-    seen = g.take(rows, flat, 2)
+    seen = g.take(rows, table, 2)
     least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     seen = g.where(g.as_tensor(inside), seen, g.full((), least, x.dtype))
     best = g.cast(g.argmax(seen, 2), np.int64)
     if node.get("storage_order", 0):
-        order = np.arange(prod(spatial)).reshape(spatial[::-1]).T.reshape(-1)
-        flat = order[flat]
-    table = np.broadcast_to(flat, (*x.shape[:2], *flat.shape)).copy()
-    picked = g.take_along_axis(g.as_tensor(table), g.unsqueeze(best, 2), 2)
+        order: Any = np.arange(prod(spatial)).reshape(spatial[::-1]).T.reshape(-1)
+        table = order[table]
+    spread = np.broadcast_to(table, (*x.shape[:2], *table.shape)).copy()
+    picked = g.take_along_axis(g.as_tensor(spread), g.unsqueeze(best, 2), 2)
     base = (np.arange(prod(x.shape[:2])) * prod(spatial)).reshape(*x.shape[:2], 1)
     return g.reshape(g.add(g.squeeze(picked, 2), g.as_tensor(base)), (*x.shape[:2], *counts))
 
@@ -309,7 +310,7 @@ def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | No
 
     simple = {"Relu": g.relu, "Tanh": g.tanh, "Sigmoid": g.sigmoid, "Softplus": softplus}
     if simple.get(name) is not None:
-        function: Activation = simple[name]  # type: ignore[assignment]
+        function: Activation = simple[name]
         return function
     if name == "Affine":
         return lambda x: g.add(g.multiply(x, constant(x, alpha or 1.0)), constant(x, beta or 0.0))

@@ -215,8 +215,8 @@ class _Reader:
             return [folded(each, known) for each in results]
         body, defaults = _schema_function(proto, inputs, version)
         if body is None:
-            known = f"{len(OPERATORS)} operators, listed in the documentation"
-            raise node.refuse(f"there is no operator {proto.domain or 'ai.onnx'}.{proto.op_type}", legal=known)
+            listed = f"{len(OPERATORS)} operators, listed in the documentation"
+            raise node.refuse(f"there is no operator {proto.domain or 'ai.onnx'}.{proto.op_type}", legal=listed)
         defaults = {name: self.attribute(item) for name, item in defaults.items()}
         return self.function(body, inputs, defaults | attributes)
 
@@ -314,5 +314,8 @@ def _type_bytes(value: Value | None) -> bytes:
 
     if value is None:
         return bytes(onnx.TypeProto().SerializeToString())
-    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))
-    return bytes(onnx.helper.make_tensor_type_proto(kind, list(value.shape)).SerializeToString())
+    several = isinstance(value, list)
+    one = value[0] if several and value else value
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(getattr(one, "dtype", np.float32)))
+    made = onnx.helper.make_tensor_type_proto(kind, None if several else list(one.shape))
+    return bytes((onnx.helper.make_sequence_type_proto(made) if several else made).SerializeToString())

@@ -41,7 +41,7 @@ def construct(node: OnnxNode) -> Any:
 def insert(node: OnnxNode) -> Any:
     """One more element."""
     made = list(_sequence(node))
-    made.insert(int(node.known(2)) if node.has(2) else len(made), node.inputs[1])
+    made.insert(int(node.known(2).reshape(-1)[0]) if node.has(2) else len(made), node.inputs[1])
     return made
 
 
@@ -49,14 +49,14 @@ def insert(node: OnnxNode) -> Any:
 def erase(node: OnnxNode) -> Any:
     """One element less."""
     made = list(_sequence(node))
-    del made[int(node.known(1)) if node.has(1) else -1]
+    del made[int(node.known(1).reshape(-1)[0]) if node.has(1) else -1]
     return made
 
 
 @operator("SequenceAt")
 def at(node: OnnxNode) -> Value:
     """One element."""
-    return _sequence(node)[int(node.known(1))]
+    return _sequence(node)[int(node.known(1).reshape(-1)[0])]
 
 
 @operator("SequenceLength")

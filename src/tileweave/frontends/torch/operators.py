@@ -119,7 +119,11 @@ def real(x: Tensor) -> Tensor:
 
 def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
     for name, function in names.items():
-        aten(name)(lambda call, f=function: getattr(g, f)(convert(call.x())))
+
+        def one(call: AtenCall, function: str = function) -> Any:
+            return getattr(g, function)(convert(call.x()))
+
+        aten(name)(one)
 
 
 _unary(
@@ -256,7 +260,8 @@ def full(call: AtenCall) -> Tensor:
     name = call.where.split("aten.")[1].split(".")[0]
     kind = call.get("dtype")
     if name == "scalar_tensor":
-        shape, value, default = (), call.value(0), np.dtype(np.float32)
+        shape: tuple[int, ...] = ()
+        value, default = call.value(0), np.dtype(np.float32)
     else:
         like = name.endswith("_like")
         shape = call.x().shape if like else tuple(int(n) for n in call.value(1 if name == "new_zeros" else 0))
@@ -619,9 +624,10 @@ def convolution(call: AtenCall) -> Tensor:
     groups = call.get("groups")
     if call.get("transposed"):
         extra = call.get("output_padding")
-        return g.conv_transpose(
+        made: Tensor = g.conv_transpose(
             x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=extra
         )
+        return made
     return g.conv(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
@@ -663,7 +669,7 @@ def upsample(call: AtenCall) -> Tensor:
     x = call.x()
     size = call.get("output_size")
     factors = call.get("scale_factors") if ".vec" in call.where else None
-    size = size if size is not None else [int(n * f) for n, f in zip(x.shape[2:], factors, strict=True)]
+    size = size if size is not None else [int(n * f) for n, f in zip(x.shape[2:], factors or (), strict=True)]
     for axis, out in enumerate(size, start=2):
         x = g.take(x, np.arange(out) * x.shape[axis] // out, axis)
     return x

@@ -153,13 +153,12 @@ def _dtype(kind: Any) -> np.dtype[Any]:
     import ml_dtypes
 
     name = str(kind).removeprefix("torch.")
-    if name == "bfloat16":
-        return np.dtype(ml_dtypes.bfloat16)
     try:
-        return np.dtype(name)
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
     except TypeError as error:
         legal = "bool, integers, float16, bfloat16, float32, float64"
         raise GraphError("from_torch(module)", f"elements of type {name}", legal=legal) from error
+    return found
 
 
 def _array(tensor: Any, name: str) -> Array:

@@ -1,0 +1,89 @@
+"""The onnx package's own 1,884 tests of operators: right, or refused for a reason that is listed; never wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from onnx_cases import bound, cases, differences
+
+import tileweave as tw
+from tileweave.errors import TileweaveError
+from tileweave.graph import evaluate
+
+PARTS = 8
+REASONS = {
+    "holds strings": "strings",
+    "a constant of strings": "strings",
+    "elements of type string": "strings",
+    "no tensor": "sequences and optionals as inputs",
+    "is a sequence or an empty optional": "sequences and optionals as outputs",
+    "input 0 is a sequence": "sequences and optionals as inputs",
+    "input 0 is no sequence": "sequences and optionals as inputs",
+    "decides a shape": "shapes that depend on values",
+    "is not supported": "element types below 16 bits other than integers of 8",
+    "quantisation to": "element types below 16 bits other than integers of 8",
+    "elements of type": "element types below 16 bits other than integers of 8",
+    "random operators are not specified": "values that are not specified",
+    "dropout in training mode": "values that are not specified",
+    "there is no operator": "operators without a counterpart",
+    "scans of version 8": "operators without a counterpart",
+    "is unknown": "sequences and optionals as inputs",
+    "the array has shape ()": "sequences and optionals as inputs",
+}
+LEAST_RIGHT = 1600
+
+
+@pytest.fixture(scope="module")
+def every():
+    """The cases, collected once for this module."""
+    return cases()
+
+
+def outcomes(chosen, compute):
+    """Counts by outcome, and what is wrong or fails without a listed reason."""
+    counted, bad = Counter(), []
+    for case in chosen:
+        for inputs, expected in case.data_sets:
+            try:
+                model, arrays = bound(case, inputs)
+                got = compute(model, arrays)
+            except TileweaveError as error:
+                reason = next((REASONS[key] for key in REASONS if key in str(error)), "")
+                counted[reason] += 1
+                bad += [] if reason else [f"{case.name}: {type(error).__name__}: {error}"]
+                continue
+            wrong = list(differences(got, expected, case))
+            counted["wrong" if wrong else "right"] += 1
+            bad += [f"{case.name}: {each}" for each in wrong]
+    return counted, bad
+
+
+def evaluated(model, arrays):
+    """By the definition of every operator."""
+    given = {tensor.producer: array for tensor, array in model.bind(*arrays).items()}
+    return evaluate(list(model.outputs.values()), bind=given)
+
+
+def planned(model, arrays):
+    """By plans for three machines."""
+    plan = tw.plan(list(model.outputs.values()), machines=3)
+    got = tw.run(plan, bind=model.bind(*arrays))
+    return [np.asarray(value) for value in (got if isinstance(got, list) else [got])]
+
+
+def test_operators_are_right_or_refused(every):
+    counted, bad = outcomes(every, evaluated)
+    print(dict(counted))
+    assert bad == []
+    assert counted["right"] >= LEAST_RIGHT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operators_on_three_machines(every, part):
+    counted, bad = outcomes(every[part::PARTS], planned)
+    print(dict(counted))
+    assert bad == []
+    assert counted["right"] >= LEAST_RIGHT // PARTS // 2
