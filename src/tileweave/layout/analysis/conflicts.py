@@ -78,11 +78,12 @@ class Accesses:
     """Accesses of fixed threads, whose passes are counted under any change of their offsets.
 
     Args:
-        groups: for each vector length the phase of every access, numbered over all warps, and its offset.
+        groups: for each vector length the phase of every access, numbered over all warps, and its offset; and how often
+            each phase occurs.
         element_bytes, banks, bank_bytes: as in `memory.bank_conflicts`.
     """
 
-    groups: tuple[tuple[int, np.ndarray[Any, Any], Offsets], ...]
+    groups: tuple[tuple[int, np.ndarray[Any, Any], Offsets, np.ndarray[Any, Any]], ...]
     element_bytes: int
     banks: int
     bank_bytes: int
@@ -96,34 +97,55 @@ class Accesses:
             rows = found.setdefault(vector, [])
             phase = phases_of(lanes, element_bytes * vector, banks, bank_bytes)
             rows.append((phase + WARP * len(rows), offsets))
-        groups = ((v, *(np.concatenate(part) for part in zip(*rows, strict=True))) for v, rows in found.items())
-        return cls(tuple(groups), element_bytes, banks, bank_bytes)  # type: ignore[arg-type]
+        groups = []
+        for vector, rows in found.items():
+            phase, offsets = (np.concatenate(part) for part in zip(*rows, strict=True))
+            number = np.unique(phase, return_inverse=True)[1].reshape(-1)
+            groups.append((vector, number, offsets, np.ones(int(number.max()) + 1, np.int64)))
+        return cls(tuple(groups), element_bytes, banks, bank_bytes)
+
+    def up_to_xor(self) -> Accesses:
+        """Phases whose offsets differ by an XOR counted together: a swizzle and the choice of banks are linear over F2.
+
+        The same accesses where the model's numbers are no powers of two.
+        """
+        if any(n & (n - 1) for n in (self.element_bytes, self.banks, self.bank_bytes, *(g[0] for g in self.groups))):
+            return self
+        groups = []
+        for vector, phase, offsets, often in self.groups:
+            counts: dict[tuple[int, ...], int] = {}
+            for part, n in zip(np.split(offsets, np.flatnonzero(np.diff(phase)) + 1), often, strict=True):
+                key = tuple((part ^ part[0]).tolist()) if (part >= 0).all() else tuple(part.tolist())
+                counts[key] = counts.get(key, 0) + int(n)
+            number = np.repeat(np.arange(len(counts)), [len(key) for key in counts])
+            at = np.array([offset for key in counts for offset in key])
+            groups.append((vector, number, at, np.array(list(counts.values()))))
+        return Accesses(tuple(groups), self.element_bytes, self.banks, self.bank_bytes)
 
     def __call__(self, change: Callable[[Offsets], Offsets]) -> int | None:
         """The passes of all accesses after the change; None if a vector is no longer aligned."""
         total = 0
-        for vector, phase, offsets in self.groups:
+        for vector, phase, offsets, often in self.groups:
             moved = change(offsets)
             if vector > 1 and (moved % vector).any():
                 return None
             width = self.element_bytes * vector
             load = loads(phase, moved * self.element_bytes, width, self.banks, self.bank_bytes)
-            total += int(load.max(axis=1).sum())
+            total += int(load.max(axis=1) @ often)
         return total
 
     def least(self) -> int:
         """What no placement can beat: in each phase, the distinct bytes over the bytes of one pass."""
         row = self.banks * self.bank_bytes
         total = 0
-        for vector, phase, offsets in self.groups:
-            keys = np.unique(np.stack([phase, offsets]), axis=1)[0]
-            count = np.bincount(keys)
-            total += int((-(-count * self.element_bytes * vector // row)).sum())
+        for vector, phase, offsets, often in self.groups:
+            count = np.bincount(np.unique(np.stack([phase, offsets]), axis=1)[0])
+            total += int(-(-count * self.element_bytes * vector // row) @ often)
         return total
 
     def top(self) -> int:
         """The greatest offset."""
-        return max(int(offsets.max()) for _vector, _phase, offsets in self.groups)
+        return max(int(offsets.max()) for _vector, _phase, offsets, _often in self.groups)
 
 
 def _cost(
@@ -161,7 +183,10 @@ def _search(cost: Accesses, changes: Iterable[tuple[Any, Callable[[Offsets], Off
 
 def best_swizzle(cost: Accesses, bits: int) -> Found | None:
     """The swizzle within so many address bits with the fewest passes, or None for no swizzle."""
-    low = max((vector - 1).bit_length() for vector, _, _ in cost.groups)  # what stays, so that vectors stay whole
+    if cost(lambda offsets: offsets) is None:
+        return None
+    cost = cost.up_to_xor()
+    low = max((vector - 1).bit_length() for vector, *_ in cost.groups)  # what stays, so that vectors stay whole
     return _search(cost, ((swizzle, swizzle) for swizzle in _swizzles(low, bits, cost.banks)))
 
 

@@ -367,13 +367,62 @@ def _steps(plan: Conversion) -> list[Move]:
         case "registers":
             return [Local.make(have, want, plan.element_bytes)]
         case "lanes":
-            return [Shuffle.make(have, want, plan.element_bytes)]
+            direct: list[Move] = [Shuffle.make(have, want, plan.element_bytes)]
+            ways = [direct, _swapped(plan) or direct]
+            return min(ways, key=lambda steps: sum(step.cost.instructions for step in steps))
         case "shared":
             return [Trip.make(have, want, plan.element_bytes)]
         case "memory":
             way: Any = {"threads": "loads"}.get(_lies(want)) or {"threads": "stores"}.get(_lies(have), "moves")
             return [Copy.make(have, want, plan.element_bytes, way)]
     return [Exchange(have, want, plan.collective, None, plan.element_bytes)]
+
+
+def _swapped(plan: Conversion) -> list[Move] | None:
+    """Shuffles that each exchange a lane bit for a slot bit, two selects around each, and one that permutes lanes.
+
+    None unless both layouts are made of bits without replicas, whose lane bits become slot bits and conversely.
+    """
+    now, goal = _bits_of(plan.source), _bits_of(plan.target)
+    digits = _all_digits(plan.source, plan.target, plan.levels)
+    if now is None or goal is None or any(row[0][0] != axis for axis, row in digits.items()):
+        return None
+    levels = dict(_names(digits))
+    innermost = [[{levels[a] for a in bit.axes} for bit in side] for side in (now, goal)]
+    leave = [k for k, (a, b) in enumerate(zip(*innermost, strict=True)) if a == {"lane"} and b == {"register"}]
+    enter = [k for k, (a, b) in enumerate(zip(*innermost, strict=True)) if a == {"register"} and b == {"lane"}]
+    if not leave or len(leave) != len(enter):
+        return None
+    steps: list[Move] = []
+    for k in leave:
+        other = next((j for j in enter if goal[j] == now[k]), enter[0])
+        enter.remove(other)
+        after = list(now)
+        after[k], after[other] = now[other], now[k]
+        steps += _one_step(plan, now, after)
+        now = after
+    return steps + list(
+        conversion(_of_bits(now, plan), plan.target, plan.levels, element_bytes=plan.element_bytes).steps
+    )
+
+
+def _one_step(plan: Conversion, before: list[Coord], after: list[Coord]) -> list[Move]:
+    source, target = (_of_bits(one, plan) for one in (before, after))
+    step = conversion(source, target, plan.levels, element_bytes=plan.element_bytes)
+    return [Shuffle.make(*step._places, plan.element_bytes)]
+
+
+def _of_bits(bits: list[Coord], plan: Conversion) -> Layout:
+    return Layout(tuple(Iter(2, stride) for stride in bits), (), plan.source.offset)
+
+
+def _bits_of(layout: Any) -> list[Coord] | None:
+    """The strides of the bits of the logical index, slowest first; None if it has no bits, or replicas."""
+    if not isinstance(layout, Layout) or any(it.extent > 1 for it in layout.replica):
+        return None
+    if any(it.extent & (it.extent - 1) for it in layout.shard):
+        return None
+    return [(1 << k) * it.stride for it in layout.shard for k in reversed(range(it.extent.bit_length() - 1))]
 
 
 # --- terms

@@ -196,7 +196,12 @@ class Shuffle:
                 slot = int(take[a * target.slots + j] % source.slots) // vector
                 demands[int(warp[a])].append((int(from_agent[a, j]), slot, a, j // vector))
         words = -(-element_bytes * vector // WORD)
-        rounds = [_rounds(rows, words) for rows in demands.values()]
+        held = _held(target, vector)
+        stays_at: dict[int, list[Demand]] = defaultdict(list)
+        for a, j in np.argwhere(stays[:, ::vector] & (mine[:, None] >= 0)).tolist():
+            slot = int(take[a * target.slots + j * vector] % source.slots) // vector
+            stays_at[int(warp[a])].append((int(mine[a]), slot, a, j))
+        rounds = [_rounds(rows, stays_at[w], words, held[warp == w].sum(axis=0)) for w, rows in demands.items()]
         count = max(map(len, rounds), default=0)
         offer = np.full((count, len(source.agents)), -1)
         lane, into = np.full((2, count, len(target.agents)), -1)
@@ -218,8 +223,10 @@ class Shuffle:
         """A shuffle per word and round, and the selects around it."""
         words = -(-self.element_bytes * self.vector // WORD)
         by_slot = np.where(self.own >= 0, self.own % self.source.slots, -1).reshape(-1, self.target.slots)
-        around = _selects(self.offer) + sum(n + 1 for n in map(_selects, self.into[:, None]) if n)
-        selects = around + _selects(by_slot.T)
+        held = _held(self.target, self.vector).sum(axis=0)
+        taken = [np.bincount(row[row >= 0], minlength=len(held)) for row in self.into]
+        merges = sum(int(((row > 0) & (row < held)).sum()) for row in taken)
+        selects = _selects(self.offer) + merges + _selects(by_slot.T)
         moved = int((self.lane >= 0).sum()) * self.vector
         return MoveCost(self.rounds * words + selects, moved_bytes("lane", moved, self.element_bytes))
 
@@ -278,8 +285,20 @@ def _least_rounds(rows: list[Demand]) -> int:
     return max(max(map(len, offers.values())), max(wants.values()))
 
 
-def _rounds(rows: list[Demand], words: int) -> list[list[Demand]]:
-    """The demands of one warp in rounds: by target slot, or by colouring the edges of a graph; the cheaper."""
+def _held(target: Places, vector: int) -> Array:
+    """Whether an agent holds a slot, by (agent, slot in vectors)."""
+    out = np.zeros(len(target.agents) * target.slots, bool)
+    out[target.place] = True
+    return out.reshape(len(target.agents), -1, vector)[:, :, 0]
+
+
+def _rounds(rows: list[Demand], stays: list[Demand], words: int, held: Array) -> list[list[Demand]]:
+    """The demands of one warp in rounds: by target slot, or by colouring the edges of a graph; the cheaper.
+
+    Args:
+        rows: the demands. stays: what lanes have already, which they may also read from themselves.
+        words: shuffles in a round. held: how many lanes hold each slot of the target.
+    """
     offers = {(s, p) for s, p, _, _ in rows}
     ways = [_colour(rows) if len(offers) == len(rows) else _greedy(rows)]
     by_slot: dict[tuple[int, int], int] = {}
@@ -291,13 +310,25 @@ def _rounds(rows: list[Demand], words: int) -> list[list[Demand]]:
         for row, colour in zip(rows, colours, strict=True):
             out[colour].append(row)
         found.append([out[c] for c in sorted(out)])
-    return min(found, key=lambda rounds: sum(words + _around(one) for one in rounds))
+    best = min(found, key=lambda rounds: sum(words + _around(one, held) for one in rounds))
+    return [_with_own(one, stays, held) for one in best]
 
 
-def _around(rows: list[Demand]) -> int:
-    """Selects before and after one shuffle: of the slot offered, and into the slot taken."""
-    offered, taken = len({p for _, p, _, _ in rows}), len({j for _, _, _, j in rows})
-    return offered - 1 + (taken if taken > 1 else 0)
+def _with_own(rows: list[Demand], stays: list[Demand], held: Array) -> list[Demand]:
+    """A round of one slot in which lanes that have theirs read it from themselves, where that saves the select."""
+    slots, offered = {j for _, _, _, j in rows}, {s: p for s, p, _, _ in rows}
+    more = [row for row in stays if row[3] in slots]
+    if len(slots) > 1 or any(offered.get(s, p) != p for s, p, _, _ in more):
+        return rows
+    return min(rows, [*rows, *more], key=lambda one: _around(one, held))
+
+
+def _around(rows: list[Demand], held: Array) -> int:
+    """Selects before and after one shuffle: of the slot offered, and of what the lanes keep that take nothing."""
+    taken: dict[int, int] = defaultdict(int)
+    for _, _, _, j in rows:
+        taken[j] += 1
+    return len({p for _, p, _, _ in rows}) - 1 + sum(bool(n < held[j]) for j, n in taken.items())
 
 
 def _greedy(rows: list[Demand]) -> list[int]:
@@ -382,7 +413,7 @@ class Trip:
     def make(cls, source: Places, target: Places, element_bytes: int) -> Trip:
         """Decide all indices of the step."""
         warps = max(int(_groups(one, 2).max()) + 1 for one in (source, target))
-        trips = [t for name in ("target", "source") for t in _trips(source, target, name, element_bytes)]
+        trips = [t for name in ("target", "source", "logical") for t in _trips(source, target, name, element_bytes)]
         return min(trips, key=lambda trip: trip.passes + warps * trip.cost.instructions)
 
     @property
@@ -440,7 +471,8 @@ def _trips(source: Places, target: Places, order: str, element_bytes: int) -> It
     """Trips whose buffer has the elements in the order of one side, behind the best swizzle, for several vectors."""
     written = _writers(source, target)
     devices = _groups(target, 3)[target.agent]
-    first = (target if order == "target" else source).place.min(axis=1)
+    by = {"target": target, "source": source}.get(order)
+    first = np.arange(target.size) if by is None else by.place.min(axis=1)
     rank = np.full((len(written), target.size), -1)
     stored, loaded = [], []
     for device, (elements, places) in enumerate(written):
