@@ -91,7 +91,7 @@ def test_normal_forms_equality_and_keys():
         Layout(TURNED.shard, ((2, 0), (1 << 10, {"gpu": 1 << 10}), (1 << 10, {"gpu": 1})), 7)
     )
     assert canonical_key(COPIES, "set") == canonical_key(Layout(TURNED.shard, ((E, {"gpu": 1}),), 7), "set")
-    assert axe.canonicalize(COPIES).replica == (Iter(E, {"gpu": 1}),)
+    assert axe.canonicalize(COPIES, "set").replica == (Iter(E, {"gpu": 1}),)
     assert recover(ROWS) == normalize(ROWS)
     assert from_carries(WHOLE, carries(TURNED.shard)) == normalize(TURNED).shard
     with pytest.raises(Undecided):

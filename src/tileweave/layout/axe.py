@@ -64,13 +64,13 @@ Region = Sequence[tuple[int, int]]
 """A box, as one half-open interval (begin, end) per dimension."""
 
 
-def canonicalize(layout: Layout, replicas: Replicas = "set") -> Layout:
+def canonicalize(layout: Layout, replicas: Replicas = "multiset") -> Layout:
     """The canonical layout with the same map: D by D0 and D1, R and O without the gap condition.
 
     Args:
         layout: any layout.
-        replicas: ``"set"`` is the paper's meaning: replicas that collide are absorbed (C2) or factored anew;
-            ``"multiset"`` keeps their number.
+        replicas: ``"multiset"`` counts replicas that collide, as `same_map` does; ``"set"`` is the paper's meaning:
+            they are absorbed (C2) or factored anew, to the shortest list with the same set.
 
     Example:
         >>> print(canonicalize(parse("(2:12, 3:4, 4:1) + [2:-3, 3:3]")))

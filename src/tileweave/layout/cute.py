@@ -41,6 +41,16 @@ from tileweave.layout.notation.cute_algebra import (
     nullspace,
     right_inverse,
 )
+from tileweave.layout.notation.cute_partition import (
+    append,
+    domain_offset,
+    local_partition,
+    local_tile,
+    make_layout_tv,
+    prepend,
+    product_each,
+    shape_div,
+)
 from tileweave.layout.notation.cute_text import parse
 from tileweave.layout.notation.cute_tiling import (
     Cover,
@@ -66,7 +76,6 @@ from tileweave.layout.notation.cute_tuples import (
     E,
     Shape,
     _,
-    check_depth,
     compatible,
     congruent,
     crd2crd,
@@ -87,7 +96,7 @@ from tileweave.layout.notation.cute_value import (
     mode_number,
     new_layout,
     require_numbers,
-    select_modes,
+    selected,
     slice_with_offset,
 )
 
@@ -101,6 +110,7 @@ __all__ = [
     "Swizzle",
     "XorLayout",
     "_",
+    "append",
     "blocked_product",
     "coalesce",
     "compatible",
@@ -114,6 +124,7 @@ __all__ = [
     "crd2idx",
     "depth",
     "dice",
+    "domain_offset",
     "downcast",
     "f2_from_core",
     "f2_from_layout",
@@ -132,23 +143,29 @@ __all__ = [
     "group",
     "idx2crd",
     "left_inverse",
+    "local_partition",
+    "local_tile",
     "logical_divide",
     "logical_product",
     "make_identity_layout",
     "make_layout",
     "make_layout_like",
+    "make_layout_tv",
     "make_ordered_layout",
     "make_swizzle",
     "max_common_layout",
     "max_common_vector",
     "nullspace",
     "parse",
+    "prepend",
+    "product_each",
     "raked_product",
     "rank",
     "recast_layout",
     "right_inverse",
     "select",
     "shape",
+    "shape_div",
     "size",
     "slice",
     "slice_",
@@ -172,6 +189,8 @@ __all__ = [
 Layout = CuteLayout
 """CuTe's own name for the value."""
 
+setattr(CuteLayout, "__matmul__", composition)  # noqa: B010 - ``a @ b``; the value does not import its algebra
+
 filter = filter_layout
 """CuTe's own name; Python's built-in keeps its name outside this module."""
 
@@ -179,11 +198,12 @@ filter = filter_layout
 # --- constructors: first mode fastest
 
 
-def make_layout(*parts: Any) -> CuteLayout:
+def make_layout(*parts: Any, stride: Any = None) -> CuteLayout:
     """A layout from a shape (column-major strides), from shape and stride, or from layouts as its modes.
 
     Args:
         parts: a shape; a shape and a stride; or one or more layouts. A linear index runs first mode fastest.
+        stride: the strides of the one shape that is given, as CuTe's DSL names them.
 
     Example:
         >>> print(make_layout((2, (3, 4))), make_layout((2, 3), (3, 1)))
@@ -194,6 +214,10 @@ def make_layout(*parts: Any) -> CuteLayout:
     Source: CuTe.
     """
     where = "make_layout(*parts)"
+    if stride is not None:
+        if len(parts) != 1 or isinstance(parts[0], CuteLayout):
+            raise LayoutError(where, "a stride needs one shape", legal="make_layout(shape, stride=stride)")
+        return CuteLayout(parts[0], stride)
     if parts and all(isinstance(p, CuteLayout) for p in parts):
         return concat(list(parts), keep=True)
     if len(parts) == 1:
@@ -337,7 +361,7 @@ def flatten(layout: CuteLayout) -> CuteLayout:
     return new_layout(flat_tuple(layout.shape), flat_tuple(layout.stride))
 
 
-def slice_(layout: Any, crd: Any) -> Any:
+def slice_(layout: Any, crd: Any) -> Any:  # as in CuTe's DSL; C++ and pycute name the coordinate first
     """The modes at which the coordinate is `_` (or None), in order; `slice_and_offset` gives the offset of the rest.
 
     Behind a swizzle the fixed coordinates move into the offset, since the swizzle acts on the sum.
@@ -348,9 +372,11 @@ def slice_(layout: Any, crd: Any) -> Any:
 
     Source: CuTe, ``slice``.
     """
+    if type(layout) is not CuteLayout and isinstance(crd, CuteLayout | ComposedLayout):
+        layout, crd = crd, layout  # the order of CuTe C++ and pycute
     if isinstance(layout, ComposedLayout):
         return layout.slice(crd)
-    return slice_with_offset(as_layout(layout, "slice_(layout, crd)"), crd)[0]
+    return selected(as_layout(layout, "slice_(layout, crd)"), crd, True)
 
 
 def slice_and_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
@@ -378,8 +404,7 @@ def dice(layout: CuteLayout, crd: Any) -> CuteLayout:
 
     Source: CuTe, ``dice``.
     """
-    check_depth(crd, "dice(layout, crd)")
-    return concat(list(select_modes(crd, layout, False)))
+    return selected(layout, crd, False)
 
 
 # --- conversions to and from the core: two maps, two names

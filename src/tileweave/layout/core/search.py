@@ -291,7 +291,9 @@ def _meet(
         sides.append((values, moved))
     for one, other in ((0, 1), (1, 0)):
         values, moved = sides[one]
-        common = np.intersect1d(values[moved], -sides[other][0])
+        wanted, held = np.sort(values[moved]), np.sort(-sides[other][0])
+        where = np.minimum(np.searchsorted(held, wanted), held.size - 1)
+        common = wanted[held[where] == wanted]
         if common.size:
             at = {one: int(np.flatnonzero((values == common[0]) & moved)[0])}
             at[other] = int(np.flatnonzero(sides[other][0] == -common[0])[0])
@@ -492,6 +494,12 @@ def image(layout: Layout) -> Any:
     return next(iter(out.values()), np.zeros(1, np.int64))
 
 
+def _distinct(values: IntArray) -> IntArray:
+    """The distinct values, ascending; by sorting, which is quicker here than NumPy's hashing."""
+    ordered = np.sort(values, axis=None)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+
+
 def sums(rows: Iterable[tuple[int, int]], where: str, inputs: Mapping[str, object]) -> IntArray:
     """The distinct sums of digit times stride, ascending."""
     rows = sorted(((e, s) for e, s in rows if e > 1 and s), key=lambda row: abs(row[1]))
@@ -507,5 +515,5 @@ def sums(rows: Iterable[tuple[int, int]], where: str, inputs: Mapping[str, objec
         if len(values) * extent > BOUND:
             raise undecided(where, "enumerating the coordinates", inputs)
         steps = np.arange(extent).astype(values.dtype) * stride
-        values = np.unique(steps[:, None] + values[None, :])
+        values = _distinct(steps[:, None] + values[None, :])
     return values

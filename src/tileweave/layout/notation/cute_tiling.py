@@ -558,6 +558,7 @@ def upcast(layout: Any, factor: int) -> Any:
                 f"the leaf {n}:{d} ends inside a unit of {factor}",
                 inputs={"layout": layout},
                 legal=f"extents that {factor // gcd(factor, d)} divides",
+                facts={"witness": Witness((n,), (n * d,), f"{part} | {n}, {factor} | {part * d}")},
             )
         inner.append((part, d))
         outer.append((n // part, part * d // factor if n > part else 0))

@@ -242,8 +242,24 @@ def positive(value: Any, where: str, name: str) -> int:
     return number
 
 
-def size(value: Any) -> int:
-    """The number of coordinates of a layout or a shape: the product of its extents."""
+def size(value: Any, *path: int) -> int:
+    """The number of coordinates of a layout or a shape, or of the mode at `path`: the product of its extents.
+
+    Example:
+        >>> size((2, (3, 4))), size((2, (3, 4)), 1), size((2, (3, 4)), 1, 0)
+        (24, 12, 3)
+    """
+    if path:
+        part = _tree(value, "size(value, *path)")
+        for k in path:
+            modes = part if isinstance(part, tuple) else (part,)
+            number = whole_number(k)
+            if number is None or not -len(modes) <= number < len(modes):
+                raise LayoutError(
+                    "size(value, *path)", f"there is no mode {short_text(k)}", legal=f"0..{len(modes) - 1}"
+                )
+            part = modes[number]
+        return size(part)
     if isinstance(value, tuple):
         return reduce(lambda a, b: a * size(b), value, 1)
     found = plain(getattr(value, "size", value))
@@ -449,7 +465,7 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
     Args:
         crd: an integer (a linear index), or a tuple that `shape` refines; integers, integer arrays or index
             expressions at the leaves.
-        shape: the shape that the coordinate lies in.
+        shape: the shape that the coordinate lies in, or a layout, whose strides then count.
         stride: congruent with `shape`; left out, the column-major strides of the shape.
 
     Raises:
@@ -460,6 +476,8 @@ def crd2idx(crd: Any, shape: Any, stride: Any = None) -> Any:
         >>> crd2idx((1, 2), (3, 4)), crd2idx(7, (3, 4), (4, 1))
         (7, 6)
     """
+    if stride is None and hasattr(shape, "stride") and not isinstance(shape, np.ndarray | np.generic):
+        stride = shape.stride
     shape = make_shape(shape, "crd2idx(crd, shape, stride)")
     stride = compact_strides(shape) if stride is None else make_stride(stride, "crd2idx(crd, shape, stride)")
     if not congruent(shape, stride):

@@ -27,6 +27,7 @@ from tileweave.layout.notation.cute_tuples import (
     make_stride,
     rank,
     short_text,
+    size,
     tuple_text,
     whole_number,
     zip_shape,
@@ -40,7 +41,7 @@ __all__ = [
     "mode_number",
     "new_layout",
     "require_numbers",
-    "select_modes",
+    "selected",
     "slice_with_offset",
 ]
 
@@ -156,8 +157,11 @@ class CuteLayout:
                     if rest == 0:  # false, too, where the rest is an expression
                         return out if type(out) is int else simple(out)
                 check_range(index, self.size, "layout(index)", self.shape)
-            return self._at(index)
-        return self._at(crd)
+            if type(index) is not tuple:
+                return self._at(index)
+            crd = index
+        found = _inner(crd, self.shape, self.stride)
+        return self._at(crd) if found is None else found
 
     def _at(self, crd: Any) -> Any:
         if isinstance(crd, list):
@@ -165,7 +169,7 @@ class CuteLayout:
         if isinstance(crd, tuple):
             check_depth(crd, "layout(coordinate)")
         if is_free(crd):
-            return concat(list(select_modes(crd, self, True)))
+            return selected(self, crd, True)
         if isinstance(crd, np.ndarray) and crd.size > _CHUNK:  # piece by piece, within the cache
             flat = crd.reshape(-1)
             pieces = [self._at(flat[k : k + _CHUNK]) for k in range(0, flat.size, _CHUNK)]
@@ -208,6 +212,34 @@ def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) ->
         flat = tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True)) if nested else ((shape, stride),)
     _set_flat(self, flat)
     return self
+
+
+def _inner(crd: Any, shape: Any, stride: Any) -> int | None:
+    """The inner product of a coordinate of integers in range with integer strides; None where that is not so."""
+    if type(crd) is int:
+        if type(shape) is int:
+            return crd * stride if type(stride) is int and 0 <= crd < shape else None
+        total = 0
+        for n, d in zip(flat_tuple(shape), flat_tuple(stride), strict=True):
+            if type(n) is not int or type(d) is not int:
+                return None
+            crd, digit = divmod(crd, n)
+            total += digit * d
+        return None if crd else total
+    if type(crd) is not tuple or type(shape) is not tuple or len(crd) != len(shape) or not crd:
+        return None
+    total = 0
+    for c, n, d in zip(crd, shape, stride, strict=True):
+        if type(c) is type(n) is type(d) is int:
+            if not 0 <= c < n:
+                return None
+            total += c * d
+        else:
+            found = _inner(c, n, d)
+            if found is None:
+                return None
+            total += found
+    return total
 
 
 def as_layout(value: Any, where: str) -> CuteLayout:
@@ -278,14 +310,64 @@ def concat(layouts: list[CuteLayout], keep: bool = False) -> CuteLayout:
 
 def slice_with_offset(layout: CuteLayout, crd: Any) -> tuple[CuteLayout, Any]:
     """The modes at which the coordinate is free, and the value of the rest with 0 in the free places."""
-    check_depth(crd, "slice_(layout, crd)")
-    return concat(list(select_modes(crd, layout, True))), layout(_zeroed(crd))
+    return selected(layout, crd, True), layout(_zeroed(crd))
+
+
+def selected(layout: CuteLayout, crd: Any, free: bool) -> CuteLayout:
+    """The layout of the modes at which the coordinate is (not) free; a single one stands for itself."""
+    if isinstance(crd, tuple):
+        check_depth(crd, "slice_(layout, crd)")
+    shapes: list[Any] = []
+    strides: list[Any] = []
+    _select(crd, layout.shape, layout.stride, free, shapes, strides)
+    return _joined(shapes, strides)
+
+
+def _joined(shapes: list[Any], strides: list[Any]) -> CuteLayout:
+    if len(shapes) == 1:
+        return new_layout(shapes[0], strides[0])
+    return new_layout(tuple(shapes), tuple(strides))
+
+
+def _select(crd: Any, shape: Any, stride: Any, free: bool, shapes: list[Any], strides: list[Any]) -> None:
+    """Collect the shape and stride of the modes at which `crd` is (not) free, in order; tuples descend."""
+    if type(crd) is int:
+        if type(shape) is not int or not 0 <= crd < shape:
+            check_range(crd, size(shape), "slice_(layout, crd)", shape)
+        kept = not free
+    elif crd is _ or crd is None:
+        kept = free
+    elif isinstance(crd, tuple):
+        if not isinstance(shape, tuple) or len(crd) != len(shape):
+            raise Incongruent(
+                "slice_(layout, crd)",
+                f"coordinate {tuple_text(crd)} does not fit",
+                inputs={"shape": tuple_text(shape)},
+                legal="_ or a coordinate for each mode",
+            )
+        for c, n, d in zip(crd, shape, stride, strict=True):
+            if isinstance(c, tuple):
+                inner: tuple[list[Any], list[Any]] = ([], [])
+                _select(c, n, d, free, *inner)
+                if inner[0]:
+                    part = _joined(*inner)
+                    shapes.append(part.shape)
+                    strides.append(part.stride)
+            else:
+                _select(c, n, d, free, shapes, strides)
+        return
+    else:
+        check_range(crd, size(shape), "slice_(layout, crd)", shape)
+        kept = not free
+    if kept:
+        shapes.append(shape)
+        strides.append(stride)
 
 
 def _zeroed(crd: Any) -> Any:
     if isinstance(crd, tuple):
         return tuple(map(_zeroed, crd))
-    return 0 if is_free(crd) else crd
+    return 0 if crd is _ or crd is None else crd
 
 
 def is_free(crd: Any) -> bool:
@@ -293,27 +375,3 @@ def is_free(crd: Any) -> bool:
     if isinstance(crd, tuple):
         return any(map(is_free, crd))
     return crd is _ or crd is None
-
-
-def select_modes(crd: Any, layout: CuteLayout, free: bool) -> Iterator[CuteLayout]:
-    """The modes at which `crd` is (not) free, in order; tuples of the coordinate descend."""
-    if isinstance(crd, tuple):
-        if not isinstance(layout.shape, tuple) or len(crd) != len(layout.shape):
-            raise Incongruent(
-                "slice_(layout, crd)",
-                f"coordinate {tuple_text(crd)} does not fit",
-                inputs={"layout": layout},
-                legal="_ or a coordinate for each mode",
-            )
-        for c, mode in zip(crd, layout, strict=True):
-            kept = list(select_modes(c, mode, free))
-            if isinstance(c, tuple) and kept:
-                yield concat(kept)
-            else:
-                yield from kept
-        return
-    stays = is_free(crd)
-    if not stays:
-        check_range(crd, layout.size, "slice_(layout, crd)", layout.shape)
-    if stays is free:
-        yield layout
