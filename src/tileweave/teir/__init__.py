@@ -18,10 +18,12 @@ from tileweave.teir.emit.terms import Operand
 from tileweave.teir.ir import examples
 from tileweave.teir.ir.document import from_json, schema, to_json
 from tileweave.teir.ir.dtypes import dtype_name, numpy_dtype
+from tileweave.teir.ir.policies import PolicySpec, policies, register_policy
 from tileweave.teir.ir.primitives import OperationSpec, operands_of, operation, operations, register
 from tileweave.teir.ir.profiles import as_document, as_tileweave
 from tileweave.teir.ir.program import (
     Axis,
+    Entries,
     First,
     Guard,
     Id,
@@ -50,6 +52,7 @@ __all__ = [
     "Chooser",
     "Conflict",
     "Dim",
+    "Entries",
     "Explanation",
     "First",
     "Guard",
@@ -62,6 +65,7 @@ __all__ = [
     "Operation",
     "OperationSpec",
     "Policy",
+    "PolicySpec",
     "Primitive",
     "Problem",
     "Profile",
@@ -109,10 +113,12 @@ __all__ = [
     "overlap",
     "pack",
     "parallelize",
+    "policies",
     "problems",
     "promote",
     "races",
     "register",
+    "register_policy",
     "reorder",
     "schema",
     "sequence",

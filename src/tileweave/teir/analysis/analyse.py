@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tileweave.teir.analysis.calls import Call, bounds, calls
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import Id, Iteration, Program
 from tileweave.teir.ir.reach import SEARCH_LIMIT, Term, reach
 from tileweave.teir.ir.verify import Problem, verify
@@ -181,7 +182,7 @@ def races(program: Program, limit: int = SEARCH_LIMIT) -> Conflict | None:
     verify(program)
     found = accesses(program)
     for visit in walk(program):
-        if isinstance(visit.node, Iteration) and visit.node.policy == "parallel":
+        if isinstance(visit.node, Iteration) and any_order(visit.node.policy):
             conflict = iterations_conflict(program, found, visit, limit=limit)
             if conflict is not None:
                 return conflict

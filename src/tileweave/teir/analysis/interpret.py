@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tileweave.errors import VerifyError
 from tileweave.teir.analysis.calls import Call, Span, call_of
 from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import OperationSpec
 from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, Program, TensorSpec
 from tileweave.teir.ir.verify import verify
@@ -139,7 +140,7 @@ def _check_points(program: Program, order: Order) -> None:
     for visit in walk(program):
         node = visit.node
         if isinstance(node, Iteration):
-            most = axes[node.axis].extent if node.policy == "parallel" and order == "random" else 0
+            most = axes[node.axis].extent if any_order(node.policy) and order == "random" else 0
         else:
             call = call_of(program, visit)
             counts = [1, 1]
@@ -255,9 +256,9 @@ class Run:
 
     def traversal(self, node: Iteration) -> Any:
         indices = range(self.axes[node.axis].extent)
-        if node.policy == "parallel" and self.order == "reversed":
+        if any_order(node.policy) and self.order == "reversed":
             return reversed(indices)
-        if node.policy == "parallel" and self.order == "random":
+        if any_order(node.policy) and self.order == "random":
             return self.random.sample(indices, len(indices))
         return indices
 

@@ -16,6 +16,7 @@ from math import prod
 
 from tileweave.draw import CHARACTER, LINE, Label, Rect, Stroke, canvas
 from tileweave.teir.analysis.analyse import Access, accesses
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import operands_of, operation
 from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Node, Primitive, Program
 from tileweave.teir.ir.verify import problems
@@ -89,7 +90,7 @@ def _tree(program: Program) -> tuple[list[Item], float, float]:
 
 
 def _is_parallel(node: Node) -> bool:
-    return isinstance(node, Iteration) and node.policy == "parallel"
+    return isinstance(node, Iteration) and any_order(node.policy)
 
 
 def _words(node: Node, axes: dict[Id, Axis]) -> str:

@@ -15,8 +15,10 @@ from typing import Any, NoReturn, TypeVar
 
 from tileweave.errors import VerifyError
 from tileweave.teir.ir.dtypes import DTYPES
+from tileweave.teir.ir.form import VALUE_DEPTH
 from tileweave.teir.ir.program import (
     Axis,
+    Entries,
     First,
     Guard,
     Id,
@@ -28,6 +30,7 @@ from tileweave.teir.ir.program import (
     Program,
     Scalar,
     TensorSpec,
+    Value,
 )
 from tileweave.teir.ir.verify import verify
 
@@ -75,11 +78,17 @@ def _program_data(program: Program) -> dict[str, Any]:
                 "operation": p.operation,
                 "axes": {role: list(ids) for role, ids in _once(p, p.axes)},
                 "operands": list(p.operands),
-                "metadata": dict(_once(p, p.metadata)),
+                "metadata": _plain(p, Entries(p.metadata)),
             }
             for p in program.primitives
         ],
     }
+
+
+def _plain(primitive: Primitive, value: Value) -> Any:
+    if isinstance(value, Entries):
+        return {key: _plain(primitive, one) for key, one in _once(primitive, value.items)}
+    return [_plain(primitive, one) for one in value] if isinstance(value, tuple) else value
 
 
 def _tensor_data(spec: TensorSpec) -> dict[str, Any]:
@@ -222,6 +231,16 @@ class _Place:
             self.refuse("a string, a finite number, true or false")
         return self.value
 
+    def value_of(self, depth: int = 0) -> Value:
+        """A scalar, a list of values, or an object of them."""
+        if depth > VALUE_DEPTH:
+            self.refuse(f"a value that nests at most {VALUE_DEPTH} deep")
+        if isinstance(self.value, list):
+            return self.list(lambda place: place.value_of(depth + 1))
+        if isinstance(self.value, dict):
+            return Entries(tuple((key, place.value_of(depth + 1)) for key, place in self.items()))
+        return self.scalar()
+
     def choice(self, *values: str) -> Any:
         if not isinstance(self.value, str) or self.value not in values:
             self.refuse("one of " + ", ".join(values))
@@ -277,7 +296,7 @@ def _node(place: _Place) -> Node:
         fields["id"].id(),
         fields["axis"].id(),
         fields["children"].list(_Place.id),
-        fields["policy"].choice("sequential", "parallel"),
+        fields["policy"].text(),
         _guard(fields["guard"]),
     )
 
@@ -299,7 +318,7 @@ def _primitive(place: _Place) -> Primitive:
         fields["operation"].text(),
         tuple((role, ids.list(_Place.id)) for role, ids in fields["axes"].items()),
         fields["operands"].list(_Place.text),
-        tuple((key, value.scalar()) for key, value in fields["metadata"].items()),
+        tuple((key, value.value_of()) for key, value in fields["metadata"].items()),
     )
 
 
@@ -314,7 +333,7 @@ def schema() -> dict[str, Any]:
         kind={"const": "iteration"},
         id=id_schema,
         axis=id_schema,
-        policy={"enum": ["sequential", "parallel"]},
+        policy={"type": "string"},
         children=ids,
         guard=guard,
     )
@@ -333,7 +352,7 @@ def schema() -> dict[str, Any]:
         operation={"type": "string"},
         axes={"type": "object", "additionalProperties": ids},
         operands={"type": "array", "items": {"type": "string"}},
-        metadata={"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+        metadata={"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
     )
     program = _object(
         format={"const": FORMAT},
@@ -346,7 +365,15 @@ def schema() -> dict[str, Any]:
         nodes={"type": "array", "items": {"oneOf": [iteration, invocation]}},
         primitives={"type": "array", "items": primitive},
     )
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "TEIR program", **program}
+    nested = {"$ref": "#/$defs/value"}
+    forms = [{"type": ["string", "number", "boolean"]}, {"type": "array", "items": nested}]
+    value = {"anyOf": [*forms, {"type": "object", "additionalProperties": nested}]}
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "TEIR program",
+        "$defs": {"value": value},
+    }
+    return {**head, **program}
 
 
 def _object(**properties: Any) -> dict[str, Any]:

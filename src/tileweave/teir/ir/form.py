@@ -12,13 +12,27 @@ import reprlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tileweave.teir.ir.program import Axis, First, Id, Invocation, Iteration, Last, Primitive, Program, TensorSpec
+from tileweave.teir.ir.program import (
+    Axis,
+    Entries,
+    First,
+    Id,
+    Invocation,
+    Iteration,
+    Last,
+    Primitive,
+    Program,
+    TensorSpec,
+)
 from tileweave.teir.ir.walk import nodes_by_id, primitives_by_id, printed
 
 __all__ = ["ADDRESS_LIMIT", "DEPTH_LIMIT", "depth", "is_integer", "names", "shown", "types"]
 
 ADDRESS_LIMIT = 2**63
 """Extents, and distances in bytes between any two addresses of a program, stay below this."""
+
+VALUE_DEPTH = 16
+"""How deep values of metadata may nest."""
 
 DEPTH_LIMIT = 128
 """How many axes an invocation has at most: those that its ancestors iterate and those that its primitive consumes."""
@@ -85,6 +99,28 @@ def _scalar(value: Any) -> bool:
     return isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 1024)
 
 
+def _value(value: Any, depth: int = 0) -> bool:
+    if isinstance(value, tuple):
+        return depth < VALUE_DEPTH and all(_value(one, depth + 1) for one in value)
+    if isinstance(value, Entries):
+        pairs = _tuple_of(_pair_of(_text, lambda one: _value(one, depth + 1)))
+        return depth < VALUE_DEPTH and pairs(value.items)
+    return _scalar(value)
+
+
+def _words(value: Any) -> Iterator[object]:
+    """The keys and scalars of a value."""
+    if isinstance(value, Entries):
+        for key, one in value.items:
+            yield key
+            yield from _words(one)
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _words(one)
+    else:
+        yield value
+
+
 def _term(value: Any) -> bool:
     return not isinstance(value, First | Last) or _id(value.axis)
 
@@ -104,7 +140,7 @@ _PARTS: dict[str, dict[type, dict[str, Callable[[Any], bool]]]] = {
             "operation": _text,
             "axes": _tuple_of(_pair_of(_text, _IDS)),
             "operands": _TEXTS,
-            "metadata": _tuple_of(_pair_of(_text, _scalar)),
+            "metadata": _tuple_of(_pair_of(_text, _value)),
         }
     },
 }
@@ -128,8 +164,8 @@ def _all_names(program: Program) -> Iterator[tuple[str, object]]:
     for k, primitive in enumerate(program.primitives):
         yield f"primitives[{k}]", primitive.id
         for key, value in primitive.metadata:
-            yield f"primitives[{k}].metadata", key
-            yield f"primitives[{k}].metadata", value
+            for word in (key, *_words(value)):
+                yield f"primitives[{k}].metadata", word
 
 
 def depth(program: Program) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@
     Node       = Iteration | Invocation
     TensorSpec = name, dtype, role: in | out | inout | scratch, size_bytes (scratch only), shape (optional)
     Axis       = id, extent, strides: bytes per tensor, offsets: bytes per tensor
-    Iteration  = id, axis, policy: sequential | parallel, children: id*, guard: (First | Last)*
+    Iteration  = id, axis, policy: sequential | parallel | registered, children: id*, guard: (First | Last)*
     Invocation = id, primitive, guard: (First | Last)*
     Primitive  = id, operation, axes: role -> id*, operands: tensor name*, metadata
 
@@ -24,10 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 __all__ = [
     "Axis",
+    "Entries",
     "First",
     "Guard",
     "Id",
@@ -42,14 +43,32 @@ __all__ = [
     "Program",
     "Scalar",
     "TensorSpec",
+    "Value",
     "print_by",
+    "show_value",
 ]
 
 Id = str | int
 Scalar = str | int | float | bool
+Value: TypeAlias = "Scalar | tuple[Value, ...] | Entries"
 Profile = Literal["document", "tileweave"]
-Policy = Literal["sequential", "parallel"]
+Policy = str  # a name registered in tileweave.teir.ir.policies: sequential, parallel, and others
 Operation = str  # a name registered in tileweave.teir.ir.primitives: Zero, Copy, ReLU, Contraction, and extensions
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A mapping as a value, in the order in which it is written: what metadata may nest."""
+
+    items: tuple[tuple[str, Value], ...]
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{key}: {show_value(value)}" for key, value in self.items) + "}"
+
+
+def show_value(value: Value) -> str:
+    """A value of metadata on one line."""
+    return "[" + ", ".join(map(show_value, value)) + "]" if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +152,14 @@ class Primitive:
         axes: (role, axis ids) pairs, e.g. ``(("M", ("m",)), ("N", ("n",)), ("K", ()))``.
         operands: names of the tensors it reads and writes, inputs first, output last. Empty in the
             ``document`` profile, where position binds them.
-        metadata: (key, value) pairs, e.g. ``(("data_type", "FP32"),)``.
+        metadata: (key, value) pairs, e.g. ``(("data_type", "FP32"),)``; values may be tuples and `Entries` of values.
     """
 
     id: Id
     operation: Operation
     axes: tuple[tuple[str, tuple[Id, ...]], ...]
     operands: tuple[str, ...] = ()
-    metadata: tuple[tuple[str, Scalar], ...] = ()
+    metadata: tuple[tuple[str, Value], ...] = ()
 
     def role(self, name: str) -> tuple[Id, ...]:
         """The axes in a role; empty when the role is absent."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tileweave.teir.ir.program import Id, Invocation, Iteration, Node, Primitive, Program
+from tileweave.teir.ir.program import Id, Invocation, Iteration, Node, Primitive, Program, show_value
 from tileweave.teir.ir.walk import nodes_by_id, printed, show_guard
 
 __all__ = [
@@ -103,7 +103,7 @@ def primitives_table(program: Program) -> tuple[Row, ...]:
 
 def _primitive_row(p: Primitive, named: bool) -> Row:
     axes = "{" + ", ".join(f"{role}: {_list(ids)}" for role, ids in p.axes) + "}"
-    metadata = "{" + ", ".join(f"{key}: {value}" for key, value in p.metadata) + "}"
+    metadata = "{" + ", ".join(f"{key}: {show_value(value)}" for key, value in p.metadata) + "}"
     return (str(p.id), str(p.operation), axes, *((_list(p.operands),) if named else ()), metadata)
 
 

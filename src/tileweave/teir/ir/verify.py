@@ -29,6 +29,7 @@ from tileweave.errors import VerifyError
 from tileweave.teir.ir import form
 from tileweave.teir.ir.dtypes import DTYPES
 from tileweave.teir.ir.form import ADDRESS_LIMIT, is_integer, shown
+from tileweave.teir.ir.policies import DOCUMENT_POLICIES, policies
 from tileweave.teir.ir.primitives import DOCUMENT_OPERATIONS, OperationSpec, operands_of, operation, operations
 from tileweave.teir.ir.program import First, Invocation, Iteration, Last, Primitive, Program
 from tileweave.teir.ir.text import tree
@@ -357,10 +358,13 @@ def _iteration_axis(program: Program) -> Iterator[tuple[str, str]]:
             yield f"node {node.id!r}", f"there is no axis {node.axis!r}, which it iterates"
 
 
-@_rule("iteration.policy", "an iteration's policy is sequential or parallel")
+@_rule(
+    "iteration.policy", "an iteration's policy is sequential or parallel; the tileweave profile allows registered ones"
+)
 def _iteration_policy(program: Program) -> Iterator[tuple[str, str]]:
     for node in program.nodes:
-        if isinstance(node, Iteration) and node.policy not in ("sequential", "parallel"):
+        known = DOCUMENT_POLICIES if program.profile == "document" else policies()
+        if isinstance(node, Iteration) and node.policy not in known:
             yield f"node {node.id!r}", f"its policy is {node.policy!r}"
 
 

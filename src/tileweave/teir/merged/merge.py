@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tileweave.teir.analysis.calls import Call, call_of
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Last, Program
 from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id
 from tileweave.teir.merged.chain import chained
@@ -60,7 +61,7 @@ class _Merger:
         if isinstance(node, Invocation):
             return _operation(self.calls[id], node.guard)
         body = self.merged([self.step(child) for child in node.children])
-        loop = Loop(self.axes[node.axis], node.policy == "parallel", body, node.guard)
+        loop = Loop(self.axes[node.axis], any_order(node.policy), body, node.guard)
         if self.merge and len(body) == 1:
             return _absorbed(loop) or loop
         return loop

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from tileweave.space import Box
 from tileweave.teir.analysis.analyse import Access, Conflict, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import operands_of, operation
 from tileweave.teir.ir.program import Axis, First, Id, Invocation, Iteration, Last, Node, Primitive, Program
 from tileweave.teir.ir.reach import first_collision, reach
@@ -319,7 +320,7 @@ def _overtaken(program: Program, new: Sequence[Id], passed: Sequence[Id], depth:
                 return conflict
     for visit in walk(program):
         loop = visit.node
-        if isinstance(loop, Iteration) and loop.policy == "parallel":
+        if isinstance(loop, Iteration) and any_order(loop.policy):
             if any(loop in e.visit.path[depth:] for e in moved):
                 conflict = iterations_conflict(program, found, visit)
                 if conflict is not None:

@@ -14,6 +14,7 @@ from math import prod
 
 from tileweave.teir.analysis.analyse import Access, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Last, Node, Primitive, Program
 from tileweave.teir.ir.reach import first_collision
@@ -111,7 +112,7 @@ def sink(program: Program, node: Id, loop: Id) -> Program:
     children = (child, *outer.children) if before else (*outer.children, child)
     edit.set_node(replace(outer, children=children))
     result = edit.done()
-    if outer.policy == "parallel":
+    if any_order(outer.policy):
         conflict = iterations_conflict(result, accesses(result), _visit(result, loop))
         if conflict is not None:
             raise edit.refuse(f"node {loop!r} is parallel, and its iterations would conflict", conflict)
@@ -186,7 +187,7 @@ def pack(
     width = width_bytes(program.tensors[j].dtype)
     if writes:
         _refuse_overlap(edit, _moving(region, j), j, width)
-    apart = [loop.axis for loop in above if loop.policy == "parallel"]
+    apart = [loop.axis for loop in above if any_order(loop.policy)]
     dense = (*apart, *order)
     extents = [edit.axes[id].extent for id in dense]
     strides = {id: width * prod(extents[k + 1 :]) for k, id in enumerate(dense)}

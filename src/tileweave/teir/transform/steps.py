@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tileweave.teir.analysis.analyse import accesses, find_conflict, iterations_conflict
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, Last, Program
 from tileweave.teir.ir.walk import walk
@@ -175,7 +176,7 @@ def reorder(program: Program, node: Id) -> Program:
     edit.set_node(replace(inner, children=(outer.id,), guard=outer.guard))
     edit.set_node(replace(outer, children=inner.children, guard=()))
     result = edit.done()
-    if inner.policy == "parallel" and outer.policy != "parallel":
+    if any_order(inner.policy) and not any_order(outer.policy):
         above = next(visit for visit in walk(result) if visit.node.id == inner.id)
         conflict = iterations_conflict(result, accesses(result), above)
         if conflict is not None:

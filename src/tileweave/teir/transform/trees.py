@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tileweave.teir.analysis.analyse import Access, Conflict, accesses, find_conflict, iterations_conflict
+from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import First, Guard, Id, Iteration, Last, Program
 from tileweave.teir.ir.walk import walk
 from tileweave.teir.transform.edit import Edit, substitute
@@ -72,7 +73,7 @@ def merge(program: Program, node: Id, other: Id) -> Program:
     visit = next(visit for visit in walk(result) if visit.node.id == node)
     found = accesses(result)
     conflict = _overtaking(found, one.children, two.children, {above.axis for above in visit.path}, result, axis)
-    if conflict is None and one.policy == "parallel":
+    if conflict is None and any_order(one.policy):
         conflict = iterations_conflict(result, found, visit)
     if conflict is not None:
         raise edit.refuse("steps of the two trees conflict, and their order would change", conflict)
