@@ -318,6 +318,9 @@ def test_renamed_text_keeps_precedence_and_captures_nothing():
     assert to_python(a - b, rename={"a": "b", "b": "a"}) == "b - a"
     with pytest.raises(LayoutError, match="both written 'b'"):
         to_python(a - b, rename={"a": "b"})
+    for text in ("0", "a b", "%x"):
+        with pytest.raises(LayoutError, match="no name of an argument"):
+            to_mlir(a + b, rename={"a": text})
     with pytest.raises(LayoutError, match="'t' is also the text of a symbol"):
         to_python([t + 1, t + 2], ["t", "u"])
     text = to_python([(a + 1) * (a + 1), a + 1], ["u", "v"], cse=True, rename={"a": "f(t0)"})

@@ -1,18 +1,23 @@
 """Templates: what is refused with its place, where parts are assigned, masks, widths and hints, and the values."""
 
+import ctypes
 import re
+import subprocess
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tileweave.errors import LayoutError, TileweaveError, Unproved
-from tileweave.index import evaluate, symbol, symbols, symbols_of
+from tileweave.index import c_prelude, evaluate, symbol, symbols, symbols_of
 from tileweave.layout import lego
 from tileweave.layout.lego import Col, OrderBy, PartialTiles, Row, TileBy, template
 
 n, m = symbols("n m", 1, 1 << 20)
 p = symbol("pid", 0, (n + 63) // 64)
 k = symbol("k", 0, (m + 15) // 16)
+INT_P = ctypes.POINTER(ctypes.c_int)
 ROW = PartialTiles((n, m), (64, 16))[p, k, :, :]
 
 
@@ -184,3 +189,53 @@ def test_random_tiles_read_what_the_layout_says(count):
                         inside = tiles.mask(*index)
                         want = memory[tiles.apply(*index)] if inside else -1
                         assert np.broadcast_to(found, tile)[i, j] == want, (tiles, index, filled.text)
+
+
+def test_in_cuda_a_slice_is_loops():
+    """Copies between random orders, their text compiled by the host's compiler, equal to the layouts' own answer."""
+    rng = np.random.default_rng(12)
+    text = (
+        "{{ layouts }}\nextern \"C\" void copy{{ number }}(const int *x, int *y, int pid) {\n  {{ define('pid') }}\n"
+        "  for (int k = 0; k < {{ steps }}; ++k) {\n    {{ loop('k') }}\n    {{ b.open }}\n"
+        "    {{ b.store('y', a.load('x', '-1')) }};\n    {{ b.close }}\n  }\n}"
+    )
+    cases, parts = [], ["#define __host__\n#define __device__", c_prelude(cuda=True)]
+    for number in range(50):
+        rows, columns = (int(rng.integers(1, 30)) * int(rng.choice([1, 4])) for _ in range(2))
+        tile = tuple(int(t) for t in rng.integers(1, 9, 2))
+        source, target = (PartialTiles((rows, columns), tile, chain=random_order(rng, rows, columns)) for _ in range(2))
+        grid, steps = source.grid
+        pid, step = symbol("pid", 0, grid), symbol("k", 0, steps)
+        bindings = {"a": source[pid, step, :, :], "b": target[pid, step, :, :], "steps": steps, "number": number}
+        filled = template(text, **bindings).fill("cuda")
+        parts.append(filled.text)
+        cases.append((source, target, rows, columns, grid))
+    with tempfile.TemporaryDirectory() as folder:
+        file, library = Path(folder, "copies.cpp"), Path(folder, "copies.so")
+        file.write_text("\n".join(parts))
+        command = ["g++", "-O1", "-fsanitize=undefined", "-shared", "-fPIC", "-o", str(library), str(file)]
+        built = subprocess.run(command, capture_output=True, text=True)
+        assert built.returncode == 0, built.stderr[:3000]
+        compiled = ctypes.CDLL(str(library))
+        for number, (source, target, rows, columns, grid) in enumerate(cases):
+            x, y = rng.permutation(rows * columns).astype(np.int32), np.full(rows * columns, -7, np.int32)
+            for program in range(grid):
+                getattr(compiled, f"copy{number}")(x.ctypes.data_as(INT_P), y.ctypes.data_as(INT_P), program)
+            i, j = np.indices((rows, columns)).reshape(2, -1)
+            at = [np.array([tiles.chain.GroupBy((rows, columns))[int(a), int(b)] for a, b in zip(i, j, strict=True)])
+                  for tiles in (source, target)]  # fmt: skip
+            assert np.array_equal(y[at[1]], x[at[0]])
+
+
+def test_cuda_text_says_its_types_and_refuses_ranges_without_loops(golden):
+    copy = template(
+        "{{ layouts }}\n__global__ void copy(const float *x, float *y{{ arguments }}) {\n  int pid = blockIdx.x;\n"
+        "  {{ define('pid') }}\n  for (int k = 0; k < {{ steps }}; ++k) {\n    {{ loop('k') }}\n    {{ b.open }}\n"
+        "    {{ b.store('y', a.load('x', '0.0f')) }};\n    {{ b.close }}\n  }\n}\n",
+        name="copy", steps=(m + 15) // 16, a=ROW,
+        b=PartialTiles((n, m), (64, 16), chain=OrderBy(Col(n, m)))[p, k, :, :],
+    )  # fmt: skip
+    golden("template_cuda.cu.txt", copy.fill("cuda").text)
+    assert "int m, int n" in copy.fill("cuda").text and "long long" in copy.fill("cuda").text
+    with pytest.raises(LayoutError, match="no ranges for `:`"):
+        template("{{ define('pid', 'k') }} {{ a }}", a=ROW).fill("cuda")

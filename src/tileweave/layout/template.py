@@ -31,13 +31,17 @@ from tileweave.index import (
 from tileweave.index.expr import walk
 from tileweave.index.normal.read import range_of
 from tileweave.index.text.dialect import CUDA, TRITON, Dialect
-from tileweave.index.text.program import Printable, fresh, program, shared_parts, text_of
+from tileweave.index.text.program import Printable, c_prelude, fresh, program, shared_parts, statement, text_of
 from tileweave.layout.notation.lego_slices import Slice
 
 __all__ = ["TARGETS", "Filled", "IndexPart", "Template", "TextTarget", "template"]
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
-_RESERVED = ("define", "loop", "arguments", "layouts")
+_RESERVED = ("define", "loop", "arguments", "layouts", "prelude")
+
+
+_WHOLE_LINES = ("define", "loop", "layouts", "prelude", "open", "close")
+"""Marks that stand alone on a line and become any number of lines."""
 
 
 # -- targets ------------------------------------------------------------------------------------------------
@@ -51,9 +55,10 @@ class TextTarget:
         name: of the target.
         dialect: its integer expressions.
         comment: what a comment line starts with.
-        range: a format of ``{extent}`` and ``{axis}``; empty: the language has no ranges.
+        range: a format of ``{extent}`` and ``{axis}``; empty: `:` is a loop, which the template opens and closes.
         load, store: formats of ``{pointer}``, ``{offset}``, ``{value}``.
         masked_load, masked_store: also of ``{mask}`` and ``{other}``.
+        argument: a format of ``{name}``, for a size that the kernel takes.
         hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
     """
 
@@ -65,6 +70,7 @@ class TextTarget:
     masked_load: str
     store: str
     masked_store: str
+    argument: str = "{name}"
     hint: str = ""
 
 
@@ -78,17 +84,18 @@ TARGETS = {
         "tl.load({pointer} + {offset}, mask={mask}, other={other})",
         "tl.store({pointer} + {offset}, {value})",
         "tl.store({pointer} + {offset}, {value}, mask={mask})",
-        "tl.max_contiguous(tl.multiple_of({offset}, {multiple}), {run})",
+        hint="tl.max_contiguous(tl.multiple_of({offset}, {multiple}), {run})",
     ),
     "cuda": TextTarget(
         "cuda",
-        CUDA,
+        replace(CUDA, width=32, widen="(long long)({})"),
         "//",
         "",
         "{pointer}[{offset}]",
         "({mask} ? {pointer}[{offset}] : {other})",
         "{pointer}[{offset}] = {value}",
         "if ({mask}) {pointer}[{offset}] = {value}",
+        "int {name}",
     ),
 }
 
@@ -264,6 +271,17 @@ class _Placeholder:
         """The mark of the mask."""
         return self._mark("mask")
 
+    @property
+    def open(self) -> str:
+        """The mark of the loops over the dimensions of ``:``, in a language without ranges."""
+        value = self._value
+        return self._mark("open", *(str(r) for r in value.ranges)) if isinstance(value, Slice) else ""
+
+    @property
+    def close(self) -> str:
+        """The mark of their end."""
+        return self._mark("close")
+
     def load(self, pointer: str, other: object = 0.0) -> str:
         """The mark of a whole load."""
         return self._mark("load", str(pointer), str(other))
@@ -277,7 +295,7 @@ class _Placeholder:
 class _Use:
     """A mark in the text: what stands there, and the symbols' scope."""
 
-    kind: str  # offset, mask, load, store; define, loop, arguments, layouts
+    kind: str  # offset, mask, load, store; open, close; define, loop, arguments, layouts, prelude
     name: str
     words: tuple[str, ...]
     level: int = 0
@@ -300,6 +318,7 @@ class _Filling:
         self.uses: list[_Use] = []
         self.parts: dict[tuple[str, str], IndexPart] = {}  # (name, "offset" or "mask") -> its expressions
         self.scopes: list[_Scope] = []
+        self.kept: set[str] = set()  # the names of bases
 
     def mark(self, kind: str, name: str, *words: str) -> str:
         self.uses.append(_Use(kind, name, words))
@@ -332,7 +351,7 @@ class _Filling:
         }
         context["define"] = lambda *names: self.mark("define", "", *names)
         context["loop"] = lambda name: self.mark("loop", "", name)
-        context |= {name: _Lazy(self, name) for name in ("arguments", "layouts")}
+        context |= {name: _Lazy(self, name) for name in ("arguments", "layouts", "prelude")}
         try:
             return environment.from_string(text).render(context)
         except jinja2.TemplateError as error:
@@ -341,18 +360,21 @@ class _Filling:
     def result(self) -> Filled:
         """The filled template."""
         text = self.rendered()
-        order = [int(number) for number in _MARK.findall(text)]
+        order = range(len(self.uses))  # as Jinja2 met them, those inside others' words included
         self._find_scopes(order)
         self._simplify(order)
         ready, bases = self._program(order)
         self._assign(ready, bases)
         arguments = self._arguments(ready)
-        pieces = {number: self._text(self.uses[number], ready, arguments) for number in order}
+        pieces: dict[int, str] = {}
+        for number in order:  # a mark in the words of another comes before it
+            piece = self._text(self.uses[number], ready, arguments)
+            pieces[number] = _MARK.sub(lambda found: pieces[int(found[1])], piece)
         lines = []
         for line in text.split("\n"):
             marks = [int(number) for number in _MARK.findall(line)]
             indent = line[: len(line) - len(line.lstrip())]
-            if len(marks) == 1 and self.uses[marks[0]].kind in ("define", "loop", "layouts"):
+            if len(marks) == 1 and self.uses[marks[0]].kind in _WHOLE_LINES:
                 lines += [indent + inner for inner in pieces[marks[0]].split("\n") if inner]
             else:
                 lines.append(_MARK.sub(lambda found: pieces[int(found[1])], line))
@@ -370,6 +392,10 @@ class _Filling:
             if use.kind in ("define", "loop"):
                 known = known | set(use.words)
                 self.scopes.append(_Scope(known, use.words[0] if use.kind == "loop" else ""))
+            elif use.kind == "open" and not self.target.range:
+                for word in use.words:
+                    known = known | {word}
+                    self.scopes.append(_Scope(known, word))
             use.level = len(self.scopes) - 1
 
     def _simplify(self, order: Sequence[int]) -> None:
@@ -378,7 +404,7 @@ class _Filling:
         for number in order:
             use = self.uses[number]
             value = self.source.bindings.get(use.name)
-            if not isinstance(value, Slice | Expr):
+            if not isinstance(value, Slice | Expr) or use.kind in ("open", "close"):
                 continue
             offset, mask = (value.offset, value.mask) if isinstance(value, Slice) else (value, True)
             if isinstance(offset, int):
@@ -437,6 +463,7 @@ class _Filling:
         taken.add(stem)
         kept = symbol(stem, low, None if high is None else high + 1)
         bases[kept] = base
+        self.kept.add(stem)
         return kept + variable * step
 
     def _level_of(self, expr: Expr, name: str = "") -> int:
@@ -457,12 +484,13 @@ class _Filling:
         """Temporaries at their scopes: ranges first, then common parts, invariants of loops, and bases."""
         if not self.scopes:
             return
-        if not self.target.range and self.ranges:
-            raise LayoutError(
-                self.where, f"{self.target.name} has no ranges for `:`", inputs={"ranges": list(map(str, self.ranges))},
-                legal="an index expression in each dimension, such as one over threadIdx",
-            )  # fmt: skip
-        for node, name in self.ranges.items():
+        known = self.scopes[-1].known
+        closed = [str(node) for node in self.ranges if str(node) not in known]
+        if not self.target.range and closed:
+            legal = "{{ a.open }} .. {{ a.close }} around the uses of a, or an index over threadIdx"
+            where = f"{self.target.name} has no ranges for `:`"
+            raise LayoutError(self.where, where, inputs={"ranges": closed}, legal=legal)
+        for node, name in self.ranges.items() if self.target.range else ():
             extent = int(node.args[2].args[0])
             if extent & (extent - 1):
                 raise LayoutError(
@@ -486,10 +514,10 @@ class _Filling:
             if node in chosen and node not in homes:
                 name = fresh(self.taken, number)
                 number += 1
-                lines.append(f"{name} = {text_of(ready, node)}")
+                lines.append(statement(ready, name, node))
                 ready.written[node] = name
             for kept in homes.get(node, ()):
-                lines.append(f"{kept} = {text_of(ready, node)}")
+                lines.append(statement(ready, str(kept), node))
                 if node in ready.wide:
                     ready.declared.add(kept)
                 ready.written.setdefault(node, str(kept))
@@ -508,15 +536,21 @@ class _Filling:
         """The sizes that the text needs: symbols of expressions that no scope defines and that are no ranges."""
         defined = set().union(*(scope.known for scope in self.scopes)) if self.scopes else set()
         found = [s for s in walk(ready.roots) if s.op == "sym" and s not in self.ranges and s.args[0] not in defined]
-        kept = {line.split(" = ")[0] for scope in self.scopes for line in scope.lines}
-        return tuple(sorted({s.args[0] for s in found} - kept - {"zero"}))
+        return tuple(sorted({s.args[0] for s in found} - self.kept - {"zero"}))
 
     def _text(self, use: _Use, ready: Printable, arguments: Sequence[str]) -> str:
         match use.kind:
             case "define" | "loop":
                 return "\n".join(self.scopes[use.level].lines)
+            case "open":
+                return "\n".join(self._loops(use)) if not self.target.range else ""
+            case "close":
+                value = self.source.bindings[use.name]
+                return "" if self.target.range or not isinstance(value, Slice) else "}" * len(value.ranges)
+            case "prelude":
+                return c_prelude(cuda=True).rstrip() if self.target.name == "cuda" else ""
             case "arguments":
-                return "".join(f", {name}" for name in arguments)
+                return "".join(f", {self.target.argument.format(name=name)}" for name in arguments)
             case "layouts":
                 return "\n".join(self._comments())
         offset = self.shown.get((use.name, "offset"))
@@ -551,6 +585,20 @@ class _Filling:
                     shapes = [str(multiple), str(run)]
                 return self.target.hint.format(offset=text, multiple=shapes[0], run=shapes[1])
         return text
+
+    def _loops(self, use: _Use) -> list[str]:
+        """The heads of the loops that stand for the dimensions of ``:``."""
+        value = self.source.bindings[use.name]
+        names = {str(r): (self.ranges.get(r, str(r)), r.args[2]) for r in value.ranges}
+        lines = []
+        scopes = self.scopes[use.level + 1 - len(use.words) : use.level + 1]
+        for depth, (word, scope) in enumerate(zip(use.words, scopes, strict=True)):
+            name, extent = names[word]
+            inside = [f"  {line}" for line in scope.lines]
+            lines += [
+                "  " * depth + line for line in (f"for (int {name} = 0; {name} < {extent}; ++{name}) {{", *inside)
+            ]
+        return lines
 
     def _comments(self) -> list[str]:
         lines = [f"{self.target.comment} {self.source.name}"]

@@ -50,6 +50,9 @@ def to_mlir(
         raise LayoutError(where, "no expressions", legal="one or more")
     ready = program(where, roots, MLIR, rename, ctype="int32_t" if type == "i32" else "int64_t")
     names = {} if rename is None else rename
+    for text in names.values():
+        if not text.isidentifier():
+            raise LayoutError(where, f"{text!r} is no name of an argument", legal="an identifier")
     order = walk(ready.roots)
     arguments = [node for node in order if node.op == "sym"]
     body = _Body(type, ready.normal)

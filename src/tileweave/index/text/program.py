@@ -35,7 +35,7 @@ from tileweave.index.normal.signs import nonnegative, positive
 from tileweave.index.text.dialect import CUDA, DIALECTS, C, Dialect
 from tileweave.index.text.spell import ATOM, COMPARE, UNARY, Piece, Spelling, bracket, spell, tree_size
 
-__all__ = ["Printable", "c_prelude", "program", "shared_parts", "text_of", "to_c", "to_python"]
+__all__ = ["Printable", "c_prelude", "program", "shared_parts", "statement", "text_of", "to_c", "to_python"]
 
 LARGEST_TREE = 200_000
 """Nodes of an expression written out as a tree beyond which text without temporaries is refused."""
@@ -441,7 +441,14 @@ def _spelling(ready: Printable) -> Spelling:
         special |= dict.fromkeys(("add", "sub", "mul", "xor"), widened)
     if ready.ctype:
         special["select"] = choice
-    return Spelling(dialect.infix, dialect.calls, _c_leaf if ready.ctype else _leaf, special)
+    return Spelling(dialect.infix, dialect.calls, _c_leaf if "tw_min" in dialect.words else _leaf, special)
+
+
+def statement(ready: Printable, name: str, node: Expr) -> str:
+    """The assignment of a node to a name; in C with the narrow or the wide type."""
+    wide = node in ready.wide or node in ready.declared
+    kind = "bool" if node.is_condition else "long long" if wide else "int"
+    return ready.dialect.statement.format(type=kind, name=name, text=text_of(ready, node))
 
 
 def _is_wide(ready: Printable, node: Expr) -> bool:
