@@ -12,7 +12,6 @@ import builtins
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -447,24 +446,22 @@ def fused(inputs: Sequence[Tensor], program: Sequence[tuple[str, tuple[int, ...]
     return elementwise("fused", inputs, np.dtype(program[-1][2]), ("program", tuple(program)))
 
 
+@lru_cache(maxsize=4096)
+def _alone(name: str, dtype: str) -> Operation:
+    """The operator of a step as an operation that has just its parameters, which is all that its definition reads."""
+    kind = (("out", TensorType((), np.dtype(dtype))),)
+    return Operation(name, Box.of(()), (), kind, (("dtype", dtype),))
+
+
 def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     given = list(inputs.values())
     program = operation.parameter("program")
     last_use = {a: k for k, (_, args, _) in enumerate(program) for a in args if a < 0}
     done: list[Any] = []
     for k, (name, args, dtype) in enumerate(program):
-        # the operator's own definition, on an operation that has just its parameters
-        step = replace(
-            operation,
-            operator=name,
-            inputs=(),
-            outputs=(("out", TensorType((), np.dtype(dtype))),),
-            parameters=(("dtype", dtype),),
-            signature=None,
-        )
         blocks = [given[a] if a >= 0 else done[-1 - a] for a in args]
         names = input_names(len(blocks))
-        done.append(OPERATORS[name].block(step, dict(zip(names, blocks, strict=True)))["out"])
+        done.append(OPERATORS[name].block(_alone(name, dtype), dict(zip(names, blocks, strict=True)))["out"])
         del blocks
         for a in args:
             if last_use.get(a) == k:
