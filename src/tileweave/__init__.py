@@ -42,7 +42,12 @@ _HOME = {
 }
 _FROM = {name: home for home, names in _HOME.items() for name in names}
 _PACKAGES = ("backends", "draw", "errors", "graph", "index", "layout", "lower", "planner", "runtime", "space", "teir")
-_INSIDE = {"cute": "tileweave.layout.cute", "axe": "tileweave.layout.axe", "lego": "tileweave.layout.lego"}
+_INSIDE = {
+    "nn": "tileweave.graph.nn",
+    "cute": "tileweave.layout.cute",
+    "axe": "tileweave.layout.axe",
+    "lego": "tileweave.layout.lego",
+}
 
 __all__ = [
     "Machines",

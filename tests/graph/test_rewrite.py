@@ -11,7 +11,7 @@ from random_graphs import close, random_graph, random_partitions
 from tileweave import graph as tw
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import children
-from tileweave.graph.passes.rewrite import Context, Rule, choices, expand_tensor, replay, rewrite, rewrite_stages
+from tileweave.graph.passes.rewrite import Context, RewriteRule, choices, expand_tensor, replay, rewrite, rewrite_stages
 from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS, RULES
 
 RNG = np.random.default_rng(0)
@@ -150,15 +150,15 @@ def test_ambiguous_expansions_keep_all_choices():
 
 def test_precedence_and_recursion_of_local_expansion():
     x = tw.as_tensor(X)
-    halve = Rule("halve", "exp(x) is exp(x / 2) squared", lambda t, c: None)
-    first = Rule("first", "for the test", lambda t, c: tw.negative(tw.negative(t)) if t is x else None)
+    halve = RewriteRule("halve", "exp(x) is exp(x / 2) squared", lambda t, c: None)
+    first = RewriteRule("first", "for the test", lambda t, c: tw.negative(tw.negative(t)) if t is x else None)
     assert expand_tensor(x, [halve, first]) is tw.negative(tw.negative(x))
-    grow = Rule("grow", "for the test", lambda t, c: tw.negative(tw.negative(t)))
+    grow = RewriteRule("grow", "for the test", lambda t, c: tw.negative(tw.negative(t)))
     assert len(tw.Graph.of(expand_tensor(x, [grow], depth=3)).operations) == 6
 
 
 def test_passes_are_bounded():
-    grow = Rule("grow", "for the test", lambda t, c: tw.negative(tw.negative(t)) if t.ndim == 1 else None)
+    grow = RewriteRule("grow", "for the test", lambda t, c: tw.negative(tw.negative(t)) if t.ndim == 1 else None)
     done = rewrite(tw.Graph.of(tw.as_tensor(np.ones(3))), [grow], passes=2)
     assert not done.complete and len(done.trace) > 0
 
@@ -229,7 +229,7 @@ def test_a_sequence_point_leaves_rewriting_linear(monkeypatch):
 
 
 def test_a_rule_that_changes_the_type_is_refused():
-    bad = Rule("bad", "no law", lambda t, c: t.astype("float32"))
+    bad = RewriteRule("bad", "no law", lambda t, c: t.astype("float32"))
     with pytest.raises(GraphError, match=r"rule bad: answered float32\[4, 3\] for int64\[4, 3\]"):
         rewrite(tw.Graph.of(tw.as_tensor(X) + 1), [bad])
     with pytest.raises(GraphError, match="two rules"):
@@ -237,7 +237,7 @@ def test_a_rule_that_changes_the_type_is_refused():
 
 
 def test_rules_of_others_stand_beside_ours():
-    square = Rule("square", "x ** 2 is x * x", lambda t, c: power_of_two(t), exact=False)
+    square = RewriteRule("square", "x ** 2 is x * x", lambda t, c: power_of_two(t), exact=False)
 
     def power_of_two(t):
         producer = t.producer

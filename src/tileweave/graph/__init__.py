@@ -30,7 +30,7 @@ from tileweave.graph.ir.nodes import (
 from tileweave.graph.ir.resolve import resolve
 from tileweave.graph.ir.sugar import FUNCTIONS
 from tileweave.graph.ir.svg import svg
-from tileweave.graph.ir.text import Explanation, explain, text
+from tileweave.graph.ir.text import GraphTable, explain, text
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import elementwise_operator
 from tileweave.graph.ops.monoids import TUPLE_MONOIDS, TupleMonoid
@@ -39,7 +39,8 @@ from tileweave.graph.passes.coalesce import coalesce
 from tileweave.graph.passes.custom import BlockOperator, block_operator, check_projections
 from tileweave.graph.passes.evaluate import evaluate
 from tileweave.graph.passes.grad import grad
-from tileweave.graph.passes.rewrite import Rewritten, Rule, rewrite
+from tileweave.graph.passes.rewrite import RewriteRule, Rewritten, rewrite
+from tileweave.graph.passes.rewrite import RewriteRule as Rule
 from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS
 from tileweave.graph.passes.shard import Partition, expand, partition
 from tileweave.graph.passes.sharding import check_sharding, is_sharding
@@ -49,10 +50,7 @@ from tileweave.graph.passes.verify import from_json, problems, verify
 if TYPE_CHECKING:
     from tileweave.graph.ir.assemble import *
     from tileweave.graph.ir.select import *
-    from tileweave.graph.nn.activations import *
-    from tileweave.graph.nn.attention import *
-    from tileweave.graph.nn.norms import *
-    from tileweave.graph.nn.parts import *
+    from tileweave.graph.nn import *
     from tileweave.graph.ops.along import *
     from tileweave.graph.ops.contract import *
     from tileweave.graph.ops.elementwise import *
@@ -71,16 +69,17 @@ __all__ = [
     "TUPLE_MONOIDS",
     "ArrayData",
     "BlockOperator",
-    "Explanation",
     "FileData",
     "FileTarget",
     "Graph",
+    "GraphTable",
     "Hole",
     "MemoryTarget",
     "Node",
     "Operation",
     "Operator",
     "Partition",
+    "RewriteRule",
     "Rewritten",
     "Rule",
     "Selector",

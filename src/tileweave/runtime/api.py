@@ -38,7 +38,7 @@ from tileweave.graph import (
 )
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.groups import ROWS
-from tileweave.graph.passes.rewrite import Rule, rewrite
+from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.planner import Machines, Plan, Step, make_plan
 from tileweave.planner import machines as make_machines
@@ -205,10 +205,10 @@ def _planned(graph: Graph, machines: Machines) -> Plan:
             raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
 
 
-def _chooser(machines: Machines) -> Callable[[Sequence[tuple[Rule, int, Tensor]]], int]:
+def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
     """Takes the first replacement after which no less runs compiled than before; -1: none."""
 
-    def choose(found: Sequence[tuple[Rule, int, Tensor]]) -> int:
+    def choose(found: Sequence[tuple[RewriteRule, int, Tensor]]) -> int:
         for number, (_, _, tensor) in enumerate(found):
             made = tensor.producer
             if isinstance(made, Selector):

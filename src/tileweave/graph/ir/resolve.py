@@ -29,7 +29,7 @@ from tileweave.space import AffineMap, Box, Lattice
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ViewPiece:
     """A part of a requested box and where its values are.
 
     Args:
@@ -59,7 +59,7 @@ class Piece:
         axes = zip(self.lattice.start, self.lattice.shape, self.lattice.step, strict=True)
         return tuple(slice(a, a + n * s, s) for a, n, s in axes)
 
-    def along(self, dim: int, first: int, count: int, step: int = 1) -> Piece:
+    def along(self, dim: int, first: int, count: int, step: int = 1) -> ViewPiece:
         """The part of the piece at coordinates ``first + step * j`` of one dimension of its box, for ``j < count``."""
         if step == 1 or count == 1:
             lattice = self.lattice
@@ -77,9 +77,9 @@ class Piece:
         inner = AffineMap(
             tuple(tuple(c if j == k else 0 for j in range(len(scale))) for k, c in enumerate(scale)), shift
         )
-        return Piece(Box.of(shape), self.origin, self.map.after(inner), self.fill, Lattice(start, shape, steps))
+        return ViewPiece(Box.of(shape), self.origin, self.map.after(inner), self.fill, Lattice(start, shape, steps))
 
-    def boxes(self) -> Iterator[Piece]:
+    def boxes(self) -> Iterator[ViewPiece]:
         """The piece as pieces without a lattice: one for each point of its stepped dimensions."""
         if self.lattice is None:
             yield self
@@ -91,10 +91,10 @@ class Piece:
             shape = tuple(1 if w > 1 else n for w, n in zip(wide, lattice.shape, strict=True))
             back = tuple(i - a for i, a in zip(point, starts, strict=True))
             inner = AffineMap.shift(back)
-            yield Piece(Box(starts, shape), self.origin, self.map.after(inner), self.fill)
+            yield ViewPiece(Box(starts, shape), self.origin, self.map.after(inner), self.fill)
 
 
-def resolve(tensor: Tensor, box: Box, *, lattices: bool = False) -> list[Piece]:
+def resolve(tensor: Tensor, box: Box, *, lattices: bool = False) -> list[ViewPiece]:
     """Where the values of a box of a tensor come from: disjoint pieces that cover the box once.
 
     Args:
@@ -107,8 +107,8 @@ def resolve(tensor: Tensor, box: Box, *, lattices: bool = False) -> list[Piece]:
     """
     if box.empty:
         return []
-    done: list[Piece] = []
-    todo = [Piece(box, tensor, AffineMap.identity(len(tensor.shape)))]
+    done: list[ViewPiece] = []
+    todo = [ViewPiece(box, tensor, AffineMap.identity(len(tensor.shape)))]
     while todo:
         piece = todo.pop()
         origin = piece.origin
@@ -176,11 +176,11 @@ def _corners(box: Box) -> list[tuple[int, ...]]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# how each kind reads: Selector, Piece of its output -> Pieces of its inputs
+# how each kind reads: Selector, ViewPiece of its output -> Pieces of its inputs
 
 
-def _through(map_of: Callable[[Selector], AffineMap]) -> Callable[[Selector, Piece], Iterator[Piece]]:
-    def rule(selector: Selector, piece: Piece) -> Iterator[Piece]:
+def _through(map_of: Callable[[Selector], AffineMap]) -> Callable[[Selector, ViewPiece], Iterator[ViewPiece]]:
+    def rule(selector: Selector, piece: ViewPiece) -> Iterator[ViewPiece]:
         yield replace(piece, origin=selector.inputs[0][1], map=map_of(selector).after(piece.map))
 
     return rule
@@ -208,10 +208,12 @@ class Segment:
     fill: Value = None
 
 
-def assembled(segments: Callable[[Selector], Iterator[Segment]]) -> Callable[[Selector, Piece], Iterator[Piece]]:
+def assembled(
+    segments: Callable[[Selector], Iterator[Segment]],
+) -> Callable[[Selector, ViewPiece], Iterator[ViewPiece]]:
     """The rule of a selector that assembles its result from segments along its parameter ``dim``."""
 
-    def rule(selector: Selector, piece: Piece) -> Iterator[Piece]:
+    def rule(selector: Selector, piece: ViewPiece) -> Iterator[ViewPiece]:
         dim = selector.parameter("dim")
         for segment in segments(selector):
             if segment.count:
@@ -220,7 +222,7 @@ def assembled(segments: Callable[[Selector], Iterator[Segment]]) -> Callable[[Se
     return rule
 
 
-def _segment_piece(segment: Segment, dim: int, piece: Piece) -> Iterator[Piece]:
+def _segment_piece(segment: Segment, dim: int, piece: ViewPiece) -> Iterator[ViewPiece]:
     """The part of a piece that falls into one segment, read from the segment's source."""
     row, at = piece.map.matrix[dim], piece.map.offset[dim] - segment.start
     moving = next((k for k, c in enumerate(row) if c), None)
@@ -264,11 +266,11 @@ def _concat_segments(selector: Selector) -> Iterator[Segment]:
         low += part.shape[dim]
 
 
-def _full_piece(selector: Selector, piece: Piece) -> Iterator[Piece]:
+def _full_piece(selector: Selector, piece: ViewPiece) -> Iterator[ViewPiece]:
     yield replace(piece, origin=None, fill=selector.parameter("value"))
 
 
-SELECTORS: dict[str, Callable[[Selector, Piece], Iterator[Piece]]] = {
+SELECTORS: dict[str, Callable[[Selector, ViewPiece], Iterator[ViewPiece]]] = {
     "permute": _through(_affine),
     "flip": _through(_affine),
     "select": _through(_affine),
@@ -296,7 +298,7 @@ def register_assembly(kind: str, segments: Callable[[Selector], Iterator[Segment
 register_assembly("concat", _concat_segments)
 
 
-def _concat_pieces(selector: Selector, piece: Piece) -> Iterator[Piece]:
+def _concat_pieces(selector: Selector, piece: ViewPiece) -> Iterator[ViewPiece]:
     """As the segments say, without going through those that the piece does not reach."""
     dim, starts = selector.parameter("dim"), concat_starts(selector)
     reach = piece.map.cover(piece.box)

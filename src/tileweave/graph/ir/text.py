@@ -203,7 +203,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class GraphTable:
     """A small table about a graph; ``str`` prints it."""
 
     rows: tuple[Row, ...]
@@ -261,7 +261,7 @@ def count_text(count: float) -> str:
     return ""
 
 
-def explain(graph: Graph) -> Explanation:
+def explain(graph: Graph) -> GraphTable:
     """What each source, operation and sink of a graph holds and costs, dependencies first; views cost nothing.
 
     Example:
@@ -298,4 +298,4 @@ def explain(graph: Graph) -> Explanation:
                 flops = node.signature.cost("flops", node.index) if node.signature else 0.0
                 reads = sum(tensor.type.size_bytes for _, tensor in node.inputs)
                 rows.append(Row(name, node.operator, shape, dtype, made, flops, reads))
-    return Explanation(tuple(rows))
+    return GraphTable(tuple(rows))

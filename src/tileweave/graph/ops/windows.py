@@ -34,7 +34,8 @@ Sizes = int | Sequence[int]
 Padding = int | Sequence[int] | Sequence[tuple[int, int]] | Literal["valid", "same"]
 
 
-def _sizes(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
+def sizes_of(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> tuple[int, ...]:
+    """An integer per spatial dimension, given once or for each."""
     values = tuple(value) if isinstance(value, Iterable) else (value,) * rank
     if len(values) != rank or any(not isinstance(n, (int, np.integer)) or n < least for n in values):
         raise GraphError(
@@ -43,10 +44,10 @@ def _sizes(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> tu
     return tuple(int(n) for n in values)
 
 
-def _pairs(where: str, padding: Any, rank: int) -> list[tuple[int, int]]:
+def pairs_of(where: str, padding: Any, rank: int) -> list[tuple[int, int]]:
     """What to add before and after each dimension: a number, one per dimension, or pairs."""
     if isinstance(padding, (int, np.integer)):
-        return [(p, p) for p in _sizes(where, "padding", int(padding), rank, 0)]
+        return [(p, p) for p in sizes_of(where, "padding", int(padding), rank, 0)]
     try:
         given = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in padding]
         fits = len(given) == rank and all(
@@ -83,7 +84,7 @@ def _padded(
             total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
             pairs.append((total // 2, total - total // 2))
     else:
-        pairs = _pairs(where, padding, rank)
+        pairs = pairs_of(where, padding, rank)
     return pad(x, [*[(0, 0)] * (len(x.shape) - rank), *pairs], "constant", value)
 
 
@@ -183,14 +184,14 @@ def conv(
     rank = len(w.shape) - 2
     if rank < 1 or len(x.shape) != rank + 2:
         raise GraphError(where, f"ranks {len(x.shape)} and {len(w.shape)} do not fit", inputs=types, legal=legal)
-    groups = _sizes(where, "groups", groups, 1)[0]
+    groups = sizes_of(where, "groups", groups, 1)[0]
     if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups or 0 in w.shape:
         problem = f"{x.shape[1]} channels and {w.shape[0]} filters of {w.shape[1]} do not fit {groups} groups"
         raise GraphError(where, problem, inputs=types, legal=legal)
     if x.dtype.kind == "b" and w.dtype.kind == "b":
         raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
     kernel = w.shape[2:]
-    steps, gaps = _sizes(where, "stride", stride, rank), _sizes(where, "dilation", dilation, rank)
+    steps, gaps = sizes_of(where, "stride", stride, rank), sizes_of(where, "dilation", dilation, rank)
     dtype = common_type(x, w)
     x, w = cast(_padded(where, x, padding, kernel, steps, gaps), dtype), cast(w, dtype)
     out = _outputs(where, x, kernel, steps, gaps)
@@ -371,9 +372,9 @@ def _pooling(
         raise GraphError(
             where, f"rank {len(x.shape)} is too low", inputs={"x": x.type}, legal="[batch, channels, spatial..]"
         )
-    kernel = _sizes(where, "window", window, rank)
-    steps = kernel if stride is None else _sizes(where, "stride", stride, rank)
-    return x, kernel, steps, _sizes(where, "dilation", dilation, rank)
+    kernel = sizes_of(where, "window", window, rank)
+    steps = kernel if stride is None else sizes_of(where, "stride", stride, rank)
+    return x, kernel, steps, sizes_of(where, "dilation", dilation, rank)
 
 
 @public()

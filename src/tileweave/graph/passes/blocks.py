@@ -23,7 +23,7 @@ Fragment = tuple[Box, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class OperationBlock:
     """A block of an operation.
 
     Args:
@@ -41,12 +41,12 @@ class Block:
     waits: tuple[str, ...] = ()
 
 
-Known = Mapping[Operation, Sequence[Block]]
-Late = Callable[[Block, str, Tensor], Block | None]
+Known = Mapping[Operation, Sequence[OperationBlock]]
+Late = Callable[[OperationBlock, str, Tensor], OperationBlock | None]
 """(block, late input, tensor) -> the block with that input, or None where the tensor is not that input."""
 
 
-def grown(operation: Operation, known: Known, late: Late) -> Iterator[Block]:
+def grown(operation: Operation, known: Known, late: Late) -> Iterator[OperationBlock]:
     """The blocks that an operation makes of blocks below it."""
     found = stacked(operation)
     if found is not None:
@@ -57,7 +57,7 @@ def grown(operation: Operation, known: Known, late: Late) -> Iterator[Block]:
             index = joined([block.index for block in same], first.of.signature, monoid)
             if len(same) == len(rest) and index is not None:
                 row = operator_of(first.of).late
-                yield Block(first.of, key, index, merged_inputs(same), (*row.names, *row.then) if row else ())
+                yield OperationBlock(first.of, key, index, merged_inputs(same), (*row.names, *row.then) if row else ())
     first_input = operation.inputs[0][1] if operation.inputs else None
     if first_input is None or not isinstance(first_input.producer, Operation):
         return
@@ -71,7 +71,7 @@ def grown(operation: Operation, known: Known, late: Late) -> Iterator[Block]:
                 yield replace(block, waits=block.waits[1:])
 
 
-def _has_late(block: Block) -> bool:
+def _has_late(block: OperationBlock) -> bool:
     """Whether inputs are applied already that come after the combination."""
     return any(name in block.inputs for name in operator_of(block.of).finish)
 
@@ -101,7 +101,7 @@ def union(boxes: Sequence[Box]) -> Box:
     return out
 
 
-def merged_inputs(blocks: Sequence[Block]) -> dict[str, tuple[Fragment, ...]]:
+def merged_inputs(blocks: Sequence[OperationBlock]) -> dict[str, tuple[Fragment, ...]]:
     """What several blocks read, each part once."""
     out: dict[str, dict[Fragment, None]] = {}
     for block in blocks:

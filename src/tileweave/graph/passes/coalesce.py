@@ -28,7 +28,7 @@ from tileweave.graph.ir.nodes import (
 )
 from tileweave.graph.ir.resolve import common_map, resolve
 from tileweave.graph.ir.select import concat, full, view_of
-from tileweave.graph.passes.blocks import Block, Fragment, grown, merged_inputs, tiles, union
+from tileweave.graph.passes.blocks import Fragment, OperationBlock, grown, merged_inputs, tiles, union
 from tileweave.graph.passes.sinks import join_sinks
 from tileweave.space import AffineMap, Box
 
@@ -54,7 +54,7 @@ def coalesce(graph: Graph) -> Graph:
         True
     """
     graph = join_sinks(graph)
-    known: dict[Operation, list[Block]] = {}
+    known: dict[Operation, list[OperationBlock]] = {}
     for operation in graph.operations:
         known[operation] = [*grown(operation, known, _late), *_own(operation)]
     return cast("Graph", _run(_Coalescer(known), graph))
@@ -82,7 +82,7 @@ def _run(coalescer: _Coalescer, root: Node) -> Node:
 
 
 class _Coalescer:
-    def __init__(self, known: Mapping[Operation, Sequence[Block]]) -> None:
+    def __init__(self, known: Mapping[Operation, Sequence[OperationBlock]]) -> None:
         self.known = known
         self.done: dict[Node, Node] = {}
         self.joined: dict[Operation, Operation] = {}
@@ -137,7 +137,7 @@ class _Coalescer:
         self.joined.update({cast("Operation", origin.producer): whole for origin in origins})
         return view_of(Tensor(whole, output), tensor.shape, map)
 
-    def _whole(self, block: Block, parts: Sequence[tuple[str, Tensor]]) -> Generator[Node, Node, Operation]:
+    def _whole(self, block: OperationBlock, parts: Sequence[tuple[str, Tensor]]) -> Generator[Node, Node, Operation]:
         """The operation on a block, with inputs that are put together."""
         made = yield from _each([x for _, x in parts])
         after = yield from _each(block.of.after)
@@ -149,7 +149,7 @@ class _Coalescer:
 
     def _join(self, operations: Sequence[Operation]) -> Generator[Node, Node, None]:
         """Joins shards that no value joins: a sequence point alone holds them."""
-        groups: dict[object, list[tuple[Operation, Block]]] = {}
+        groups: dict[object, list[tuple[Operation, OperationBlock]]] = {}
         for operation in operations:
             block = self._block(operation)
             if operation not in self.joined and block is not None:
@@ -160,13 +160,13 @@ class _Coalescer:
             alone = len(members) == 1 and members[0][0] is blocks[0].of
             if alone or not tiles([block.index for block in blocks], index):
                 continue
-            block = Block(blocks[0].of, blocks[0].key, index, merged_inputs(blocks))
+            block = OperationBlock(blocks[0].of, blocks[0].key, index, merged_inputs(blocks))
             parts = _assembled(block)
             if parts is not None:
                 whole = yield from self._whole(block, parts)
                 self.joined.update({operation: whole for operation, _ in members})
 
-    def _one_block(self, tensor: Tensor) -> tuple[Block, str, AffineMap] | None:
+    def _one_block(self, tensor: Tensor) -> tuple[OperationBlock, str, AffineMap] | None:
         """The one block that a tensor of several shards reads, which of its outputs, and through which map."""
         if tensor.type.box.empty:
             return None
@@ -187,13 +187,17 @@ class _Coalescer:
         start = made.span(index).start
         lifted = []
         for piece in pieces:
-            block = cast("Block", origins[cast("Tensor", piece.origin)])
+            block = cast("OperationBlock", origins[cast("Tensor", piece.origin)])
             here = tuple(a - b for a, b in zip(made.span(block.index).start, start, strict=True))
             lifted.append((piece.box, AffineMap.shift(here).after(piece.map)))
         agreed = common_map(tensor.type.box, lifted)
-        return None if agreed is None else (Block(first.of, first.key, index, merged_inputs(blocks)), output, agreed)
+        return (
+            None
+            if agreed is None
+            else (OperationBlock(first.of, first.key, index, merged_inputs(blocks)), output, agreed)
+        )
 
-    def _block(self, producer: Node) -> Block | None:
+    def _block(self, producer: Node) -> OperationBlock | None:
         """What an operation's result is a block of: of itself, or of one that was cut along a reduction."""
         if not isinstance(producer, Operation):
             return None
@@ -216,12 +220,12 @@ def _named(parts: Sequence[tuple[str, Tensor]], made: Sequence[Any]) -> tuple[tu
 # recognising blocks
 
 
-def _kind(block: Block) -> tuple[object, ...]:
+def _kind(block: OperationBlock) -> tuple[object, ...]:
     """What blocks have in common that are blocks of one operation."""
     return block.key, tuple(block.inputs)
 
 
-def _own(operation: Operation) -> list[Block]:
+def _own(operation: Operation) -> list[OperationBlock]:
     """An operation as a block of its own kind."""
     signature = operation.signature
     if signature is None or operation.index.empty:
@@ -229,16 +233,16 @@ def _own(operation: Operation) -> list[Block]:
     inputs = {name: ((signature.input(name).span(operation.index), x),) for name, x in operation.inputs}
     types = tuple((name, kind.dtype) for name, kind in operation.outputs)
     key = (operation.operator, operation.parameters, signature, types, operation.after)
-    return [Block(operation, key, operation.index, inputs)]
+    return [OperationBlock(operation, key, operation.index, inputs)]
 
 
-def _late(block: Block, name: str, x: Tensor) -> Block | None:
+def _late(block: OperationBlock, name: str, x: Tensor) -> OperationBlock | None:
     """A block with a late input, where the tensor has its shape."""
     region = _signature(block).input(name).span(block.index)
     return replace(block, inputs={**block.inputs, name: ((region, x),)}) if x.shape == region.shape else None
 
 
-def _signature(block: Block) -> Signature:
+def _signature(block: OperationBlock) -> Signature:
     return cast("Signature", block.of.signature)
 
 
@@ -246,7 +250,7 @@ def _signature(block: Block) -> Signature:
 # putting inputs together
 
 
-def _assembled(block: Block) -> list[tuple[str, Tensor]] | None:
+def _assembled(block: OperationBlock) -> list[tuple[str, Tensor]] | None:
     out = []
     for name, projection in _signature(block).inputs:
         if name not in block.inputs:

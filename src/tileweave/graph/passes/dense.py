@@ -18,7 +18,7 @@ from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ir.select import concat, getitem
 from tileweave.graph.ops.elementwise import add
 from tileweave.graph.ops.windows import conv
-from tileweave.graph.passes.rewrite import Context, Rule
+from tileweave.graph.passes.rewrite import Context, RewriteRule
 
 
 def _convolution(tensor: Tensor) -> Operation | None:
@@ -93,14 +93,14 @@ def _steps_added(tensor: Tensor, context: Context) -> Tensor | None:
     return None
 
 
-GAPS_INTERLEAVED = Rule(
+GAPS_INTERLEAVED = RewriteRule(
     "conv-gaps-interleaved",
     "a window with gaps of d sees one remainder modulo d: dense convolutions of strided slices, interleaved",
     _gaps_interleaved,
     "semantic",
     False,
 )
-STEPS_ADDED = Rule(
+STEPS_ADDED = RewriteRule(
     "conv-steps-added",
     "a window that moves by s meets each remainder modulo s with its own points: dense convolutions, added",
     _steps_added,

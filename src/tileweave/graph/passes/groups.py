@@ -16,7 +16,7 @@ from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.ops.rows import FULL, REDUCTIONS, Step, rows
-from tileweave.graph.passes.rewrite import Context, Rule
+from tileweave.graph.passes.rewrite import Context, RewriteRule
 
 __all__ = ["ROWS"]
 
@@ -230,4 +230,4 @@ def _rows(tensor: Tensor, context: Context) -> Tensor | None:
     return made if made.type == tensor.type else None
 
 
-ROWS = Rule("rows", "reductions and what is elementwise around them compute each row alone", _rows)
+ROWS = RewriteRule("rows", "reductions and what is elementwise around them compute each row alone", _rows)

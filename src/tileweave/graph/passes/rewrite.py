@@ -86,7 +86,7 @@ Rewriting = Callable[[Tensor, Context], Tensor | Sequence[Tensor] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RewriteRule:
     """A rewrite of one tensor.
 
     Args:
@@ -105,7 +105,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RewriteStep:
     """One application: in which pass, at which node of the pass's graph, which rule, which of its choices."""
 
     number: int
@@ -124,7 +124,7 @@ class Rewritten:
     """A rewritten graph, how it came about, and whether nothing was left to do within the bound."""
 
     graph: Graph
-    trace: tuple[Step, ...]
+    trace: tuple[RewriteStep, ...]
     complete: bool
 
     def __str__(self) -> str:
@@ -135,7 +135,9 @@ class Rewritten:
 # local expansion
 
 
-def choices(tensor: Tensor, rules: Sequence[Rule], context: Context | None = None) -> list[tuple[Rule, int, Tensor]]:
+def choices(
+    tensor: Tensor, rules: Sequence[RewriteRule], context: Context | None = None
+) -> list[tuple[RewriteRule, int, Tensor]]:
     """Every replacement that some rule has for a tensor, in the order of the rules; ambiguous ones are all kept.
 
     Raises:
@@ -161,7 +163,7 @@ def choices(tensor: Tensor, rules: Sequence[Rule], context: Context | None = Non
     return found
 
 
-def expand_tensor(tensor: Tensor, rules: Sequence[Rule], *, depth: int = 16) -> Tensor:
+def expand_tensor(tensor: Tensor, rules: Sequence[RewriteRule], *, depth: int = 16) -> Tensor:
     """A tensor by the first rule that applies, and its result again, at most so many times: precedence by order.
 
     Only the tensor's own producer is rewritten, not what it stands on; `rewrite` does that.
@@ -177,13 +179,13 @@ def expand_tensor(tensor: Tensor, rules: Sequence[Rule], *, depth: int = 16) -> 
 # ---------------------------------------------------------------------------------------------------------------------
 # global search
 
-Decide = Callable[[int, Tensor, Context], Iterator[tuple[Rule, int, Tensor]]]
-Choose = Callable[[Sequence[tuple[Rule, int, Tensor]]], int]
+Decide = Callable[[int, Tensor, Context], Iterator[tuple[RewriteRule, int, Tensor]]]
+Choose = Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]
 
 _AT_ONE_NODE = 16
 
 
-def rewrite(graph: Graph, rules: Sequence[Rule], *, passes: int = 32, choose: Choose | None = None) -> Rewritten:
+def rewrite(graph: Graph, rules: Sequence[RewriteRule], *, passes: int = 32, choose: Choose | None = None) -> Rewritten:
     """The rules applied from the sources to the sinks, pass after pass, until none applies or the passes are used up.
 
     Args:
@@ -199,7 +201,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], *, passes: int = 32, choose: Ch
     if len(set(names)) != len(names):
         raise GraphError("rewrite(graph, rules)", "two rules have one name", inputs={"rules": ", ".join(names)})
 
-    def decide(position: int, tensor: Tensor, context: Context) -> Iterator[tuple[Rule, int, Tensor]]:
+    def decide(position: int, tensor: Tensor, context: Context) -> Iterator[tuple[RewriteRule, int, Tensor]]:
         for _ in range(_AT_ONE_NODE):
             found = choices(tensor, rules, context)
             number = 0 if choose is None or not found else choose(found)
@@ -208,7 +210,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], *, passes: int = 32, choose: Ch
             yield found[number]
             tensor = found[number][2]
 
-    trace: list[Step] = []
+    trace: list[RewriteStep] = []
     for number in range(passes):
         graph, steps = _sweep(graph, decide, number)
         trace += steps
@@ -217,19 +219,19 @@ def rewrite(graph: Graph, rules: Sequence[Rule], *, passes: int = 32, choose: Ch
     return Rewritten(graph, tuple(trace), False)
 
 
-def rewrite_stages(graph: Graph, stages: Sequence[tuple[Sequence[Rule], int]]) -> Rewritten:
+def rewrite_stages(graph: Graph, stages: Sequence[tuple[Sequence[RewriteRule], int]]) -> Rewritten:
     """Several (rules, passes), one after the other; the numbers of passes in the trace run on."""
-    trace: list[Step] = []
+    trace: list[RewriteStep] = []
     complete, first = True, 0
     for rules, passes in stages:
         done = rewrite(graph, rules, passes=passes)
         graph, complete = done.graph, complete and done.complete
-        trace += [Step(s.number + first, s.position, s.rule, s.choice, s.before, s.after) for s in done.trace]
+        trace += [RewriteStep(s.number + first, s.position, s.rule, s.choice, s.before, s.after) for s in done.trace]
         first += passes
     return Rewritten(graph, tuple(trace), complete)
 
 
-def replay(graph: Graph, trace: Sequence[Step], rules: Sequence[Rule]) -> Graph:
+def replay(graph: Graph, trace: Sequence[RewriteStep], rules: Sequence[RewriteRule]) -> Graph:
     """The graph that a trace led to, from the graph that it began with.
 
     Raises:
@@ -241,8 +243,8 @@ def replay(graph: Graph, trace: Sequence[Step], rules: Sequence[Rule]) -> Graph:
                 for position in {s.position for s in trace if s.number == number}}  # fmt: skip
 
         def decide(
-            position: int, tensor: Tensor, context: Context, todo: dict[int, list[Step]] = todo
-        ) -> Iterator[tuple[Rule, int, Tensor]]:
+            position: int, tensor: Tensor, context: Context, todo: dict[int, list[RewriteStep]] = todo
+        ) -> Iterator[tuple[RewriteRule, int, Tensor]]:
             for step in todo.pop(position, ()):
                 rule = table.get(step.rule)
                 found = choices(tensor, [rule], context) if rule is not None else []
@@ -258,7 +260,7 @@ def replay(graph: Graph, trace: Sequence[Step], rules: Sequence[Rule]) -> Graph:
     return graph
 
 
-def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Step]]:
+def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[RewriteStep]]:
     """One pass: every node is rebuilt on its rewritten inputs, then rewritten itself."""
     nodes = graph.nodes()
     old_uses, pinned = _uses(nodes), _pinned(nodes)
@@ -275,7 +277,7 @@ def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Step]
             continue
         tensor = cast("Tensor", new[node])
         for rule, choice, replacement in decide(position, tensor, context):
-            steps.append(Step(number, position, rule.name, choice, repr(tensor), repr(replacement)))
+            steps.append(RewriteStep(number, position, rule.name, choice, repr(tensor), repr(replacement)))
             tensor = replacement
         new[node] = tensor
         uses[tensor] = uses.get(tensor, 0) + old_uses.get(node, 0)

@@ -18,7 +18,7 @@ from tileweave.graph.ops.elementwise import fused as fused_operation
 from tileweave.graph.ops.elementwise import once_more
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.dense import DENSE
-from tileweave.graph.passes.rewrite import Context, Rule
+from tileweave.graph.passes.rewrite import Context, RewriteRule
 
 
 def _made_by(tensor: Tensor, *names: str) -> Operation | None:
@@ -54,7 +54,7 @@ def _one_view(tensor: Tensor, context: Context) -> Tensor | None:
     return None if map is None else view_of(first.origin, tensor.shape, map)
 
 
-ONE_VIEW = Rule(
+ONE_VIEW = RewriteRule(
     "one-view",
     "a tree of selectors that reads one tensor through one map is that view of it: slices cancel concats",
     _one_view,
@@ -104,10 +104,10 @@ def _through_views(tensor: Tensor) -> Tensor:
     return tensor
 
 
-WHERE_KNOWN = Rule("where-known", "where(c, x, y) is x or y where c is one constant", _where_known)
-DOUBLE_NEGATIVE = Rule("double-negative", "-(-x) is x, to the bit", _double_negative)
-TIMES_ONE = Rule("times-one", "x * 1 and x / 1 are x, to the bit", _times_one)
-IDEMPOTENT = Rule("idempotent", "relu(relu(x)) is relu(x), and |(|x|)| is |x|", _idempotent)
+WHERE_KNOWN = RewriteRule("where-known", "where(c, x, y) is x or y where c is one constant", _where_known)
+DOUBLE_NEGATIVE = RewriteRule("double-negative", "-(-x) is x, to the bit", _double_negative)
+TIMES_ONE = RewriteRule("times-one", "x * 1 and x / 1 are x, to the bit", _times_one)
+IDEMPOTENT = RewriteRule("idempotent", "relu(relu(x)) is relu(x), and |(|x|)| is |x|", _idempotent)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -247,14 +247,14 @@ def _joined_program(outer: Operation, below: Operation, place: int) -> Tensor:
     return fused_operation(tensors, (*first, *moved))
 
 
-SUM_OF_PRODUCTS = Rule(
+SUM_OF_PRODUCTS = RewriteRule(
     "sum-of-products", "a sum over products is a contraction, by its definition", _sum_of_products, exact=False
 )
-MATMUL_BIAS = Rule("matmul-bias", "x @ w + b is linear(x, w, b)", _matmul_bias, exact=False)
-LINEAR_RELU = Rule(
+MATMUL_BIAS = RewriteRule("matmul-bias", "x @ w + b is linear(x, w, b)", _matmul_bias, exact=False)
+LINEAR_RELU = RewriteRule(
     "linear-relu", "relu(linear(x, w, b)) applies relu where the bias is added; x @ w has the bias zero", _linear_relu
 )
-ELEMENTWISE_CHAIN = Rule(
+ELEMENTWISE_CHAIN = RewriteRule(
     "elementwise-chain", "elementwise operations in a row compute each element alone", _elementwise_chain
 )
 
@@ -314,11 +314,15 @@ def _sum_as_selects(tensor: Tensor, context: Context) -> Tensor | None:
     return out
 
 
-LINEAR = Rule("linear", "linear(x, w, b) is the sum over in of x * w, plus b", _linear_choices, "semantic", False)
-RELU_AS_WHERE = Rule("relu-as-where", "relu(x) is 0 where x < 0 and x elsewhere", _relu_as_where, "semantic")
-UNFUSED = Rule("unfused", "a fused program is its steps one after the other", _unfused, "semantic")
-LINEAR_RELU_APART = Rule("linear-relu-apart", "linear_relu is relu of linear", _linear_relu_apart, "semantic")
-SUM_AS_SELECTS = Rule("sum-as-selects", "a sum is the addition of its elements", _sum_as_selects, "semantic", False)
+LINEAR = RewriteRule(
+    "linear", "linear(x, w, b) is the sum over in of x * w, plus b", _linear_choices, "semantic", False
+)
+RELU_AS_WHERE = RewriteRule("relu-as-where", "relu(x) is 0 where x < 0 and x elsewhere", _relu_as_where, "semantic")
+UNFUSED = RewriteRule("unfused", "a fused program is its steps one after the other", _unfused, "semantic")
+LINEAR_RELU_APART = RewriteRule("linear-relu-apart", "linear_relu is relu of linear", _linear_relu_apart, "semantic")
+SUM_AS_SELECTS = RewriteRule(
+    "sum-as-selects", "a sum is the addition of its elements", _sum_as_selects, "semantic", False
+)
 
 FUSIONS = (MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
 """Several operations become one; nothing else changes."""

@@ -15,9 +15,9 @@ from itertools import chain
 
 from tileweave.errors import VerifyError
 from tileweave.graph.ir.nodes import FileTarget, Graph, Operation, SequencePoint, Sink, Tensor
-from tileweave.graph.ir.resolve import Piece, resolve
+from tileweave.graph.ir.resolve import ViewPiece, resolve
 from tileweave.graph.ops.operators import operator_of
-from tileweave.graph.passes.blocks import Block, grown, tiles
+from tileweave.graph.passes.blocks import OperationBlock, grown, tiles
 from tileweave.graph.passes.shard import input_region
 from tileweave.graph.passes.sinks import join_sinks, parts_wrong, results
 from tileweave.space import AffineMap, Box
@@ -103,7 +103,7 @@ def _kind(operation: Operation) -> tuple[object, ...]:
     return operation.operator, operation.parameters, operation.signature, types
 
 
-def _done(block: Block) -> bool:
+def _done(block: OperationBlock) -> bool:
     signature = block.of.signature
     reduced = signature.monoids if signature is not None else ()
     return not block.waits and all(block.index.shape[k] == block.of.index.shape[k] for k in reduced)
@@ -123,7 +123,7 @@ class _Match:
     """
 
     whole: Graph
-    known: dict[Operation, list[Block]] = field(default_factory=dict)
+    known: dict[Operation, list[OperationBlock]] = field(default_factory=dict)
     unknown: dict[Operation, str] = field(default_factory=dict)
     stands: dict[SequencePoint, SequencePoint] = field(default_factory=dict)
     kinds: dict[tuple[object, ...], list[Operation]] = field(default_factory=dict)
@@ -150,12 +150,12 @@ class _Match:
 
     def recognise(self, operation: Operation) -> None:
         """Finds what an operation is a block of; those below it are known."""
-        blocks: list[Block] = []
+        blocks: list[OperationBlock] = []
         why = f"no operation of the whole graph is a {operation.operator} with these parameters and this signature"
         for whole in self._candidates(operation):
             reason = "" if whole is operation else self._differs(operation, whole)
             if not reason:
-                blocks.append(Block(whole, whole, operation.index, {name: () for name, _ in operation.inputs}))
+                blocks.append(OperationBlock(whole, whole, operation.index, {name: () for name, _ in operation.inputs}))
             why = reason or why
         blocks += grown(operation, self.known, self._late)
         self.known[operation] = blocks
@@ -187,7 +187,7 @@ class _Match:
         """Why an operation is no block of one of its kind; empty where it is one."""
         if not whole.index.contains(operation.index):
             return f"its index {operation.index} is not inside {whole.index}"
-        partial = not _done(Block(whole, whole, operation.index))
+        partial = not _done(OperationBlock(whole, whole, operation.index))
         late = operator_of(whole).finish if partial else ()
         expected = [name for name, _ in whole.inputs if name not in late]
         if [name for name, _ in operation.inputs] != expected:
@@ -202,7 +202,7 @@ class _Match:
                 return f"its input {name} is not the region {region} of the whole input"
         return ""
 
-    def _late(self, block: Block, name: str, x: Tensor) -> Block | None:
+    def _late(self, block: OperationBlock, name: str, x: Tensor) -> OperationBlock | None:
         known = any(name == own for own, _ in block.of.inputs)
         same = known and self._reads(x, name, block.index, block.of)
         return replace(block, inputs={**block.inputs, name: ()}) if same else None
@@ -224,7 +224,7 @@ class _Match:
                     return False
         return True
 
-    def _lifts(self, piece: Piece) -> list[Lifted]:
+    def _lifts(self, piece: ViewPiece) -> list[Lifted]:
         """Where a piece stands in the whole graph, everywhere; nowhere where that is not known."""
         producer = piece.origin.producer if piece.origin is not None else None
         if piece.origin is None or not isinstance(producer, Operation):
@@ -294,7 +294,7 @@ class _Match:
     def point_problem(self, point: SequencePoint, wanted: SequencePoint) -> str:
         """Why the operations that a sequence point holds are not all shards of those of another; empty if they are."""
         left = dict.fromkeys(item for item in point.before if isinstance(item, Operation))
-        blocks: dict[Operation, list[Block]] = {}
+        blocks: dict[Operation, list[OperationBlock]] = {}
         for item in left:
             for block in self.known.get(item, ()):
                 if _done(block):
@@ -314,7 +314,7 @@ def _held(item: Operation | Sink) -> object:
     return item if isinstance(item, Operation) else (item.target, item.placement, item.tensor.type)
 
 
-def _start(block: Block, output: str) -> tuple[int, ...]:
+def _start(block: OperationBlock, output: str) -> tuple[int, ...]:
     """Where a block's output begins in the whole output."""
     signature = block.of.signature
     if signature is None:
@@ -324,7 +324,7 @@ def _start(block: Block, output: str) -> tuple[int, ...]:
     return tuple(a - b for a, b in zip(here, whole, strict=True))
 
 
-def _reading(operation: Operation, name: str, piece: Piece, lifted: Lifted) -> Iterator[object]:
+def _reading(operation: Operation, name: str, piece: ViewPiece, lifted: Lifted) -> Iterator[object]:
     """How an operation reads a tensor, as a key that its blocks share: the map from the coordinates of the projection,
     and then the tensor alone."""
     origin, map, fill = lifted

@@ -1,0 +1,181 @@
+"""Windows the other way round, and images in other sizes: transposed convolution, resize. All of it is selectors, takes
+with places that are known before, and convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.assemble import pad, spread, swapaxes
+from tileweave.graph.ir.nodes import Tensor
+from tileweave.graph.ir.select import concat, flip, slice_
+from tileweave.graph.ir.sugar import public
+from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.elementwise import add, cast, multiply
+from tileweave.graph.ops.indexing import take
+from tileweave.graph.ops.reductions import widened
+from tileweave.graph.ops.windows import Padding, Sizes, conv, pairs_of, sizes_of
+
+Array = np.ndarray[Any, Any]
+
+
+@public()
+def conv_transpose(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    more: Sizes = 0,
+) -> Tensor:
+    """The transpose of `conv`: every input element adds a multiple of the filters to the window around its place.
+
+    Args:
+        x: [batch, channels, spatial..].
+        w: [channels, filters / groups, kernel..].
+        b: [filters], or None.
+        stride: elements of the result between the windows of neighbours.
+        padding: elements cut off before and after, as in `conv`.
+        dilation: elements between the points of a window.
+        groups: the channels and the filters fall into so many groups that do not see each other.
+        more: elements added after the end of each dimension, which no window may reach.
+
+    Example:
+        >>> np.asarray(conv_transpose([[[1.0, 2.0]]], [[[1.0, 1.0]]], stride=2)).tolist()
+        [[[1.0, 1.0, 2.0, 2.0]]]
+    """
+    where = "conv_transpose(x, w, b)"
+    x, w = as_tensor(x, where), as_tensor(w, where)
+    rank = len(w.shape) - 2
+    if rank < 1 or len(x.shape) != rank + 2 or w.shape[0] != x.shape[1] or groups < 1 or x.shape[1] % groups:
+        types = {"x": x.type, "w": w.type}
+        legal = "x [batch, channels, spatial..], w [channels, filters / groups, kernel..]"
+        raise GraphError(where, f"x and w do not fit {groups} groups", inputs=types, legal=legal)
+    steps, gaps = sizes_of(where, "stride", stride, rank), sizes_of(where, "dilation", dilation, rank)
+    extra, cut = sizes_of(where, "more", more, rank, 0), pairs_of(where, padding, rank)
+    for k in range(rank):
+        x = spread(x, k + 2, steps[k], 0, max((x.shape[k + 2] - 1) * steps[k] + 1, 0))
+        reach = gaps[k] * (w.shape[k + 2] - 1)
+        x = _margins(x, k + 2, reach - cut[k][0], reach - cut[k][1] + extra[k])
+    size = w.shape[0] // groups
+    parts = [slice_(w, w.type.box.with_range(0, k * size, (k + 1) * size)) for k in range(groups)]
+    turned = flip(concat([swapaxes(part, 0, 1) for part in parts], 0), tuple(range(2, rank + 2)))
+    return conv(x, turned, b, dilation=gaps, groups=groups)
+
+
+def _margins(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    """x with zeros before and after, or without elements there, where those are negative."""
+    x = pad(x, [(max(before, 0), max(after, 0)) if k == dim else (0, 0) for k in range(len(x.shape))])
+    return slice_(x, x.type.box.with_range(dim, max(-before, 0), x.shape[dim] - max(-after, 0)))
+
+
+Mode = Literal["nearest", "linear", "cubic"]
+Coordinates = Literal["half_pixel", "half_pixel_one", "align_corners", "asymmetric"]
+
+
+@public()
+def resize(
+    x: Any,
+    sizes: Sequence[int],
+    mode: Mode = "nearest",
+    *,
+    coordinates: Coordinates = "half_pixel",
+    rounding: Literal["down", "up", "floor", "ceil"] = "down",
+    cubic: float = -0.75,
+    scales: Sequence[float] | None = None,
+    inside: bool = False,
+) -> Tensor:
+    """A tensor with its last dimensions in other sizes, read at places in between.
+
+    Args:
+        x: any tensor; integers become float64 unless the mode is nearest.
+        sizes: of the last dimensions.
+        mode: nearest (one element), linear (two) or cubic (four) along each dimension.
+        coordinates: where result i stands among the elements: ``half_pixel`` (i + 0.5) / scale - 0.5 (with
+            ``half_pixel_one``, 0 where there is one result), ``align_corners`` the ends meet, ``asymmetric`` i / scale.
+        rounding: which neighbour is nearest: of two the lower or the upper one, or always one side.
+        cubic: the coefficient of cubic interpolation.
+        scales: result per element in each dimension; the quotient of the sizes when left out.
+        inside: whether cubic weights outside are dropped, and the others made to sum to one.
+
+    Example:
+        >>> np.asarray(resize([1.0, 3.0], [4], "linear")).tolist()
+        [1.0, 1.5, 2.5, 3.0]
+    """
+    where = "resize(x, sizes, mode)"
+    x = as_tensor(x, where)
+    if len(sizes) > len(x.shape) or any(n < 0 for n in sizes) or mode not in _WEIGHTS:
+        legal = "one size for each of the last dimensions; nearest, linear, cubic"
+        raise GraphError(where, f"sizes {tuple(sizes)} by {mode!r} do not fit", inputs={"x": x.type}, legal=legal)
+    kind = x.dtype
+    out = x if mode == "nearest" else widened(x)
+    first = len(x.shape) - len(sizes)
+    for k, size in enumerate(sizes):
+        old = x.shape[first + k]
+        scale = scales[k] if scales is not None else size / max(old, 1)
+        if old == size and scale == 1:
+            continue
+        at = _places(int(size), old, scale, coordinates)
+        if mode == "nearest":
+            out = take(out, np.clip(_ROUNDING[rounding](at), 0, max(old - 1, 0)).astype(np.int64), first + k)
+            continue
+        base = np.floor(at).astype(np.int64)
+        table = _WEIGHTS[mode](at - base, cubic)
+        if inside:
+            reached = np.stack([(base + o >= 0) & (base + o < old) for o, _ in table], -1)
+            total = np.stack([w for _, w in table], -1) * reached
+            total /= total.sum(-1, keepdims=True)
+            table = [(o, total[:, j]) for j, (o, _) in enumerate(table)]
+        parts = []
+        for offset, weights in table:
+            part = take(out, np.clip(base + offset, 0, old - 1), first + k)
+            shape = [-1 if j == first + k else 1 for j in range(len(out.shape))]
+            parts.append(multiply(part, weights.reshape(shape).astype(out.dtype)))
+        out = reduce(add, parts)
+    return cast(out, kind) if kind.kind not in "biu" else out
+
+
+def _places(size: int, old: int, scale: float, coordinates: str) -> Array:
+    at = np.arange(size, dtype=np.float64)
+    if coordinates == "align_corners":
+        return at * ((old - 1) / (size - 1)) if size > 1 else at * 0
+    if coordinates == "asymmetric":
+        return at / scale
+    if coordinates == "half_pixel_one" and size <= 1:
+        return at * 0
+    return (at + 0.5) / scale - 0.5
+
+
+_ROUNDING: dict[str, Callable[[Array], Array]] = {
+    "down": lambda at: np.ceil(at - 0.5),
+    "up": lambda at: np.floor(at + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _cubic(t: Array, a: float) -> list[tuple[int, Array]]:
+    """The weights of four neighbours at a distance t behind the second (Keys' kernel)."""
+
+    def near(d: Array) -> Array:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+
+    def far(d: Array) -> Array:
+        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+    return [(-1, far(t + 1)), (0, near(t)), (1, near(1 - t)), (2, far(2 - t))]
+
+
+_WEIGHTS: dict[str, Callable[[Array, float], list[tuple[int, Array]]]] = {
+    "nearest": lambda t, a: [],
+    "linear": lambda t, a: [(0, 1 - t), (1, t)],
+    "cubic": _cubic,
+}
