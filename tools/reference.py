@@ -118,7 +118,7 @@ def comment_of(name: str, module: object) -> str:
     for one, two in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
         if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("tileweave."):
             for alias in one.names:
-                if (alias.asname or alias.name) == name:
+                if (alias.asname or alias.name) == name and importlib.import_module(str(one.module)) is not module:
                     return comment_of(alias.name, importlib.import_module(str(one.module)))
         targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
         text = two.value.value if isinstance(two, ast.Expr) and isinstance(two.value, ast.Constant) else ""

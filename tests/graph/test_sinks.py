@@ -12,7 +12,7 @@ from random_graphs import close, random_cuts, random_graph, random_partitions
 from tileweave import graph as tw
 from tileweave.errors import GraphError, VerifyError
 from tileweave.graph.ir.svg import svg
-from tileweave.graph.passes.sinks import join_sinks, results
+from tileweave.graph.passes.shard import join_sinks, results
 from tileweave.space import Box
 
 RNG = np.random.default_rng(0)

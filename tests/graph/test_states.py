@@ -7,10 +7,10 @@ import pytest
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.ops import states
+from tileweave.graph.ops import reductions as states
 from tileweave.graph.ops.monoids import STATES
 from tileweave.graph.ops.operators import TENSORS
-from tileweave.graph.ops.states import max_and_sum, moments, state_of
+from tileweave.graph.ops.reductions import max_and_sum, moments, state_of
 from tileweave.graph.passes.shard import shard_operation
 from tileweave.graph.passes.sharding import check_sharding
 from tileweave.lower.programs import View

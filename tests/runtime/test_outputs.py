@@ -12,7 +12,7 @@ from tileweave import graph as g
 from tileweave import lower
 from tileweave.graph.ops.monoids import STATES
 from tileweave.graph.ops.operators import OPERATORS, Operator, register
-from tileweave.graph.ops.states import state_of
+from tileweave.graph.ops.reductions import state_of
 from tileweave.planner import machines, make_plan
 from tileweave.planner.steps import candidates
 from tileweave.runtime import run_plan

@@ -42,9 +42,8 @@ from tileweave.graph.passes.grad import grad
 from tileweave.graph.passes.rewrite import RewriteRule, Rewritten, rewrite
 from tileweave.graph.passes.rewrite import RewriteRule as Rule
 from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS
-from tileweave.graph.passes.shard import Partition, expand, partition
+from tileweave.graph.passes.shard import Partition, expand, join_sinks, partition
 from tileweave.graph.passes.sharding import check_sharding, is_sharding
-from tileweave.graph.passes.sinks import join_sinks
 from tileweave.graph.passes.verify import from_json, problems, verify
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from tileweave.graph.ops.generate import *
     from tileweave.graph.ops.indexing import *
     from tileweave.graph.ops.reductions import *
-    from tileweave.graph.ops.states import *
     from tileweave.graph.ops.windows import *
 
 __all__ = [

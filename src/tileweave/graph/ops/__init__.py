@@ -12,5 +12,4 @@ from tileweave.graph.ops.functions import *
 from tileweave.graph.ops.generate import *
 from tileweave.graph.ops.indexing import *
 from tileweave.graph.ops.reductions import *
-from tileweave.graph.ops.states import *
 from tileweave.graph.ops.windows import *

@@ -29,7 +29,7 @@ from tileweave.graph.ir.nodes import (
 from tileweave.graph.ir.resolve import common_map, resolve
 from tileweave.graph.ir.select import concat, full, view_of
 from tileweave.graph.passes.blocks import Fragment, OperationBlock, grown, merged_inputs, tiles, union
-from tileweave.graph.passes.sinks import join_sinks
+from tileweave.graph.passes.shard import join_sinks
 from tileweave.space import AffineMap, Box
 
 _MOST_CELLS = 4096

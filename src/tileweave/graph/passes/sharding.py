@@ -18,8 +18,7 @@ from tileweave.graph.ir.nodes import FileTarget, Graph, Operation, SequencePoint
 from tileweave.graph.ir.resolve import ViewPiece, resolve
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.blocks import OperationBlock, grown, tiles
-from tileweave.graph.passes.shard import input_region
-from tileweave.graph.passes.sinks import join_sinks, parts_wrong, results
+from tileweave.graph.passes.shard import input_region, join_sinks, parts_wrong, results
 from tileweave.space import AffineMap, Box
 
 Lifted = tuple[Tensor | None, AffineMap, object]

@@ -32,7 +32,7 @@ from tileweave.graph.ir.resolve import SEGMENTS, SELECTORS
 from tileweave.graph.ops.monoids import STATES, is_monoid
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.ops.trial import cut_wrong, made_wrong
-from tileweave.graph.passes.sinks import parts_wrong, results
+from tileweave.graph.passes.shard import parts_wrong, results
 from tileweave.space import AffineMap, Box
 
 Rule = Callable[[Any], Iterator[str]]
