@@ -165,7 +165,9 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "lp_norm": (X, lambda x: tg.lp_norm(x, 1), lambda x: x / np.sqrt((x * x).sum(1, keepdims=True))),
     "conv_transpose": (
         IMAGE,
-        lambda x: tg.conv_transpose(x, FILTERS, stride=(2, 1), padding=((1, 0), (0, 2)), dilation=(1, 2), more=(1, 0)),
+        lambda x: tg.conv_transpose(
+            x, FILTERS, stride=(2, 1), padding=((1, 0), (0, 2)), dilation=(1, 2), output_padding=(1, 0)
+        ),
         lambda x: transposed(x, FILTERS, (2, 1), ((1, 0), (0, 2)), (1, 2), 1, (1, 0)),
     ),
     "conv_transpose in groups": (

@@ -52,7 +52,7 @@ def conv(node: OnnxNode) -> Tensor:
 
 @operator("ConvTranspose")
 def conv_transpose(node: OnnxNode) -> Tensor:
-    """The transpose of a convolution: zeros between the elements, then a convolution with the flipped kernel."""
+    """The transpose of a convolution; the padding may be given by the shape of the result."""
     x, w = node.tensor(0), node.tensor(1)
     kernel = w.shape[2:]
     rank, groups = len(kernel), node.get("group", 1)
@@ -67,29 +67,8 @@ def conv_transpose(node: OnnxNode) -> Tensor:
         halves = [(t // 2, t - t // 2) if mode == "SAME_UPPER" else (t - t // 2, t // 2) for t in total]
     else:
         halves = pads_of(node, x.shape[2:], kernel, strides, dilations)
-    for k in range(rank):
-        x = stretched(x, 2 + k, strides[k])
-    pads = [(e - 1 - low, e - 1 - high + more) for e, (low, high), more in zip(spread, halves, extra, strict=True)]
-    cut = [(max(-low, 0), max(-high, 0)) for low, high in pads]
-    w = g.flip(w, tuple(range(2, 2 + rank)))
-    w = g.reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
-    w = g.transpose(w, (0, 2, 1, *range(3, 3 + rank)))
-    w = g.reshape(w, (w.shape[0] * w.shape[1], *w.shape[2:]))
-    padding = [(max(low, 0), max(high, 0)) for low, high in pads]
-    out = g.conv(x, w, node.optional(2), padding=padding, dilation=dilations, groups=groups)
-    return out[(slice(None), slice(None), *(slice(a, n - b) for (a, b), n in zip(cut, out.shape[2:], strict=True)))]
-
-
-def stretched(x: Tensor, axis: int, step: int) -> Tensor:
-    """Zeros between the elements along an axis."""
-    if step == 1 or x.shape[axis] == 0:
-        return x
-    shape = list(x.shape)
-    spaced = g.unsqueeze(x, axis + 1)
-    zeros = g.full((*shape[: axis + 1], step - 1, *shape[axis + 1 :]), 0, x.dtype)
-    wide = g.concat([spaced, zeros], axis + 1)
-    flat = g.reshape(wide, (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
-    return flat[(*(slice(None),) * axis, slice(0, (shape[axis] - 1) * step + 1))]
+    options = {"stride": strides, "padding": halves, "dilation": dilations, "output_padding": extra}
+    return g.conv_transpose(x, w, node.optional(2), groups=groups, **options)
 
 
 def pooled(

@@ -34,7 +34,7 @@ def conv_transpose(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    more: Sizes = 0,
+    output_padding: Sizes = 0,
 ) -> Tensor:
     """The transpose of `conv`: every input element adds a multiple of the filters to the window around its place.
 
@@ -43,10 +43,10 @@ def conv_transpose(
         w: [channels, filters / groups, kernel..].
         b: [filters], or None.
         stride: elements of the result between the windows of neighbours.
-        padding: elements cut off before and after, as in `conv`.
+        padding: elements cut off before and after, as in `conv`; fewer than none adds zeros.
         dilation: elements between the points of a window.
         groups: the channels and the filters fall into so many groups that do not see each other.
-        more: elements added after the end of each dimension, which no window may reach.
+        output_padding: elements added after the end of each dimension, which no window may reach.
 
     Example:
         >>> np.asarray(conv_transpose([[[1.0, 2.0]]], [[[1.0, 1.0]]], stride=2)).tolist()
@@ -60,7 +60,7 @@ def conv_transpose(
         legal = "x [batch, channels, spatial..], w [channels, filters / groups, kernel..]"
         raise GraphError(where, f"x and w do not fit {groups} groups", inputs=types, legal=legal)
     steps, gaps = sizes_of(where, "stride", stride, rank), sizes_of(where, "dilation", dilation, rank)
-    extra, cut = sizes_of(where, "more", more, rank, 0), pairs_of(where, padding, rank)
+    extra, cut = sizes_of(where, "output_padding", output_padding, rank, 0), pairs_of(where, padding, rank, -(1 << 31))
     for k in range(rank):
         x = spread(x, k + 2, steps[k], 0, max((x.shape[k + 2] - 1) * steps[k] + 1, 0))
         reach = gaps[k] * (w.shape[k + 2] - 1)

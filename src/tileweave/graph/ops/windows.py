@@ -44,14 +44,14 @@ def sizes_of(where: str, name: str, value: Sizes, rank: int, least: int = 1) -> 
     return tuple(int(n) for n in values)
 
 
-def pairs_of(where: str, padding: Any, rank: int) -> list[tuple[int, int]]:
+def pairs_of(where: str, padding: Any, rank: int, least: int = 0) -> list[tuple[int, int]]:
     """What to add before and after each dimension: a number, one per dimension, or pairs."""
     if isinstance(padding, (int, np.integer)):
         return [(p, p) for p in sizes_of(where, "padding", int(padding), rank, 0)]
     try:
         given = [tuple(p) if isinstance(p, Sequence) else (p, p) for p in padding]
         fits = len(given) == rank and all(
-            len(pair) == 2 and all(isinstance(n, (int, np.integer)) and n >= 0 for n in pair) for pair in given
+            len(pair) == 2 and all(isinstance(n, (int, np.integer)) and n >= least for n in pair) for pair in given
         )
     except TypeError:
         fits = False
