@@ -21,7 +21,7 @@ from tileweave.errors import LayoutError, TileweaveError
 from tileweave.index import symbol
 from tileweave.layout import Coord, axe, cute, lego
 from tileweave.layout.cute import ComposedLayout, CuteLayout, E, Swizzle, XorLayout
-from tileweave.layout.notation.reader import evaluate
+from tileweave.layout.text.reader import evaluate
 
 TILE = "(8:4@lane, 2:1@warp, 4:1@lane, 2:1@reg) + [2:4@warp] + 5@warp"
 FIGURE_9 = "OrderBy(Col(2,2), antidiagonal(3)).OrderBy(RegP((2,3,2,3), (1,3,2,4))).GroupBy((6,6))"

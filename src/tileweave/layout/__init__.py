@@ -20,8 +20,8 @@ from tileweave.layout.core.inverse import complement, divide, left_inverse, prod
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided, substitute
 from tileweave.layout.core.search import collision, holders, image, is_compact, is_injective
 from tileweave.layout.core.slices import Piece, Pieces, slice_layout, slice_pieces
-from tileweave.layout.notation.reader import read
-from tileweave.layout.notation.short import parse, to_text
+from tileweave.layout.text.reader import read
+from tileweave.layout.text.short import parse, to_text
 
 __all__ = [
     "BOUND",

@@ -32,7 +32,7 @@ from tileweave.layout.core.replicas import set_normal
 from tileweave.layout.core.search import holders
 from tileweave.layout.core.slices import Pieces, slice_layout, slice_pieces
 from tileweave.layout.core.symbolic import is_expr, proved, require_quotient, same
-from tileweave.layout.notation.short import parse, to_text
+from tileweave.layout.text.short import parse, to_text
 
 __all__ = [
     "Blocks",

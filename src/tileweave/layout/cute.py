@@ -25,7 +25,6 @@ from tileweave.layout.f2.swizzle import (
     f2_from_swizzle,
     f2_to_layout,
     make_swizzle,
-    through_swizzles,
     xor_strides,
 )
 from tileweave.layout.notation.cute_algebra import (
@@ -51,7 +50,6 @@ from tileweave.layout.notation.cute_partition import (
     product_each,
     shape_div,
 )
-from tileweave.layout.notation.cute_text import parse
 from tileweave.layout.notation.cute_tiling import (
     Cover,
     blocked_product,
@@ -98,7 +96,9 @@ from tileweave.layout.notation.cute_value import (
     require_numbers,
     selected,
     slice_with_offset,
+    through_swizzles,
 )
+from tileweave.layout.text.cute_text import parse
 
 __all__ = [
     "ComposedLayout",

@@ -27,7 +27,7 @@ from tileweave.layout.cute import ComposedLayout, Cover, CuteLayout, F2Map, Swiz
 from tileweave.layout.lego import Chain, GenP, GroupBy, OrderBy, PartialTiles, RegP
 from tileweave.layout.notation.cute_tuples import Underscore, tuple_text
 from tileweave.layout.notation.lego_numbers import tuple_index
-from tileweave.layout.notation.reader import evaluate
+from tileweave.layout.text.reader import evaluate
 
 __all__ = ["describe", "epilog", "evaluate_layout", "table", "text_of"]
 

@@ -25,7 +25,7 @@ from tileweave.layout.core import search as core_search
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, XorLayout
 from tileweave.layout.f2 import from_layout, places
 from tileweave.layout.lego import GenP, GroupBy, OrderBy, RegP
-from tileweave.layout.notation.reader import CHAINS, CONSTRUCTORS, PairList, signature_of
+from tileweave.layout.text.reader import CHAINS, CONSTRUCTORS, PairList, signature_of
 
 __all__ = ["FAMILIES", "METHODS", "OPERATIONS"]
 

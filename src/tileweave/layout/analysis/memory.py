@@ -26,7 +26,7 @@ from tileweave.layout.notation.cute_tuples import size
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
-from tileweave.layout.notation.reader import read
+from tileweave.layout.text.reader import read
 
 __all__ = [
     "Banks",

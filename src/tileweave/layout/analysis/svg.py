@@ -32,7 +32,7 @@ from tileweave.layout.notation.cute_tuples import flat_tuple, idx2crd, make_shap
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
-from tileweave.layout.notation.reader import read
+from tileweave.layout.text.reader import read
 
 __all__ = ["LIMIT", "svg", "thread_value_svg"]
 

@@ -6,11 +6,8 @@ such a map exactly when its size is a power of two and no two of its basis image
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
-from inspect import Parameter, signature
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +19,8 @@ from tileweave.layout.core.layout import Coord
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
 from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_disjoint, check_offset, need_map
+from tileweave.layout.notation.cute_algebra import coalesce, composition, extend
+from tileweave.layout.notation.cute_tiling import downcast, upcast
 from tileweave.layout.notation.cute_tuples import (
     IntTuple,
     Stride,
@@ -42,7 +41,6 @@ __all__ = [
     "f2_from_swizzle",
     "f2_to_layout",
     "make_swizzle",
-    "through_swizzles",
     "xor_strides",
 ]
 
@@ -106,6 +104,10 @@ class Swizzle:
         low = self.base + max(self.shift, 0)
         target = self.base - min(self.shift, 0)
         return offset ^ (offset // (1 << low) % (1 << self.bits)) * (1 << target)
+
+    def composed(self, a: Any, b: Any) -> Any:
+        """``composition(a, b)``, one of which this is."""
+        return compose_swizzled(a, b)
 
     def __str__(self) -> str:
         return f"Sw<{self.bits},{self.base},{self.shift}>"
@@ -226,6 +228,18 @@ class ComposedLayout:
             return self.slice(crd[0] if len(crd) == 1 else crd)
         return simple(self.outer(self.offset + self.inner(*crd)))
 
+    def with_inner(self, inner: CuteLayout | ComposedLayout) -> ComposedLayout:
+        """The same with another inner layout."""
+        return replace(self, inner=inner)
+
+    def composed(self, a: Any, b: Any) -> Any:
+        """``composition(a, b)``, one of which this is."""
+        return compose_swizzled(a, b)
+
+    def recast(self, factor: int, up: bool, where: str) -> ComposedLayout:
+        """Up- or downcast by a factor: the base of the swizzle moves by the bits of the factor."""
+        return _recast_swizzle(self, factor, up, where)
+
     def slice(self, crd: Any) -> ComposedLayout:
         """The modes at which the coordinate is `_`; the fixed coordinates move into the offset."""
         if isinstance(self.inner, ComposedLayout):
@@ -237,27 +251,57 @@ class ComposedLayout:
         return f"{self.outer} o {self.offset} o {self.inner}"
 
 
-Operation = TypeVar("Operation", bound=Callable[..., Any])
+def compose_swizzled(a: Any, b: Any) -> Any:
+    """Compositions with a swizzle on either side: a `ComposedLayout`, and less where the swizzles cancel."""
+    if isinstance(a, Swizzle) and isinstance(b, Swizzle):
+        if a == b:
+            return Swizzle(0, 0, 0)
+        raise LayoutError(
+            "composition(a, b)",
+            f"{a} o {b} is no single swizzle",
+            legal="maps over F2: f2_from_swizzle(a, bits).compose(f2_from_swizzle(b, bits))",
+        )
+    if not isinstance(a, Swizzle | ComposedLayout):
+        a = as_layout(a, "composition(a, b)")
+    if isinstance(b, Swizzle):
+        size = (a.inner if isinstance(a, ComposedLayout) else a).size
+        b = ComposedLayout(b, 0, CuteLayout(size, 1))
+    elif not isinstance(b, ComposedLayout):
+        b = as_layout(b, "composition(a, b)")
+    if isinstance(a, ComposedLayout):
+        return a.with_inner(composition(a.inner, b))
+    if isinstance(b, ComposedLayout):
+        if a == b.outer and not b.offset and isinstance(a, Swizzle):
+            return b.inner
+        if isinstance(a, CuteLayout):
+            if coalesce(a) == CuteLayout(a.size, 1) and b.cosize <= a.size:
+                return b
+            a = extend(a, b.cosize)
+    return ComposedLayout(a, 0, b)
 
 
-def through_swizzles(operation: Operation) -> Operation:
-    """An operation on layouts that, given a `ComposedLayout`, works on the inner layout and keeps the outer one.
-
-    An integer n stands for the layout n:1; anything else is refused.
-    """
-    where = f"{operation.__name__}({', '.join(map(_written, signature(operation).parameters.values()))})"
-
-    @wraps(operation)
-    def run(layout: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(layout, ComposedLayout):
-            return replace(layout, inner=run(layout.inner, *args, **kwargs))
-        return operation(as_layout(layout, where), *args, **kwargs)
-
-    return cast("Operation", run)
-
-
-def _written(parameter: Parameter) -> str:
-    return f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
+def _recast_swizzle(layout: ComposedLayout, factor: int, up: bool, where: str) -> ComposedLayout:
+    """Up- or downcast behind a swizzle: its base moves by the bits of the factor."""
+    bits = factor.bit_length() - 1
+    outer = layout.outer
+    cast = upcast if up else downcast
+    if not isinstance(outer, Swizzle) or isinstance(layout.inner, ComposedLayout) or factor != 1 << bits:
+        raise LayoutError(
+            where, "only one swizzle over a layout can be recast, by a power of two", inputs={"layout": layout}
+        )
+    if up and ((outer.bits and outer.base < bits) or layout.offset % factor):
+        raise no_layout(
+            where,
+            f"{outer} with the offset {layout.offset} reorders elements inside a unit of {factor}",
+            inputs={"layout": layout},
+            legal=f"a base of at least {bits}, an offset that {factor} divides",
+            points=(layout.offset,),
+            values=(layout(0),),
+            condition=f"{bits} <= base",
+        )
+    base = max(outer.base - bits, 0) if up else outer.base + bits
+    offset = layout.offset // factor if up else layout.offset * factor
+    return ComposedLayout(Swizzle(outer.bits, base, outer.shift), offset, cast(layout.inner, factor))
 
 
 def _bounds(layout: CuteLayout | ComposedLayout) -> tuple[int, int]:

@@ -8,7 +8,6 @@ runs on without bound, as CuTe reads every layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -27,7 +26,6 @@ from tileweave.layout.core.layout import Coord, Iter, Layout
 from tileweave.layout.core.rows import Row, evaluate
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, same, simple
-from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, through_swizzles
 from tileweave.layout.notation.cute_tuples import (
     Shape,
     Underscore,
@@ -39,7 +37,14 @@ from tileweave.layout.notation.cute_tuples import (
     size,
     zip_shape,
 )
-from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, require_numbers
+from tileweave.layout.notation.cute_value import (
+    CuteLayout,
+    as_layout,
+    concat,
+    new_layout,
+    require_numbers,
+    through_swizzles,
+)
 
 __all__ = [
     "Tiler",
@@ -48,6 +53,7 @@ __all__ = [
     "composition",
     "composition_of",
     "cosize",
+    "extend",
     "filter_layout",
     "filter_zeros",
     "from_modes",
@@ -81,7 +87,7 @@ def integral(value: Any, where: str) -> CuteLayout:
     return layout
 
 
-def cosize(layout: CuteLayout | ComposedLayout) -> int:
+def cosize(layout: Any) -> int:
     """One more than the greatest value: ``1 + max(layout)``. A negative stride never raises the maximum.
 
     Example:
@@ -90,8 +96,8 @@ def cosize(layout: CuteLayout | ComposedLayout) -> int:
 
     Source: seed 003, section 2.
     """
-    if isinstance(layout, ComposedLayout):
-        return layout.cosize
+    if not isinstance(layout, CuteLayout) and hasattr(layout, "cosize") and hasattr(layout, "with_inner"):
+        return layout.cosize  # type: ignore[no-any-return]
     layout = integral(layout, "cosize(layout)")
     if layout.is_symbolic:
         _low, high = least_and_greatest(0, 0, [d * (n - 1) for n, d in layout.flat])
@@ -199,49 +205,19 @@ def composition(a: Any, b: Any) -> Any:
     """
     if isinstance(a, CuteLayout) and isinstance(b, CuteLayout):
         return composition_of(a, b, "composition(a, b)")
-    if isinstance(a, CuteLayout | ComposedLayout) and isinstance(b, tuple | list):
-        return _by_mode(a, tuple(b))
-    if isinstance(a, Swizzle | ComposedLayout) or isinstance(b, Swizzle | ComposedLayout):
-        return _compose_swizzled(a, b)
-    if isinstance(b, tuple | list):
-        return _by_mode(as_layout(a, "composition(a, b)"), tuple(b))
+    if isinstance(b, tuple | list) and not (hasattr(a, "composed") and not hasattr(a, "with_inner")):
+        return _by_mode(a if hasattr(a, "with_inner") else as_layout(a, "composition(a, b)"), tuple(b))
+    for part in (a, b):
+        if hasattr(part, "composed"):  # a swizzle, or a layout behind one: `f2` knows
+            return part.composed(a, b)
     return composition_of(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
-
-
-def _compose_swizzled(a: Any, b: Any) -> Any:
-    """Compositions with a swizzle on either side: a `ComposedLayout`, and less where the swizzles cancel."""
-    if isinstance(a, Swizzle) and isinstance(b, Swizzle):
-        if a == b:
-            return Swizzle(0, 0, 0)
-        raise LayoutError(
-            "composition(a, b)",
-            f"{a} o {b} is no single swizzle",
-            legal="maps over F2: f2_from_swizzle(a, bits).compose(f2_from_swizzle(b, bits))",
-        )
-    if not isinstance(a, Swizzle | ComposedLayout):
-        a = as_layout(a, "composition(a, b)")
-    if isinstance(b, Swizzle):
-        size = (a.inner if isinstance(a, ComposedLayout) else a).size
-        b = ComposedLayout(b, 0, CuteLayout(size, 1))
-    elif not isinstance(b, ComposedLayout):
-        b = as_layout(b, "composition(a, b)")
-    if isinstance(a, ComposedLayout):
-        return replace(a, inner=composition(a.inner, b))
-    if isinstance(b, ComposedLayout):
-        if a == b.outer and not b.offset and isinstance(a, Swizzle):
-            return b.inner
-        if isinstance(a, CuteLayout):
-            if coalesce(a) == CuteLayout(a.size, 1) and b.cosize <= a.size:
-                return b
-            a = extend(a, b.cosize)
-    return ComposedLayout(a, 0, b)
 
 
 def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
     """Mode k of `a` composed with entry k; further modes are kept."""
     check_depth(tiler, "composition(a, b)")
-    if isinstance(a, ComposedLayout):
-        return replace(a, inner=_by_mode(a.inner, tiler))
+    if hasattr(a, "with_inner"):
+        return a.with_inner(_by_mode(a.inner, tiler))
     if len(tiler) > rank(a):
         raise Incongruent(
             "composition(a, b)",

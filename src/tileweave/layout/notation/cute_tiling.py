@@ -20,7 +20,6 @@ from tileweave.layout.core.layout import Coord
 from tileweave.layout.core.rows import Row
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, same, simple
-from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, through_swizzles
 from tileweave.layout.notation.cute_algebra import Tiler, from_modes, integral, refined
 from tileweave.layout.notation.cute_tuples import (
     E,
@@ -37,7 +36,7 @@ from tileweave.layout.notation.cute_tuples import (
     weakly_congruent,
     zip_shape,
 )
-from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout
+from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, through_swizzles
 
 __all__ = [
     "Cover",
@@ -501,30 +500,6 @@ def _fill(block: CuteLayout, targets: Sequence[int], blocks: Sequence[int], orde
 # --- recast
 
 
-def _recast_swizzle(layout: ComposedLayout, factor: int, up: bool, where: str) -> ComposedLayout:
-    """Up- or downcast behind a swizzle: its base moves by the bits of the factor."""
-    bits = factor.bit_length() - 1
-    outer = layout.outer
-    cast = upcast if up else downcast
-    if not isinstance(outer, Swizzle) or isinstance(layout.inner, ComposedLayout) or factor != 1 << bits:
-        raise LayoutError(
-            where, "only one swizzle over a layout can be recast, by a power of two", inputs={"layout": layout}
-        )
-    if up and ((outer.bits and outer.base < bits) or layout.offset % factor):
-        raise no_layout(
-            where,
-            f"{outer} with the offset {layout.offset} reorders elements inside a unit of {factor}",
-            inputs={"layout": layout},
-            legal=f"a base of at least {bits}, an offset that {factor} divides",
-            points=(layout.offset,),
-            values=(layout(0),),
-            condition=f"{bits} <= base",
-        )
-    base = max(outer.base - bits, 0) if up else outer.base + bits
-    offset = layout.offset // factor if up else layout.offset * factor
-    return ComposedLayout(Swizzle(outer.bits, base, outer.shift), offset, cast(layout.inner, factor))
-
-
 def upcast(layout: Any, factor: int) -> Any:
     """The layout in units of `factor` elements: every leaf loses the part that walks inside a unit.
 
@@ -543,8 +518,8 @@ def upcast(layout: Any, factor: int) -> Any:
     """
     where = "upcast(layout, factor)"
     factor = positive(factor, where, "factor")
-    if isinstance(layout, ComposedLayout):
-        return _recast_swizzle(layout, factor, True, where)
+    if hasattr(layout, "recast"):
+        return layout.recast(factor, True, where)
     layout = integral(layout, where)
     if layout.is_symbolic:
         return _upcast_symbolic(layout, factor, where)
@@ -612,8 +587,8 @@ def downcast(layout: Any, factor: int) -> Any:
     """
     where = "downcast(layout, factor)"
     factor = positive(factor, where, "factor")
-    if isinstance(layout, ComposedLayout):
-        return _recast_swizzle(layout, factor, False, where)
+    if hasattr(layout, "recast"):
+        return layout.recast(factor, False, where)
     layout = integral(layout, where)
     leaf = next((k for k, (n, d) in enumerate(layout.flat) if d == 1 and (is_expr(n) or n > 1)), None)
     if leaf is None:

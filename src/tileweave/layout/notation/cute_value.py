@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -43,6 +45,7 @@ __all__ = [
     "require_numbers",
     "selected",
     "slice_with_offset",
+    "through_swizzles",
 ]
 
 _CHUNK = 1 << 15
@@ -266,6 +269,29 @@ def require_numbers(where: str, *layouts: CuteLayout) -> None:
                 legal="integers; coalesce, composition, complement, divides and products take expressions",
                 facts={"condition": f"{layout} is made of integers"},
             )
+
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+
+def through_swizzles(operation: Operation) -> Operation:
+    """An operation on layouts that, given a layout behind a swizzle, works on the inner one and keeps the outer.
+
+    Such a layout has `inner` and `with_inner`. An integer n stands for the layout n:1; anything else is refused.
+    """
+    where = f"{operation.__name__}({', '.join(map(_written, signature(operation).parameters.values()))})"
+
+    @wraps(operation)
+    def run(layout: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(layout) is not CuteLayout and hasattr(layout, "with_inner"):
+            return layout.with_inner(run(layout.inner, *args, **kwargs))
+        return operation(as_layout(layout, where), *args, **kwargs)
+
+    return cast("Operation", run)
+
+
+def _written(parameter: Parameter) -> str:
+    return f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
 
 
 def mode_number(value: Any, where: str) -> int:

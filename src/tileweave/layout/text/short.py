@@ -14,7 +14,7 @@ from tileweave.errors import LayoutError
 from tileweave.index import Expr
 from tileweave.layout.core.checks import need_axis, need_layouts
 from tileweave.layout.core.layout import Coord, Iter, Layout, is_symbolic
-from tileweave.layout.notation.reader import CONSTRUCTORS, evaluate
+from tileweave.layout.text.reader import CONSTRUCTORS, evaluate
 
 __all__ = ["parse", "to_text"]
 

@@ -9,7 +9,7 @@ from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, XorLayout
 from tileweave.layout.notation.cute_tiling import make_ordered_layout
 from tileweave.layout.notation.cute_tuples import make_shape
 from tileweave.layout.notation.cute_value import CuteLayout
-from tileweave.layout.notation.reader import PairList, evaluate
+from tileweave.layout.text.reader import PairList, evaluate
 
 __all__ = ["parse"]
 

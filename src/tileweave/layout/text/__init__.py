@@ -1,0 +1,1 @@
+"""Reading and writing layouts as text, in every notation."""
