@@ -8,7 +8,7 @@ import pytest
 
 from kernel import ptx_text
 from tileweave.errors import BackendError
-from tileweave.kernel.atoms import BITS, Rule, atom, families, names, refusals
+from tileweave.kernel.atoms import BITS, Condition, atom, families, names, refusals
 from tileweave.kernel.atoms.mma import tensor_d
 from tileweave.layout import cute, parse, same_map, tile_of
 
@@ -243,4 +243,4 @@ def test_the_table_needs_no_backend():
     code = f"import sys, tileweave.kernel.atoms; print(*sorted({found}))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert set(out.stdout.split()) <= {"errors", "index", "kernel", "layout", "space", "version", "draw"}
-    assert len(families()) >= 15 and Rule("r", "x > 1").holds({"x": 2})
+    assert len(families()) >= 15 and Condition("r", "x > 1").holds({"x": 2})

@@ -5,14 +5,14 @@
 import pytest
 
 from tileweave.backends.cuda.cpu import instructions  # noqa: F401
-from tileweave.backends.cuda.cpu.emit import Emitter, Tables
+from tileweave.backends.cuda.cpu.emit import AtomTables, Emitter
 from tileweave.backends.cuda.cpu.ptx import parse_asm, parse_statements
 from tileweave.backends.cuda.cpu.source import translate
 from tileweave.errors import BackendError
 
 
 def block(body):
-    return Emitter(Tables()).block(parse_asm(body, "x.cu:7"))
+    return Emitter(AtomTables()).block(parse_asm(body, "x.cu:7"))
 
 
 def refused(body):
@@ -86,7 +86,7 @@ def test_kernels_and_their_parameters():
 
 
 def test_tables_hold_the_layouts_of_the_atom_table():
-    tables = Tables()
+    tables = AtomTables()
     body = '"ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(d) : "r"(a)'
     assert "load_matrix(tw_fragment_0" in Emitter(tables).block(parse_asm(body, "x.cu:1"))
     places = tables.text[0].split("{")[1].split("}")[0].split(",")

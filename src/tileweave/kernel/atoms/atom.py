@@ -11,7 +11,7 @@ import numpy as np
 
 from tileweave.layout import Coord, Layout, parse
 
-__all__ = ["BITS", "Atom", "Cost", "Operand", "Rule", "fragment", "shared"]
+__all__ = ["BITS", "Atom", "Condition", "Cost", "Fragment", "fragment", "shared"]
 
 #: Bits of each element type, by its PTX name.
 BITS = {
@@ -24,7 +24,7 @@ Meaning = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class Fragment:
     """A tile of elements and where an instruction finds each of them.
 
     Args:
@@ -72,11 +72,11 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Condition:
     """A named condition, in the words that Python and C++ share; ``[i]`` ranges over the first ``over`` entries.
 
     Example:
-        >>> Rule("aligned", "address % 16 == 0").holds({"address": 24})
+        >>> Condition("aligned", "address % 16 == 0").holds({"address": 24})
         False
     """
 
@@ -125,12 +125,12 @@ class Atom:
     name: str
     family: str
     arch: tuple[str, ...]
-    operands: tuple[tuple[str, Operand], ...]
-    legal: tuple[Rule, ...] = ()
+    operands: tuple[tuple[str, Fragment], ...]
+    legal: tuple[Condition, ...] = ()
     emulate: Meaning = dict
     cost: Cost = Cost()
 
-    def __getitem__(self, role: str) -> Operand:
+    def __getitem__(self, role: str) -> Fragment:
         for name, operand in self.operands:
             if name == role:
                 return operand
@@ -157,14 +157,14 @@ class Atom:
         return "\n".join(rows)
 
 
-def fragment(dtype: str, shape: tuple[int, ...], text: str) -> Operand:
+def fragment(dtype: str, shape: tuple[int, ...], text: str) -> Fragment:
     """An operand in registers, its layout in the notation of :func:`tileweave.layout.parse`."""
-    return Operand(dtype, shape, parse(text))
+    return Fragment(dtype, shape, parse(text))
 
 
-def shared(dtype: str, shape: tuple[int, ...], text: str) -> Operand:
+def shared(dtype: str, shape: tuple[int, ...], text: str) -> Fragment:
     """An operand in shared memory."""
-    return Operand(dtype, shape, parse(text), "shared")
+    return Fragment(dtype, shape, parse(text), "shared")
 
 
 def _items(coordinate: Coord | int) -> list[tuple[str, int]]:

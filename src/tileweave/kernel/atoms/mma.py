@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.kernel.atoms.atom import BITS, Atom, Cost, Operand, Rule, fragment, shared
+from tileweave.kernel.atoms.atom import BITS, Atom, Condition, Cost, Fragment, fragment, shared
 from tileweave.layout import parse
 
 __all__ = ["mma_atom", "mma_names", "tcgen05_atom", "tcgen05_names", "wgmma_atom", "wgmma_names"]
@@ -104,9 +104,9 @@ _GROUP_A = {
     8: "(4:1@warp, 2:4@reg, 8:4@lane, 2:8@reg, 4:1@lane, 4:1@reg)",
 }
 _GROUP_RULES = (
-    Rule("descriptor-aligned", "address % 16 == 0"),
-    Rule("k-major", "transposed == 0 or bits == 16"),
-    Rule("no-base-offset", "base_offset == 0"),
+    Condition("descriptor-aligned", "address % 16 == 0"),
+    Condition("k-major", "transposed == 0 or bits == 16"),
+    Condition("no-base-offset", "base_offset == 0"),
 )
 
 
@@ -125,7 +125,7 @@ def wgmma_names() -> Iterator[str]:
                 yield f"wgmma.mma_async.sync.aligned.m64n{n}k{256 // BITS[a]}.{accumulator}.{a}.{b}"
 
 
-def wgmma_accumulator(dtype: str, n: int) -> Operand:
+def wgmma_accumulator(dtype: str, n: int) -> Fragment:
     """The accumulator of a ``wgmma`` of width N, over the four warps of a warpgroup."""
     return fragment(dtype, (64, n), f"(4:1@warp, 2:2@reg, 8:4@lane, {n // 8}:4@reg, 4:1@lane, 2:1@reg)")
 
@@ -181,13 +181,13 @@ def tcgen05_atom(name: str) -> Atom | None:
         ("b", shared(dtype, (256, k), f"(256:{k}, {k}:1)")),
     )
     rules = (
-        Rule("rows", "m == 64 or m == 128"),
-        Rule("columns", "n >= 8 and n <= 256 and n % (16 if m == 128 else 8) == 0"),
+        Condition("rows", "m == 64 or m == 128"),
+        Condition("columns", "n >= 8 and n <= 256 and n % (16 if m == 128 else 8) == 0"),
     )
     targets = _TENSOR_TARGETS.get(kind, ("sm_100a",))
     return Atom(name, "tcgen05.mma", targets, operands, rules, emulate=product, cost=Cost(2 * 128 * 256 * k))
 
 
-def tensor_d(m: int) -> Operand:
+def tensor_d(m: int) -> Fragment:
     """The accumulator of ``tcgen05.mma`` in tensor memory, 64 or 128 rows by 256 columns."""
-    return Operand("f32", (m, 256), parse(_TENSOR_D[m]), "tensor")
+    return Fragment("f32", (m, 256), parse(_TENSOR_D[m]), "tensor")

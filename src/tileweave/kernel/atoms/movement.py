@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tileweave.kernel.atoms.atom import BITS, Atom, Cost, Operand, Rule, fragment, shared
+from tileweave.kernel.atoms.atom import BITS, Atom, Condition, Cost, Fragment, fragment, shared
 from tileweave.layout import parse
 
 __all__ = ["TENSOR_MAP_RULES", "movement_atom", "movement_names"]
 
 _TILES = "({j}:2@reg, 8:4@lane, 4:1@lane, 2:1@reg)"
 _TILES_TRANSPOSED = "({j}:2@reg, 4:1@lane, 2:1@reg, 8:4@lane)"
-_ROW_ALIGNED = Rule("row-aligned", "address % 16 == 0")
+_ROW_ALIGNED = Condition("row-aligned", "address % 16 == 0")
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}
 #: tcgen05.ld: shape -> (lanes, columns per repetition, repetitions, layout of n repetitions).
 _TENSOR_LOADS: dict[str, tuple[int, int, tuple[int, ...], str]] = {
@@ -23,18 +23,18 @@ _TENSOR_LOADS: dict[str, tuple[int, int, tuple[int, ...], str]] = {
 }
 #: What the driver demands of a tensor map, innermost dimension first; sizes and strides in bytes where they say so.
 TENSOR_MAP_RULES = (
-    Rule("rank", "rank >= 1 and rank <= 5"),
-    Rule("base-aligned", "base % 16 == 0"),
-    Rule("extent", "dim[i] >= 1 and dim[i] <= 4294967296", "rank"),
-    Rule("stride", "stride[i] % 16 == 0 and stride[i] < 1099511627776", "rank - 1"),
-    Rule("box", "box[i] >= 1 and box[i] <= 256", "rank"),
-    Rule("element-stride", "element_stride[i] >= 1 and element_stride[i] <= 8", "rank"),
-    Rule("box-row", "box[0] * bytes % 16 == 0"),
-    Rule("swizzle-row", "swizzle == 0 or box[0] * bytes <= swizzle"),
+    Condition("rank", "rank >= 1 and rank <= 5"),
+    Condition("base-aligned", "base % 16 == 0"),
+    Condition("extent", "dim[i] >= 1 and dim[i] <= 4294967296", "rank"),
+    Condition("stride", "stride[i] % 16 == 0 and stride[i] < 1099511627776", "rank - 1"),
+    Condition("box", "box[i] >= 1 and box[i] <= 256", "rank"),
+    Condition("element-stride", "element_stride[i] >= 1 and element_stride[i] <= 8", "rank"),
+    Condition("box-row", "box[0] * bytes % 16 == 0"),
+    Condition("swizzle-row", "swizzle == 0 or box[0] * bytes <= swizzle"),
 )
 _BOX_RULES = (
-    Rule("destination-aligned", "address % 128 == 0 and (swizzle == 0 or address % (8 * swizzle) == 0)"),
-    Rule("bytes-expected", "expected == bytes"),
+    Condition("destination-aligned", "address % 128 == 0 and (swizzle == 0 or address % (8 * swizzle) == 0)"),
+    Condition("bytes-expected", "expected == bytes"),
 )
 
 
@@ -86,15 +86,15 @@ def _copy_atom(name: str) -> Atom:
     if ".bulk" not in name:
         size = int(name.rsplit(".", 1)[1])
         rules = (
-            Rule("aligned", f"source % {size} == 0 and destination % {size} == 0"),
-            Rule("source-bytes", f"source_bytes >= 0 and source_bytes <= {size}"),
+            Condition("aligned", f"source % {size} == 0 and destination % {size} == 0"),
+            Condition("source-bytes", f"source_bytes >= 0 and source_bytes <= {size}"),
         )
         run = f"({size}:1)"
-        operands = (("d", shared("b8", (size,), run)), ("s", Operand("b8", (size,), parse(run), "global")))
+        operands = (("d", shared("b8", (size,), run)), ("s", Fragment("b8", (size,), parse(run), "global")))
         return Atom(name, "cp.async", ("sm_80",), operands, rules, lambda t: {"d": t["s"]}, Cost(bytes_moved=size))
     if ".tensor" in name:
         return Atom(name, "tensor copy", ("sm_90",), (), TENSOR_MAP_RULES + _BOX_RULES)
-    rules = (Rule("aligned", "source % 16 == 0 and destination % 16 == 0"), Rule("size", "bytes % 16 == 0"))
+    rules = (Condition("aligned", "source % 16 == 0 and destination % 16 == 0"), Condition("size", "bytes % 16 == 0"))
     return Atom(name, "bulk copy", ("sm_90",), (), rules)
 
 
@@ -110,11 +110,12 @@ def _tensor_memory_atom(name: str) -> Atom:
     lanes, columns, _, text = _TENSOR_LOADS[shape]
     n = int(times[1:])
     registers = fragment("b32", (lanes, columns * n), text.format(n=n))
-    cells = Operand("b32", (lanes, columns * n), parse(f"({lanes}:1@TLane, {columns * n}:1@TCol)"), "tensor")
+    cells = Fragment("b32", (lanes, columns * n), parse(f"({lanes}:1@TLane, {columns * n}:1@TCol)"), "tensor")
     operands = (("d", registers), ("t", cells)) if direction == "ld" else (("t", cells), ("d", registers))
     source, target = ("t", "d") if direction == "ld" else ("d", "t")
     return Atom(
-        name, "tcgen05." + direction, ("sm_100a", "sm_103a"), operands, (Rule("lanes", "lane == 32 * (warp % 4)"),),
+        name, "tcgen05." + direction, ("sm_100a", "sm_103a"), operands,
+        (Condition("lanes", "lane == 32 * (warp % 4)"),),
         lambda tiles: {target: tiles[source]}, Cost(bytes_moved=4 * lanes * columns * n),
     )  # fmt: skip
 
@@ -131,12 +132,12 @@ def _vector_atom(name: str) -> Atom:
     width = int(parts[2][1:]) if parts[2][0] == "v" else 1
     size = width * BITS[parts[-1]] // 8
     registers = fragment(parts[-1], (width,), f"({width}:1@reg)")
-    memory = Operand(parts[-1], (width,), parse(f"({width}:1)"), "global")
+    memory = Fragment(parts[-1], (width,), parse(f"({width}:1)"), "global")
     operands = (("d", registers), ("s", memory)) if parts[0] == "ld" else (("s", memory), ("d", registers))
     first = ("sm_100",) if size == 32 else ("sm_75",)
     source, target = ("s", "d") if parts[0] == "ld" else ("d", "s")
     return Atom(
-        name, "vector", first, operands, (Rule("aligned", f"address % {size} == 0"),),
+        name, "vector", first, operands, (Condition("aligned", f"address % {size} == 0"),),
         lambda tiles: {target: tiles[source]}, Cost(bytes_moved=32 * size),
     )  # fmt: skip
 
@@ -156,13 +157,15 @@ def _warp_names() -> Iterator[str]:
 def _warp_atom(name: str) -> Atom:
     word = fragment("b32", (32,), "(32:1@lane)")
     if name.startswith("shfl"):
-        return Atom(name, "shuffle", ("sm_75",), (("d", word), ("a", word)), (Rule("lane-in-mask", "lane_in_mask"),))
+        return Atom(
+            name, "shuffle", ("sm_75",), (("d", word), ("a", word)), (Condition("lane-in-mask", "lane_in_mask"),)
+        )
     if name.startswith("redux"):
-        total = Operand("b32", (1,), parse("(1:0) + [32:1@lane]"))
+        total = Fragment("b32", (1,), parse("(1:0) + [32:1@lane]"))
         arch = ("sm_100a", "sm_103a") if name.endswith("f32") else ("sm_80",)
         return Atom(name, "reduction", arch, (("d", total), ("a", word)))
     if name.startswith("setmaxnreg"):
-        rule = Rule("registers", "count % 8 == 0 and count >= 24 and count <= 256")
+        rule = Condition("registers", "count % 8 == 0 and count >= 24 and count <= 256")
         return Atom(name, "registers", ("sm_90a", "sm_100a", "sm_103a", "sm_120a"), (), (rule,))
     return Atom(name, "elect", ("sm_90",), ())
 

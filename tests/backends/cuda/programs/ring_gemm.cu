@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <vector>
 #include <cuda.h>
+#include <cudaTypedefs.h>
 
 constexpr int STAGES = 3, TILE = 64 * 64 * 2;
 
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(160) ring_gemm(const __grid_constant__ CUtenso
 }
 
 static CUtensorMap map_of(void* base, int rows, int columns) {
-  static PFN_cuTensorMapEncodeTiled encode = nullptr;
+  static PFN_cuTensorMapEncodeTiled_v12000 encode = nullptr;
   if (!encode) {
     cudaDriverEntryPointQueryResult found;
     cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", (void**)&encode, cudaEnableDefault, &found);

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tileweave.backends.cuda.cpu.ptx import Asm, Operand, Statement, parse_statements
+from tileweave.backends.cuda.cpu.ptx import Asm, PtxOperand, Statement, parse_statements
 from tileweave.backends.cuda.cpu.scalar import C_TYPES, scalar_expression
 from tileweave.errors import BackendError
-from tileweave.kernel.atoms import BITS, Atom, atom
-from tileweave.kernel.atoms import Operand as Tile
+from tileweave.kernel.atoms import BITS, Atom, Fragment, atom
 
-__all__ = ["HANDLERS", "Block", "Emitter", "Handler", "Tables", "row_of"]
+__all__ = ["HANDLERS", "AsmBlock", "AtomTables", "Emitter", "Handler", "row_of"]
 
 _LETTER_BITS = {"h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
 #: Opcodes whose effect on memory the compiler must not move code across: their asm needs the "memory" clobber.
@@ -30,14 +29,14 @@ ORDERING = (
 )
 
 
-class Tables:
+class AtomTables:
     """The rows of the atom table that a program uses, as C++ constants."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
         self._names: dict[object, str] = {}
 
-    def fragment(self, tile: Tile) -> str:
+    def fragment(self, tile: Fragment) -> str:
         """The name of an operand's places: which element each register slot of each thread holds."""
         key = ("fragment", tile)
         if key not in self._names:
@@ -75,7 +74,7 @@ class Emitter:
         tables: collects what the blocks refer to.
     """
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: AtomTables) -> None:
         self.tables = tables
         self.unordered: list[tuple[str, str]] = []
 
@@ -84,13 +83,13 @@ class Emitter:
         statements = parse_statements(asm)
         if "memory" not in asm.clobbers:
             self.unordered += [(asm.where, s.opcode) for s in statements if s.opcode.startswith(ORDERING)]
-        return Block(self.tables, asm, statements).text()
+        return AsmBlock(self.tables, asm, statements).text()
 
 
-class Block:
+class AsmBlock:
     """One asm statement on its way to C++: reads operands, checks constraints, collects registers."""
 
-    def __init__(self, tables: Tables, asm: Asm, statements: list[Statement]) -> None:
+    def __init__(self, tables: AtomTables, asm: Asm, statements: list[Statement]) -> None:
         self.tables, self.asm, self.statements = tables, asm, statements
         self.registers: dict[str, None] = {}
         self.pointers: set[int] = set()
@@ -127,7 +126,7 @@ class Block:
         return "do { " + declared + " ".join(head + code + tail) + " } while (0)"
 
     # --- operands
-    def read(self, o: Operand, kind: str = "") -> str:
+    def read(self, o: PtxOperand, kind: str = "") -> str:
         """The raw bits of an operand, as C++."""
         if o.kind == "bound":
             letter = self.asm.bindings[int(o.text)].letter
@@ -148,7 +147,7 @@ class Block:
             raise self.fail(f"an operand that this instruction does not take: {o.text or o.kind}")
         return f"!({text})" if o.negated else text
 
-    def _fits(self, o: Operand, kind: str, letter: str) -> None:
+    def _fits(self, o: PtxOperand, kind: str, letter: str) -> None:
         if letter.isdigit() or letter == "n" or kind in ("", "pred") or BITS.get(kind, 32) < 16:
             return
         bits = {"f16x2": 32, "bf16x2": 32}.get(kind) or BITS.get(kind) or int(kind[1:])
@@ -163,7 +162,7 @@ class Block:
         self.registers.setdefault(name)
         return f"tw_r_{_name(name)}"
 
-    def target(self, o: Operand, kind: str = "") -> str:
+    def target(self, o: PtxOperand, kind: str = "") -> str:
         """The C++ variable that a result goes to."""
         if o.kind == "bound":
             if not self.asm.bindings[int(o.text)].written:
@@ -178,14 +177,14 @@ class Block:
             raise self.fail(f"a result in {o.text or o.kind}")
         return self.register(o.text)
 
-    def address(self, o: Operand) -> str:
+    def address(self, o: PtxOperand) -> str:
         """The address of a memory operand."""
         if o.kind != "memory":
             raise self.fail("an address in brackets is missing")
         base = self.read(o.parts[0])
         return f"(({base}) {o.offset})" if o.offset else base
 
-    def listed(self, o: Operand) -> tuple[Operand, ...]:
+    def listed(self, o: PtxOperand) -> tuple[PtxOperand, ...]:
         """The elements of a vector, or the operand alone."""
         return o.parts if o.kind == "vector" else (o,)
 
@@ -224,7 +223,7 @@ class Block:
         return code
 
     # --- helpers of the handlers
-    def tile(self, o: Operand, tile: Tile, role: str) -> tuple[Operand, ...]:
+    def tile(self, o: PtxOperand, tile: Fragment, role: str) -> tuple[PtxOperand, ...]:
         """The registers of a fragment, as many as its layout says, of the class that its type demands."""
         items = self.listed(o)
         if len(items) != tile.registers:
@@ -236,11 +235,11 @@ class Block:
                 raise self.fail(f"{role} is bound as {given!r}, the instruction takes {letter!r}")
         return items
 
-    def array(self, name: str, items: tuple[Operand, ...]) -> str:
+    def array(self, name: str, items: tuple[PtxOperand, ...]) -> str:
         """Registers as a C++ array."""
         return f"::tw::u64 {name}[] = {{{', '.join(self.read(i) for i in items)}}};"
 
-    def unpack(self, name: str, items: tuple[Operand, ...]) -> str:
+    def unpack(self, name: str, items: tuple[PtxOperand, ...]) -> str:
         """The elements of a C++ array to registers."""
         return " ".join(f"{self.target(o)} = {name}[{i}];" for i, o in enumerate(items))
 
@@ -263,11 +262,11 @@ def _number(text: str, kind: str) -> str:
     return f"(::tw::u64)({text.rstrip('uU')}{'' if text.startswith('-') else 'ull'})"
 
 
-Handler = Callable[[Block, Statement], str]
+Handler = Callable[[AsmBlock, Statement], str]
 HANDLERS: list[tuple[str, Handler]] = []
 
 
-def row_of(block: Block, opcode: str) -> Atom:
+def row_of(block: AsmBlock, opcode: str) -> Atom:
     """The row of the atom table, or an error at the asm statement."""
     try:
         return atom(opcode)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tileweave.backends.cuda.cpu.emit import HANDLERS, Block, Handler, row_of
-from tileweave.backends.cuda.cpu.ptx import Operand, Statement
+from tileweave.backends.cuda.cpu.emit import HANDLERS, AsmBlock, Handler, row_of
+from tileweave.backends.cuda.cpu.ptx import PtxOperand, Statement
 from tileweave.backends.cuda.cpu.scalar import C_TYPES
 
 __all__: list[str] = []
@@ -29,6 +29,21 @@ def handles(pattern: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def _always(call: str) -> Handler:
+    return lambda block, statement: call
+
+
+for _pattern, _call in (
+    (r"wgmma\.fence", "::tw::wgmma_fence();"),
+    (r"wgmma\.commit_group", "::tw::wgmma_commit();"),
+    (r"fence\.mbarrier_init", "::tw::barrier_fence();"),
+    (r"fence\.proxy\.async", "::tw::proxy_fence();"),
+    (r"cp\.async\.commit_group", "::tw::copy_commit();"),
+    (r"cp\.async\.bulk\.commit_group", "::tw::bulk_commit();"),
+):
+    HANDLERS.append((_pattern, _always(_call)))
+
+
 def _space(s: Statement) -> str:
     for word in ("shared", "global", "local", "const", "param"):
         if any(m.split("::")[0] == word for m in s.modifiers):
@@ -36,14 +51,14 @@ def _space(s: Statement) -> str:
     return "::tw::GENERIC"
 
 
-def _need(block: Block, s: Statement, least: int, most: int | None = None) -> None:
+def _need(block: AsmBlock, s: Statement, least: int, most: int | None = None) -> None:
     if not least <= len(s.operands) <= (most or least):
         raise block.fail(f"{s.opcode} with {len(s.operands)} operands", f"{least}" + (f" to {most}" if most else ""))
 
 
 # --- tiles
 @handles(r"mma\.")
-def _mma(block: Block, s: Statement) -> str:
+def _mma(block: AsmBlock, s: Statement) -> str:
     row = row_of(block, s.opcode)
     _need(block, s, 4)
     items = {role: block.tile(o, row[role], role.upper()) for role, o in zip("dabc", s.operands, strict=True)}
@@ -55,7 +70,7 @@ def _mma(block: Block, s: Statement) -> str:
 
 
 @handles(r"(ldmatrix|stmatrix)\.")
-def _matrix(block: Block, s: Statement) -> str:
+def _matrix(block: AsmBlock, s: Statement) -> str:
     row = row_of(block, s.opcode.replace("shared::cta", "shared"))
     _need(block, s, 2)
     fragment = block.tables.fragment(row["d"])
@@ -71,7 +86,7 @@ def _matrix(block: Block, s: Statement) -> str:
 
 
 @handles(r"movmatrix\.")
-def _move(block: Block, s: Statement) -> str:
+def _move(block: AsmBlock, s: Statement) -> str:
     row = row_of(block, s.opcode)
     d, a = block.tables.fragment(row["d"]), block.tables.fragment(row["a"])
     return (
@@ -81,7 +96,7 @@ def _move(block: Block, s: Statement) -> str:
 
 
 @handles(r"wgmma\.mma_async")
-def _wgmma(block: Block, s: Statement) -> str:
+def _wgmma(block: AsmBlock, s: Statement) -> str:
     row = row_of(block, s.opcode)
     d = block.tile(s.operands[0], row["d"], "D")
     pointers = []
@@ -116,31 +131,21 @@ def _wgmma(block: Block, s: Statement) -> str:
     return f"{{ {code}::tw::wgmma({block.tables.product(row)}, tw_d, ({keep}) != 0, {a}, {b}); }}"
 
 
-@handles(r"wgmma\.fence")
-def _wgmma_fence(block: Block, s: Statement) -> str:
-    return "::tw::wgmma_fence();"
-
-
-@handles(r"wgmma\.commit_group")
-def _wgmma_commit(block: Block, s: Statement) -> str:
-    return "::tw::wgmma_commit();"
-
-
 @handles(r"wgmma\.wait_group")
-def _wgmma_wait(block: Block, s: Statement) -> str:
+def _wgmma_wait(block: AsmBlock, s: Statement) -> str:
     _need(block, s, 1)
     return f"::tw::wgmma_wait((int)({block.read(s.operands[0])}));"
 
 
 @handles(r"setmaxnreg\.")
-def _registers(block: Block, s: Statement) -> str:
+def _registers(block: AsmBlock, s: Statement) -> str:
     row_of(block, s.opcode)
     return f"::tw::set_registers({block.read(s.operands[0])}, {str('inc' in s.modifiers).lower()});"
 
 
 # --- warps
 @handles(r"shfl\.sync\.")
-def _shuffle(block: Block, s: Statement) -> str:
+def _shuffle(block: AsmBlock, s: Statement) -> str:
     row_of(block, s.opcode)
     _need(block, s, 5)
     d, value, lane, segment, mask = s.operands
@@ -154,14 +159,14 @@ def _shuffle(block: Block, s: Statement) -> str:
 
 
 @handles(r"vote\.sync\.")
-def _vote(block: Block, s: Statement) -> str:
+def _vote(block: AsmBlock, s: Statement) -> str:
     d, value, mask = s.operands
     mode = {"ballot": "BALLOT", "any": "ANY", "all": "ALL"}[s.modifiers[2]]
     return f"{block.target(d)} = ::tw::warp(::tw::{mode}, {block.read(mask)}, {block.read(value)});"
 
 
 @handles(r"redux\.sync\.")
-def _redux(block: Block, s: Statement) -> str:
+def _redux(block: AsmBlock, s: Statement) -> str:
     d, value, mask = s.operands
     operation, kind = s.modifiers[2], s.modifiers[-1]
     suffix = "B" if operation in ("and", "or", "xor") else kind[0].upper()
@@ -171,7 +176,7 @@ def _redux(block: Block, s: Statement) -> str:
 
 
 @handles(r"elect\.sync")
-def _elect(block: Block, s: Statement) -> str:
+def _elect(block: AsmBlock, s: Statement) -> str:
     d, mask = s.operands
     flag = f" {block.register(d.predicate)} = tw_p;" if d.predicate else ""
     return (
@@ -181,23 +186,23 @@ def _elect(block: Block, s: Statement) -> str:
 
 
 @handles(r"activemask")
-def _active(block: Block, s: Statement) -> str:
+def _active(block: AsmBlock, s: Statement) -> str:
     return f"{block.target(s.operands[0])} = ::tw::active_mask();"
 
 
 # --- barriers and fences
 @handles(r"bar\.warp\.sync")
-def _warp_barrier(block: Block, s: Statement) -> str:
+def _warp_barrier(block: AsmBlock, s: Statement) -> str:
     return f"::tw::warp(::tw::SYNC_WARP, {block.read(s.operands[0])});"
 
 
 @handles(r"barrier\.cluster\.(arrive|wait)")
-def _cluster(block: Block, s: Statement) -> str:
+def _cluster(block: AsmBlock, s: Statement) -> str:
     return f"::tw::cluster_{s.modifiers[2]}();"
 
 
 @handles(r"(bar|barrier)(\.cta)?\.(sync|arrive)")
-def _barrier(block: Block, s: Statement) -> str:
+def _barrier(block: AsmBlock, s: Statement) -> str:
     _need(block, s, 1, 2)
     count = block.read(s.operands[1]) if len(s.operands) == 2 else "0"
     wait = "sync" in s.modifiers
@@ -206,18 +211,8 @@ def _barrier(block: Block, s: Statement) -> str:
     return f"::tw::named_barrier({block.read(s.operands[0])}, {count}, {str(wait).lower()});"
 
 
-@handles(r"fence\.mbarrier_init")
-def _init_fence(block: Block, s: Statement) -> str:
-    return "::tw::barrier_fence();"
-
-
-@handles(r"fence\.proxy\.async")
-def _proxy(block: Block, s: Statement) -> str:
-    return "::tw::proxy_fence();"
-
-
 @handles(r"(fence|membar)\.")
-def _fence(block: Block, s: Statement) -> str:
+def _fence(block: AsmBlock, s: Statement) -> str:
     if "proxy" in s.modifiers:
         raise block.fail(f"no emulation of {s.opcode}")
     scope = next(
@@ -232,7 +227,7 @@ def _fence(block: Block, s: Statement) -> str:
 
 
 @handles(r"mbarrier\.")
-def _mbarrier(block: Block, s: Statement) -> str:
+def _mbarrier(block: AsmBlock, s: Statement) -> str:
     operation, o = s.modifiers[1], s.operands
     if operation == "init":
         _need(block, s, 2)
@@ -243,7 +238,7 @@ def _mbarrier(block: Block, s: Statement) -> str:
         function = "expect" if operation == "expect_tx" else "complete"
         return f"::tw::barrier_{function}({block.address(o[0])}, {block.read(o[1], 'u32')});"
     if operation in ("arrive", "arrive_drop"):
-        state, rest = (o[0], o[1:]) if o[0].kind != "memory" else (Operand("none"), o)
+        state, rest = (o[0], o[1:]) if o[0].kind != "memory" else (PtxOperand("none"), o)
         number = block.read(rest[1], "u32") if len(rest) > 1 else None
         expects = "expect_tx" in s.modifiers
         if expects and number is None:
@@ -265,7 +260,7 @@ def _mbarrier(block: Block, s: Statement) -> str:
 
 # --- asynchronous copies
 @handles(r"cp\.async\.(ca|cg)\.")
-def _copy(block: Block, s: Statement) -> str:
+def _copy(block: AsmBlock, s: Statement) -> str:
     _need(block, s, 3, 5)
     size = s.operands[2]
     number = block.asm.bindings[int(size.text)].expression if size.kind == "bound" else size.text
@@ -285,24 +280,19 @@ def _copy(block: Block, s: Statement) -> str:
     )
 
 
-@handles(r"cp\.async\.commit_group")
-def _copy_commit(block: Block, s: Statement) -> str:
-    return "::tw::copy_commit();"
-
-
 @handles(r"cp\.async\.wait_(group|all)")
-def _copy_wait(block: Block, s: Statement) -> str:
+def _copy_wait(block: AsmBlock, s: Statement) -> str:
     pending = "-1" if s.modifiers[2] == "wait_all" else f"(int)({block.read(s.operands[0])})"
     return f"::tw::copy_wait({pending});"
 
 
 @handles(r"cp\.async\.mbarrier\.arrive")
-def _copy_arrive(block: Block, s: Statement) -> str:
+def _copy_arrive(block: AsmBlock, s: Statement) -> str:
     return f"::tw::copy_arrive({block.address(s.operands[0])}, {str('noinc' in s.modifiers).lower()});"
 
 
 @handles(r"cp\.(reduce\.)?async\.bulk\.tensor\.")
-def _box(block: Block, s: Statement) -> str:
+def _box(block: AsmBlock, s: Statement) -> str:
     match = re.search(r"tensor\.(\d)d", s.opcode)
     rank = int(match.group(1)) if match else 0
     loads = "complete_tx::bytes" in s.opcode
@@ -330,23 +320,18 @@ def _box(block: Block, s: Statement) -> str:
     )
 
 
-@handles(r"cp\.async\.bulk\.commit_group")
-def _bulk_commit(block: Block, s: Statement) -> str:
-    return "::tw::bulk_commit();"
-
-
 @handles(r"cp\.async\.bulk\.wait_group")
-def _bulk_wait(block: Block, s: Statement) -> str:
+def _bulk_wait(block: AsmBlock, s: Statement) -> str:
     return f"::tw::bulk_wait((int)({block.read(s.operands[0])}), {str('read' in s.modifiers).lower()});"
 
 
 @handles(r"cp\.async\.bulk\.prefetch|prefetch|prefetchu|griddepcontrol|discard|applypriority|nanosleep")
-def _hint(block: Block, s: Statement) -> str:
+def _hint(block: AsmBlock, s: Statement) -> str:
     return "::tw::pause();" if s.opcode.startswith("nanosleep") else ";"
 
 
 @handles(r"cp\.async\.bulk\.(shared|global)")
-def _bulk(block: Block, s: Statement) -> str:
+def _bulk(block: AsmBlock, s: Statement) -> str:
     o = s.operands
     if s.modifiers[3].startswith("shared"):
         if any(m == "shared::cta" for m in s.modifiers[4:]):
@@ -360,7 +345,7 @@ def _bulk(block: Block, s: Statement) -> str:
 
 
 @handles(r"createpolicy\.")
-def _policy(block: Block, s: Statement) -> str:
+def _policy(block: AsmBlock, s: Statement) -> str:
     return f"{block.target(s.operands[0])} = 0;"
 
 
@@ -379,7 +364,7 @@ def _flags(s: Statement) -> str:
 
 
 @handles(r"ld\.")
-def _load(block: Block, s: Statement) -> str:
+def _load(block: AsmBlock, s: Statement) -> str:
     kind = s.modifiers[-1]
     targets = block.listed(s.operands[0])
     size, c_type = int(kind[1:]) // 8, C_TYPES[kind]
@@ -394,7 +379,7 @@ def _load(block: Block, s: Statement) -> str:
 
 
 @handles(r"st\.")
-def _store(block: Block, s: Statement) -> str:
+def _store(block: AsmBlock, s: Statement) -> str:
     kind = s.modifiers[-1]
     values = block.listed(s.operands[1])
     size, c_type = int(kind[1:]) // 8, C_TYPES[kind]
@@ -408,13 +393,13 @@ def _store(block: Block, s: Statement) -> str:
 
 
 @handles(r"(atom|red)\.")
-def _atomic(block: Block, s: Statement) -> str:
+def _atomic(block: AsmBlock, s: Statement) -> str:
     kind = s.modifiers[-1]
     operation = next((m for m in s.modifiers if m in _ATOMS), None)
     if operation is None or kind not in C_TYPES:
         raise block.fail(f"no emulation of {s.opcode}")
     c_type = C_TYPES[kind]
-    result, rest = (s.operands[0], s.operands[1:]) if s.modifiers[0] == "atom" else (Operand("none"), s.operands)
+    result, rest = (s.operands[0], s.operands[1:]) if s.modifiers[0] == "atom" else (PtxOperand("none"), s.operands)
     values = "".join(
         f" {c_type} {n} = ::tw::bits<{c_type}>({block.read(o, kind)});" for n, o in zip("bc", rest[1:], strict=False)
     )
@@ -427,7 +412,7 @@ def _atomic(block: Block, s: Statement) -> str:
 
 
 @handles(r"cvta\.")
-def _cvta(block: Block, s: Statement) -> str:
+def _cvta(block: AsmBlock, s: Statement) -> str:
     d, a = s.operands
     if not any(m.startswith("shared") for m in s.modifiers):
         return f"{block.target(d)} = {block.read(a)};"
@@ -437,7 +422,7 @@ def _cvta(block: Block, s: Statement) -> str:
 
 
 @handles(r"mapa\.")
-def _mapa(block: Block, s: Statement) -> str:
+def _mapa(block: AsmBlock, s: Statement) -> str:
     d, a, rank = s.operands
     if not any(m.startswith("shared") for m in s.modifiers):
         raise block.fail("mapa of generic addresses", "mapa.shared::cluster.u32")
@@ -446,10 +431,10 @@ def _mapa(block: Block, s: Statement) -> str:
 
 # --- control
 @handles(r"bra")
-def _branch(block: Block, s: Statement) -> str:
+def _branch(block: AsmBlock, s: Statement) -> str:
     return f"goto tw_l_{re.sub(r'[^0-9A-Za-z_]', '_', s.operands[0].text)};"
 
 
 @handles(r"(trap|exit|ret|brkpt)$")
-def _stop(block: Block, s: Statement) -> str:
+def _stop(block: AsmBlock, s: Statement) -> str:
     return f'::tw::trap("{s.opcode}");' if s.opcode == "trap" else "return;"

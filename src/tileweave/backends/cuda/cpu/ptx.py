@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tileweave.errors import BackendError
 
-__all__ = ["Asm", "Binding", "Operand", "Statement", "parse_asm", "parse_statements"]
+__all__ = ["Asm", "Binding", "PtxOperand", "Statement", "parse_asm", "parse_statements"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class PtxOperand:
     """An operand of an instruction.
 
     Args:
@@ -48,7 +48,7 @@ class Operand:
 
     kind: str
     text: str = ""
-    parts: tuple[Operand, ...] = ()
+    parts: tuple[PtxOperand, ...] = ()
     offset: str = ""
     negated: bool = False
     predicate: str = ""
@@ -59,8 +59,8 @@ class Statement:
     """One PTX statement: an instruction, a label (opcode ``:``), a declaration (``.reg``)."""
 
     opcode: str
-    operands: tuple[Operand, ...] = ()
-    guard: Operand | None = None
+    operands: tuple[PtxOperand, ...] = ()
+    guard: PtxOperand | None = None
     text: str = ""
 
     @property
@@ -201,10 +201,10 @@ def _statement(text: str, asm: Asm) -> Statement:
     return Statement(opcode, operands, guard, text)
 
 
-def _operand(text: str, asm: Asm) -> Operand:
+def _operand(text: str, asm: Asm) -> PtxOperand:
     if text.startswith("{"):
         inner = text[1:-1].strip()
-        return Operand("vector", parts=tuple(_operand(p.strip(), asm) for p in _split(inner, ",")) if inner else ())
+        return PtxOperand("vector", parts=tuple(_operand(p.strip(), asm) for p in _split(inner, ",")) if inner else ())
     if text.startswith("["):
         first, *rest = _split(text[1:-1], ",")
         match = re.match(r"\s*([%\w$.]+)\s*(?:([+-])\s*(.+))?$", first)
@@ -212,7 +212,7 @@ def _operand(text: str, asm: Asm) -> Operand:
             raise BackendError("asm", f"an address that cannot be read: {text}", inputs={"at": asm.where})
         base = _operand(match.group(1), asm)
         offset = (match.group(2) or "") + (match.group(3) or "").strip()
-        return Operand("memory", parts=(base, *(_operand(p.strip(), asm) for p in rest)), offset=offset)
+        return PtxOperand("memory", parts=(base, *(_operand(p.strip(), asm) for p in rest)), offset=offset)
     predicate = ""
     if "|" in text:
         text, predicate = (p.strip() for p in text.split("|", 1))
@@ -225,13 +225,13 @@ def _operand(text: str, asm: Asm) -> Operand:
                 "asm", f"operand %{match.group(1)} is not bound", inputs={"at": asm.where},
                 legal=f"%0 to %{len(asm.bindings) - 1}" if asm.bindings else "an asm statement with operands",
             )  # fmt: skip
-        return Operand("bound", match.group(1), negated=negated, predicate=predicate)
+        return PtxOperand("bound", match.group(1), negated=negated, predicate=predicate)
     if text == "_":
-        return Operand("none")
+        return PtxOperand("none")
     if re.fullmatch(r"%%[a-z]\w*(\.\w+)?|WARP_SZ", text):
-        return Operand("special", text.replace("%%", "%"))
+        return PtxOperand("special", text.replace("%%", "%"))
     if re.fullmatch(r"-?(0[xXfFdD][0-9a-fA-F]+|\d+[uU]?|\d+\.\d*(e[-+]?\d+)?)", text):
-        return Operand("number", text)
+        return PtxOperand("number", text)
     if re.fullmatch(r"%?%?[A-Za-z_$][\w$]*", text):
-        return Operand("register", text.lstrip("%"), negated=negated, predicate=predicate)
+        return PtxOperand("register", text.lstrip("%"), negated=negated, predicate=predicate)
     raise BackendError("asm", f"an operand that cannot be read: {text!r}", inputs={"at": asm.where})

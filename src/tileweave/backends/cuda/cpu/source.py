@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tileweave.backends.cuda.cpu.emit import Emitter, Tables
+from tileweave.backends.cuda.cpu.emit import AtomTables, Emitter
 from tileweave.backends.cuda.cpu.ptx import parse_asm
+from tileweave.backends.cuda.cpu.tokens import (
+    TOKEN,
+    asm_opens,
+    closing,
+    declarator,
+    last_word,
+    skip_space,
+    split_commas,
+    take_alignment,
+    take_callee,
+    three_marks,
+)
 from tileweave.errors import BackendError
 
 __all__ = ["PLAIN", "KernelSignature", "Translation", "signatures", "translate"]
 
-_TOKEN = re.compile(
-    r'\s+|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|[\w.\'])*|->|::|[^\w\s]',
-    re.S,
-)
 _MARKER = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"([ \d]*)$')
 _COORDINATES = {
     "threadIdx": "::tw::thread_index()", "blockIdx": "::tw::block_index()", "blockDim": "::tw::block_extent()",
@@ -81,7 +89,7 @@ def signatures(text: str) -> tuple[KernelSignature, ...]:
         ('x', 'n')
     """
     translator = _Translator()
-    tokens = [m.group(0) for m in _TOKEN.finditer(text)]
+    tokens = [m.group(0) for m in TOKEN.finditer(text)]
     for i, token in enumerate(tokens):
         if token == "__global__":
             translator.note_kernel(tokens, i)
@@ -112,7 +120,7 @@ def _regions(preprocessed: str) -> list[tuple[str, bool, dict[int, str]]]:
 
 class _Translator:
     def __init__(self) -> None:
-        self.tables = Tables()
+        self.tables = AtomTables()
         self.emitter = Emitter(self.tables)
         self.kernels: list[KernelSignature] = []
         self.clusters: dict[str, str] = {}
@@ -124,7 +132,7 @@ class _Translator:
 
     def region(self, text: str, file: str, line: int) -> str:
         self.file, self.line = file, line
-        tokens = [m.group(0) for m in _TOKEN.finditer(text)]
+        tokens = [m.group(0) for m in TOKEN.finditer(text)]
         return "".join(self._rewrite(tokens))
 
     def _where(self) -> str:
@@ -135,19 +143,19 @@ class _Translator:
         i = 0
         while i < len(tokens):
             token = tokens[i]
-            if token in ("asm", "__asm__", "__asm") and _asm_opens(tokens, i):
+            if token in ("asm", "__asm__", "__asm") and asm_opens(tokens, i):
                 i = self._asm(tokens, i, out)
                 continue
             if token == "__shared__":
                 i = self._shared(tokens, i + 1, out)
                 continue
-            if (token == "<" and tokens[i : i + 3] == ["<"] * 3) or (token == "<" and _spaced_launch(tokens, i)):
+            if token == "<" and three_marks(tokens, i, "<"):
                 i = self._launch(tokens, i, out)
                 continue
             if token in ("__launch_bounds__", "__cluster_dims__"):
-                end = _close(tokens, _next(tokens, i + 1))
+                end = closing(tokens, skip_space(tokens, i + 1))
                 if token == "__cluster_dims__":
-                    self._pending_cluster = "".join(tokens[_next(tokens, i + 1) : end + 1])
+                    self._pending_cluster = "".join(tokens[skip_space(tokens, i + 1) : end + 1])
                 out.append("\n" * "".join(tokens[i : end + 1]).count("\n"))
                 self.line += out[-1].count("\n")
                 i = end + 1
@@ -178,10 +186,10 @@ class _Translator:
             self.shadows = {name: depth for name, depth in self.shadows.items() if depth <= len(self.scopes)}
         if token in _WORDS:
             return _WORDS[token]
-        member = _before(out) in (".", "->", "::")
+        member = last_word(out) in (".", "->", "::")
         if token in _COORDINATES and not member:
-            if _before(out) in ("dim3", "uint3", "&"):
-                if _before(out) != "&":
+            if last_word(out) in ("dim3", "uint3", "&"):
+                if last_word(out) != "&":
                     self.shadows[token] = len(self.scopes)
             if token not in self.shadows:
                 return _COORDINATES[token]
@@ -191,10 +199,10 @@ class _Translator:
 
     def _asm(self, tokens: list[str], i: int, out: list[str]) -> int:
         start = i
-        i = _next(tokens, i + 1)
+        i = skip_space(tokens, i + 1)
         while tokens[i] != "(":
-            i = _next(tokens, i + 1)
-        end = _close(tokens, i)
+            i = skip_space(tokens, i + 1)
+        end = closing(tokens, i)
         body = "".join(self._nested(tokens[i + 1 : end]))
         out.append(self.emitter.block(parse_asm(body, self._where())))
         newlines = "".join(tokens[start : end + 1]).count("\n")
@@ -215,8 +223,8 @@ class _Translator:
             if tokens[j] == "(":
                 if name in ("__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__"):
                     if name == "__cluster_dims__":
-                        self._pending_cluster = "".join(tokens[j : _close(tokens, j) + 1])
-                    j = _close(tokens, j)
+                        self._pending_cluster = "".join(tokens[j : closing(tokens, j) + 1])
+                    j = closing(tokens, j)
                 else:
                     break
             elif re.match(r"[A-Za-z_]", tokens[j]):
@@ -224,10 +232,10 @@ class _Translator:
             j += 1
         else:
             return
-        end = _close(tokens, j)
+        end = closing(tokens, j)
         inner = tokens[j + 1 : end]
         names = []
-        for part in _commas(inner):
+        for part in split_commas(inner):
             words = (
                 [t for t in part[: part.index("=")] if re.match(r"[A-Za-z_]", t)]
                 if "=" in part
@@ -248,7 +256,7 @@ class _Translator:
             self.kernels.append(signature)
 
     def _launch(self, tokens: list[str], i: int, out: list[str]) -> int:
-        callee = _take_callee(out)
+        callee = take_callee(out)
         name = next((t for t in callee if re.match(r"[A-Za-z_]", t)), "kernel")
         config_start = i
         opened = 0
@@ -256,7 +264,7 @@ class _Translator:
             opened += tokens[i] == "<"
             i += 1
         start, depth = i, 0
-        while not (depth == 0 and tokens[i] == ">" and _spaced(tokens, i, ">")):
+        while not (depth == 0 and tokens[i] == ">" and three_marks(tokens, i, ">")):
             depth += (tokens[i] in "([{") - (tokens[i] in ")]}")
             i += 1
             if i >= len(tokens):
@@ -266,8 +274,8 @@ class _Translator:
         while closed < 3:
             closed += tokens[i] == ">"
             i += 1
-        i = _next(tokens, i)
-        end = _close(tokens, i)
+        i = skip_space(tokens, i)
+        end = closing(tokens, i)
         arguments = "".join(self._nested(tokens[i + 1 : end]))
         kernel = "".join(callee).strip()
         known = next((k for k in self.kernels if k.name == name), None)
@@ -285,11 +293,11 @@ class _Translator:
 
     def _uncast(self, tokens: list[str], i: int, out: list[str]) -> int:
         """Drops the cast to ``void*`` of a kernel, which would lose the types of its parameters."""
-        opening = _next(tokens, i + 1)
+        opening = skip_space(tokens, i + 1)
         out += tokens[i : opening + 1]
-        first = _next(tokens, opening + 1)
+        first = skip_space(tokens, opening + 1)
         if tokens[opening] == "(" and tokens[first] == "(":
-            end = _close(tokens, first)
+            end = closing(tokens, first)
             if "void" in tokens[first:end] and "*" in tokens[first:end]:
                 return end + 1
         return opening + 1
@@ -301,7 +309,7 @@ class _Translator:
             end += 1
         before, extern = [], False
         while True:
-            previous = _before(out)
+            previous = last_word(out)
             if previous not in ("extern", "static", "volatile", "const"):
                 break
             while out.pop() != previous:
@@ -310,14 +318,14 @@ class _Translator:
             if previous == "volatile":
                 before.append("volatile ")
         raw = "".join(tokens[i : end + 1])
-        items, align = _alignment([*before, *tokens[i:end]])
+        items, align = take_alignment([*before, *tokens[i:end]])
         extern |= "extern" in items
         items = [t for t in items if t not in ("extern", "static", "__device__")]
         outside = all(self.scopes)
         text = []
         base: list[str] = []
-        for n, part in enumerate(_commas(items)):
-            kind, name, suffix = _declarator(part)
+        for n, part in enumerate(split_commas(items)):
+            kind, name, suffix = declarator(part)
             if n:
                 kind = base + kind
             else:
@@ -347,128 +355,3 @@ class _Translator:
             self.globals[name] = f"({value})"
             return declared
         return f"{declared} auto& {name} = {value};"
-
-
-def _next(tokens: list[str], i: int) -> int:
-    while i < len(tokens) and tokens[i].isspace():
-        i += 1
-    return i
-
-
-def _before(out: list[str]) -> str:
-    for token in reversed(out):
-        if token and not token.isspace():
-            return token
-    return ""
-
-
-def _close(tokens: list[str], i: int) -> int:
-    """The index of the bracket that closes the one at i."""
-    depth = 0
-    for j in range(i, len(tokens)):
-        depth += (tokens[j] in ("(", "[", "{")) - (tokens[j] in (")", "]", "}"))
-        if not depth:
-            return j
-    raise BackendError("translate", "a bracket that does not close")
-
-
-def _asm_opens(tokens: list[str], i: int) -> bool:
-    i = _next(tokens, i + 1)
-    while i < len(tokens) and tokens[i] in ("volatile", "__volatile__", "inline", "goto"):
-        i = _next(tokens, i + 1)
-    return i < len(tokens) and tokens[i] == "("
-
-
-def _spaced_launch(tokens: list[str], i: int) -> bool:
-    return _spaced(tokens, i, "<")
-
-
-def _spaced(tokens: list[str], i: int, mark: str) -> bool:
-    """Whether three marks follow one another; the preprocessor may have put spaces between them."""
-    for _ in range(3):
-        i = _next(tokens, i)
-        if i >= len(tokens) or tokens[i] != mark:
-            return False
-        i += 1
-    return True
-
-
-def _commas(tokens: list[str]) -> list[list[str]]:
-    parts: list[list[str]] = [[]]
-    depth = 0
-    for k, token in enumerate(tokens):
-        depth += (token in "([{") - (token in ")]}")
-        if token == "<" and k and re.match(r"[A-Za-z_]", tokens[k - 1]):
-            depth += 1
-        elif token == ">" and depth:
-            depth -= 1
-        if token == "," and not depth:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
-
-
-def _take_callee(out: list[str]) -> list[str]:
-    """Removes the expression that names a kernel from the end of the output."""
-    i = len(out) - 1
-    while i >= 0 and (not out[i] or out[i].isspace()):
-        i -= 1
-    if i >= 0 and out[i] == ">":
-        depth = 0
-        while i >= 0:
-            depth += (out[i] == ">") - (out[i] == "<")
-            i -= 1
-            if not depth:
-                break
-        while i >= 0 and (not out[i] or out[i].isspace()):
-            i -= 1
-    elif i >= 0 and out[i] == ")":
-        depth = 0
-        while i >= 0:
-            depth += (out[i] == ")") - (out[i] == "(")
-            i -= 1
-            if not depth:
-                break
-        i += 1
-    while i >= 2 and out[i - 1] == "::":
-        i -= 2
-    if i >= 1 and out[i - 1] == "::":
-        i -= 1
-    callee = out[i:]
-    del out[i:]
-    return callee
-
-
-def _alignment(tokens: list[str]) -> tuple[list[str], str]:
-    """Takes ``alignas(n)`` and ``__attribute__((aligned(n)))`` out of a declaration."""
-    kept, align, i = [], "1", 0
-    while i < len(tokens):
-        if tokens[i] in ("alignas", "__attribute__", "__align__"):
-            opening = _next(tokens, i + 1)
-            end = _close(tokens, opening)
-            inner = "".join(tokens[opening : end + 1])
-            match = re.search(r"aligned\s*\((.*)\)\)\)$", inner)
-            align = f"({match.group(1)})" if match else inner
-            i = end + 1
-            continue
-        kept.append(tokens[i])
-        i += 1
-    return kept, align
-
-
-def _declarator(tokens: list[str]) -> tuple[list[str], str, list[str]]:
-    """The type, the name and the array extents of one declarator."""
-    depth, name = 0, -1
-    for i, token in enumerate(tokens):
-        if token == "[":
-            break
-        if token == "=":
-            break
-        depth += (token in ("<", "(")) - (token in (">", ")"))
-        if not depth and re.match(r"[A-Za-z_]", token):
-            name = i
-    suffix = tokens[name + 1 :]
-    if "=" in suffix:
-        suffix = suffix[: suffix.index("=")]
-    return tokens[:name], tokens[name], suffix
