@@ -50,23 +50,21 @@ from tileweave.layout.notation.cute_partition import (
     product_each,
     shape_div,
 )
+from tileweave.layout.notation.cute_recast import downcast, recast_layout, upcast
 from tileweave.layout.notation.cute_tiling import (
     Cover,
     blocked_product,
     cover_divide,
     cover_tile_to_shape,
-    downcast,
     flat_divide,
     flat_product,
     logical_divide,
     logical_product,
     make_ordered_layout,
     raked_product,
-    recast_layout,
     tile_to_shape,
     tiled_divide,
     tiled_product,
-    upcast,
     zipped_divide,
     zipped_product,
 )

@@ -31,12 +31,14 @@ from tileweave.layout.core.composition import Pieces, compose_rows
 from tileweave.layout.core.coord import ZERO, integer
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, layout_of
 from tileweave.layout.core.rows import Row, coalesce, iters_of, rows_of, rows_on, unit_rows
-from tileweave.layout.core.search import collision_of
+from tileweave.layout.core.search import LongestInverse, Moving, collision_of
 from tileweave.layout.core.symbolic import (
     Open,
     by_proof,
+    integer_solution,
     is_expr,
     plain,
+    primes,
     proved,
     require_positive,
     same,
@@ -55,10 +57,6 @@ __all__ = [
     "right_inverse",
     "right_inverse_rows",
 ]
-
-Moving = tuple[int, int, int]
-"""A row that moves: (stride, extent, weight in the index)."""
-
 
 # Complement.
 
@@ -282,7 +280,7 @@ def right_inverse_rows(
     first = max(base, 0)
     if prod(n for n, _d in rows) < end:
         near = [row for row in moving if row[0] < end]
-        found = _LongestInverse(near, end, first, prod(n for n, _d in rows), where, inputs).search(base >= 0)
+        found = LongestInverse(near, end, first, prod(n for n, _d in rows), where, inputs).search(base >= 0)
         rows, first = found or (rows, first)
     return coalesce(rows), first
 
@@ -301,97 +299,6 @@ def _along_single_rows(moving: Sequence[Moving]) -> list[Row]:
         if stride not in best or reach[0] > best[stride][0]:
             best[stride] = reach
     return best[1][1] if 1 in best else []
-
-
-class _LongestInverse:
-    """The search for a right inverse longer than one that is known, where values have several indices.
-
-    The inverse is built level by level. At level p it is known below p. Any index whose value is p gives the next
-    stride, which goes on as long as the values do; the next level is then any multiple of p so far at which another
-    index than the one that goes on has the right value.
-    """
-
-    def __init__(
-        self, rows: Sequence[Moving], end: int, first: int, longest: int, where: str, inputs: Mapping[str, object]
-    ) -> None:
-        if prod(e for _, e, _ in rows) > BOUND:
-            raise undecided(where, "comparing all indices where strides overlap", inputs)
-        self.end, self.longest, self.where, self.inputs = end, longest, where, inputs
-        index, value = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        for stride, extent, weight in rows:
-            digits = np.arange(extent)
-            index = (index[:, None] + digits * weight).reshape(-1)
-            value = (value[:, None] + digits * stride).reshape(-1)
-        self.first = first
-        order = np.lexsort((index, value))
-        self.index, self.value = index[order] + first, value[order]
-        lowest = int(self.index.min())
-        self.low = lowest
-        self.value_at = np.full(int(self.index.max()) - lowest + 1, -1, np.int64)
-        self.value_at[self.index - lowest] = self.value
-        self.begins = np.searchsorted(self.value, np.arange(end + 1))
-        self.steps = 0
-        self.best: tuple[list[Row], int] | None = None
-
-    def holders(self, value: int) -> list[int]:
-        """The indices with a value, ascending."""
-        return [int(x) for x in self.index[self.begins[value] : self.begins[value + 1]]]
-
-    def search(self, any_first: bool) -> tuple[list[Row], int] | None:
-        """The rows and the first index of a longest inverse, if it is longer than the one that is known."""
-        starts = self.holders(0) if any_first else [self.first]
-        stack: list[tuple[Any, list[Row], int | None]] = [(np.array([x]), [], None) for x in reversed(starts)]
-        while stack and self.longest < self.end:
-            below, rows, going_on = stack.pop()
-            p = len(below)
-            if 2 * p > self.end or self.end - self.end % p <= self.longest:
-                continue
-            for x in reversed(self.holders(p)):
-                if x == going_on:
-                    continue
-                stride = x - int(below[0])
-                times = self.runs(below, stride)
-                if times < 2:
-                    continue
-                if p * times > self.longest:
-                    self.longest, self.best = p * times, ([*rows, (times, stride)], int(below[0]))
-                stack += self.branches(below, rows, stride, times)
-        return self.best
-
-    def runs(self, below: Any, stride: int) -> int:
-        """How often the known part can be repeated at this stride."""
-        p = len(below)
-        times = 1
-        while (times + 1) * p <= self.end:
-            at = below + (times * stride - self.low)
-            self.steps += p + 16
-            if self.steps > 16 * WORK:
-                raise undecided(self.where, "the search for the longest inverse", self.inputs, 16 * WORK)
-            if at.min() < 0 or at.max() >= self.value_at.size:
-                break
-            if (self.value_at[at] != np.arange(times * p, (times + 1) * p)).any():
-                break
-            times += 1
-        return times
-
-    def branches(self, below: Any, rows: list[Row], stride: int, times: int) -> list[tuple[Any, list[Row], int | None]]:
-        """The longer beginnings after which another stride may follow."""
-        p = len(below)
-        marks = np.arange(2, times + 1) * p
-        marks = marks[marks < self.end]
-        several = self.begins[marks + 1] - self.begins[marks] > 1
-        several[marks == times * p] = True
-        out: list[tuple[Any, list[Row], int | None]] = []
-        for mark in marks[several]:
-            n = int(mark) // p
-            if 2 * mark > self.end or self.end - self.end % int(mark) <= self.longest:
-                continue
-            grown = (below[None, :] + np.arange(n)[:, None] * stride).reshape(-1)
-            self.steps += len(grown)
-            if self.steps > 16 * WORK:
-                raise undecided(self.where, "the search for the longest inverse", self.inputs, 16 * WORK)
-            out.append((grown, [*rows, (n, stride)], int(below[0]) + n * stride))
-        return out
 
 
 def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
@@ -495,7 +402,7 @@ def _searched_inverse(
         points = [(y + k * d, x + k * w) for y, x in points for k in range(n)]
     points.sort()
     values = [y for y, _x in points]
-    primes = _primes(top + 1)
+    candidates = primes(top + 1)
     strides = [d for d, _n, _w in moving]
     stack = [[1]]
     work = 0
@@ -514,69 +421,20 @@ def _searched_inverse(
                     found = integer_solution(rows, [x for _, x in sample])
             return found
 
-        whole = solved(primes[-1])
+        whole = solved(candidates[-1])
         if whole is not None:
-            end = next(levels[-1] * p for p in primes if levels[-1] * p > top)
+            end = next(levels[-1] * p for p in candidates if levels[-1] * p > top)
             return rows_of(end, [(q, c) for q, c in zip(levels, whole[1:], strict=True) if c], 0), whole[0]
         if work > 4 * WORK:
             raise undecided(where, "the search for strides", inputs, 4 * WORK)
-        known = bisect_left(primes, True, key=lambda p: solved(p) is None)  # a later end has all points of an earlier
-        after = [[*levels, levels[-1] * p] for p in primes[:known]]
+        known = bisect_left(
+            candidates, True, key=lambda p: solved(p) is None
+        )  # a later end has all points of an earlier
+        after = [[*levels, levels[-1] * p] for p in candidates[:known]]
         stack += sorted(after, key=lambda chain: any(d % chain[-1] == 0 for d in strides))
     shown = points[:8]
     condition = "no chain of levels takes the values back to the indices, and all were tried"
     raise refuse(where, Witness(tuple(x for _, x in shown), tuple(y for y, _ in shown), condition), inputs)
-
-
-def _primes(top: int) -> list[int]:
-    """All primes up to `top`, and the first beyond it."""
-    sieve = np.ones(2 * top + 2, dtype=bool)
-    sieve[:2] = False
-    for p in range(2, int((2 * top + 2) ** 0.5) + 1):
-        if sieve[p]:
-            sieve[p * p :: p] = False
-    found = np.flatnonzero(sieve)
-    return [int(p) for p in found[: np.searchsorted(found, top + 1) + 1]]
-
-
-def integer_solution(rows: Sequence[Sequence[int]], values: Sequence[int]) -> list[int] | None:
-    """Integers x with ``rows x = values``, or None if there are none; exact, by column reduction.
-
-    Example:
-        >>> integer_solution([[2, 3]], [1]), integer_solution([[2, 4]], [1])
-        ([-1, 1], None)
-    """
-    width = len(rows[0]) if rows else 0
-    columns = [[row[j] for row in rows] for j in range(width)]
-    made = [[int(i == j) for i in range(width)] for j in range(width)]
-    solution = [0] * width
-    rest = list(values)
-    first = 0
-    for r in range(len(rows)):
-        while True:
-            live = [j for j in range(first, width) if columns[j][r]]
-            if len(live) < 2:
-                break
-            pivot = min(live, key=lambda j: abs(columns[j][r]))
-            for j in live:
-                if j != pivot:
-                    q = columns[j][r] // columns[pivot][r]
-                    columns[j] = [x - q * y for x, y in zip(columns[j], columns[pivot], strict=True)]
-                    made[j] = [x - q * y for x, y in zip(made[j], made[pivot], strict=True)]
-        if not live:
-            if rest[r]:
-                return None
-            continue
-        pivot = live[0]
-        columns[first], columns[pivot] = columns[pivot], columns[first]
-        made[first], made[pivot] = made[pivot], made[first]
-        q, left = divmod(rest[r], columns[first][r])
-        if left:
-            return None
-        rest = [x - q * y for x, y in zip(rest, columns[first], strict=True)]
-        solution = [x + q * y for x, y in zip(solution, made[first], strict=True)]
-        first += 1
-    return solution
 
 
 # Divide and product.

@@ -20,7 +20,7 @@ from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
 from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_disjoint, check_offset, need_map
 from tileweave.layout.notation.cute_algebra import coalesce, composition, extend
-from tileweave.layout.notation.cute_tiling import downcast, upcast
+from tileweave.layout.notation.cute_recast import downcast, upcast
 from tileweave.layout.notation.cute_tuples import (
     IntTuple,
     Stride,

@@ -16,7 +16,6 @@ from tileweave.index import equal, require
 from tileweave.layout.core.checks import Witness, no_layout
 from tileweave.layout.core.composition import compose_rows, unbounded
 from tileweave.layout.core.inverse import (
-    Moving,
     complement_rows,
     composition_refused,
     left_inverse_rows,
@@ -25,6 +24,7 @@ from tileweave.layout.core.inverse import (
 from tileweave.layout.core.layout import Coord, Iter, Layout
 from tileweave.layout.core.rows import Row, evaluate
 from tileweave.layout.core.rows import coalesce as coalesce_rows
+from tileweave.layout.core.search import Moving
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, same, simple
 from tileweave.layout.notation.cute_tuples import (
     Shape,

@@ -12,7 +12,7 @@ from tileweave.layout.core.checks import Witness
 from tileweave.layout.core.symbolic import is_expr, quotient, require_quotient
 from tileweave.layout.notation.cute_algebra import composition, right_inverse
 from tileweave.layout.notation.cute_tiling import raked_product, zipped_divide
-from tileweave.layout.notation.cute_tuples import Shape, _, idx2crd, make_shape, positive, rank, size
+from tileweave.layout.notation.cute_tuples import Shape, _, idx2crd, make_shape, positive, rank, short_text, size
 from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, slice_with_offset
 
 __all__ = [
@@ -25,6 +25,10 @@ __all__ = [
     "product_each",
     "shape_div",
 ]
+
+
+MOST_MODES = 1 << 10
+"""The most modes that `append` and `prepend` add at once."""
 
 
 def product_each(shape: Any) -> Shape:
@@ -117,6 +121,8 @@ def prepend(a: Any, b: Any, up_to_rank: int | None = None) -> Any:
 
 def _extended(a: Any, b: Any, up_to_rank: int | None, where: str, behind: bool) -> Any:
     count = 1 if up_to_rank is None else max(positive(up_to_rank, where, "up_to_rank") - rank(a), 0)
+    if count > MOST_MODES:
+        raise LayoutError(where, f"{short_text(up_to_rank)} modes are too many", legal=f"at most {MOST_MODES} more")
     if isinstance(a, CuteLayout):
         more = [as_layout(b, where)] * count
         return concat([*a, *more] if behind else [*more, *a], keep=True)
