@@ -1,6 +1,6 @@
 """LEGO's notation: bijective layouts without strides, **row-major** (the last dimension is fastest).
 
-The face of the room for LEGO users: ``from tileweave.layout import lego``. The values live in `lego_value`, the
+The public names for LEGO users: ``from tileweave.layout import lego``. The values live in `lego_value`, the
 ready-made bijections in `lego_bijections`; here are the sugar (Row, Col, TileBy), tiles that do not divide, and the
 conversions to and from the core.
 """
