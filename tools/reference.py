@@ -54,7 +54,11 @@ def module_part(name: str, seen: dict[int, str]) -> Iterator[str]:
     for public, value in entries.items():
         described = inspect.isroutine(value) or inspect.isclass(value)
         known = seen.get(id(value)) if described else None
-        first = f"as `{known}`" if known else summary(value, "" if described else comment_of(public, module))
+        first = (
+            f"as `{known}`"
+            if known
+            else summary(value, "" if described or inspect.ismodule(value) else comment_of(public, module))
+        )
         yield f"| `{public}` | {first.replace('|', '&#124;')} |"
         if described and not known:
             seen[id(value)] = f"{name.removeprefix('tileweave.')}.{public}"
@@ -107,7 +111,13 @@ class Written:
 
 def summary(value: object, comment: str = "") -> str:
     """The first sentence of a docstring, or the comment under a constant."""
-    own = inspect.isroutine(value) or inspect.isclass(value) or isinstance(value, property) or hasattr(value, "func")
+    own = (
+        inspect.isroutine(value)
+        or inspect.isclass(value)
+        or inspect.ismodule(value)
+        or isinstance(value, property)
+        or hasattr(value, "func")
+    )
     text = (inspect.getdoc(value) or "" if own else comment).split("\n\n")[0]
     return " ".join(text.replace("``", "`").split())
 
@@ -118,7 +128,7 @@ def comment_of(name: str, module: object) -> str:
     for one, two in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
         if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("tileweave."):
             for alias in one.names:
-                if (alias.asname or alias.name) == name and importlib.import_module(str(one.module)) is not module:
+                if (alias.asname or alias.name) == name and one.module != getattr(module, "__name__", ""):
                     return comment_of(alias.name, importlib.import_module(str(one.module)))
         targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
         text = two.value.value if isinstance(two, ast.Expr) and isinstance(two.value, ast.Constant) else ""
