@@ -74,6 +74,8 @@ def canonicalize(layout: Layout, replicas: Replicas = "multiset") -> Layout:
 
     Example:
         >>> print(canonicalize(parse("(2:12, 3:4, 4:1) + [2:-3, 3:3]")))
+        (24:1@m) + [2:3@m, 3:3@m] - 3@m
+        >>> print(canonicalize(parse("(2:12, 3:4, 4:1) + [2:-3, 3:3]"), "set"))
         (24:1@m) + [4:3@m] - 3@m
 
     Source: Axe, section 3.3 and appendix A.
