@@ -54,11 +54,8 @@ def module_part(name: str, seen: dict[int, str]) -> Iterator[str]:
     for public, value in entries.items():
         described = inspect.isroutine(value) or inspect.isclass(value)
         known = seen.get(id(value)) if described else None
-        first = (
-            f"as `{known}`"
-            if known
-            else summary(value, "" if described or inspect.ismodule(value) else comment_of(public, module))
-        )
+        comment = "" if described or inspect.ismodule(value) else comment_of(public, module)
+        first = f"as `{known}`" if known else summary(value, comment)
         yield f"| `{public}` | {first.replace('|', '&#124;')} |"
         if described and not known:
             seen[id(value)] = f"{name.removeprefix('tileweave.')}.{public}"
@@ -111,13 +108,8 @@ class Written:
 
 def summary(value: object, comment: str = "") -> str:
     """The first sentence of a docstring, or the comment under a constant."""
-    own = (
-        inspect.isroutine(value)
-        or inspect.isclass(value)
-        or inspect.ismodule(value)
-        or isinstance(value, property)
-        or hasattr(value, "func")
-    )
+    kinds = inspect.isroutine, inspect.isclass, inspect.ismodule, inspect.isdatadescriptor
+    own = any(kind(value) for kind in kinds) or hasattr(value, "func")
     text = (inspect.getdoc(value) or "" if own else comment).split("\n\n")[0]
     return " ".join(text.replace("``", "`").split())
 
@@ -128,7 +120,7 @@ def comment_of(name: str, module: object) -> str:
     for one, two in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
         if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("tileweave."):
             for alias in one.names:
-                if (alias.asname or alias.name) == name and one.module != getattr(module, "__name__", ""):
+                if (alias.asname or alias.name) == name and importlib.import_module(str(one.module)) is not module:
                     return comment_of(alias.name, importlib.import_module(str(one.module)))
         targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AnnAssign) else []
         text = two.value.value if isinstance(two, ast.Expr) and isinstance(two.value, ast.Constant) else ""

@@ -158,11 +158,13 @@ def _on_shape(function: Operation) -> Operation:
 _TILERS = {
     **dict.fromkeys(("composition", "logical_divide", "zipped_divide", "tiled_divide", "flat_divide"), (1,)),
     **dict.fromkeys(("logical_product", "zipped_product", "tiled_product", "flat_product", "cover_divide"), (1,)),
+    **dict.fromkeys(("local_tile", "local_partition"), (1,)),
 }
 
 _CUTE_NAMES = (
-    "E", "blocked_product", "coalesce", "compatible", "complement", "composition",
-    "congruent", "cosize", "cover_divide", "cover_tile_to_shape", "crd2crd", "crd2idx", "depth", "dice", "downcast",
+    "E", "append", "blocked_product", "coalesce", "compatible", "complement", "composition",
+    "congruent", "cosize", "cover_divide", "cover_tile_to_shape", "crd2crd", "crd2idx", "depth", "dice",
+    "domain_offset", "downcast", "local_partition", "local_tile", "make_layout_tv", "prepend", "product_each", "shape_div",
     "filter", "filter_zeros", "flat_divide", "flat_product", "flatten", "get", "group", "idx2crd", "left_inverse",
     "logical_divide", "logical_product", "make_identity_layout", "make_layout", "make_layout_like",
     "make_ordered_layout", "max_common_layout", "max_common_vector", "nullspace", "raked_product", "rank",
