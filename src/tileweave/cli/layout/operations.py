@@ -164,11 +164,11 @@ _TILERS = {
 _CUTE_NAMES = (
     "E", "append", "blocked_product", "coalesce", "compatible", "complement", "composition",
     "congruent", "cosize", "cover_divide", "cover_tile_to_shape", "crd2crd", "crd2idx", "depth", "dice",
-    "domain_offset", "downcast", "local_partition", "local_tile", "make_layout_tv", "prepend", "product_each", "shape_div",
+    "domain_offset", "downcast", "local_partition", "local_tile", "make_layout_tv", "prepend", "product_each",
     "filter", "filter_zeros", "flat_divide", "flat_product", "flatten", "get", "group", "idx2crd", "left_inverse",
     "logical_divide", "logical_product", "make_identity_layout", "make_layout", "make_layout_like",
     "make_ordered_layout", "max_common_layout", "max_common_vector", "nullspace", "raked_product", "rank",
-    "recast_layout", "right_inverse", "select", "shape", "size", "slice", "slice_and_offset", "stride", "take",
+    "recast_layout", "right_inverse", "select", "shape", "shape_div", "size", "slice", "slice_and_offset", "stride", "take",
     "tile_to_shape", "tiled_divide", "tiled_product", "to_coordinate_map", "to_index_map", "ungroup", "upcast",
     "weakly_congruent", "zipped_divide", "zipped_product",
 )  # fmt: skip
