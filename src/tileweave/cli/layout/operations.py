@@ -168,8 +168,8 @@ _CUTE_NAMES = (
     "filter", "filter_zeros", "flat_divide", "flat_product", "flatten", "get", "group", "idx2crd", "left_inverse",
     "logical_divide", "logical_product", "make_identity_layout", "make_layout", "make_layout_like",
     "make_ordered_layout", "max_common_layout", "max_common_vector", "nullspace", "raked_product", "rank",
-    "recast_layout", "right_inverse", "select", "shape", "shape_div", "size", "slice", "slice_and_offset", "stride", "take",
-    "tile_to_shape", "tiled_divide", "tiled_product", "to_coordinate_map", "to_index_map", "ungroup", "upcast",
+    "recast_layout", "right_inverse", "select", "shape", "shape_div", "size", "slice", "slice_and_offset", "stride",
+    "take", "tile_to_shape", "tiled_divide", "tiled_product", "to_coordinate_map", "to_index_map", "ungroup", "upcast",
     "weakly_congruent", "zipped_divide", "zipped_product",
 )  # fmt: skip
 
