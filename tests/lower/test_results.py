@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,36 @@ def test_python_objects_are_where_numpy_puts_them() -> None:
         array = empty((9000,), kind)
         assert array.base is None
         assert str(array[5]) == str(np.empty((9000,), kind)[5])
+
+
+def test_memory_of_large_results_serves_again_when_nothing_refers_to_it() -> None:
+    first = empty((300, 301), np.float64)
+    first[...] = 3
+    view, address = first[5:7], first.ctypes.data
+    del first
+    other = empty((300, 301), np.float64)
+    assert other.ctypes.data != address
+    other[...] = 4
+    assert (view == 3).all()  # the view keeps all of it
+    del view
+    assert any(empty((300, 301), np.float64).ctypes.data == address for _ in range(3))
+    assert (other == 4).all()
+
+
+def test_results_in_threads_never_share_memory() -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for turn in range(300):
+            made = empty((70_000 + turn,), np.int64)
+            made[...] = number
+            if turn % 7 == 0:
+                empty((80_000,), np.int64)[...] = -1
+            wrong.extend([turn] if not (made == number).all() else [])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

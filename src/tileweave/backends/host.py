@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
+import mmap
 import os
 import struct
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,8 +22,11 @@ from tileweave.errors import BackendError
 __all__ = [
     "LINE_BYTES",
     "OBJECT_DATA",
+    "Arena",
+    "Block",
     "address_of",
     "allocation",
+    "arena",
     "available_threads",
     "empty",
     "fills_its_memory",
@@ -64,14 +71,76 @@ LINE_BYTES = 64
 """A cache line. NumPy's own allocation puts the elements of a large array 16 bytes behind the beginning of a page:
 some contractions take up to 1.9 times as long to write to it, and 1.6 times as long to read from it."""
 LEAST_BYTES = 64 * 1024
-"""Smaller arrays are NumPy's own: to look where a line begins would take longer than it saves."""
+"""Smaller arrays are NumPy's own. The system clears the pages of larger ones anew, which takes up to ten times as long
+as adding two arrays into them."""
+
+
+class Arena:
+    """Memory blocks lent to calls and taken back; large ones ask for large pages.
+
+    Args:
+        keep_bytes: how much may lie idle.
+    """
+
+    def __init__(self, keep_bytes: int = 256 * 1024 * 1024) -> None:
+        self._keep_bytes = keep_bytes
+        self._idle: dict[int, list[Block]] = {}
+        self._idle_bytes = 0
+        self._lock = threading.RLock()  # a collection of garbage may give a block back in the midst of anything
+
+    def take(self, size_bytes: int) -> Block:
+        """A block of at least this size, aligned to 64 bytes; its content is whatever it was."""
+        size = 4096 if size_bytes <= 4096 else 1 << (size_bytes - 1).bit_length()
+        if size > 1 << 22:  # beyond 4 MiB, steps of an eighth waste less than powers of two
+            step = 1 << (size_bytes.bit_length() - 4)
+            size = -(-size_bytes // step) * step
+        with self._lock:
+            idle = self._idle.get(size)
+            if idle:
+                self._idle_bytes -= size
+                return idle.pop()
+        return Block(size)
+
+    def give(self, block: Block) -> None:
+        """Take a block back."""
+        with self._lock:
+            if self._idle_bytes + block.size <= self._keep_bytes:
+                self._idle.setdefault(block.size, []).append(block)
+                self._idle_bytes += block.size
+
+
+class Block:
+    """Anonymous memory: its ``address`` and ``size`` in bytes, and the ``memory`` itself for Python to write to."""
+
+    __slots__ = ("address", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        self.memory = mmap.mmap(-1, size, **private)  # a forked child has its own
+        if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # small pages hold the same values
+                self.memory.madvise(mmap.MADV_HUGEPAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+
+arena = Arena()
+"""The blocks of this process."""
+
+
+def _after_fork() -> None:
+    arena._lock = threading.RLock()  # a thread that is gone may hold the old one
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """A new array in row-major order; one of 64 KiB or more begins with a cache line.
 
-    Its bytes are a part of a slightly larger array, so it cannot be resized in place. Elements that are Python objects,
-    or strings of any length, are where NumPy puts them.
+    The bytes of a large one are borrowed, and serve the next array when nothing refers to them any more; so it cannot
+    be resized in place. Elements that are Python objects, or strings of any length, are where NumPy puts them.
 
     Example:
         >>> empty((100, 1000), np.float32).ctypes.data % 64
@@ -88,10 +157,28 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
         return partial(np.empty, shape, kind)
 
     def make() -> Array:
-        memory = np.empty(size_bytes + LINE_BYTES, np.uint8)
-        return np.ndarray(shape, kind, memory, _before_line(memory))
+        block = arena.take(size_bytes)
+        memory: Array = np.frombuffer(block.memory, np.uint8, size_bytes)
+        # views of the result refer to this array, so it goes when the last of them does
+        _LENT[id(memory)] = weakref.ref(memory, _returned(id(memory), block)), block
+        return np.ndarray(shape, kind, memory)
 
     return make
+
+
+_LENT: dict[int, tuple[weakref.ref[Array], Block]] = {}
+"""What holds the bytes of each large array that is alive, by identity."""
+
+
+def _returned(number: int, block: Block) -> Callable[[object], None]:
+    """What takes a block back when nobody refers to its bytes any more."""
+    lent, give = _LENT, arena.give
+
+    def back(_: object) -> None:
+        lent.pop(number, None)
+        give(block)
+
+    return back
 
 
 def fills_its_memory(array: Array) -> bool:
@@ -99,15 +186,11 @@ def fills_its_memory(array: Array) -> bool:
     memory = array.base
     if memory is None:
         return True
-    if type(memory) is not np.ndarray or memory.dtype != np.uint8 or memory.shape != (array.nbytes + LINE_BYTES,):
+    lent = _LENT.get(id(memory))
+    held = None if lent is None else lent[0]()
+    if held is None or held is not memory:
         return False
-    begin = address_of(array) - address_of(memory)
-    return memory.base is None and array.flags.c_contiguous and begin == _before_line(memory)
-
-
-def _before_line(memory: Array) -> int:
-    """The bytes before the first cache line that begins in an array."""
-    return -address_of(memory) % LINE_BYTES
+    return array.nbytes == held.nbytes and array.flags.c_contiguous
 
 
 # ---- processors -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import ELEMENTS, Backend, Decision, Kernel, backend, backends
+from tileweave.backends.base import Backend, Decision, Kernel, backend, backends
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ops.monoids import combine_states
@@ -157,6 +157,8 @@ def regular(array: Array) -> Array:
 
 _KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
 KEEP_KERNELS = 1024
+COPIED = 1 << 16
+"""Rearrangements of fewer elements than this are NumPy's."""
 COPIES = "cpu"
 """The backend that rearranges blocks on their way between shards: they lie in the memory of the host."""
 _LOCK = threading.Lock()
@@ -228,7 +230,7 @@ def _compiled(by: Backend, program: Program, threads: int | None, tune: bool) ->
 def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     """``out[...] = source`` for arrays of one shape; large rearrangements run as compiled TEIR copies."""
     plain = source.flags.c_contiguous and out.flags.c_contiguous
-    if plain or out.size < ELEMENTS or out.dtype != source.dtype or out.dtype not in TEIR_DTYPES:
+    if plain or out.size < COPIED or out.dtype != source.dtype or out.dtype not in TEIR_DTYPES:
         out[...] = source
         return
     source = regular(source)

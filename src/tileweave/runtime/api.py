@@ -227,13 +227,16 @@ def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, T
 
 ROWS_PER_MACHINE = 16
 """A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""
+SMALL_GROUP = 1 << 16
+"""Elements below which one thread computes a group anyway."""
 
 
 def _pays(group: Operation, machines: int) -> bool:
     """Whether a group of rows is cheaper than its parts: every part reads and writes what the group keeps in cache."""
     axes, rank = group.parameter("axes"), group.parameter("rank")
     fastest = rank - 1 in axes  # else a row is not dense, and what is kept of it is not either
-    return fastest and group.index.size >= ROWS_PER_MACHINE * machines
+    small = machines == 1 and sum(tensor.type.box.size for _, tensor in group.inputs) < SMALL_GROUP
+    return fastest and (small or group.index.size >= ROWS_PER_MACHINE * machines)
 
 
 _Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]

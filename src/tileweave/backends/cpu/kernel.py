@@ -21,8 +21,8 @@ from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir, release
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
-from tileweave.backends.cpu.target.threads import Block, arena, pool
-from tileweave.backends.host import address_of, interface_address, thread_count
+from tileweave.backends.cpu.target.threads import pool
+from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
 from tileweave.layout import DEFAULT_AXIS
 from tileweave.teir.analysis.calls import bounds, calls

@@ -16,8 +16,7 @@ import numpy as np
 
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
-from tileweave.backends.cpu.target.threads import Block
-from tileweave.backends.host import address_of
+from tileweave.backends.host import Block, address_of
 
 __all__ = ["Bound", "NativeCalls"]
 

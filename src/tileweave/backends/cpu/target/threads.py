@@ -1,4 +1,4 @@
-"""Threads that run machine code without Python, and the memory that they work in.
+"""Threads that run machine code without Python.
 
 The pool's threads are native: they look for work for a fraction of a millisecond, then sleep on a condition variable.
 One parallel loop runs at a time; a caller that finds the pool busy runs its own loop alone, so nothing can deadlock and
@@ -9,10 +9,8 @@ The pool is never taken down: its memory and code stay for the life of the proce
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import mmap
 import os
 import signal
 import threading
@@ -21,7 +19,7 @@ from typing import Any
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 
-__all__ = ["Arena", "Block", "Pool", "arena", "pool"]
+__all__ = ["Pool", "pool"]
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
 _LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION = (
@@ -318,57 +316,6 @@ def pool(threads: int = 1) -> Pool:
                 _POOL.append(Pool())
     _POOL[0].ensure(threads)
     return _POOL[0]
-
-
-class Arena:
-    """Memory blocks lent to calls and taken back; large ones ask for large pages.
-
-    Args:
-        keep_bytes: how much may lie idle.
-    """
-
-    def __init__(self, keep_bytes: int = 256 * 1024 * 1024) -> None:
-        self._keep_bytes = keep_bytes
-        self._idle: dict[int, list[Block]] = {}
-        self._idle_bytes = 0
-
-    def take(self, size_bytes: int) -> Block:
-        """A block of at least this size, aligned to 64 bytes; its content is whatever it was."""
-        size = 4096 if size_bytes <= 4096 else 1 << (size_bytes - 1).bit_length()
-        if size > 1 << 22:  # beyond 4 MiB, steps of an eighth waste less than powers of two
-            step = 1 << (size_bytes.bit_length() - 4)
-            size = -(-size_bytes // step) * step
-        try:
-            block = self._idle[size].pop()
-        except (KeyError, IndexError):
-            return Block(size)
-        self._idle_bytes -= size
-        return block
-
-    def give(self, block: Block) -> None:
-        """Take a block back."""
-        if self._idle_bytes + block.size <= self._keep_bytes:
-            self._idle.setdefault(block.size, []).append(block)
-            self._idle_bytes += block.size
-
-
-class Block:
-    """Anonymous memory: its ``address`` and ``size`` in bytes, and the ``memory`` itself for Python to write to."""
-
-    __slots__ = ("address", "memory", "size")
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-        self.memory = mmap.mmap(-1, size, **private)  # a forked child has its own
-        if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # small pages hold the same values
-                self.memory.madvise(mmap.MADV_HUGEPAGE)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-
-
-arena = Arena()
-"""The blocks of this process."""
 
 
 def _after_fork() -> None:

@@ -1,0 +1,298 @@
+"""`tileweave.run` of a ready plan at the user's call: plain NumPy arrays in, a new NumPy array out.
+
+    python bench/run.py [--threads 1 2] [--rounds 7] [--seed 0] [--cases softmax ..] > bench/results/run.jsonl
+
+Shapes come from a seeded generator, so that nobody tuned for them; without ``--seed`` it is another one in each run,
+and every row says which. Arrays are bound by name in each call. Peers run as their users write them: NumPy, eager
+torch on the same memory, JAX as one jitted function; torch and JAX where they are installed. ``error`` is the largest
+difference from NumPy in float64, relative to the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gemm import Candidates, about, emit, interleaved
+from peers import compared, in_turn, optional
+
+import tileweave as tw
+from tileweave import graph as tg
+
+Array = np.ndarray[Any, Any]
+Call = Callable[..., Any]
+
+
+@dataclass
+class Case:
+    """What is computed from arrays of some shapes.
+
+    Args:
+        shapes: of the inputs, from a generator.
+        own: from tensors of tileweave.
+        numpy: from arrays.
+        torch: from torch and its tensors; None: not compared.
+        jax: from `jax` and its arrays; None: not compared.
+    """
+
+    shapes: Callable[[np.random.Generator], Sequence[tuple[int, ...]]]
+    own: Call
+    numpy: Call
+    torch: Call | None = None
+    jax: Call | None = None
+    scale: float = field(default=1.0)
+
+
+def odd(rng: np.random.Generator, low: int, high: int) -> int:
+    """An extent, evenly spread over magnitudes."""
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def matrix(rng: np.random.Generator) -> tuple[int, int]:
+    """Between 2^14 and 2^22 elements."""
+    rows = odd(rng, 64, 4096)
+    return rows, max(16, min(8192, odd(rng, 1 << 14, 1 << 22) // rows))
+
+
+def one(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """A matrix."""
+    return [matrix(rng)]
+
+
+def two(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Two matrices of one shape."""
+    shape = matrix(rng)
+    return [shape, shape]
+
+
+def with_rows(count: int) -> Callable[[np.random.Generator], list[tuple[int, ...]]]:
+    """A matrix and vectors along its rows."""
+
+    def shapes(rng: np.random.Generator) -> list[tuple[int, ...]]:
+        shape = matrix(rng)
+        return [shape, *[shape[1:]] * count]
+
+    return shapes
+
+
+def heads(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Queries, keys and values."""
+    batch, count, length, depth = odd(rng, 1, 4), odd(rng, 2, 12), odd(rng, 32, 512), 8 * odd(rng, 4, 16)
+    return [(batch, count, length, depth)] * 3
+
+
+def images(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Images and filters of 3 x 3."""
+    channels, side = 8 * odd(rng, 1, 8), odd(rng, 14, 64)
+    return [(odd(rng, 1, 8), channels, side, side), (8 * odd(rng, 1, 12), channels, 3, 3)]
+
+
+def layers(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Of a perceptron with three layers."""
+    batch, a, b, c = odd(rng, 1, 512), odd(rng, 32, 1024), odd(rng, 32, 1024), odd(rng, 10, 256)
+    return [(batch, a), (a, b), (b,), (b, b), (b,), (b, c), (c,)]
+
+
+def block(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """A transformer's layer: x, its projections, and the two layers behind."""
+    length, width = odd(rng, 16, 256), 64 * odd(rng, 1, 6)
+    return [(length, width), (width, width), (width, width), (width, width), (width, width), (width,), (width,),
+            (width, 4 * width), (4 * width, width)]  # fmt: skip
+
+
+def np_softmax(x: Array, axis: int = -1) -> Array:
+    """As a user of NumPy writes it."""
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return np.asarray(e / e.sum(axis, keepdims=True))
+
+
+def np_norm(x: Array, w: Array, b: Array) -> Array:
+    """Layer normalisation likewise."""
+    c = x - x.mean(-1, keepdims=True)
+    return np.asarray(c / np.sqrt((c * c).mean(-1, keepdims=True) + 1e-5) * w + b)
+
+
+def np_attention(q: Array, k: Array, v: Array) -> Array:
+    """Attention likewise."""
+    return np.asarray(np_softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])) @ v)
+
+
+def np_conv(x: Array, w: Array) -> Array:
+    """Convolution by windows and one matrix product."""
+    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))
+    return np.asarray(np.tensordot(seen, w, ((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2))
+
+
+def own_block(x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, down: Any) -> Any:
+    """A transformer's layer with one head."""
+    h = tg.layer_norm(x, s, t)
+    x = x + tg.attention(h @ q, h @ k, h @ v) @ o
+    return x + tg.gelu(tg.layer_norm(x, s, t) @ up) @ down
+
+
+def np_block(x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, down: Any) -> Any:
+    """The same in NumPy."""
+    h = np_norm(x, s, t)
+    x = x + np_attention(h @ q, h @ k, h @ v) @ o
+    z = np_norm(x, s, t) @ up
+    return x + z * (0.5 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))).astype(z.dtype) @ down
+
+
+def torch_block(torch: Any, x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, down: Any) -> Any:
+    """The same in torch."""
+    f = torch.nn.functional
+    h = f.layer_norm(x, x.shape[-1:], s, t)
+    x = x + f.scaled_dot_product_attention((h @ q)[None], (h @ k)[None], (h @ v)[None])[0] @ o
+    return x + f.gelu(f.layer_norm(x, x.shape[-1:], s, t) @ up) @ down
+
+
+CASES: dict[str, Case] = {
+    "add": Case(two, lambda x, y: x + y, np.add, lambda t, x, y: x + y, lambda j, x, y: x + y),
+    "chain": Case(
+        two,
+        lambda x, y: tw.tanh(x * 2 + y) * x,
+        lambda x, y: np.tanh(x * 2 + y) * x,
+        lambda t, x, y: t.tanh(x * 2 + y) * x,
+        lambda j, x, y: j.numpy.tanh(x * 2 + y) * x,
+    ),
+    "gelu": Case(
+        one,
+        tg.gelu,
+        lambda x: (x * (0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))).astype(x.dtype),
+        lambda t, x: t.nn.functional.gelu(x),
+        lambda j, x: j.nn.gelu(x, approximate=False),
+    ),
+    "softmax": Case(
+        one, lambda x: tw.softmax(x, -1), np_softmax, lambda t, x: t.softmax(x, -1), lambda j, x: j.nn.softmax(x, -1)
+    ),
+    "log_softmax": Case(
+        one,
+        lambda x: tw.log_softmax(x, -1),
+        lambda x: np.log(np_softmax(x)),
+        lambda t, x: t.log_softmax(x, -1),
+        lambda j, x: j.nn.log_softmax(x, -1),
+    ),
+    "layer_norm": Case(
+        with_rows(2), tg.layer_norm, np_norm, lambda t, x, w, b: t.nn.functional.layer_norm(x, x.shape[-1:], w, b)
+    ),
+    "rms_norm": Case(
+        with_rows(1),
+        tg.rms_norm,
+        lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w,
+        lambda t, x, w: t.nn.functional.rms_norm(x, x.shape[-1:], w, 1e-5),
+    ),
+    "variance": Case(
+        one,
+        lambda x: tg.variance(x, -1),
+        lambda x: x.var(-1),
+        lambda t, x: x.var(-1, correction=0),
+        lambda j, x: x.var(-1),
+    ),
+    "sum of rows": Case(
+        one, lambda x: tw.sum(x, -1), lambda x: x.sum(-1), lambda t, x: x.sum(-1), lambda j, x: x.sum(-1)
+    ),
+    "max of columns": Case(
+        one, lambda x: tw.max(x, 0), lambda x: x.max(0), lambda t, x: x.amax(0), lambda j, x: x.max(0)
+    ),
+    "attention": Case(
+        heads,
+        tg.attention,
+        np_attention,
+        lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v),
+        lambda j, q, k, v: j.numpy.einsum(
+            "bhqk,bhkd->bhqd",
+            j.nn.softmax(j.numpy.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1])),
+            v,
+        ),
+    ),
+    "conv": Case(images, tg.conv, np_conv, lambda t, x, w: t.nn.functional.conv2d(x, w)),
+    "max_pool": Case(
+        lambda rng: images(rng)[:1],
+        lambda x: tg.max_pool(x, 3),
+        lambda x: np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::3, ::3].max((4, 5)),
+        lambda t, x: t.nn.functional.max_pool2d(x, 3),
+    ),
+    "mlp": Case(
+        layers,
+        lambda x, a, b, c, d, e, f: tw.relu(tw.relu(x @ a + b) @ c + d) @ e + f,
+        lambda x, a, b, c, d, e, f: np.maximum(np.maximum(x @ a + b, 0) @ c + d, 0) @ e + f,
+        lambda t, x, a, b, c, d, e, f: t.relu(t.relu(x @ a + b) @ c + d) @ e + f,
+        lambda j, x, a, b, c, d, e, f: j.nn.relu(j.nn.relu(x @ a + b) @ c + d) @ e + f,
+        0.1,
+    ),
+    "transformer": Case(block, own_block, np_block, torch_block, scale=0.1),
+}
+
+
+def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[str, object]:
+    """One case on shapes of the generator."""
+    case = CASES[name]
+    shapes = [tuple(shape) for shape in case.shapes(rng)]
+    arrays = [(rng.standard_normal(shape, dtype=np.float32) * np.float32(case.scale)) for shape in shapes]
+    holes = [tw.source(shape=shape, dtype="float32", name=f"x{k}") for k, shape in enumerate(shapes)]
+    start = time.perf_counter()
+    plan = tw.plan(case.own(*holes))
+    bind = {f"x{k}": array for k, array in enumerate(arrays)}
+    found = tw.run(plan, bind=bind, threads=threads)
+    first = time.perf_counter() - start
+    with np.errstate(all="ignore"):
+        wanted = case.numpy(*(array.astype(np.float64) for array in arrays))
+    candidates: Candidates = {
+        "tileweave": lambda: tw.run(plan, bind=bind, threads=threads),
+        "numpy": lambda: case.numpy(*arrays),
+    }
+    torch, jax = optional("torch"), optional("jax")
+    eager, pure = case.torch, case.jax
+    if torch is not None and eager is not None:
+        tensors = [torch.from_numpy(array) for array in arrays]
+        candidates["torch"] = lambda: eager(torch, *tensors)
+    if jax is not None and pure is not None:
+        given = [jax.numpy.asarray(array) for array in arrays]
+        jitted = jax.jit(lambda *values: pure(jax, *values))
+        candidates["jax"] = lambda: jitted(*given).block_until_ready()
+    times = interleaved(candidates, rounds)
+    kernels = [f"{step.name}: {step.kernel}" for step in plan.steps if step.stage != "store"]
+    return {
+        "case": name,
+        "shapes": shapes,
+        **{f"{who}_us": round(statistics.median(taken) * 1e6, 1) for who, taken in times.items()},
+        **compared(times, "tileweave", [who for who in times if who != "tileweave"]),
+        "first_ms": round(first * 1e3, 1),
+        "kernels": kernels,
+        "error": float(np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-30)),
+    }
+
+
+def main() -> None:
+    """Write the rows, and the geometric mean of the ratios to the best peer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
+    parser.add_argument("--shapes", type=int, default=2, help="of each case")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    options = parser.parse_args()
+    threads = in_turn(options.threads)
+    if threads is None:
+        return
+    ratios = []
+    for name in options.cases:
+        for number in range(options.shapes):
+            rng = np.random.default_rng([options.seed, list(CASES).index(name), number])
+            found = row(name, rng, threads, options.rounds)
+            ratios.append(float(str(found["times_best_peer"])))
+            emit({**about(threads), "bench": "run", "seed": options.seed, **found})
+    mean = round(math.exp(statistics.fmean(map(math.log, ratios))), 3)
+    emit({"bench": "run", "seed": options.seed, "threads": threads, "rows": len(ratios), "times_best_peer": mean})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
