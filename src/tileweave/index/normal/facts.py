@@ -8,14 +8,31 @@ highest atom by a bound, again and again, ends (`signs`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, isqrt
 
 from tileweave.index.expr import Expr
 from tileweave.index.normal.intervals import Interval, interval_of, product, sane
 from tileweave.index.normal.poly import Monomial, Poly
 
-__all__ = ["Atom", "Facts", "Key", "Memo", "atom_of", "interval", "key_of", "known_divisor", "symbol_atom"]
+__all__ = [
+    "Atom",
+    "Facts",
+    "Key",
+    "Memo",
+    "atom_of",
+    "interval",
+    "key_of",
+    "known_divisor",
+    "sample",
+    "symbol_atom",
+    "value_at",
+]
 
+Sample = tuple[int | None, ...]
+"""A value at each of a few points, which refute most of what no proof can show."""
+POINTS = 3
+LONGEST_SAMPLE = 512
+"""Bits of a value at a point beyond which it is not followed."""
 Key = frozenset[tuple[tuple[int, ...], int]]
 
 
@@ -75,6 +92,7 @@ class Facts:
         kept: parameters, which are atoms of divisors and of bounds: symbolic bounds are written in them.
         multiples: quotient atom -> its symbol and the declared divisor (monomial, factor).
         memo: results that hold under `given`; cleared, or set aside, when that changes.
+        samples: of the atoms at a few points, by number, as far as they were asked for.
         steps, spent: replacements left for the question at hand, and those made for all questions so far.
     """
 
@@ -87,6 +105,7 @@ class Facts:
     memo: Memo = field(default_factory=Memo)
     steps: int = 0
     spent: int = 0
+    samples: list[Sample] = field(default_factory=list)
 
 
 def atom_of(facts: Facts, kind: str, x: Poly, y: Poly, expr: Expr | None = None) -> int:
@@ -113,6 +132,70 @@ def symbol_atom(facts: Facts, expr: Expr, kind: str, lower: Poly | None, upper: 
         facts.kept.update(atom for mono in upper for atom in mono)
     facts.atoms.append(Atom(kind, x, y, (key_of(x), key_of(y)), expr, low, high, lower, upper))
     return len(facts.atoms) - 1
+
+
+# -- sample points ----------------------------------------------------------------------------------------
+
+
+def sample(facts: Facts) -> None:
+    """Bring `Facts.samples` up to date: the values of all atoms at the sample points, operands first."""
+    for number in range(len(facts.samples), len(facts.atoms)):
+        atom = facts.atoms[number]
+        if atom.kind in ("sym", "quot"):
+            facts.samples.append(tuple(_drawn(facts, k, atom, number) for k in range(POINTS)))
+        else:
+            pairs = [(value_at(facts, atom.x, k), value_at(facts, atom.y, k)) for k in range(POINTS)]
+            facts.samples.append(tuple(_applied(atom.kind, a, b) for a, b in pairs))
+
+
+def value_at(facts: Facts, p: Poly, point: int) -> int | None:
+    """The value of p at a sample point; None where an atom has none there."""
+    out = 0
+    for mono, c in p.items():
+        for number in mono:
+            value = facts.samples[number][point]
+            if value is None:
+                return None
+            c *= value
+        out += c
+    return out
+
+
+def _drawn(facts: Facts, point: int, atom: Atom, number: int) -> int | None:
+    """A symbol's value at a point: its least, its greatest, and one between."""
+    lower, upper = atom.lower, atom.upper
+    low = None if lower is None else value_at(facts, lower, point)
+    high = None if upper is None else value_at(facts, upper, point)
+    if (low is None and lower is not None) or (high is None and upper is not None):
+        return None
+    spread = 3 + 4 * number
+    if low is None:
+        low = -spread if high is None else high - spread
+    if high is None:
+        high = low + spread
+    if low > high:
+        return None
+    return (low, high, low + (high - low) * 2 // 3)[point]
+
+
+def _applied(kind: str, a: int | None, b: int | None) -> int | None:
+    """The value of an atom from those of its operands."""
+    if a is None or b is None or max(a.bit_length(), b.bit_length()) > LONGEST_SAMPLE:
+        return None
+    match kind:
+        case "floordiv" | "mod":
+            return None if b == 0 else a // b if kind == "floordiv" else a % b
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+        case "xor":
+            return a ^ b
+        case "mul":
+            return a * b
+        case "isqrt":
+            return isqrt(a) if a >= 0 else None
+    return None  # which branch a select takes is not known here
 
 
 def interval(facts: Facts, p: Poly) -> Interval:

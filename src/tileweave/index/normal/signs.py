@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tileweave.index.normal.facts import Atom, Facts, interval, key_of
+from tileweave.index.normal.facts import POINTS, Atom, Facts, interval, key_of, sample, value_at
 from tileweave.index.normal.poly import (
     ONE,
     Poly,
@@ -59,9 +59,33 @@ def nonnegative(facts: Facts, p: Poly) -> bool:
         return False if not facts.given else _from_given(facts, p)
     key = key_of(p)
     if key not in facts.memo.proved:
+        if _refuted(facts, p):
+            facts.memo.proved[key] = False
+            return False
         _start_question(facts)
         facts.memo.proved[key] = _descend(facts, p) or _from_given(facts, p)
     return facts.memo.proved[key]
+
+
+def _refuted(facts: Facts, p: Poly) -> bool:
+    """Whether p < 0 at a sample point at which all that is given holds."""
+    sample(facts)
+    for point in range(POINTS):
+        value = value_at(facts, p, point)
+        if value is not None and value < 0 and _is_inside(facts, point):
+            return True
+    return False
+
+
+def _is_inside(facts: Facts, point: int) -> bool:
+    for atom, values in zip(facts.atoms, facts.samples, strict=True):
+        if atom.kind in ("sym", "quot"):
+            value = values[point]
+            if value is not None and (
+                (atom.low is not None and value < atom.low) or (atom.high is not None and value > atom.high)
+            ):
+                return False
+    return all((value_at(facts, fact, point) or 0) >= 0 for fact in facts.given)
 
 
 def _start_question(facts: Facts) -> None:
