@@ -47,7 +47,15 @@ SAME: list[Callable[[Any], Any]] = [
     lambda x: np.pad(x, ((0, 1), (2, 0))),
     lambda x: np.einsum("ij,kj->ik", x, A),
     lambda x: np.where(np.less(x, 3), x, -1.0),
-    lambda x: np.einsum("ij->j", x),
+    lambda x: np.einsum("ij->j", x, optimize=True),
+    lambda x: np.pad(x, 1, constant_values=3),
+    lambda x: np.zeros_like(x) + np.ones_like(x),
+    lambda x: x.cumsum(0) + x.clip(1, 3).round(),
+    lambda x: x.any(axis=1),
+    lambda x: x.flatten() * x.ravel() + x.reshape(-1) + x.reshape(3, 2).swapaxes(0, 1).ravel(),
+    lambda x: x[None].squeeze(0).take([1, 0], 1),
+    lambda x: x.argsort(1),
+    lambda x: (x > 2).all(1, keepdims=True),
 ]
 
 
@@ -66,6 +74,8 @@ def test_numpys_functions_make_tensors(function: Callable[[Any], Any]) -> None:
         (lambda x: np.add(x, 1, out=A.copy()), "legal  tileweave.graph.add, or np.add of np.asarray(tensor)"),
         (lambda x: np.equal(x, A), "legal  tileweave.graph.equal"),
         (lambda x: x == A, "legal  tileweave.graph.equal"),
+        (lambda x: np.sum(x, 0, None, None, True), "sum(tensor, ..): too many positional arguments"),
+        (lambda x: np.where(x > 1), "where(tensor, ..): missing a required argument: 'x'"),
         (lambda x: np.max(x, initial=3.0), "max(tensor, ..): initial=3.0 is NumPy's own"),
         (lambda x: np.linalg.svd(x), "np.svd(tensor): no operator has this meaning"),
         (lambda x: np.nanmean(x), "legal  np.nanmean of np.asarray(tensor), which evaluates it and has no gradient"),

@@ -241,6 +241,20 @@ def roll(x: object, shift: int, axis: int) -> Tensor:
     return concat([slice_(x, x.type.box.with_range(dim, a, b)) for a, b in ((at, extent), (0, at))], dim)
 
 
+@public(np.zeros_like)
+def zeros_like(x: object, dtype: Any = None) -> Tensor:
+    """Zeros in the shape and element type of a tensor."""
+    x = as_tensor(x, "zeros_like(x)")
+    return full(x.shape, 0, x.dtype if dtype is None else dtype)
+
+
+@public(np.ones_like)
+def ones_like(x: object, dtype: Any = None) -> Tensor:
+    """Ones in the shape and element type of a tensor."""
+    x = as_tensor(x, "ones_like(x)")
+    return full(x.shape, 1, x.dtype if dtype is None else dtype)
+
+
 @public()
 def zeros(shape: Sequence[int], dtype: Any = np.float64) -> Tensor:
     """A tensor of zeros, generated wherever it is read."""

@@ -34,7 +34,11 @@ READING: set[Callable[..., Any]] = {
 EVALUATE: list[Callable[[Sequence[Any]], list[np.ndarray[Any, Any]]]] = []
 """The evaluator, once `tileweave.graph.passes.evaluate` is loaded."""
 _SHAPES: dict[Callable[..., Any], str] = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
-_NUMPYS = {"ddof": "correction", "a": "x", "a_min": "low", "a_max": "high", "min": "low", "max": "high"}
+_NUMPYS = {
+    "ddof": "correction", "a": "x", "a_min": "low", "a_max": "high", "min": "low", "max": "high",
+    "constant_values": "value",
+}  # fmt: skip
+"""NumPy's name of an argument -> ours, where they differ."""
 _UNSET: tuple[Any, ...] = (None, np._NoValue)
 
 
@@ -81,11 +85,20 @@ def _as_numpy(name: str, *args: Any, **options: Any) -> Tensor:
         own = _NUMPYS.get(option, option)
         if own in known or option in known:
             given[own if own in known else option] = value
-        elif not any(value is unset for unset in _UNSET):
+        elif option != "optimize" and not any(value is unset for unset in _UNSET):
             problem = f"{option}={value!r} is NumPy's own"
             legal = f"{', '.join(list(known)[1:])}, or np.asarray(tensor) first"
             raise GraphError(f"{name}(tensor, ..)", problem, legal=legal)
+    try:
+        signature(function).bind(*args, **given)
+    except TypeError as error:
+        legal = f"{', '.join(known)}, or np.asarray(tensor) first"
+        raise GraphError(f"{name}(tensor, ..)", str(error), legal=legal) from None
     return cast("Tensor", function(*args, **given))
+
+
+def _method(name: str) -> Callable[..., Tensor]:
+    return lambda self, *args, **options: _as_numpy(name, self, *args, **options)
 
 
 class TensorSugar:
@@ -136,6 +149,10 @@ class TensorSugar:
     __lt__, __le__ = _binary("less"), _binary("less_equal")
     __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
     __getitem__ = _binary("getitem")
+    any, all, clip, round = _method("any"), _method("all"), _method("clip"), _method("round")
+    cumsum, cumprod, argsort = _method("cumsum"), _method("cumprod"), _method("argsort")
+    squeeze, swapaxes, take = _method("squeeze"), _method("swapaxes"), _method("take")
+    ravel, flatten = _method("ravel"), _method("ravel")
 
     def __hash__(self) -> int:
         return object.__hash__(self)
