@@ -23,7 +23,7 @@ import numpy as np
 
 from tileweave.graph import Operation
 
-__all__ = ["Product", "best_grid", "grid_words", "lower_bound_words", "product_of"]
+__all__ = ["Product", "best_factor_grid", "best_grid", "grid_words", "lower_bound_words", "product_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +131,21 @@ def best_grid(m: int, n: int, k: int, count: int) -> tuple[tuple[int, int, int],
             if (low, -size) < (best[0], -best[1]):
                 best = (low, size, grid)
     return best[2], best[0]
+
+
+@lru_cache(maxsize=1024)
+def best_factor_grid(m: int, n: int, k: int, count: int) -> tuple[tuple[int, int, int], float]:
+    """The same among grids that use every machine; the whole on one machine where no such grid fits the extents.
+
+    Example:
+        >>> best_factor_grid(8192, 8192, 8192, 1024)[0]
+        (8, 8, 16)
+    """
+    divisors = [d for d in range(1, count + 1) if count % d == 0]
+    grids = [
+        (gm, gn, count // (gm * gn))
+        for gm in divisors
+        for gn in divisors
+        if count % (gm * gn) == 0 and gm <= m and gn <= n and count // (gm * gn) <= k
+    ]
+    return min(((grid, grid_words(m, n, k, grid, count)) for grid in grids or [(1, 1, 1)]), key=lambda pair: pair[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 from math import prod
 from typing import cast
 
@@ -246,16 +247,43 @@ def combine_placement(operation: Operation, where: Placement) -> Placement:
     (name, kind), *_ = operation.outputs  # all outputs of a cut reduction have one shape
     rows = drivers(operation, name)
     reduced = sorted(operation.signature.monoids) if operation.signature else []
-    owners = tuple(pair for k in reduced for pair in where.digits[k])
+    owners = [pair for k in reduced for pair in where.digits[k]]
     digits = [() if k is None else where.digits[k] for k in rows]
     waves = [1 if k is None else where.waves[k] for k in rows]
-    count = prod(extent for extent, _ in owners)
-    lengths = [n // prod(e for e, _ in row) for n, row in zip(kind.shape, digits, strict=True)]
-    if count > 1 and lengths and max(lengths) >= count and prod(kind.shape) * kind.dtype.itemsize >= SMALL_BYTES:
-        longest = lengths.index(max(lengths))
-        digits[longest] = (*digits[longest], *owners)
-        waves = [1] * len(waves)
+    if owners and prod(kind.shape) * kind.dtype.itemsize >= SMALL_BYTES:
+        shared = _shared(kind.shape, digits, owners)
+        if shared is not None:
+            digits, waves = shared, [1] * len(waves)
     return _placed(kind.shape, digits, waves)
+
+
+def _shared(shape: Sequence[int], digits: Sequence[Digits], owners: Sequence[tuple[int, int]]) -> list[Digits] | None:
+    """The cuts with the owners' cuts inside: along one dimension, or split over two where that leaves smaller parts.
+
+    None where no dimension is long enough.
+    """
+    out = list(digits)
+    for extent, stride in owners:
+        lengths = [n // prod(e for e, _ in row) for n, row in zip(shape, out, strict=True)]
+        best: tuple[int, int, int, int, int] | None = None  # (size of the largest part, cuts, first, its dim, other)
+        for first in (n for n in range(1, extent + 1) if extent % n == 0):
+            second = extent // first
+            for a, b in permutations(range(len(shape)), 2) if first > 1 else ((k, k) for k in range(len(shape))):
+                if first > 1 and (first > lengths[a] or second > lengths[b]) or second > lengths[b]:
+                    continue
+                rest = prod(n for k, n in enumerate(lengths) if k not in (a, b))
+                size = rest * -(-lengths[b] // second) * (-(-lengths[a] // first) if a != b else 1)
+                found = (size, int(first > 1 and second > 1), first, a, b)
+                best = found if best is None or found < best else best
+        if best is None:
+            return None
+        _, _, first, a, b = best
+        second = extent // first
+        if first > 1:
+            out[a] = (*out[a], (first, stride * second))
+        if second > 1:
+            out[b] = (*out[b], (second, stride))
+    return out
 
 
 SMALL_BYTES = 1 << 16

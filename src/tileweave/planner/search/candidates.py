@@ -7,15 +7,15 @@ best grids of the products in the graph, from the tree of machines, and from pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise, permutations, product
 from math import prod
 
 import numpy as np
 
 from tileweave.graph import Graph, Operation
-from tileweave.planner.bounds import best_grid, product_of
+from tileweave.planner.bounds import best_factor_grid, best_grid, product_of
 from tileweave.planner.costs import Held, index_of_boxes, input_boxes, output_boxes
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import (
@@ -29,13 +29,15 @@ from tileweave.planner.placement import (
     nested_bounds,
 )
 from tileweave.planner.steps import Sharding, combine_placement, index_placement, uncut
+from tileweave.space import Box
 
 __all__ = ["Offered", "meshes", "offered", "offered_home", "operation_shardings", "shardings"]
 
+Size = Callable[[Sequence[int]], float]
 MOST_MESHES = 4
-MOST_SHARDINGS = 40
+MOST_SHARDINGS = 48
 """Shardings that one operation is offered; a pair of neighbours is costed for all pairs of them."""
-MOST_ENTRIES = 1 << 24
+MOST_ENTRIES = 1 << 22
 """Entries (candidates x candidates x machines) of a cost table; fewer candidates are offered on many machines."""
 
 
@@ -48,9 +50,9 @@ def meshes(graph: Graph, machines: Machines, extra: Sequence[Mesh] = ()) -> list
     for operation in graph.operations:
         found = product_of(operation)
         if found is not None:
-            grid, _ = best_grid(*found.shape, count)
-            mesh = tuple(g for g in grid if g > 1)
-            work[mesh] = work.get(mesh, 0.0) + float(operation.index.size)
+            for grid, _ in (best_grid(*found.shape, count), best_factor_grid(*found.shape, count)):
+                mesh = tuple(g for g in grid if g > 1)
+                work[mesh] = work.get(mesh, 0.0) + float(operation.index.size)
     heavy = sorted((mesh for mesh in work if mesh), key=lambda mesh: -work[mesh])
     tree: list[Mesh] = []
     sizes = sorted({group.last - group.first for group in machines.groups}, reverse=True)
@@ -63,38 +65,58 @@ def meshes(graph: Graph, machines: Machines, extra: Sequence[Mesh] = ()) -> list
     return list(dict.fromkeys(mesh for mesh in found_meshes if prod(mesh) <= count))[: MOST_MESHES + len(extra)]
 
 
-def shardings(shape: Sequence[int], on: Sequence[Mesh], fixed: frozenset[int], most: int) -> list[tuple[Digits, ...]]:
+def shardings(
+    shape: Sequence[int], on: Sequence[Mesh], fixed: frozenset[int], most: int, *, ordered: bool = True, size: Size = prod
+) -> list[tuple[Digits, ...]]:
     """The ways to cut a box along meshes, the whole box first.
 
     Args:
         shape: extents.
         on: meshes.
         fixed: dimensions that are not cut.
-        most: how many to list; those that use more machines, then those that cut fewer dimensions, come first.
+        most: how many to list; of each mesh those of least size, then those that cut fewer dimensions.
+        ordered: whether the axes that cut one dimension come in every order.
+        size: what a block of these extents reads and makes.
     """
     rank = len(shape)
     whole: tuple[Digits, ...] = ((),) * rank
-    found: dict[tuple[Digits, ...], tuple[int, int, int]] = {}
+    found: dict[tuple[Digits, ...], tuple[float, int, int]] = {}
     free = [d for d in range(rank) if d not in fixed and shape[d] > 1]
     for number, mesh in enumerate(on):
-        for digits in _along(shape, mesh, free):
-            used = -prod(extent for row in digits for extent, _ in row)
-            found.setdefault(digits, (used, number, sum(bool(row) for row in digits)))
+        for digits in _along(shape, mesh, free, ordered):
+            block = [-(-n // prod(extent for extent, _ in row)) for n, row in zip(shape, digits, strict=True)]
+            found.setdefault(digits, (float(size(block)), number, sum(bool(row) for row in digits)))
         count = prod(mesh)
         for d in free:  # a dimension shorter than the machines are many
             if shape[d] < count:
                 row: Digits = ((shape[d], 1),)
-                found.setdefault(tuple(row if k == d else () for k in range(rank)), (-shape[d], len(on), 1))
-    ordered = sorted((d for d in found if any(d)), key=lambda d: found[d])
-    return [whole, *ordered[: most - 1]]
+                block = [1 if k == d else n for k, n in enumerate(shape)]
+                found.setdefault(tuple(row if k == d else () for k in range(rank)), (float(size(block)), len(on), 1))
+    listed = sorted((d for d in found if any(d)), key=lambda d: found[d])
+    turns: dict[int, int] = {}
+    place = {}  # every mesh gives as many as the others
+    for digits in listed:
+        number = found[digits][1]
+        place[digits] = turns[number] = turns.get(number, 0) + 1
+    kept = set(sorted(listed, key=lambda d: (place[d], found[d]))[: most - 1])
+    return [whole, *(d for d in listed if d in kept)]
 
 
-def _along(shape: Sequence[int], mesh: Mesh, free: Sequence[int]) -> Iterator[tuple[Digits, ...]]:
-    """Every assignment of mesh axes to free dimensions, or to none, whose parts are not empty."""
+def _along(shape: Sequence[int], mesh: Mesh, free: Sequence[int], ordered: bool) -> Iterator[tuple[Digits, ...]]:
+    """Every assignment of mesh axes to free dimensions, or to none, whose parts are not empty.
+
+    Args:
+        shape: extents.
+        mesh: extents of the axes.
+        free: dimensions that may be cut.
+        ordered: whether the axes of one dimension come in every order, not only the slowest first.
+    """
     for chosen in product([*free, None], repeat=len(mesh)):
         axes = [[a for a, d in enumerate(chosen) if d == k] for k in range(len(shape))]
         if all(prod(mesh[a] for a in row) <= n for row, n in zip(axes, shape, strict=True)):
-            yield tuple(mesh_digits(mesh, row) for row in axes)
+            ways = [list(permutations(row)) if ordered else [row] for row in axes]
+            for rows in product(*ways):
+                yield tuple(mesh_digits(mesh, row) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,5 +227,12 @@ def operation_shardings(operation: Operation, on: tuple[Mesh, ...], count: int) 
     if count == 1 or operation.signature is None or operation.index.size <= 1:
         return (whole,)
     most = max(4, min(MOST_SHARDINGS, int((MOST_ENTRIES / count) ** 0.5)))
-    found = shardings(operation.index.shape, on, frozenset(uncut(operation)), most)
+    signature = operation.signature
+    tensors = [projection for _, projection in (*signature.inputs, *signature.outputs)]
+
+    def size(block: Sequence[int]) -> float:
+        return sum(float(projection.span(Box.of(block)).size) for projection in tensors)
+
+    fixed, plain = frozenset(uncut(operation)), not signature.monoids
+    found = shardings(operation.index.shape, on, fixed, most, ordered=plain, size=size)
     return tuple(Sharding(digits, (1,) * rank) for digits in found)

@@ -31,6 +31,8 @@ __all__ = ["BALANCED", "OBJECTIVES", "Problem", "make_plan", "search"]
 
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
+MOST_RANGES = 1 << 19
+"""Waves along one dimension on all machines: each has a range of its own in the closed forms."""
 FINALISTS = 4
 """Choices of the beam that are simulated."""
 BALANCED = "balanced"
@@ -116,13 +118,24 @@ def tables_of(problem: Problem, known: Loads) -> Tables:
 
 
 def solved(tables: Tables, objective: str) -> list[Solved]:
-    """The finalists: the best choices of the beam, polished, each once."""
+    """The finalists: the best choices of the beam, polished, each grid once; and the ones that hold or move least."""
     weigh = OBJECTIVES[objective][0]
-    found: dict[tuple[int, ...], Solved] = {}
-    for one in beam(tables, weigh)[:FINALISTS]:
-        better = polished(tables, weigh, one)
-        found.setdefault(better.chosen, better)
-    return sorted(found.values(), key=lambda one: one.cost)
+    found: dict[tuple[Any, ...], Solved] = {}
+    for by, most in ((weigh, FINALISTS - 1), (_least_held, 1), (OBJECTIVES["words"][0], 1)):
+        taken = 0
+        for one in beam(tables, by):
+            better = polished(tables, by, one)
+            parts = tuple(o.choices[k].parts for o, k in zip(tables.offers, better.chosen, strict=True))
+            if parts not in found:
+                found[parts] = better
+                taken += 1
+            if taken == most:
+                break
+    return list(found.values())
+
+
+def _least_held(measures: Measures) -> Any:
+    return measures.held + 1e-6 * measures.seconds
 
 
 def _offers(problem: Problem, known: Loads) -> Iterator[_Offer]:
@@ -136,7 +149,7 @@ def _offers(problem: Problem, known: Loads) -> Iterator[_Offer]:
     if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
         choices.append(whole)
     seen: set[tuple[Step, ...]] = set()
-    for waves in wave_counts(graph):
+    for waves in wave_counts(graph, len(machines)):
         for rank, chosen in enumerate(choices):
             plan = plan_of(problem, tables, chosen, waves)
             if plan.steps not in seen:
@@ -154,7 +167,7 @@ def plan_of(problem: Problem, tables: Tables, chosen: Sequence[int], waves: Wave
     return Plan(graph, machines, steps, homes=homes)
 
 
-def wave_counts(graph: Graph) -> Iterator[Waves]:
+def wave_counts(graph: Graph, machines: int) -> Iterator[Waves]:
     """One wave, then ever more, as long as some dimension is long enough to be cut by them."""
     yield WHOLE
     shapes = [op.index.shape for op in graph.operations] + [sink.tensor.shape for sink in graph.sinks]
@@ -162,7 +175,7 @@ def wave_counts(graph: Graph) -> Iterator[Waves]:
     size = max((op.index.size for op in graph.operations), default=1)
     count = 2
     while count <= min(MOST_WAVES, max(size, largest)):
-        if count <= largest:
+        if count <= min(largest, MOST_RANGES // machines):
             yield Waves(count)
         if count <= size:
             yield Waves(count, square=True)

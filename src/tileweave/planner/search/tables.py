@@ -41,14 +41,18 @@ class Measures:
         seconds: of the slowest machine.
         words: bytes that the machine that receives most receives.
         moved: bytes that all machines receive.
+        held: bytes of results on the machine that holds most.
     """
 
     seconds: Array
     words: Array
     moved: Array
+    held: Array
 
     def __add__(self, other: Measures) -> Measures:
-        return Measures(self.seconds + other.seconds, self.words + other.words, self.moved + other.moved)
+        return Measures(
+            self.seconds + other.seconds, self.words + other.words, self.moved + other.moved, self.held + other.held
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +140,8 @@ class Tables:
         size = len(offer.choices)
         if isinstance(node, Source):
             zero = np.zeros(size)
-            return Measures(zero, zero, zero)
+            held = volume(offer.index).max(-1) * float(node.type.dtype.itemsize)
+            return Measures(zero, zero, zero, held)
         key = ("alone", id(offer), *(self._terms_key(t) for _, t in node.inputs), node.outputs[0][1].dtype)
         if key not in self._tables:
             self._tables[key] = self._operation_alone(node, offer)
@@ -151,6 +156,7 @@ class Tables:
         touched: Any = sum(
             volume(output_boxes(node, name, offer.index)) * kind.dtype.itemsize for name, kind in node.outputs
         )
+        held: Any = touched
         stored: Any = 0.0
         moved: Any = np.zeros_like(points)
         messages: Any = np.zeros_like(points)
@@ -172,11 +178,12 @@ class Tables:
             others = np.where(offer.partial, offer.parts - 1, 0)[:, None]
             moved, messages = moved + size * others, messages + (size > 0) * others
             touched = touched + size * np.where(offer.partial, offer.parts + 1, 0)[:, None]
+            held = held + size * offer.partial[:, None]
         compute = np.maximum(flops / rates, touched / self.memory_rate) / EFFICIENCY
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
         transfer = moved / self.link + messages * machines.link_seconds
         seconds = busy + compute + transfer + stored / machines.storage_bytes_per_second
-        return Measures(seconds.max(-1), moved.max(-1).astype(float), moved.sum(-1).astype(float))
+        return Measures(*(x.astype(np.float64) for x in (seconds.max(-1), moved.max(-1), moved.sum(-1), held.max(-1))))
 
     # -- costs of pairs
 
@@ -210,10 +217,8 @@ class Tables:
                 moved, messages = moved + got.moved, messages + got.messages
             seconds = (moved / self.link + messages * self.machines.link_seconds).max(-1)
             shape = (len(mine.choices), len(made.choices))
-            full = Measures(*(np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), moved.sum(-1))))
-            self._tables[key] = Measures(
-                *(np.ascontiguousarray(x.T, np.float64) for x in (full.seconds, full.words, full.moved))
-            )
+            full = [np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), moved.sum(-1), np.zeros(()))]
+            self._tables[key] = Measures(*(np.ascontiguousarray(x.T, np.float64) for x in full))
         return self._tables[key]
 
     def _terms_key(self, tensor: Tensor) -> Any:
