@@ -4,12 +4,13 @@ from tileweave.planner import show
 from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, machine_tree, machines
 from tileweave.planner.placement import Placement, placement
 from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.search import make_plan
+from tileweave.planner.search import Cuts, make_plan
 from tileweave.planner.simulate import Simulation, simulate
 from tileweave.planner.tasks import Read, ReadPiece, Task, tasks
 
 __all__ = [
     "Costs",
+    "Cuts",
     "Level",
     "LinkGroup",
     "Machine",

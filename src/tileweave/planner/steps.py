@@ -269,7 +269,7 @@ def _shared(shape: Sequence[int], digits: Sequence[Digits], owners: Sequence[tup
         for first in (n for n in range(1, extent + 1) if extent % n == 0):
             second = extent // first
             for a, b in permutations(range(len(shape)), 2) if first > 1 else ((k, k) for k in range(len(shape))):
-                if first > 1 and (first > lengths[a] or second > lengths[b]) or second > lengths[b]:
+                if (first > 1 and (first > lengths[a] or second > lengths[b])) or second > lengths[b]:
                     continue
                 rest = prod(n for k, n in enumerate(lengths) if k not in (a, b))
                 size = rest * -(-lengths[b] // second) * (-(-lengths[a] // first) if a != b else 1)

@@ -40,7 +40,7 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.groups import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
-from tileweave.planner import Machines, Plan, Step, make_plan
+from tileweave.planner import Cuts, Machines, Placement, Plan, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
@@ -159,7 +159,16 @@ def _graph(target: Target | Sequence[Target] | Graph) -> Graph:
     return Graph.of(*items)
 
 
-def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = None, *, fuse: bool = True) -> Plan:
+def plan(
+    target: Target | Sequence[Target] | Graph,
+    machines: MachinesLike = None,
+    *,
+    fuse: bool = True,
+    place: Mapping[Tensor, Placement | str] | None = None,
+    pin: Mapping[Tensor, Cuts] | None = None,
+    forbid: Mapping[Tensor, Sequence[str]] | None = None,
+    objective: str = "seconds",
+) -> Plan:
     """How a target will be computed: per operation its cuts, where its shards run, and what that costs.
 
     Args:
@@ -170,6 +179,12 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
             (`tileweave.graph.passes.rules.FUSIONS`, `groups.ROWS`). The value stays, up to the rounding of a sum.
             A large chain takes in only what there is compiled code for, so that no step falls back to NumPy for
             another's sake.
+        place: source -> where it lies: a `Placement`, ``"storage"`` (the default: every machine reads what it needs),
+            or ``"balanced"`` (one copy over the machines, placed by the plan).
+        pin: tensor -> parts per dimension of the operation that makes it, by name (``{"batch": 4}``) or in order.
+            A pinned graph is planned as it is written, without fusing.
+        forbid: tensor -> names of dimensions that are not cut.
+        objective: ``"seconds"``, or ``"words"`` (the most bytes that any machine receives).
 
     Raises:
         PlanError: nothing that was found fits the memory; carries the least that does.
@@ -180,6 +195,12 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
     fuse = fuse and not settings.as_written
     graph = _graph(target)
+    if place or pin or forbid or objective != "seconds":
+        homes = {_source_of(tensor): where for tensor, where in (place or {}).items()}
+        how: dict[str, Any] = {"place": homes, "pin": pin, "forbid": forbid, "objective": objective}
+        if fuse and not (pin or forbid):
+            return _planned(graph, used, how)
+        return make_plan(graph, used, lower.decide, io.atom, **how)
     known = _PLANS.setdefault(graph, {})
     key = used, fuse, tuple(map(id, backends()))
     if key not in known:
@@ -190,17 +211,23 @@ def plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike = Non
     return Plan(other or graph, used, *figures)
 
 
-def _planned(graph: Graph, machines: Machines) -> Plan:
+def _source_of(tensor: Any) -> Source:
+    if not isinstance(tensor, Tensor) or not isinstance(tensor.producer, Source):
+        raise PlanError("plan(place)", f"{tensor!r} is not a source", legal="{source: placement}")
+    return tensor.producer
+
+
+def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
     """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
     fused = rewrite(graph, (*FUSIONS, ROWS), choose=_chooser(machines)).graph
     try:
-        return make_plan(fused, machines, lower.decide, io.atom)
+        return make_plan(fused, machines, lower.decide, io.atom, **(how or {}))
     except PlanError as refused:
         if not any(operation.operator == "rows" for operation in fused.operations):
             raise
         apart = rewrite(graph, FUSIONS, choose=_chooser(machines)).graph
         try:
-            return make_plan(apart, machines, lower.decide, io.atom)
+            return make_plan(apart, machines, lower.decide, io.atom, **(how or {}))
         except PlanError as error:
             raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
 

@@ -35,7 +35,9 @@ __all__ = ["Offered", "meshes", "offered", "offered_home", "operation_shardings"
 
 Size = Callable[[Sequence[int]], float]
 MOST_MESHES = 4
-MOST_SHARDINGS = 48
+FEW_OPERATIONS = 40
+"""Graphs of up to so many operations are offered twice as many meshes."""
+MOST_SHARDINGS = 64
 """Shardings that one operation is offered; a pair of neighbours is costed for all pairs of them."""
 MOST_ENTRIES = 1 << 22
 """Entries (candidates x candidates x machines) of a cost table; fewer candidates are offered on many machines."""
@@ -61,12 +63,20 @@ def meshes(graph: Graph, machines: Machines, extra: Sequence[Mesh] = ()) -> list
         tree = [tuple(a // b for a, b in pairwise(edges) if a // b > 1)]
     square = max((n for n in range(1, int(count**0.5) + 1) if count % n == 0), default=1)
     plain: list[Mesh] = [(count,), (count // square, square)] if square > 1 else [(count,)]
+    most = MOST_MESHES if len(graph.operations) > FEW_OPERATIONS else 2 * MOST_MESHES
+    plain += [(count // n, n) for n in (4, 2, 8) if count % n == 0 and count > n]
     found_meshes = [*extra, (count,), *tree, *heavy[: MOST_MESHES - 1], *plain]
-    return list(dict.fromkeys(mesh for mesh in found_meshes if prod(mesh) <= count))[: MOST_MESHES + len(extra)]
+    return list(dict.fromkeys(mesh for mesh in found_meshes if prod(mesh) <= count))[: most + len(extra)]
 
 
 def shardings(
-    shape: Sequence[int], on: Sequence[Mesh], fixed: frozenset[int], most: int, *, ordered: bool = True, size: Size = prod
+    shape: Sequence[int],
+    on: Sequence[Mesh],
+    fixed: frozenset[int],
+    most: int,
+    *,
+    ordered: bool = True,
+    size: Size = prod,
 ) -> list[tuple[Digits, ...]]:
     """The ways to cut a box along meshes, the whole box first.
 
@@ -220,13 +230,15 @@ def _stacked(shape: Sequence[int], start: Sequence[int], places: Sequence[Placem
     return Boxes(low, high, np.stack([boxes.here for boxes in found]))
 
 
-def operation_shardings(operation: Operation, on: tuple[Mesh, ...], count: int) -> tuple[Sharding, ...]:
+def operation_shardings(
+    operation: Operation, on: tuple[Mesh, ...], count: int, limit: int | None = None
+) -> tuple[Sharding, ...]:
     """The candidates of an operation, the whole one first."""
     rank = operation.index.rank
     whole = Sharding(((),) * rank, (1,) * rank)
     if count == 1 or operation.signature is None or operation.index.size <= 1:
         return (whole,)
-    most = max(4, min(MOST_SHARDINGS, int((MOST_ENTRIES / count) ** 0.5)))
+    most = limit or max(4, min(MOST_SHARDINGS, int((MOST_ENTRIES / count) ** 0.5)))
     signature = operation.signature
     tensors = [projection for _, projection in (*signature.inputs, *signature.outputs)]
 

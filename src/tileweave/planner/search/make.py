@@ -19,9 +19,10 @@ from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Graph, Operation, Source, join_sinks, verify
 from tileweave.planner.loads import Loads
 from tileweave.planner.machines import Machines, size_text
-from tileweave.planner.placement import Placement
+from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.search.candidates import meshes
+from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
 from tileweave.planner.search.solve import Solved, beam, polished
 from tileweave.planner.search.tables import Measures, Tables
 from tileweave.planner.simulate import Simulation, costed, simulate
@@ -60,6 +61,7 @@ class Problem:
         placed: sources that the plan places.
         allowed: operation -> the shardings that it may have, where these are limited.
         objective: a name in `OBJECTIVES`.
+        extra: meshes beside those that the graph suggests.
     """
 
     graph: Graph
@@ -70,6 +72,7 @@ class Problem:
     placed: tuple[Source, ...] = ()
     allowed: tuple[tuple[Operation, tuple[Sharding, ...]], ...] = ()
     objective: str = "seconds"
+    extra: tuple[Mesh, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ def tables_of(problem: Problem, known: Loads) -> Tables:
     """The cost tables of a problem."""
     allowed = dict(problem.allowed)
     homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
-    on = meshes(problem.graph, problem.machines)
+    on = meshes(problem.graph, problem.machines, problem.extra)
     return Tables(problem.graph, problem.machines, on, homes, problem.placed, allowed, known)
 
 
@@ -223,7 +226,8 @@ def make_plan(
     atoms: Atoms = lambda sink: None,
     *,
     place: Mapping[Source, Placement | str] | None = None,
-    allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
+    pin: Mapping[Any, Cuts] | None = None,
+    forbid: Mapping[Any, Sequence[str]] | None = None,
     objective: str = "seconds",
 ) -> Plan:
     """The verified graph's plan.
@@ -235,10 +239,11 @@ def make_plan(
         atoms: sink -> the extents of the region that must have one writer, or None.
         place: where sources lie: a placement, ``"storage"`` (the default: every machine reads what it needs), or
             ``"balanced"`` (one copy, placed by the plan).
-        allowed: operation -> the shardings that it may have; others are not considered.
+        pin: operation (or its tensor) -> parts per index dimension, by name or in order.
+        forbid: operation (or its tensor) -> names of index dimensions that are not cut.
         objective: ``"seconds"``, or ``"words"`` (the most bytes that any machine receives).
     """
-    return search(problem_of(graph, machines, decide, atoms, place, allowed, objective))[0]
+    return search(problem_of(graph, machines, decide, atoms, place, pin, forbid, objective))[0]
 
 
 def problem_of(
@@ -247,7 +252,8 @@ def problem_of(
     decide: Decide,
     atoms: Atoms,
     place: Mapping[Source, Placement | str] | None = None,
-    allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
+    pin: Mapping[Any, Cuts] | None = None,
+    forbid: Mapping[Any, Sequence[str]] | None = None,
     objective: str = "seconds",
 ) -> Problem:
     """The checked problem."""
@@ -268,8 +274,12 @@ def problem_of(
             placed.append(source)
         elif where != STORAGE:
             raise PlanError("plan(place)", f"{where!r} is no place", legal=f"{STORAGE!r}, {BALANCED!r}, a Placement")
-    limited = tuple((operation, tuple(ways)) for operation, ways in (allowed or {}).items())
-    return Problem(graph, machines, decide, atoms, tuple(homes), tuple(placed), limited, objective)
+    parts = pinned_parts(graph, machines, pin or {})
+    extra = tuple(pinned_meshes(parts))
+    limited = allowed_shardings(graph, machines, meshes(graph, machines, extra), parts, forbid or {})
+    return Problem(
+        graph, machines, decide, atoms, tuple(homes), tuple(placed), tuple(limited.items()), objective, extra
+    )
 
 
 def _check(graph: Graph, machines: Machines) -> None:

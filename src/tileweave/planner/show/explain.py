@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from typing import Any
 
-from tileweave.graph import FileTarget, Sink
+from tileweave.graph import FileTarget, Operation, Sink, Source
+from tileweave.planner.bounds import best_factor_grid, lower_bound_words, product_of
+from tileweave.planner.loads import Loads
 from tileweave.planner.machines import size_text
 from tileweave.planner.plan import Plan, Step
 
@@ -114,6 +117,7 @@ def explain(plan: Plan) -> str:
         f"peak memory: {size_text(peak)} per machine of {size_text(budget)}; results in memory and kernels' own "
         "temporaries come on top",
     ]
+    lines += list(_ratios(plan))
     if len(plan.alternatives) > 1:
         lines.append("simulated:")
         lines += [
@@ -121,6 +125,33 @@ def explain(plan: Plan) -> str:
             for label, seconds, most, moved in plan.alternatives
         ]
     return "\n".join(lines)
+
+
+def _ratios(plan: Plan) -> Iterator[str]:
+    """Per product of matrices on several machines: what it receives, beside the least that any plan could."""
+    count = len(plan.machines)
+    if count == 1:
+        return
+    loads = Loads().of(plan)
+    words: dict[Any, Any] = {}
+    for step, load in zip(plan.steps, loads, strict=True):
+        words[step.node] = words.get(step.node, 0) + load.moved + load.read
+    homes = plan.residents
+    for operation, received in words.items():
+        product = product_of(operation) if isinstance(operation, Operation) else None
+        if product is None:
+            continue
+        item = operation.outputs[0][1].dtype.itemsize
+        memory = min(machine.memory_bytes for machine in plan.machines.machines) / item
+        bound = lower_bound_words(*product.shape, count, memory) * item
+        best = best_factor_grid(*product.shape, count)[1] * item
+        most = int(received.max())
+        ratio = f"{most / bound:.2f} x the lower bound of {size_text(bound)}" if bound else "no communication is needed"
+        sources = [t.producer for _, t in operation.inputs if isinstance(t.producer, Source)]
+        free = all(source in homes and homes[source].copies == 1 for source in sources)
+        note = "" if free else "; the bound assumes one copy of the operands on the machines"
+        factor = f" (best factor grid {best / bound:.2f} x)" if bound else ""
+        yield f"{operation.operator} receives at most {size_text(most)} per machine, {ratio}{factor}{note}"
 
 
 def to_json(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,102 @@
+"""What a user fixes by hand: how many parts a dimension has, or that it is not cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from math import prod
+from typing import Any
+
+from tileweave.errors import PlanError
+from tileweave.graph import Graph, Operation, Tensor
+from tileweave.planner.machines import Machines
+from tileweave.planner.placement import Mesh
+from tileweave.planner.search.candidates import operation_shardings
+from tileweave.planner.steps import Sharding
+
+__all__ = ["Cuts", "allowed_shardings", "pinned_meshes", "pinned_parts"]
+
+Cuts = Mapping[str, int] | Sequence[int]
+"""Parts per index dimension: by name, the others whole; or one number for each."""
+
+
+def pinned_parts(graph: Graph, machines: Machines, pin: Mapping[Any, Cuts]) -> dict[Operation, tuple[int, ...]]:
+    """Operation -> parts per dimension, checked.
+
+    Raises:
+        PlanError: what is pinned is not an operation of the graph, or cannot be cut so.
+    """
+    found = {}
+    for what, cuts in pin.items():
+        operation = _operation(graph, what, "pin")
+        dims, shape = _names(operation), operation.index.shape
+        if isinstance(cuts, Mapping):
+            unknown = [name for name in cuts if name not in dims]
+            if unknown:
+                raise PlanError(
+                    "plan(pin)", f"{operation.operator} has no dimension {unknown[0]!r}", legal=", ".join(dims)
+                )
+            parts = tuple(int(cuts.get(name, 1)) for name in dims)
+        else:
+            parts = tuple(int(n) for n in cuts)
+        fits = len(parts) == len(shape) and all(1 <= p <= max(1, n) for p, n in zip(parts, shape, strict=False))
+        if not fits or prod(parts) > len(machines):
+            raise PlanError(
+                "plan(pin)",
+                f"{operation.operator} over {operation.index} cannot be cut into {parts} on {len(machines)} machines",
+                legal=f"one count for each of {', '.join(dims)}, with a product of at most {len(machines)}",
+            )
+        found[operation] = parts
+    return found
+
+
+def _operation(graph: Graph, what: Any, option: str) -> Operation:
+    operation = what.producer if isinstance(what, Tensor) else what
+    if not isinstance(operation, Operation) or operation not in graph.operations:
+        raise PlanError(f"plan({option})", f"{what!r} is no operation of this graph", legal="a tensor that is computed")
+    return operation
+
+
+def _names(operation: Operation) -> tuple[str, ...]:
+    if operation.signature is not None:
+        return operation.signature.dims
+    return tuple(f"d{k}" for k in range(operation.index.rank))
+
+
+def pinned_meshes(parts: Mapping[Operation, tuple[int, ...]]) -> list[Mesh]:
+    """Meshes that have the pinned parts as axes, in every order."""
+    found: dict[Mesh, None] = {}
+    for counts in parts.values():
+        found |= dict.fromkeys(permutations([n for n in counts if n > 1]))
+    return [mesh for mesh in found if mesh][:8]
+
+
+def allowed_shardings(
+    graph: Graph,
+    machines: Machines,
+    on: Sequence[Mesh],
+    parts: Mapping[Operation, tuple[int, ...]],
+    forbid: Mapping[Any, Sequence[str]],
+) -> dict[Operation, tuple[Sharding, ...]]:
+    """Operation -> the shardings along the meshes that have the pinned parts and leave forbidden dimensions whole."""
+    banned: dict[Operation, set[int]] = {}
+    for what, names in forbid.items():
+        operation = _operation(graph, what, "forbid")
+        dims = _names(operation)
+        unknown = [name for name in names if name not in dims]
+        if unknown:
+            raise PlanError(
+                "plan(forbid)", f"{operation.operator} has no dimension {unknown[0]!r}", legal=", ".join(dims)
+            )
+        banned[operation] = {dims.index(name) for name in names}
+    out = {}
+    for operation in dict.fromkeys([*parts, *banned]):
+        ways = operation_shardings(operation, tuple(on), len(machines), limit=4096)
+        wanted, never = parts.get(operation), banned.get(operation, set())
+        kept = [w for w in ways if (wanted is None or w.parts == wanted) and all(not w.digits[d] for d in never)]
+        if not kept:
+            raise PlanError(
+                "plan(pin)", f"no sharding of {operation.operator} is cut into {wanted}", legal="other parts"
+            )
+        out[operation] = tuple(kept)
+    return out

@@ -1,0 +1,123 @@
+"""Plans that are bound by hand: pins, forbidden cuts, placements; and hand-written parallelisations as plans."""
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.backends.base import Decision
+from tileweave.errors import PlanError
+from tileweave.planner import Placement, machines, make_plan, simulate
+
+
+def source(shape, name):
+    return g.Tensor(g.Source(g.Hole(name), g.TensorType(shape, "float32"), name))
+
+
+def decide(operation, stage):
+    return Decision(stage)
+
+
+def test_a_pinned_operation_is_cut_as_it_says():
+    a, b = np.ones((64, 32), np.float32), np.ones((32, 48), np.float32)
+    y = tw.source(a) @ tw.source(b)
+    for parts in [(4, 1, 1), (2, 2, 1), (1, 1, 4), (1, 2, 2), (3, 1, 1)]:
+        plan = tw.plan(y, 4, pin={y: parts})
+        assert plan.steps[0].cuts.grid == parts
+        np.testing.assert_allclose(tw.run(plan), a @ b)
+    names = y.producer.signature.dims
+    plan = tw.plan(y, 4, pin={y: {names[1]: 4}})
+    assert plan.steps[0].cuts.grid == (1, 4, 1)
+    plan = tw.plan(y, 4, forbid={y: [names[0], names[1]]})
+    assert plan.steps[0].cuts.grid[:2] == (1, 1)
+
+
+def test_what_cannot_be_pinned_is_refused():
+    x = tw.source(np.ones((8, 8)))
+    y = tw.exp(x)
+    with pytest.raises(PlanError, match="no operation"):
+        tw.plan(y, 2, pin={x: (2, 1)})
+    with pytest.raises(PlanError, match="cannot be cut into"):
+        tw.plan(y, 2, pin={y: (4, 1)})
+    with pytest.raises(PlanError, match="has no dimension 'q'"):
+        tw.plan(y, 2, pin={y: {"q": 2}})
+    with pytest.raises(PlanError, match="no place"):
+        tw.plan(y, 2, place={x: "nowhere"})
+    with pytest.raises(PlanError, match="no objective"):
+        tw.plan(y, 2, objective="beauty")
+
+
+def test_resident_sources_move_only_what_machines_do_not_hold():
+    x, w = source((64, 32), "x"), source((32, 48), "w")
+    y = g.matmul(x, w)
+    rows, copies = Placement((4, 1), (((4, 1),), ()), (1, 1)), Placement((1, 1), ((), ()), (1, 1), ((4, 1),))
+    place = {x.producer: rows, w.producer: copies}
+    plan = make_plan(g.Graph.of(y), machines(4, memory="1GiB"), decide, place=place)
+    assert (plan.bytes_moved, plan.bytes_read) == (0, 0)
+    assert plan.steps[0].cuts.grid == (4, 1, 1)
+    one = make_plan(
+        g.Graph.of(y), machines(4, memory="1GiB"), decide, place={**place, w.producer: rows}, pin={y: (4, 1, 1)}
+    )
+    assert one.bytes_moved == 4 * (32 * 48 * 4) * 3 // 4
+
+
+def mlp(tokens, width):
+    x, w1, w2 = source((tokens, width), "x"), source((width, 4 * width), "w1"), source((4 * width, width), "w2")
+    up = g.matmul(x, w1)
+    mid = g.relu(up)
+    return (x, w1, w2), (up, mid, g.matmul(mid, w2))
+
+
+def attention(tokens, width):
+    """A transformer block without its norms: projections, scores over all tokens, two products more."""
+    x = source((tokens, width), "x")
+    names = ("q", "k", "v", "o")
+    weights = [source((width, width), n) for n in names]
+    q, k, v = (g.matmul(x, w) for w in weights[:3])
+    scores = g.softmax(g.matmul(q, g.transpose(k)))
+    mixed = g.matmul(scores, v)
+    out = g.matmul(mixed, weights[3])
+    return (x, *weights), (q, k, v, scores, mixed, out)
+
+
+def by_hand(sources, outs, pins, count):
+    place = {s.producer: "balanced" for s in sources}
+    plan = make_plan(g.Graph.of(outs[-1]), machines(count, memory="64GiB"), decide, place=place, pin=pins)
+    return plan, simulate(plan)
+
+
+@pytest.mark.parametrize("count", [8, 64, 512])
+@pytest.mark.parametrize("shape", [(8192, 1024), (4096, 4096)])
+def test_an_mlp_is_planned_no_worse_than_by_hand(shape, count):
+    sources, outs = mlp(*shape)
+    up, mid, down = outs
+    found, result = by_hand(sources, outs, {}, count)
+    least, _ = found.seconds, result
+    ways = {
+        "megatron": {up: (1, count, 1), mid: (1, count), down: (1, 1, count)},
+        "fsdp": {up: (count, 1, 1), mid: (count, 1), down: (count, 1, 1)},
+        "mixed": {up: (count // 4, 4, 1), mid: (count // 4, 4), down: (count // 4, 1, 4)},
+    }
+    for name, pins in ways.items():
+        plan, _ = by_hand(sources, outs, pins, count)
+        assert least <= plan.seconds * 1.001, name
+    words = make_plan(
+        g.Graph.of(down),
+        machines(count, memory="64GiB"),
+        decide,
+        place={s.producer: "balanced" for s in sources},
+        objective="words",
+    )
+    for name, pins in ways.items():
+        assert simulate(words).words_bytes <= by_hand(sources, outs, pins, count)[1].words_bytes * 1.001, name
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_an_attention_block_is_planned_no_worse_than_by_hand(count):
+    sources, outs = attention(4096, 1024)
+    found, _ = by_hand(sources, outs, {}, count)
+    q, k, v, _, mixed, out = outs
+    heads = {t: (1, count, 1) for t in (q, k, v)}
+    rows = {t: (count, 1, 1) for t in (q, k, v, mixed, out)}
+    for name, pins in {"megatron": {**heads, out: (1, 1, count)}, "sequence": rows, "fsdp": rows}.items():
+        assert found.seconds <= by_hand(sources, outs, pins, count)[0].seconds * 1.001, name
