@@ -117,7 +117,7 @@ def test_an_attention_block_is_planned_no_worse_than_by_hand(count):
     sources, outs = attention(4096, 1024)
     found, _ = by_hand(sources, outs, {}, count)
     q, k, v, _, mixed, out = outs
-    heads = {t: (1, count, 1) for t in (q, k, v)}
-    rows = {t: (count, 1, 1) for t in (q, k, v, mixed, out)}
+    heads = dict.fromkeys((q, k, v), (1, count, 1))
+    rows = dict.fromkeys((q, k, v, mixed, out), (count, 1, 1))
     for name, pins in {"megatron": {**heads, out: (1, 1, count)}, "sequence": rows, "fsdp": rows}.items():
         assert found.seconds <= by_hand(sources, outs, pins, count)[0].seconds * 1.001, name
