@@ -14,7 +14,7 @@ import pytest
 from tileweave import layout as room
 from tileweave.errors import TileweaveError
 from tileweave.index import symbol
-from tileweave.layout import Coord, Iter, Layout, axe, convert, lego, strided
+from tileweave.layout import Coord, Iter, Layout, axe, convert, f2, lego, strided
 from tileweave.layout.analysis import conflicts, memory, movement, svg
 from tileweave.layout.cute import CuteLayout
 from tileweave.layout.lego import Chain, GroupBy, OrderBy, PartialTiles, RegP
@@ -155,6 +155,14 @@ CALLS = {
     "memory.vector_width": (memory.vector_width, [A, 4]),
     "movement.conversion": (movement.conversion, [LANES, LANES, {"lane": "lane", "reg": "register"}]),
     "movement.options": (lambda r, n: movement.conversion(LANES, LANES, reduce=r, element_bytes=n), ["sum", 4]),
+    "f2.from_layout": (f2.from_layout, [strided((4, 8), (8, 1)), (4, 8)]),
+    "f2.places": (f2.places, [LANES, (4, 2)]),
+    "f2.LinearMap": (f2.LinearMap, [(("reg", 1),), (("row", 1),), f2.F2Map((1,), 1)]),
+    "f2.LinearMap.of": (f2.LinearMap.of, [{"reg": [(1, 0)], "lane": [(0, 1)]}, {"row": 1, "column": 1}]),
+    "f2.LinearMap.compose": (f2.places(LANES).compose, [f2.from_layout(LANES)]),
+    "f2.LinearMap.select": (f2.places(LANES).select, [["lane"], ["dim0"]]),
+    "f2.LinearMap.call": (lambda reg, lane: f2.places(LANES)(reg=reg, lane=lane), [1, 2]),
+    "f2.F2Map": (f2.F2Map, [(1, 2), 2]),
     "svg.svg": (svg.svg, [A]),
     "svg.svg.shape": (
         lambda s, c, n, t: svg.svg(A, shape=s, colour=c, limit=n, title=t), [(4, 6), "m", (8, 8), "t"]
@@ -163,8 +171,8 @@ CALLS = {
 }  # fmt: skip
 VALUES_ONLY = {
     "BOUND", "DEFAULT_AXIS", "Blocks", "Piece", "Pieces", "Replicas", "Witness", "CHECK_BOUND", "LEVELS", "LIMIT",
-    "Remedy", "Conversion",
-    "Accesses", "best_swizzle", "Part", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
+    "Remedy", "Conversion", "Accesses", "best_swizzle", "Slice", "Template", "template",
+    "Part", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
 }  # fmt: skip
 """Constants, type names, and tuples of results."""
 
@@ -175,7 +183,7 @@ def covered(module, prefix=""):
 
 
 @pytest.mark.parametrize(
-    "module", [room, axe, lego, convert, memory, conflicts, movement, svg], ids=lambda m: m.__name__
+    "module", [room, axe, lego, convert, f2, memory, conflicts, movement, svg], ids=lambda m: m.__name__
 )
 def test_every_public_name_is_in_the_table(module):
     assert not covered(module)

@@ -278,7 +278,7 @@ def test_the_cheaper_of_fewer_shuffles_and_fewer_selects_is_taken():
                 assert step.least <= step.rounds <= step.cost.instructions, (seed, str(target))
 
 
-@pytest.mark.parametrize("count", MANY)
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
 def test_bits_that_change_between_lanes_and_registers_are_exchanged_one_by_one_where_that_is_cheaper(count):
     seed = 108
     rng = random.Random(seed)
@@ -352,3 +352,58 @@ def test_a_swizzled_buffer_is_a_source_like_any_other():
     found = plan.execute({(0,): shared})
     for lane in range(32):
         assert found[(lane,)].tolist() == [lane * 16 + j for j in range(16)]
+
+
+def test_loads_from_a_swizzled_buffer_count_their_bank_conflicts():
+    from tileweave.layout import parse, read
+    from tileweave.layout.analysis.memory import bank_conflicts
+
+    columns = parse("(8:4@lane, 4:16@reg, 4:1@lane, 4:4@reg, 2:2@reg, 2:1@reg)")  # any fragment of 8 x 64 ...
+    fragment = parse("(8:4@lane, 8:2@reg, 4:1@lane, 2:1@reg)")
+    assert columns.size == 8 * 4 * 4 * 4 * 2 * 2 and fragment.size == 512
+    for text in ("(8,64):(64,1)", "Sw<3,3,3> o 0 o (8,64):(64,1)"):
+        tile = read(text)
+        cost = conversion(tile, fragment, element_bytes=2).steps[0].cost
+        passes = 0
+        for reg in range(0, 16, 2):
+            index = np.zeros(32, int)
+            for x in range(512):
+                at = fragment(x)
+                if at["reg"] == reg:
+                    index[at["lane"]] = x // 64 + x % 64 * 8  # first mode fastest
+            passes += bank_conflicts(tile, index, element_bytes=2, vector=2).passes[0]
+        assert cost.passes == passes
+        assert (cost.passes == cost.least) == text.startswith("Sw")
+    back = conversion(fragment, read("Sw<3,3,3> o 0 o (8,64):(64,1)"), element_bytes=2).steps[0]
+    assert back.way == "stores" and back.cost.passes == back.cost.least == 8
+
+
+HOSTILE = [
+    "(8:1099511627776@m)", "(8:1@lane) - 5@lane", "(8:-3@reg) + 2@lane", "(8:0@reg)", "(2:1@lane, 4:1@lane)",
+    "(8:1@lane) + [4:1@lane]", "(8:1@lane) + [3:1@lane]", "(2:1@gpu, 4:1@gpu)", "(8:1@gpu - 1@lane)", "()", "(8:1@q)",
+    "(8:1@lane + 1@reg)", "(8:1@gpu) + [2:8@gpu + 1@m]", "(4:1@warp, 2:1@m) - 1@m", "(2:4@reg,4:1@reg) + [2:1@warp]",
+    "(8:1@Lane)", "(2:1@P, 4:1@F)", "(8:1@block)", "(1:1@lane, 8:1@reg, 1:7@warp)", "(16:1@gpu)", "(2:8@m, 8:1@gpu)",
+]  # fmt: skip
+
+
+def test_whatever_the_layouts_a_plan_runs_to_the_definition_or_the_refusal_is_named():
+    from itertools import product
+
+    from tileweave.errors import TileweaveError
+    from tileweave.layout import parse
+
+    ran = 0
+    for a, b in product(map(parse, HOSTILE), repeat=2):
+        for reduce in (None, "sum"):
+            try:
+                plan = conversion(a, b, reduce=reduce)
+                values = np.arange(a.size) + 1
+                want = values.reshape(-1, b.size).sum(axis=0)
+                found = plan.collect(plan.execute(plan.distribute(values)))
+            except TileweaveError as error:
+                assert error.where and error.problem
+            else:
+                assert np.array_equal(found, want), (str(a), str(b), reduce)
+                assert str(plan) and str(plan.collective)
+                ran += 1
+    assert ran > 100

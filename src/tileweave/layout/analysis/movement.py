@@ -436,7 +436,7 @@ def _reduction(source: Any, target: Any, options: Any) -> Conversion:
     if kind not in ("none", "slice"):
         return Conversion(source, target, "devices", None, None, **options)
     have, want = plan._places
-    repeated = np.broadcast_to(want.at, (terms, *want.at.shape)).reshape(-1, *want.at.shape[1:])
+    repeated = np.broadcast_to(want.at, (terms, *want.at.shape)).reshape(terms * want.size, *want.at.shape[1:])
     means, element, place = _compared(have, want, repeated, 1)
     if means == "nothing":
         means = "memory" if "memory" in (_lies(have), _lies(want)) else "registers"

@@ -559,18 +559,38 @@ class Copy:
 
     @property
     def cost(self) -> MoveCost:
-        """Accesses of one thread, and the bytes of all."""
-        if self.way == "stores":
-            counts = np.bincount(self.take[self.take >= 0] // self.source.slots)
-        else:
-            counts = (self.take.reshape(-1, self.target.slots) >= 0).sum(axis=1)
+        """Accesses of one thread, the bytes of all, and the passes that they take if the memory is a shared one."""
+        table = self.offsets
         moved = int((self.take >= 0).sum())
-        return MoveCost(-(-int(counts.max()) // self.vector), moved_bytes("memory", moved, self.element_bytes))
+        counts = (table if len(table) else self.take.reshape(1, -1)) >= 0
+        most = -(-int(counts.sum(axis=1).max()) // self.vector)
+        if not len(table):
+            return MoveCost(most, moved_bytes("memory", moved, self.element_bytes))
+        threads = self.target if self.way == "loads" else self.source
+        banks = Accesses.of(_accesses(threads, table, self.vector), self.element_bytes, 32, 4)
+        passes = banks(lambda offsets: offsets) or 0
+        return MoveCost(most, moved_bytes("memory", moved, self.element_bytes), passes, banks.least())
+
+    @property
+    def offsets(self) -> Array:
+        """The place in memory that each thread accesses, by (agent, slot); -1 for none; empty without threads."""
+        if self.way == "loads":
+            return np.where(self.take >= 0, self.take % self.source.slots, -1).reshape(-1, self.target.slots)
+        if self.way == "moves":
+            return np.zeros((0, 1), np.int64)
+        out = np.full(len(self.source.agents) * self.source.slots, -1)
+        at = np.flatnonzero(self.take >= 0)
+        out[self.take[at]] = at % self.target.slots
+        return out.reshape(-1, self.source.slots)
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
         return self.target.unflat(gather(self.source.flat(state), self.take))
 
     def __str__(self) -> str:
-        who = "a device" if self.way == "moves" else "a thread"
-        return f"memory: {self.cost.instructions} {self.way} of {self.vector} elements {who}"
+        cost = self.cost
+        if self.way == "moves":
+            return f"memory: {cost.instructions} moves of {self.vector} elements a device"
+        free = "no conflicts" if cost.passes == cost.least else f"{cost.least} without conflicts"
+        shared = f"in shared memory {cost.passes} passes, {free}"
+        return f"memory: {cost.instructions} {self.way} of {self.vector} elements a thread; {shared}"

@@ -285,7 +285,14 @@ class Places:
 
     @cached_property
     def slot(self) -> np.ndarray[Any, Any]:
-        """The number of the slot within its agent, by (element, replica)."""
+        """The number of the slot within its agent, by (element, replica).
+
+        Raises:
+            Undecided: the agents' slots together are more than `BOUND`.
+        """
+        if self.slots * len(self.agents) > BOUND:
+            problem = f"{len(self.agents)} agents would need {self.slots} slots each"
+            raise Undecided(self.where, problem, facts={"bound": BOUND})
         out: Any = np.zeros(self.at.shape[:2], np.int64)
         for k, (low, extent) in zip(self.columns(0, 0), self.box, strict=True):
             out = out * extent + self.at[:, :, k] - low
@@ -323,8 +330,9 @@ class Places:
         flat = np.asarray(values).reshape(-1)
         if flat.size != self.size:
             raise LayoutError(self.where, f"{flat.size} values for {self.size} elements")
+        place = self.place
         data = np.zeros(len(self.agents) * self.slots, flat.dtype)
-        data[self.place] = flat[:, None]
+        data[place] = flat[:, None]
         return self.unflat(data)
 
     def collect(self, state: State) -> np.ndarray[Any, Any]:
@@ -333,7 +341,8 @@ class Places:
         Raises:
             LayoutError: copies of an element differ; both places are named.
         """
-        found = self.flat(state)[self.place]
+        place = self.place
+        found = self.flat(state)[place]
         different = (found != found[:, :1]) & ~((found != found) & (found[:, :1] != found[:, :1]))  # NaN is NaN
         if different.any():
             x, r = (int(v) for v in np.argwhere(different)[0])

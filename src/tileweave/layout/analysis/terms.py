@@ -39,7 +39,7 @@ class Combine:
     def make(cls, source: Places, target: Places, monoid: str, element_bytes: int, least: int = 1) -> Combine:
         """Decide all indices of the step."""
         count = source.size // target.size
-        repeated = np.broadcast_to(target.at, (count, *target.at.shape)).reshape(-1, *target.at.shape[1:])
+        repeated = np.broadcast_to(target.at, (count, *target.at.shape)).reshape(source.size, *target.at.shape[1:])
         wanted = Places(repeated, target.names, target.levels, target.where)
         chosen = np.take_along_axis(source.place, holders(source, wanted, least), axis=1)
         terms = np.full((len(target.agents) * target.slots, count), -1)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
-from tileweave.layout.core.checks import need_layouts, need_numbers, no_layout
+from tileweave.layout.core.checks import check_shape, need_layouts, need_numbers, no_layout
+from tileweave.layout.core.coord import integer
 from tileweave.layout.core.exact import normalize
 from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
-from tileweave.layout.f2.maps import F2Map, check_disjoint, need_map
+from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_disjoint, need_map
 from tileweave.layout.f2.swizzle import ComposedLayout, XorLayout, f2_from_layout
 from tileweave.layout.notation.cute_tuples import size as size_of
 from tileweave.layout.notation.cute_value import CuteLayout
@@ -80,8 +80,10 @@ class LinearMap:
             raise LayoutError(where, f"{bases!r} are no images by input", legal="{'lane': [(0, 1), (0, 2)]}")
         columns = []
         for name, images in bases.items():
+            if not isinstance(images, tuple | list):
+                raise LayoutError(where, f"the images {images!r} of {name}", legal="a list of tuples of integers")
             for image in images:
-                if not isinstance(image, Sequence) or len(image) != len(out):
+                if not isinstance(image, tuple | list) or len(image) != len(out):
                     raise LayoutError(where, f"the image {image!r} of {name}", legal=f"{len(out)} numbers")
                 columns.append(_packed(image, out, where))
         inputs = tuple((name, len(images)) for name, images in bases.items())
@@ -130,13 +132,9 @@ class LinearMap:
     def select(self, inputs: Iterable[str], outputs: Iterable[str] | None = None) -> LinearMap:
         """The map of some inputs, the others being 0, to some outputs, the others forgotten; in the order given."""
         where = "LinearMap.select(inputs, outputs)"
-        kept = [n for n, _ in self.outputs] if outputs is None else list(outputs)
         bases, sizes = self.bases(), dict(self.outputs)
-        inputs = list(inputs)
-        for names, known in ((inputs, list(bases)), (kept, list(sizes))):
-            if not set(names) <= set(known):
-                missing = next(name for name in names if name not in known)
-                raise LayoutError(where, f"there is no {missing}", inputs={"map": self}, legal=", ".join(known))
+        kept = list(sizes) if outputs is None else _names_of(outputs, list(sizes), where, self)
+        inputs = _names_of(inputs, list(bases), where, self)
         order = [[n for n, _ in self.outputs].index(name) for name in kept]
         found = {name: [[image[k] for k in order] for image in bases[name]] for name in inputs}
         return LinearMap.of(found, {name: sizes[name] for name in kept})
@@ -195,12 +193,24 @@ class LinearMap:
 
 
 def _bits(given: Any, where: str, part: str) -> Bits:
-    pairs = tuple(given.items() if isinstance(given, Mapping) else given if isinstance(given, tuple | list) else ())
-    if (given and not pairs) or any(not isinstance(p, tuple) or len(p) != 2 or type(p[1]) is not int for p in pairs):
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, tuple | list) or any(not isinstance(p, tuple | list) or len(p) != 2 for p in pairs):
         raise LayoutError(where, f"{part} {given!r} are no names with bits", legal="{'reg': 2, 'lane': 5}")
-    if any(not isinstance(name, str) or n < 0 for name, n in pairs) or len(dict(pairs)) < len(pairs):
-        raise LayoutError(where, f"{part} {given!r}: names once each, bits from 0", legal="{'reg': 2, 'lane': 5}")
-    return pairs
+    found = tuple((name, integer(n, where, f"the bits of {part}")) for name, n in pairs)
+    if any(not isinstance(name, str) or type(n) is not int or not 0 <= n <= MOST_BITS for name, n in found):
+        raise LayoutError(where, f"{part} {given!r}: names, and bits from 0", legal="{'reg': 2, 'lane': 5}")
+    if len(dict(found)) < len(found):
+        raise LayoutError(where, f"{part} {given!r} have a name twice", legal="every name once")
+    return found
+
+
+def _names_of(given: Any, known: Sequence[str], where: str, f: object) -> list[str]:
+    """Names that are known."""
+    names = list(given) if isinstance(given, tuple | list | set | dict) else [given]
+    missing = [name for name in names if not isinstance(name, str) or name not in known]
+    if missing:
+        raise LayoutError(where, f"there is no {missing[0]!s:.60}", inputs={"map": f}, legal=", ".join(known))
+    return names
 
 
 def _packed(values: Sequence[Any], names: Bits, where: str) -> Any:
@@ -318,10 +328,7 @@ def places(layout: Layout, shape: Sequence[int] | None = None) -> LinearMap:
 
 
 def _logical(layout: Layout, shape: Sequence[int] | None, where: str) -> tuple[int, ...]:
-    dims = layout.extents if shape is None else tuple(shape)
-    if prod(dims) != layout.size:
-        raise LayoutError(where, f"the shape {dims} has {prod(dims)} points", legal=f"{layout.size} points")
-    return dims
+    return layout.extents if shape is None else check_shape(shape, layout.size, where, layout)
 
 
 def _log2(extent: int, layout: object, where: str) -> int:

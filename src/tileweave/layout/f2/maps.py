@@ -96,13 +96,17 @@ class F2Map:
     def __post_init__(self) -> None:
         if not isinstance(self.columns, tuple | list) or type(self.rows) is not int or not 0 <= self.rows <= MOST_BITS:
             raise LayoutError(
-                "F2Map(columns, rows)", f"rows {self.rows!r}", legal=f"a list of patterns, and 0..{MOST_BITS} rows"
+                "F2Map(columns, rows)",
+                f"rows {self.rows!r}",
+                legal=f"a list of patterns, and an integer 0..{MOST_BITS}",
             )
         object.__setattr__(self, "columns", tuple(self.columns))
         for j, column in enumerate(self.columns):
             if type(column) is not int or not 0 <= column < 1 << self.rows:
                 raise LayoutError(
-                    "F2Map(columns, rows)", f"column {j} is {column!r}", legal=f"patterns of {self.rows} bits"
+                    "F2Map(columns, rows)",
+                    f"column {j} is {column!r}",
+                    legal=f"patterns of {self.rows} bits, as integers",
                 )
 
     @classmethod
