@@ -91,6 +91,11 @@ class TileweaveError(Exception):
             lines += [f"  {'':<{width}}  {line}".rstrip() for line in rest]
         return "\n".join(lines)
 
+    def named(self, where: str) -> None:
+        """Name the function that the user called, where one that it calls has refused."""
+        self.where = where
+        self.args = (self._render(),)
+
     def __getattr__(self, name: str) -> Any:
         facts = self.__dict__.get("facts", {})
         if name in facts:

@@ -12,11 +12,13 @@ import pytest
 
 from strategies import random_layout, values
 from tileweave.errors import LayoutError, NotDivisible
+from tileweave.index import symbol
 from tileweave.layout import (
     Layout,
     axe,
     collision,
     cute,
+    divide,
     group,
     holders,
     image,
@@ -27,15 +29,17 @@ from tileweave.layout import (
     parse,
     right_inverse,
     same_map,
+    slice_layout,
     slice_pieces,
     strided,
+    substitute,
     tile,
 )
 from tileweave.layout.analysis.movement import conversion
 from tileweave.layout.core import composition, inverse, rows
 from tileweave.layout.core.checks import Witness
 from tileweave.layout.cute import CuteLayout, _, make_layout
-from tileweave.layout.lego import OrderBy, RegP, to_core
+from tileweave.layout.lego import OrderBy, RegP, TileBy, to_core
 from tileweave.teir.emit.elements import emit_copy
 from tileweave.teir.emit.terms import Operand
 
@@ -328,3 +332,53 @@ def test_law_axe_c_tiles_have_multiplied_spans_and_nest(cases):
         right = tile(a, a.extents, tile(b, b.extents, c, c.extents), inner)
         assert values(left) == values(right)
         assert values(tile(Layout(((1, 0), (1, 0))), (1, 1), b, b.extents)) == values(b)
+
+
+# Any notation, and refusals in the name that was called.
+
+
+def test_questions_take_layouts_of_any_notation():
+    rng = Random(38)
+    for _case in range(50):
+        shape = tuple(rng.randint(1, 4) for _k in range(3))
+        layout = CuteLayout((shape[0], shape[1:]), (rng.randint(1, 9), (rng.randint(1, 9), rng.randint(1, 9))))
+        table = [layout(i) for i in range(layout.size)]
+        core = cute.to_index_map(layout)
+        assert is_injective(layout) == is_compact(layout) == (len(set(table)) == len(table))
+        assert is_contiguous(layout) == (sorted(table) == list(range(len(table))))
+        assert image(layout).tolist() == sorted(set(table))
+        assert holders(layout, table[0]) == tuple(i for i, y in enumerate(table) if y == table[0])
+        assert same_map(layout, core) and same_map(core, layout)
+        assert same_map(layout, cute.coalesce(layout))
+    order = OrderBy(RegP((2, 3), (2, 1))).GroupBy((6,))
+    assert is_injective(order) and same_map(order, to_core(order)) and holders(order, 3) == (4,)
+    n = symbol("n", 1)
+    assert substitute(CuteLayout((n, (4, 2)), (8, (1, 4))), {"n": 3}) == CuteLayout((3, (4, 2)), (8, (1, 4)))
+    assert substitute(TileBy((n, 4)), {"n": 2}) == to_core(TileBy((2, 4)))
+    with pytest.raises(LayoutError, match="is not a layout"):
+        image(7)
+
+
+@pytest.mark.parametrize(
+    ("called", "call"),
+    [
+        ("zipped_divide", lambda: cute.zipped_divide(make_layout((4, 6)), (3, 2))),
+        ("flat_divide", lambda: cute.flat_divide(make_layout(10), 4)),
+        ("blocked_product", lambda: cute.blocked_product(CuteLayout((2, 2), (1, 1)), 3)),
+        ("tile_to_shape", lambda: cute.tile_to_shape(make_layout((2, 2)), (3, 4))),
+        ("recast_layout", lambda: cute.recast_layout(CuteLayout((6, 4), (1, 6)), 32, 8)),
+        ("local_tile", lambda: cute.local_tile(make_layout((4, 6)), (3, 2), (0, 0))),
+        ("slice", lambda: axe.slice(strided((4, 4), (100, 1)), (16,), ((2, 12),))),
+        ("slice_layout", lambda: slice_layout(strided((4, 4), (100, 1)), (16,), (2,), (10,))),
+        ("bind", lambda: axe.bind(parse("(4:1)"), (1,), (3,))),
+        ("canonicalize", lambda: axe.canonicalize(7)),
+        ("tile", lambda: tile(strided((4,), (1,)), (3,), strided((2,), (1,)), (2,))),
+        ("divide", lambda: divide(strided((4, 6), (4, 8)), strided((3, 2), (2, 3)))),
+        ("left_inverse", lambda: left_inverse(strided((3, 4), (2, 3)))),
+        ("collision", lambda: collision(7)),
+    ],
+)
+def test_refusals_name_the_function_that_was_called(called, call):
+    with pytest.raises(LayoutError) as caught:
+        call()
+    assert str(caught.value).startswith(f"{called}(")

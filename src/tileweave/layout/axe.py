@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import lcm, prod
 
 from tileweave.errors import LayoutError, NoLayout
-from tileweave.layout.core.checks import need_iters, need_layouts, need_numbers
+from tileweave.layout.core.checks import asked, need_iters, need_layouts, need_numbers
 from tileweave.layout.core.combine import (
     Blocks,
     common_refinement,
@@ -64,6 +64,7 @@ Region = Sequence[tuple[int, int]]
 """A box, as one half-open interval (begin, end) per dimension."""
 
 
+@asked("canonicalize(layout, replicas)")
 def canonicalize(layout: Layout, replicas: Replicas = "multiset") -> Layout:
     """The canonical layout with the same map: D by D0 and D1, R and O without the gap condition.
 
@@ -102,6 +103,7 @@ def admits(layout: Layout, shape: Shape) -> bool:
     return all(proved(n >= 1) for n in sizes) and same(prod(sizes), layout.size)
 
 
+@asked("groups(layout, shape)")
 def groups(layout: Layout, shape: Shape) -> bool:
     """True exactly if D splits into one block per dimension of the shape.
 
@@ -121,6 +123,7 @@ def groups(layout: Layout, shape: Shape) -> bool:
     return True
 
 
+@asked("span(layout)")
 def span(layout: Layout) -> Coord:
     """``max - min + 1`` of the values, on every axis that the layout's iters use (1 elsewhere, not shown).
 
@@ -133,6 +136,7 @@ def span(layout: Layout) -> Coord:
     return Coord(tuple(spans(layout).items()))
 
 
+@asked("slice(layout, shape, region)")
 def slice(layout: Layout, shape: Shape, region: Region, *, written: bool = False) -> Layout:
     """``L[R : S]``: the layout of the region R of the shape S, or the witness that it has no single layout.
 
@@ -164,6 +168,7 @@ def slice(layout: Layout, shape: Shape, region: Region, *, written: bool = False
     return slice_layout(layout, shape, begin, extent, written=written)
 
 
+@asked("bind(layout, coords, shape)")
 def bind(layout: Layout, coords: int | Sequence[int], shape: Shape, *, written: bool = False) -> Layout:
     """The layout with its leading dimensions fixed: ``y -> L(coords, y)``, the loops that are left to one thread.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.layout.core.checks import need_arrays, need_axis, need_layouts, need_numbers
+from tileweave.layout.core.checks import asked, need_arrays, need_axis, need_layouts, need_numbers
 from tileweave.layout.core.combine import group
 from tileweave.layout.core.layout import DEFAULT_AXIS, IntArray, Layout, Shape, integers, strided
 
@@ -62,6 +62,7 @@ def _address(array: IntArray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+@asked("to_strides(layout, shape)")
 def to_strides(layout: Layout, shape: Shape | None = None, axis: str = DEFAULT_AXIS) -> Strides:
     """The array view in elements: one stride per dimension of the shape, by default one dimension per iter of D.
 
@@ -118,6 +119,7 @@ def byte_strides(view: Strides | Layout, itemsize: int) -> Strides:
     return Strides(elements.shape, tuple(s * itemsize for s in elements.strides), elements.offset * itemsize)
 
 
+@asked("as_array(buffer, layout, shape)")
 def as_array(
     buffer: np.ndarray[Any, Any], layout: Layout, shape: Shape | None = None, axis: str = DEFAULT_AXIS
 ) -> np.ndarray[Any, Any]:

@@ -310,6 +310,9 @@ def to_core(layout: GroupBy) -> Layout:
     return recover(layout.table().reshape(-1))
 
 
+setattr(GroupBy, "as_core", to_core)  # noqa: B010 - questions about layouts take any notation
+
+
 def _symbolic_core(layout: GroupBy, where: str) -> Layout:
     """As `to_core`, for sizes with symbols: every piece a permutation of dimensions, every quotient proved."""
     out = Layout((Iter(layout.size, Coord.of(1)),))

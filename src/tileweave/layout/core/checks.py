@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +17,8 @@ __all__ = [
     "PIECES",
     "WORK",
     "Witness",
+    "as_layout",
+    "asked",
     "check_shape",
     "integer_array",
     "need_arrays",
@@ -84,6 +87,42 @@ def need_layouts(where: str, *layouts: Layout) -> None:
     for layout in layouts:
         if layout.__class__ is not Layout:
             raise LayoutError(where, f"{_short(layout)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
+
+
+Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+
+def asked(where: str) -> Callable[[Operation], Operation]:
+    """A decorator: what the function or those that it calls refuse is refused in the name that the user called."""
+
+    def decorate(operation: Operation) -> Operation:
+        @wraps(operation)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return operation(*args, **kwargs)
+            except LayoutError as error:
+                error.named(where)
+                raise
+
+        return cast("Operation", run)
+
+    return decorate
+
+
+def as_layout(value: Any, where: str) -> Layout:
+    """A layout of any notation as a core layout with the same values at its own linear indices.
+
+    A value of another notation says so with a method ``as_core()``.
+
+    Raises:
+        LayoutError: the value is no layout.
+        NoLayout: it is none that iters describe, such as a bijection given by a function.
+    """
+    if value.__class__ is Layout:
+        return value
+    if hasattr(type(value), "as_core"):
+        return value.as_core()  # type: ignore[no-any-return]
+    raise LayoutError(where, f"{_short(value)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
 
 
 def need_numbers(where: str, *layouts: Layout) -> None:

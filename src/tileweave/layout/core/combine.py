@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, cast
 
 from tileweave.errors import LayoutError, NotDivisible, Unproved
-from tileweave.layout.core.checks import Witness, check_shape, need_layouts, refuse
+from tileweave.layout.core.checks import Witness, asked, check_shape, need_layouts, refuse
 from tileweave.layout.core.coord import ZERO
 from tileweave.layout.core.exact import Replicas, merge_shard, normal_shard, same_iters
 from tileweave.layout.core.layout import (
@@ -227,6 +227,7 @@ def scale(value: Coord, factors: Mapping[str, int]) -> Coord:
     return Coord(terms) if any(is_expr(v) for _, v in terms) else coord_of_terms(terms)
 
 
+@asked("tile(a, shape_a, b, shape_b)")
 def tile(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     """``f(x || y) = f_a(x) * span(f_b) + f_b(y)`` with coordinates interleaved (x0, y0, x1, y1, ..): b tiled by a.
 
@@ -256,6 +257,7 @@ def tile(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     return layout_of(tuple(shard), replica, scale(a.offset, factors) + b.offset)
 
 
+@asked("direct_sum(a, shape_a, b, shape_b)")
 def direct_sum(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     """``f(x || y) = f_a(x) + f_b(y)`` with coordinates interleaved, as in `tile` but without scaling.
 
@@ -284,6 +286,7 @@ def _both_blocks(where: str, a: Layout, shape_a: Shape, b: Layout, shape_b: Shap
     return group(a, shape_a), group(b, shape_b)
 
 
+@asked("tile_of(a, shape_a, b, shape_b)")
 def tile_of(
     a: Layout,
     shape_a: Shape,
@@ -318,6 +321,7 @@ def tile_of(
     return _outer(a, shape_a, b, shape_b, spans(b), "tile_of(a, shape_a, b, shape_b)", replicas)
 
 
+@asked("direct_sum_of(a, shape_a, b, shape_b)")
 def direct_sum_of(a: Layout, shape_a: Shape, b: Layout, shape_b: Shape) -> Layout:
     """The unique normal C with ``a = direct_sum(C, shape_a / shape_b, b, shape_b)``, as multisets; else why not.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import equal, equivalent, symbol
-from tileweave.layout.core.checks import BOUND, Witness, need_axis, need_layouts, refuse, undecided
+from tileweave.layout.core.checks import BOUND, Witness, as_layout, need_axis, need_layouts, refuse, undecided
 from tileweave.layout.core.layout import (
     DEFAULT_AXIS,
     ZERO,
@@ -126,10 +126,10 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
         >>> canonical_key(a) == canonical_key(b), canonical_key(a, "set") == canonical_key(b, "set")
         (False, True)
     """
-    need_layouts("canonical_key(layout, replicas)", layout)
+    layout = as_layout(layout, "canonical_key(layout, replicas)")
     if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
         raise Unproved(
-            "canonical_key(layout)",
+            "canonical_key(layout, replicas)",
             "a symbolic layout has no key",
             inputs={"layout": layout},
             legal="numbers; same_map decides symbolic layouts",
@@ -157,7 +157,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
     the same map if they agree for all values of the symbols: that is proved, or values refute it.
 
     Args:
-        a: a layout.
+        a: a layout of any notation; x is its own linear index.
         b: another.
         replicas: ``"multiset"`` counts replicas that collide; ``"set"`` is the paper's meaning.
 
@@ -171,7 +171,7 @@ def same_map(a: Layout, b: Layout, replicas: Replicas = "multiset") -> bool:
 
     Source: Axe, theorems A.8 and A.14, without the gap condition.
     """
-    need_layouts("same_map(a, b, replicas)", a, b)
+    a, b = as_layout(a, "same_map(a, b, replicas)"), as_layout(b, "same_map(a, b, replicas)")
     as_sets = by_set(replicas, "same_map(a, b, replicas)")
     if has_symbols(a) or has_symbols(b):
         return _proved_same_map(a, b)
@@ -235,7 +235,7 @@ def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
 
     Source: Rectilinear Chamber, section 3; the test is our own.
     """
-    need_layouts("is_contiguous(layout, axis)", layout)
+    layout = as_layout(layout, "is_contiguous(layout, axis)")
     need_axis("is_contiguous(layout, axis)", axis)
     if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
         return _proved_contiguous(layout, axis, "is_contiguous(layout, axis)")

@@ -531,11 +531,11 @@ def all_symbols(*layouts: Layout) -> list[Expr]:
     return list(symbols_of([v for v in numbers if is_expr(v)]))
 
 
-def substitute(layout: Layout, values: Mapping[str, int]) -> Layout:
+def substitute(layout: Any, values: Mapping[str, int]) -> Any:
     """The layout with every symbol replaced by its value: it agrees with the symbolic one evaluated there.
 
     Args:
-        layout: any layout.
+        layout: a layout of any notation; the answer is of the same, or of the core where that has none of its own.
         values: a value within its range for each symbol, by name; other names are ignored.
 
     Raises:
@@ -547,7 +547,8 @@ def substitute(layout: Layout, values: Mapping[str, int]) -> Layout:
         >>> print(substitute(Layout(((4, n), (n, 1)), (), 2 * n), {"n": 8}))
         (4:8@m, 8:1@m) + 16@m
     """
-    if not isinstance(layout, Layout) or not isinstance(values, Mapping):
+    known = isinstance(layout, Layout) or hasattr(type(layout), "as_core")
+    if not known or not isinstance(values, Mapping):
         raise LayoutError("substitute(layout, values)", "the arguments are no layout and no mapping", legal="name: int")
 
     def number(value: Any) -> Any:
@@ -559,6 +560,10 @@ def substitute(layout: Layout, values: Mapping[str, int]) -> Layout:
     def vector(value: Coord) -> Coord:
         return Coord(tuple((axis, number(v)) for axis, v in value.terms))
 
+    if hasattr(type(layout), "mapped"):
+        return layout.mapped(number, vector)
+    if not isinstance(layout, Layout):
+        layout = layout.as_core()
     shard, replica = (
         tuple(Iter(number(it.extent), vector(it.stride)) for it in part) for part in (layout.shard, layout.replica)
     )

@@ -20,7 +20,7 @@ import numpy as np
 
 from tileweave.errors import Unproved
 from tileweave.index import Expr, equal, prove
-from tileweave.layout.core.checks import BOUND, WORK, need_layouts, need_numbers, undecided
+from tileweave.layout.core.checks import BOUND, WORK, as_layout, need_numbers, undecided
 from tileweave.layout.core.coord import ZERO
 from tileweave.layout.core.layout import (
     Coord,
@@ -132,7 +132,7 @@ def collision(layout: Layout) -> tuple[int, int] | None:
 
 def collision_of(layout: Layout, where: str) -> tuple[int, int] | None:
     """`collision` on behalf of the public function `where`."""
-    need_layouts(where, layout)
+    layout = as_layout(layout, where)
     if has_symbols(layout):
         if _proved_injective(layout, where):
             return None
@@ -166,7 +166,7 @@ def is_injective(layout: Layout) -> bool:
     Source: Rectilinear Chamber, section 3 ("compact"), for any strides.
     """
     where = "is_injective(layout)"
-    need_layouts(where, layout)
+    layout = as_layout(layout, where)
     return _proved_injective(layout, where) if has_symbols(layout) else _collision(layout, where) is None
 
 
@@ -380,7 +380,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
     """Every logical index x with ``coord in f(x)``, ascending: who holds this physical coordinate.
 
     Args:
-        layout: any layout.
+        layout: a layout of any notation.
         coord: a coordinate, a mapping from axes, or an integer on the axis ``m``.
 
     Raises:
@@ -394,6 +394,7 @@ def holders(layout: Layout, coord: CoordLike) -> tuple[int, ...]:
 
     Source: own.
     """
+    layout = as_layout(layout, "holders(layout, coord)")
     need_numbers("holders(layout, coord)", layout)
     target = Coord.of(coord)
     iters = [*layout.shard, *layout.replica]
@@ -481,6 +482,7 @@ def image(layout: Layout) -> Any:
         >>> image(Layout(((2, 4), (2, 1)), ((2, 1),)))
         array([0, 1, 2, 4, 5, 6])
     """
+    layout = as_layout(layout, "image(layout)")
     need_numbers("image(layout)", layout)
     iters = [*layout.shard, *layout.replica]
     line = line_of(iters, layout.offset)

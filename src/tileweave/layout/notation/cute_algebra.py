@@ -13,7 +13,7 @@ from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index import equal, require
-from tileweave.layout.core.checks import Witness, no_layout
+from tileweave.layout.core.checks import Witness, asked, no_layout
 from tileweave.layout.core.composition import compose_rows, unbounded
 from tileweave.layout.core.inverse import (
     complement_rows,
@@ -503,6 +503,7 @@ def _agreeing(outer: list[Row], modes: list[Row], run: int) -> int:
     return low
 
 
+@asked("max_common_vector(a, b)")
 def max_common_vector(a: CuteLayout, b: CuteLayout) -> int:
     """How many elements, contiguous in both layouts, can be moved at once: the size of `max_common_layout`.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NotDivisible
-from tileweave.layout.core.checks import Witness
+from tileweave.layout.core.checks import Witness, asked
 from tileweave.layout.core.symbolic import is_expr, quotient, require_quotient
 from tileweave.layout.notation.cute_algebra import composition, right_inverse
 from tileweave.layout.notation.cute_tiling import raked_product, zipped_divide
@@ -131,6 +131,7 @@ def _extended(a: Any, b: Any, up_to_rank: int | None, where: str, behind: bool) 
     return (*modes, *[extra] * count) if behind else (*[extra] * count, *modes)
 
 
+@asked("domain_offset(coord, layout)")
 def domain_offset(coord: Any, layout: CuteLayout) -> tuple[CuteLayout, Any]:
     """The layout and the offset of a coordinate: ``offset + layout(c)`` is the layout read from that coordinate on.
 
@@ -145,6 +146,7 @@ def domain_offset(coord: Any, layout: CuteLayout) -> tuple[CuteLayout, Any]:
     return layout, layout(coord)
 
 
+@asked("local_tile(layout, tiler, coord, proj)")
 def local_tile(layout: CuteLayout, tiler: Any, coord: Any, proj: Any = None) -> tuple[CuteLayout, Any]:
     """The tile at a coordinate of the grid of tiles, and its offset; `_` in the coordinate keeps that mode of the grid.
 
@@ -179,6 +181,7 @@ def local_tile(layout: CuteLayout, tiler: Any, coord: Any, proj: Any = None) -> 
     return concat([tile, rest], keep=True), offset
 
 
+@asked("local_partition(layout, threads, index)")
 def local_partition(layout: CuteLayout, threads: CuteLayout, index: Any) -> tuple[CuteLayout, Any]:
     """The elements of one thread, where threads are dealt over the layout as `threads` arranges them; and the offset.
 
@@ -206,6 +209,7 @@ def local_partition(layout: CuteLayout, threads: CuteLayout, index: Any) -> tupl
     return rest, offset
 
 
+@asked("make_layout_tv(threads, values)")
 def make_layout_tv(threads: CuteLayout, values: CuteLayout) -> tuple[Shape, CuteLayout]:
     """The tile that threads and their values cover, and the layout (thread, value) -> index in that tile.
 

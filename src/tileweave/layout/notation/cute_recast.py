@@ -6,7 +6,7 @@ from math import gcd
 from typing import Any
 
 from tileweave.errors import NotDivisible, Unproved
-from tileweave.layout.core.checks import Witness, no_layout
+from tileweave.layout.core.checks import Witness, asked, no_layout
 from tileweave.layout.core.rows import Row
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, simple
@@ -128,6 +128,7 @@ def downcast(layout: Any, factor: int) -> Any:
     )
 
 
+@asked("recast_layout(layout, new_bits, old_bits)")
 def recast_layout(layout: Any, new_bits: int, old_bits: int) -> Any:
     """The layout of the same bits in elements of `new_bits` instead of `old_bits`.
 

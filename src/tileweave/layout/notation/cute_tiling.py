@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
-from tileweave.layout.core.checks import Witness
+from tileweave.layout.core.checks import Witness, asked
 from tileweave.layout.core.composition import compose_rows
 from tileweave.layout.core.inverse import complement_rows, composition_refused, divide_rows, free_spots
 from tileweave.layout.core.layout import Coord
@@ -223,6 +223,7 @@ class Cover:
         return same(self.layout.size, prod(self.limits))
 
 
+@asked("cover_divide(layout, tiler)")
 def cover_divide(layout: CuteLayout, tiler: Tiler) -> Cover:
     """`logical_divide` of the layout padded to whole tiles, with the predicate for the padding.
 
@@ -324,6 +325,7 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     return concat([block, refined(tile.shape, found[0])], keep=True)
 
 
+@asked("zipped_product(layout, tiler)")
 def zipped_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`logical_product` with the block modes gathered in mode 0 and the copy modes in mode 1."""
     if isinstance(tiler, Underscore):
@@ -333,12 +335,14 @@ def zipped_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     return _unzip(logical_product(layout, tiler), tiler)
 
 
+@asked("tiled_product(layout, tiler)")
 def tiled_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`zipped_product` with the copy modes unpacked."""
     block, rest = zipped_product(layout, tiler)
     return concat([block, *rest], keep=True)
 
 
+@asked("flat_product(layout, tiler)")
 def flat_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """`zipped_product` with both parts unpacked."""
     block, rest = zipped_product(layout, tiler)
@@ -355,6 +359,7 @@ def _paired_product(layout: CuteLayout, tiler: CuteLayout, blocked: bool, where:
     return concat([concat(list(pair)) for pair in pairs], keep=True)
 
 
+@asked("blocked_product(layout, tiler)")
 def blocked_product(layout: CuteLayout, tiler: CuteLayout) -> CuteLayout:
     """`logical_product` with mode k of the block and of the tiler joined, the block faster: whole blocks side by side.
 
@@ -367,6 +372,7 @@ def blocked_product(layout: CuteLayout, tiler: CuteLayout) -> CuteLayout:
     return _paired_product(layout, tiler, True, "blocked_product(layout, tiler)")
 
 
+@asked("raked_product(layout, tiler)")
 def raked_product(layout: CuteLayout, tiler: CuteLayout) -> CuteLayout:
     """`logical_product` with mode k of the block and of the tiler joined, the tiler faster: blocks interleaved.
 
@@ -457,6 +463,7 @@ def tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> CuteLayou
     return _fill(block, targets, blocks, order)
 
 
+@asked("cover_tile_to_shape(block, shape, order)")
 def cover_tile_to_shape(block: CuteLayout, shape: Any, order: Any = None) -> Cover:
     """`tile_to_shape` for the shape padded to whole blocks, with the predicate for the padding.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
 from tileweave.index import Expr, require
+from tileweave.layout.core.checks import asked
 from tileweave.layout.core.layout import Coord
 from tileweave.layout.core.symbolic import plain, require_positive, same, simple
 
@@ -532,6 +533,7 @@ def idx2crd(idx: Any, shape: Any, stride: Any = None) -> Any:
     return zip_shape(shape, iter(tuple(leaves)))
 
 
+@asked("crd2crd(crd, shape, dst_shape)")
 def crd2crd(crd: Any, shape: Any, dst_shape: Any) -> Any:
     """The coordinate in `dst_shape` with the linear index that `crd` has in `shape`.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
 from tileweave.index import Expr
-from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.layout import Coord, Iter, Layout
 from tileweave.layout.core.symbolic import simple
 from tileweave.layout.notation.cute_tuples import (
     GREATEST,
@@ -179,6 +179,16 @@ class CuteLayout:
             return np.concatenate(pieces).reshape(crd.shape)
         return simple(inner_product(crd, self.shape, self.stride, "layout(coordinate)"))
 
+    def as_core(self) -> Layout:
+        """The core layout with the same value at every linear index: the flat modes in reverse."""
+        return Layout(tuple(Iter(n, Coord.of(d)) for n, d in reversed(self.flat)))
+
+    def mapped(self, number: Callable[[Any], Any], vector: Callable[[Coord], Coord]) -> CuteLayout:
+        """The layout with a function applied to its extents and strides."""
+        shape = zip_shape(self.shape, iter([number(n) for n, _d in self.flat]))
+        strides = [vector(d) if isinstance(d, Coord) else number(d) for _n, d in self.flat]
+        return CuteLayout(shape, zip_shape(self.shape, iter(strides)))
+
     def __getitem__(self, mode: int) -> CuteLayout:
         """The layout of one top-level mode; a layout without tuple has the one mode 0."""
         if not isinstance(self.shape, tuple):
@@ -285,7 +295,11 @@ def through_swizzles(operation: Operation) -> Operation:
     def run(layout: Any, *args: Any, **kwargs: Any) -> Any:
         if type(layout) is not CuteLayout and hasattr(layout, "with_inner"):
             return layout.with_inner(run(layout.inner, *args, **kwargs))
-        return operation(as_layout(layout, where), *args, **kwargs)
+        try:
+            return operation(as_layout(layout, where), *args, **kwargs)
+        except LayoutError as error:
+            error.named(where)  # whichever function it was that refused
+            raise
 
     return cast("Operation", run)
 
