@@ -25,13 +25,13 @@ from tileweave.index.expr import (
     select,
     symbol,
     symbols,
-    symbols_of,
     unequal,
 )
 from tileweave.index.prove import Verdict, bijective, bounds, divisor, equivalent, prove, require
 from tileweave.index.simplify import simplify
 from tileweave.index.text.mlir import to_mlir
 from tileweave.index.text.program import c_prelude, to_c, to_python
+from tileweave.index.trees import symbols_of
 
 __all__ = [
     "Expr",

@@ -7,12 +7,13 @@ from typing import Any, overload
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
-from tileweave.index.expr import Expr, ExprLike, as_number, constant_of, equal, rebuilt, symbol, symbols_of
+from tileweave.index.expr import Expr, ExprLike, as_number, constant_of, equal, symbol
 from tileweave.index.normal.facts import known_divisor
 from tileweave.index.normal.poly import Poly, exact_quotient, split
 from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
 from tileweave.index.normal.write import Writer
 from tileweave.index.prove import require
+from tileweave.index.trees import rebuilt, symbols_of
 
 __all__ = ["let", "split_affine", "substitute"]
 

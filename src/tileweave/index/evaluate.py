@@ -11,8 +11,9 @@ import numpy as np
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
-from tileweave.index.expr import Expr, ExprLike, const, symbols_of, walk
+from tileweave.index.expr import Expr, ExprLike, const, walk
 from tileweave.index.normal.intervals import Interval, interval_of
+from tileweave.index.trees import symbols_of
 
 __all__ = ["Value", "evaluate", "values_of"]
 

@@ -36,15 +36,11 @@ __all__ = [
     "constant_of",
     "equal",
     "isqrt",
-    "made",
     "maximum",
     "minimum",
-    "rebuilt",
     "select",
     "symbol",
     "symbols",
-    "symbols_of",
-    "unconditional",
     "unequal",
     "walk",
 ]
@@ -65,6 +61,18 @@ _IS_CONDITION = frozenset(CONDITIONS)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _TABLE: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
 _REFUSED = (bool, float, complex, str, bytes, type(None), list, tuple, dict)
+
+
+def _operators(op: Op) -> tuple[Callable[[Expr, ExprLike], Expr], Callable[[Expr, ExprLike], Expr]]:
+    """An operator of the class and its mirror image, for operands the other way round."""
+
+    def forward(self: Expr, other: ExprLike) -> Expr:
+        return binary(op, self, other)
+
+    def mirrored(self: Expr, other: ExprLike) -> Expr:
+        return binary(op, other, self)
+
+    return forward, mirrored
 
 
 class Expr:
@@ -117,35 +125,14 @@ class Expr:
 
     # -- arithmetic ---------------------------------------------------------------------------------
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return _binary("add", self, other)
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return _binary("mul", other, self)
-
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return _binary("floordiv", self, other)
-
-    def __rfloordiv__(self, other: ExprLike) -> Expr:
-        return _binary("floordiv", other, self)
-
-    def __mod__(self, other: ExprLike) -> Expr:
-        return _binary("mod", self, other)
-
-    def __rmod__(self, other: ExprLike) -> Expr:
-        return _binary("mod", other, self)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("sub")
+    __mul__, __rmul__ = _operators("mul")
+    __floordiv__, __rfloordiv__ = _operators("floordiv")
+    __mod__, __rmod__ = _operators("mod")
+    __xor__, __rxor__ = _operators("xor")
+    __lt__, __gt__ = _operators("lt")
+    __le__, __ge__ = _operators("le")
 
     def __divmod__(self, other: ExprLike) -> tuple[Expr, Expr]:
         return self // other, self % other
@@ -167,19 +154,13 @@ class Expr:
         return out
 
     def __neg__(self) -> Expr:
-        return _binary("sub", 0, self)
+        return binary("sub", 0, self)
 
     def __pos__(self) -> Expr:
         return self
 
     def __abs__(self) -> Expr:
         return maximum(self, -self)
-
-    def __xor__(self, other: ExprLike) -> Expr:
-        return _binary("xor", self, other)
-
-    def __rxor__(self, other: ExprLike) -> Expr:
-        return _binary("xor", other, self)
 
     def __lshift__(self, bits: int) -> Expr:
         return self * _power_of_two("Expr << k", bits)
@@ -189,21 +170,9 @@ class Expr:
 
     # -- conditions ---------------------------------------------------------------------------------
 
-    def __lt__(self, other: ExprLike) -> Expr:
-        return _binary("lt", self, other)
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return _binary("le", self, other)
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return _binary("lt", other, self)
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return _binary("le", other, self)
-
     def __and__(self, other: ExprLike | bool) -> Expr:
         if self.is_condition:
-            return _logic("and", self, other)
+            return logic("and", self, other)
         if isinstance(other, Expr):
             raise LayoutError("Expr & x", "the mask must be constant", inputs={"x": other}, legal="an int, or // and %")
         return _masked(self, other)
@@ -211,23 +180,23 @@ class Expr:
     __rand__ = __and__
 
     def __or__(self, other: ExprLike | bool) -> Expr:
-        return _logic("or", self, other)
+        return logic("or", self, other)
 
     __ror__ = __or__
 
     def __invert__(self) -> Expr:
         if not self.is_condition:
-            return _binary("sub", -1, self)
+            return binary("sub", -1, self)
         match self.op:
             case "true":
-                return _intern("true", (not self.args[0],))
+                return node_of("true", (not self.args[0],))
             case "lt" | "le":  # not a < b is b <= a
-                return _intern("le" if self.op == "lt" else "lt", (self.args[1], self.args[0]))
+                return node_of("le" if self.op == "lt" else "lt", (self.args[1], self.args[0]))
             case "eq" | "ne":
-                return _intern("ne" if self.op == "eq" else "eq", self.args)
+                return node_of("ne" if self.op == "eq" else "eq", self.args)
             case "not":
                 return cast("Expr", self.args[0])
-        return _intern("not", (self,))
+        return node_of("not", (self,))
 
     def __bool__(self) -> bool:
         if self.op == "true":
@@ -277,7 +246,7 @@ def conditions_only() -> Iterator[None]:
         _READS_CONDITIONS.reset(token)
 
 
-def _intern(op: Op, args: tuple[Any, ...]) -> Expr:
+def node_of(op: Op, args: tuple[Any, ...]) -> Expr:
     key = (op, *args)
     found = _TABLE.get(key)
     if found is None:
@@ -291,7 +260,7 @@ def _intern(op: Op, args: tuple[Any, ...]) -> Expr:
 _new = object.__new__
 _set_op = Expr.__dict__["op"].__set__  # the slots themselves: assignment is closed
 _set_args = Expr.__dict__["args"].__set__
-_SMALL = tuple(_intern("const", (value,)) for value in range(257))  # kept alive, so they are made once
+_SMALL = tuple(node_of("const", (value,)) for value in range(257))  # kept alive, so they are made once
 
 
 def as_expr(value: ExprLike, where: str = "as_expr(value)") -> Expr:
@@ -304,10 +273,10 @@ def as_expr(value: ExprLike, where: str = "as_expr(value)") -> Expr:
     if isinstance(value, Expr):
         return value
     if type(value) is int:
-        return _SMALL[value] if 0 <= value < 257 else _intern("const", (value,))
+        return _SMALL[value] if 0 <= value < 257 else node_of("const", (value,))
     if not isinstance(value, _REFUSED):
         try:
-            return _intern("const", (int(as_index(value)),))
+            return node_of("const", (int(as_index(value)),))
         except TypeError:
             pass
     raise LayoutError(where, f"{value!r} is not an integer", legal="an int or an Expr")
@@ -375,7 +344,7 @@ def symbol(
     if least is not None and end is not None and (end <= least or (step and -(-least // step) * step >= end)):
         inputs = {"start": least, "stop": end, **({"multiple_of": step} if step != 1 else {})}
         raise LayoutError(where, "the range is empty", inputs=inputs, legal="start < stop, with a multiple between")
-    return _intern("sym", (name, low, high, factor))
+    return node_of("sym", (name, low, high, factor))
 
 
 def symbols(names: str, start: ExprLike | None = None, stop: ExprLike | None = None) -> tuple[Expr, ...]:
@@ -424,7 +393,7 @@ def isqrt(value: ExprLike) -> Expr:
     node = as_number(value, "isqrt(value)")
     if node.op == "const" and node.args[0] < 0:
         raise LayoutError("isqrt(value)", f"{node.args[0]} is negative", legal="0 or more")
-    return _intern("const", (exact_isqrt(node.args[0]),)) if node.op == "const" else _intern("isqrt", (node,))
+    return node_of("const", (exact_isqrt(node.args[0]),)) if node.op == "const" else node_of("isqrt", (node,))
 
 
 def select(condition: Expr | bool, then: ExprLike, otherwise: ExprLike) -> Expr:
@@ -443,13 +412,13 @@ def select(condition: Expr | bool, then: ExprLike, otherwise: ExprLike) -> Expr:
     """
     where = "select(condition, then, otherwise)"
     if isinstance(condition, bool):
-        condition = _intern("true", (condition,))
+        condition = node_of("true", (condition,))
     if not isinstance(condition, Expr) or not condition.is_condition:
         raise LayoutError(where, f"{condition} is not a condition", legal="a comparison of expressions, or a bool")
     a, b = as_number(then, where), as_number(otherwise, where)
     if condition.op == "true":
         return a if condition.args[0] else b
-    return a if a is b else _intern("select", (condition, a, b))
+    return a if a is b else node_of("select", (condition, a, b))
 
 
 def equal(a: ExprLike, b: ExprLike) -> Expr:
@@ -459,7 +428,7 @@ def equal(a: ExprLike, b: ExprLike) -> Expr:
         >>> print(equal(symbol("i", 0, 8) % 2, 0))
         i % 2 == 0
     """
-    return _binary("eq", a, b)
+    return binary("eq", a, b)
 
 
 def unequal(a: ExprLike, b: ExprLike) -> Expr:
@@ -469,7 +438,7 @@ def unequal(a: ExprLike, b: ExprLike) -> Expr:
         >>> bool(unequal(const(2), 2))
         False
     """
-    return _binary("ne", a, b)
+    return binary("ne", a, b)
 
 
 def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
@@ -510,74 +479,6 @@ def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
     return order
 
 
-def unconditional(roots: Iterable[Expr]) -> set[Expr]:
-    """The nodes that are evaluated whatever a select chooses: all but those that only branches of selects reach."""
-    found: set[Expr] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += node.args[:1] if node.op == "select" else node.parts
-    return found
-
-
-def rebuilt(roots: Iterable[Expr], replace: Callable[[Expr, tuple[Expr, ...]], Expr | None]) -> dict[Expr, Expr]:
-    """Every node under the roots -> the node in its place, operands first.
-
-    Args:
-        roots: expressions; the bounds of symbols are left alone.
-        replace: takes a node and its rebuilt operands; None: the same operation on them.
-    """
-    done: dict[Expr, Expr] = {}
-    for node in walk(roots):
-        parts = tuple(done[part] for part in node.parts)
-        found = replace(node, parts)
-        done[node] = found if found is not None else node if parts == node.parts else made(node.op, parts)
-    return done
-
-
-def made(op: Op, parts: Sequence[Any]) -> Expr:
-    """The node of an operation on operands, folded as the operators fold it."""
-    match op:
-        case "min" | "max":
-            return _fold(op, parts[0], parts[1:])
-        case "select":
-            return select(*parts)
-        case "isqrt":
-            return isqrt(*parts)
-        case "not":
-            return Expr.__invert__(parts[0])
-        case "and" | "or":
-            return _logic(op, *parts)
-        case "floordiv" | "mod" if constant_of(parts[1]) == 0:  # in a branch that is never chosen it may stand
-            return _intern(op, tuple(parts))
-    return _binary(op, *parts)
-
-
-def symbols_of(roots: Expr | Iterable[Expr]) -> tuple[Expr, ...]:
-    """Every symbol under the roots, those of bounds included, each after the symbols of its own bounds.
-
-    Raises:
-        LayoutError: two different symbols share a name, or a root is no expression.
-    """
-    names: dict[str, Expr] = {}
-    roots = (roots,) if isinstance(roots, Expr) else tuple(roots) if isinstance(roots, Iterable) else (roots,)
-    for root in roots:
-        if type(root) is not Expr:
-            raise LayoutError("symbols_of(roots)", f"{root!r} is no expression", legal="expressions")
-    found = [node for node in walk(roots, bounds=True) if node.op == "sym"]
-    for node in found:
-        if names.setdefault(node.args[0], node) is not node:
-            raise LayoutError(
-                "symbols_of(roots)",
-                f"two different symbols are called {node.args[0]!r}",
-                inputs={"first": repr(names[node.args[0]]), "second": repr(node)},
-                legal="one range per name",
-            )
-    return tuple(found)
-
-
 # -- construction ---------------------------------------------------------------------------------------
 
 
@@ -604,7 +505,7 @@ _SIGNS = {
 }  # fmt: skip
 
 
-def _binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
+def binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
     """A node of two numbers, with what needs no proof folded: constants, neutral elements, equal operands."""
     if type(right) is int:
         right = as_expr(right)
@@ -630,7 +531,7 @@ def _binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
             if op in ("mul", "floordiv"):
                 return left
             if op == "mod":
-                return _intern("const", (0,))
+                return node_of("const", (0,))
     elif left.op == "const":
         value = left.args[0]
         if value == 0 and op in ("add", "xor"):
@@ -640,10 +541,10 @@ def _binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
         if value == 1 and op == "mul":
             return right
     if left is right and op in ("sub", "xor"):
-        return _intern("const", (0,))
+        return node_of("const", (0,))
     if left is right and op in ("lt", "le", "eq", "ne"):
-        return _intern("true", (op in ("le", "eq"),))
-    return _intern(op, (left, right))
+        return node_of("true", (op in ("le", "eq"),))
+    return node_of(op, (left, right))
 
 
 def _constants(op: Op, a: int, b: int) -> Expr:
@@ -662,8 +563,8 @@ def _constants(op: Op, a: int, b: int) -> Expr:
             value = a // b if op == "floordiv" else a % b
         case _:
             truth = {"lt": a < b, "le": a <= b, "eq": a == b, "ne": a != b}[op]
-            return _intern("true", (truth,))
-    return _intern("const", (value,))
+            return node_of("true", (truth,))
+    return node_of("const", (value,))
 
 
 def _fold(op: Literal["min", "max"], first: ExprLike, rest: Sequence[ExprLike]) -> Expr:
@@ -674,13 +575,13 @@ def _fold(op: Literal["min", "max"], first: ExprLike, rest: Sequence[ExprLike]) 
         if out.op == "const" and other.op == "const":
             out = const((min if op == "min" else max)(out.args[0], other.args[0]))
         elif out is not other:
-            out = _intern(op, (out, other))
+            out = node_of(op, (out, other))
     return out
 
 
-def _logic(op: Literal["and", "or"], left: Expr, right: object) -> Expr:
+def logic(op: Literal["and", "or"], left: Expr, right: object) -> Expr:
     if isinstance(right, bool):
-        right = _intern("true", (right,))
+        right = node_of("true", (right,))
     if not (isinstance(right, Expr) and right.is_condition and left.is_condition):
         sign = "&" if op == "and" else "|"
         inputs = {"a": left, "b": right}
@@ -688,7 +589,7 @@ def _logic(op: Literal["and", "or"], left: Expr, right: object) -> Expr:
     for a, b in ((left, right), (right, left)):
         if a.op == "true":
             return b if a.args[0] == (op == "and") else a
-    return left if left is right else _intern(op, (left, right))
+    return left if left is right else node_of(op, (left, right))
 
 
 def _power_of_two(where: str, bits: int) -> int:
@@ -749,9 +650,9 @@ def _rebuild(table: tuple[tuple[Any, ...], ...]) -> Expr:
     nodes: list[Expr] = []
     for op, *args in table:
         if op in ("const", "true"):
-            nodes.append(_intern(op, (args[0],)))
+            nodes.append(node_of(op, (args[0],)))
         elif op == "sym":
-            nodes.append(_intern("sym", (args[0], *(None if b is None else nodes[b] for b in args[1:]))))
+            nodes.append(node_of("sym", (args[0], *(None if b is None else nodes[b] for b in args[1:]))))
         else:
-            nodes.append(_intern(op, tuple(nodes[part] for part in args)))
+            nodes.append(node_of(op, tuple(nodes[part] for part in args)))
     return nodes[-1]

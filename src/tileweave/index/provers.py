@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any
 
 from tileweave.errors import LayoutError
-from tileweave.index.expr import Expr, equal, symbols_of, walk
+from tileweave.index.expr import Expr, equal, walk
+from tileweave.index.trees import symbols_of
 
 __all__ = ["Verdict", "ask", "bijective_by_isl"]
 

@@ -7,9 +7,10 @@ from typing import overload
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of, scores
-from tileweave.index.expr import Expr, ExprLike, unconditional, walk
+from tileweave.index.expr import Expr, ExprLike, walk
 from tileweave.index.normal.read import Normal, keep_products, load, normal_of, range_of
 from tileweave.index.normal.write import Writer
+from tileweave.index.trees import unconditional
 
 __all__ = ["simplify"]
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tileweave.errors import LayoutError
-from tileweave.index.expr import Expr, const, equal, symbols_of, unequal, walk
+from tileweave.index.expr import Expr, const, equal, unequal, walk
 from tileweave.index.normal.facts import Atom, Facts, atom_of, interval, known_divisor, symbol_atom
 from tileweave.index.normal.intervals import Interval, interval_of
 from tileweave.index.normal.poly import ONE, Poly, add, constant, divide, is_constant, multiply, negate, scale, subtract
 from tileweave.index.normal.rules import choice, extreme, floor, mod, only_atom, root, supposing, xor
 from tileweave.index.normal.signs import limits, nonnegative, positive, tighten
 from tileweave.index.normal.write import Writer
+from tileweave.index.trees import symbols_of
 
 __all__ = ["FALSE", "TRUE", "Normal", "keep_products", "load", "normal_of", "range_of", "value_of"]
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
-from tileweave.index.expr import Expr, as_expr, const, isqrt, made, maximum, minimum, select
+from tileweave.index.expr import Expr, as_expr, const, isqrt, maximum, minimum, select
 from tileweave.index.normal.facts import Atom, Facts, Key, key_of
 from tileweave.index.normal.poly import ONE, Monomial, Poly, add, exact_quotient, is_constant, monomial_quotient
 from tileweave.index.normal.rules import merge_digits, recombine
 from tileweave.index.normal.signs import positive
+from tileweave.index.trees import made
 
 __all__ = ["Writer"]
 

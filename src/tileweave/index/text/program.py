@@ -16,24 +16,13 @@ from typing import Literal
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
-from tileweave.index.expr import (
-    Expr,
-    ExprLike,
-    constant_of,
-    equal,
-    made,
-    maximum,
-    rebuilt,
-    select,
-    symbols_of,
-    unconditional,
-    walk,
-)
+from tileweave.index.expr import Expr, ExprLike, constant_of, equal, maximum, select, walk
 from tileweave.index.normal.poly import add, constant, negate
 from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
 from tileweave.index.normal.signs import nonnegative, positive
 from tileweave.index.text.dialect import CUDA, DIALECTS, C, Dialect
 from tileweave.index.text.spell import ATOM, COMPARE, UNARY, Piece, Spelling, bracket, spell, tree_size
+from tileweave.index.trees import made, rebuilt, symbols_of, unconditional
 
 __all__ = ["Printable", "c_prelude", "program", "shared_parts", "statement", "text_of", "to_c", "to_python"]
 

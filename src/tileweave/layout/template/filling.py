@@ -1,27 +1,17 @@
-"""Templates: a kernel's text with placeholders, and what the placeholders mean as layouts, slices and expressions.
-
-The text knows no layout and the layouts know no text. `Template.fill` reads where each placeholder stands, simplifies
-all index expressions with every range that is known, assigns common parts once and where their symbols are known,
-moves what a loop does not change in front of it, and prints the rest in the target's language.
-"""
+"""One filling of a template: marks in the text, expressions simplified together, assignments at their scopes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tileweave.errors import LayoutError
 from tileweave.index import (
     Expr,
     constant_of,
-    cost,
     divisor,
-    evaluate,
-    ops,
-    prove,
     simplify,
     split_affine,
     substitute,
@@ -30,225 +20,21 @@ from tileweave.index import (
 )
 from tileweave.index.expr import walk
 from tileweave.index.normal.read import range_of
-from tileweave.index.text.dialect import CUDA, TRITON, Dialect
 from tileweave.index.text.program import Printable, c_prelude, fresh, program, shared_parts, statement, text_of
 from tileweave.layout.notation.lego_slices import Slice
+from tileweave.layout.template.values import Filled, IndexPart, TextTarget
 
-__all__ = ["TARGETS", "Filled", "IndexPart", "Template", "TextTarget", "template"]
+if TYPE_CHECKING:
+    from tileweave.layout.template.binding import Template
+
+__all__ = ["RESERVED", "Filling"]
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
-_RESERVED = ("define", "loop", "arguments", "layouts", "prelude")
+RESERVED = ("define", "loop", "arguments", "layouts", "prelude")
 
 
 _WHOLE_LINES = ("define", "loop", "layouts", "prelude", "open", "close")
 """Marks that stand alone on a line and become any number of lines."""
-
-
-# -- targets ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TextTarget:
-    """What a template's target language says for a tile's dimension, a masked access, and a hint.
-
-    Args:
-        name: of the target.
-        dialect: its integer expressions.
-        comment: what a comment line starts with.
-        range: a format of ``{extent}`` and ``{axis}``; empty: `:` is a loop, which the template opens and closes.
-        load, store: formats of ``{pointer}``, ``{offset}``, ``{value}``.
-        masked_load, masked_store: also of ``{mask}`` and ``{other}``.
-        argument: a format of ``{name}``, for a size that the kernel takes.
-        hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
-    """
-
-    name: str
-    dialect: Dialect
-    comment: str
-    range: str
-    load: str
-    masked_load: str
-    store: str
-    masked_store: str
-    argument: str = "{name}"
-    hint: str = ""
-
-
-TARGETS = {
-    "triton": TextTarget(
-        "triton",
-        TRITON,
-        "#",
-        "tl.arange(0, {extent}){axis}",
-        "tl.load({pointer} + {offset})",
-        "tl.load({pointer} + {offset}, mask={mask}, other={other})",
-        "tl.store({pointer} + {offset}, {value})",
-        "tl.store({pointer} + {offset}, {value}, mask={mask})",
-        hint="tl.max_contiguous(tl.multiple_of({offset}, {multiple}), {run})",
-    ),
-    "cuda": TextTarget(
-        "cuda",
-        replace(CUDA, width=32, widen="(long long)({})"),
-        "//",
-        "",
-        "{pointer}[{offset}]",
-        "({mask} ? {pointer}[{offset}] : {other})",
-        "{pointer}[{offset}] = {value}",
-        "if ({mask}) {pointer}[{offset}] = {value}",
-        "int {name}",
-    ),
-}
-
-
-# -- values -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class IndexPart:
-    """One index expression of a template: as the layout gives it, and as it is printed.
-
-    Args:
-        name: the placeholder, ``a`` or ``a.mask``.
-        before, after: the expression; after simplification, where its mask holds.
-        given: the conditions that held besides the ranges.
-    """
-
-    name: str
-    before: Expr
-    after: Expr
-    given: tuple[Expr, ...] = ()
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """What could not be simplified or proved, with a point where it fails."""
-        return tuple(_reasons(self.after, self.given))
-
-    def __str__(self) -> str:
-        head = f"{self.name}: {ops(self.before)} -> {ops(self.after)} operations, cost {cost(self.before)} -> "
-        return f"{head}{cost(self.after)}: {self.after}" + "".join(f"\n  {reason}" for reason in self.reasons)
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """A template filled for one target: the text, and what a host needs to launch it.
-
-    Args:
-        text: the kernel.
-        target: the name of its language.
-        grid: the numbers of programs, expressions over the arguments.
-        arguments: the sizes that the kernel takes, in the order of ``{{ arguments }}``.
-        parts: the index expressions.
-        checks: what the host must make sure of before a launch, conditions over the sizes.
-    """
-
-    text: str
-    target: str
-    grid: tuple[Expr | int, ...]
-    arguments: tuple[str, ...]
-    parts: tuple[IndexPart, ...]
-    checks: tuple[Expr, ...]
-
-    def __str__(self) -> str:
-        return self.text
-
-    def launch(self, **sizes: int) -> tuple[int, ...]:
-        """The grid for actual sizes, after `checks`.
-
-        Raises:
-            LayoutError: a size is missing, outside its range, or breaks a check.
-        """
-        for condition in self.checks:
-            if not evaluate(condition, {**_known(condition, sizes)}):
-                raise LayoutError("Filled.launch(**sizes)", f"{condition} does not hold", inputs=dict(sizes))
-        return tuple(n if isinstance(n, int) else int(evaluate(n, _known(n, sizes))) for n in self.grid)
-
-    def explain(self) -> str:
-        """The expressions with their operations and cost before and after, and the reasons of what is left."""
-        lines = [f"target {self.target}", f"grid ({', '.join(map(str, self.grid))})", f"arguments {self.arguments}"]
-        lines += [f"check {condition}" for condition in self.checks]
-        return "\n".join([*lines, *map(str, self.parts)])
-
-
-def _known(expr: Expr, sizes: Mapping[str, int]) -> dict[str, int]:
-    return {name: value for name, value in sizes.items() if name in {str(s) for s in symbols_of((expr,))}}
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A text with placeholders and what they mean; made by `template`."""
-
-    name: str
-    text: str
-    bindings: Mapping[str, Any]
-    grid: tuple[Expr | int, ...] = ()
-    given: tuple[Expr, ...] = ()
-
-    def fill(self, target: str = "triton") -> Filled:
-        """The kernel's text for a target.
-
-        Args:
-            target: ``"triton"`` or ``"cuda"``.
-
-        Raises:
-            LayoutError: an undefined or unused name, with its place; a symbol used before it is defined; a tile that
-                the target cannot say; an expression too wide for it.
-        """
-        where = f"Template.fill({self.name!r})"
-        if target not in TARGETS:
-            raise LayoutError(where, f"unknown target {target!r}", legal=", ".join(TARGETS))
-        return _Filling(where, self, TARGETS[target]).result()
-
-
-def template(
-    text: str | Path,
-    *,
-    grid: Sequence[Expr | int] = (),
-    given: Sequence[Expr] = (),
-    name: str = "",
-    **bindings: Any,
-) -> Template:
-    """A kernel's template: Jinja2 text, or a file of it, whose names stand for layouts, expressions and words.
-
-    In the text ``{{ a }}`` is the offset of the slice bound to ``a``, ``{{ a.mask }}`` its mask, ``{{ a.load("p") }}``
-    and ``{{ a.store("p", "x") }}`` whole accesses, masked only where the mask is not proved to hold always.
-    ``{{ define("pid") }}`` stands where a symbol is known from then on, ``{{ loop("k") }}`` first in the body of a
-    loop over k: there the common parts are assigned. ``{{ arguments }}`` adds the sizes that the text needs to a list,
-    and ``{{ layouts }}`` are comment lines with the layouts.
-
-    Args:
-        text: the template, or the path of a file.
-        grid: the numbers of programs.
-        given: conditions that hold besides the ranges of the symbols; those over sizes become checks of the host.
-        name: for messages and comments.
-        bindings: name -> a slice of a layout (``layout[i, :]``), an index expression, a condition, an int or a word.
-
-    Example:
-        >>> from tileweave.index import symbol
-        >>> from tileweave.layout.lego import PartialTiles
-        >>> n = symbol("n", 1, 1 << 20)
-        >>> tile = PartialTiles((n,), (256,))[symbol("pid", 0, (n + 255) // 256), :]
-        >>> copy = template("{{ define('pid') }}\\nx = {{ x.load('p') }}", x=tile)
-        >>> print(copy.fill("triton"))
-        i0 = tl.arange(0, 256)
-        t0 = pid * 256 + i0
-        x = tl.load(p + t0, mask=t0 < n, other=0.0)
-
-    Source: LEGO section 4.1 and figure 11.
-    """
-    where = "template(text, **bindings)"
-    if isinstance(text, Path):
-        name = name or text.name
-        text = text.read_text(encoding="utf-8")
-    if not isinstance(text, str) or not isinstance(name, str):
-        raise LayoutError(where, f"{text!r} is no text", legal="a text, or the path of a file")
-    for key, value in bindings.items():
-        if key in _RESERVED:
-            raise LayoutError(where, f"the name {key!r} is taken", legal=f"names other than {', '.join(_RESERVED)}")
-        if not isinstance(value, Slice | Expr | int | float | str):
-            raise LayoutError(where, f"{key} is bound to {value!r}", legal="a slice, an expression, a number, a word")
-    if not all(isinstance(fact, Expr) and fact.is_condition for fact in given):
-        raise LayoutError(where, f"given {given!r}", legal="conditions")
-    return Template(name or "template", text, dict(bindings), tuple(grid), tuple(given))
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -257,7 +43,7 @@ def template(
 class _Placeholder:
     """What a bound slice or expression is while Jinja2 runs: every use leaves a numbered mark in the text."""
 
-    def __init__(self, filling: _Filling, name: str, value: Slice | Expr) -> None:
+    def __init__(self, filling: Filling, name: str, value: Slice | Expr) -> None:
         self._filling, self._name, self._value = filling, name, value
 
     def _mark(self, kind: str, *words: str) -> str:
@@ -310,7 +96,7 @@ class _Scope:
     lines: list[str] = field(default_factory=list)
 
 
-class _Filling:
+class Filling:
     """One filling of one template."""
 
     def __init__(self, where: str, source: Template, target: TextTarget) -> None:
@@ -321,6 +107,7 @@ class _Filling:
         self.kept: set[str] = set()  # the names of bases
 
     def mark(self, kind: str, name: str, *words: str) -> str:
+        """A numbered mark for the text, and the use that it stands for."""
         self.uses.append(_Use(kind, name, words))
         return f"\ue000{len(self.uses) - 1}\ue001"
 
@@ -338,7 +125,7 @@ class _Filling:
         except jinja2.TemplateSyntaxError as error:
             raise LayoutError(self.where, f"line {error.lineno}: {error.message}", legal="Jinja2 text") from None
         lines = text.split("\n")
-        for name in sorted(meta.find_undeclared_variables(tree) - set(bindings) - set(_RESERVED)):
+        for name in sorted(meta.find_undeclared_variables(tree) - set(bindings) - set(RESERVED)):
             number = next(node.lineno for node in tree.find_all(nodes.Name) if node.name == name)
             inputs = {f"line {number}": lines[number - 1].strip()}
             raise LayoutError(self.where, f"line {number}: {name!r} is undefined", inputs=inputs, legal=_list(bindings))
@@ -611,7 +398,7 @@ class _Filling:
 class _Lazy:
     """A word of the template that is known only when everything else is."""
 
-    def __init__(self, filling: _Filling, kind: str) -> None:
+    def __init__(self, filling: Filling, kind: str) -> None:
         self._filling, self._kind = filling, kind
 
     def __str__(self) -> str:
@@ -662,19 +449,3 @@ def _run_of(expr: Expr, node: Expr, given: Sequence[Expr]) -> tuple[int, int]:
             return run, _power_of_two(divisor(parts[0]), run)
         run //= 2
     return 1, 1
-
-
-def _reasons(expr: Expr, given: Sequence[Expr]) -> list[str]:
-    """Why divisions and conditions of a simplified expression are still there."""
-    out = []
-    for node in walk((expr,)):
-        if node.op in ("floordiv", "mod") and constant_of(node.args[1]) is None:
-            x, d = node.args
-            verdict = prove((x >= 0) & (x < d), given=given, limit=0)
-            point = ", ".join(f"{k} = {v}" for k, v in verdict.witness.items()) or "not proved"
-            out.append(f"{node} stays: 0 <= {x} < {d} fails ({point})")
-        elif node.op in ("lt", "le"):
-            verdict = prove(node, given=given, limit=0)
-            point = ", ".join(f"{k} = {v}" for k, v in verdict.witness.items()) or "not proved"
-            out.append(f"{node} stays: it fails ({point})")
-    return out
