@@ -14,6 +14,7 @@ from tileweave.teir.analysis.lower import Brgemm, Gemm, General
 from tileweave.teir.ir import examples
 from tileweave.teir.ir.program import Program
 from tileweave.teir.merged.form import Loop
+from tileweave.teir.merged.kind import bind, kind_of
 from tileweave.teir.merged.lower import classified
 from tileweave.teir.merged.merge import merged
 from tileweave.teir.merged.text import show
@@ -81,3 +82,27 @@ def test_the_form_is_shown() -> None:
         "    One; Div(inverse, total)  scalar",
         "    Scale(inverse, out)  4",
     ]
+
+
+def test_an_operation_is_its_kind_bound_to_its_sizes() -> None:
+    kinds, count = set(), 0
+    for seed in range(200):
+        form = merged(any_program(seed), merge=seed % 3 != 2)
+        for op in form.operations():
+            kind, values = kind_of(op, form.program)
+            assert bind(kind, values, op.operands) == op, f"seed {seed}"
+            kinds.add(kind)
+            count += 1
+    assert count > len(kinds) > 50
+
+
+def test_products_of_any_size_are_one_kind() -> None:
+    rng, kinds, sizes = Random(0), set(), set()
+    for _ in range(50):
+        m, n, k = (rng.randint(2, 3000) for _ in range(3))
+        a, b, c = (Operand(strided((p, q), (q, 1)), "FP32") for p, q in ((m, k), (k, n), (m, n)))
+        form = merged(emit_contraction("ik,kj->ij", (a, b), c))
+        kind, values = kind_of(form.body[0], form.program)
+        kinds.add(kind)
+        sizes.add(tuple(values.values()))
+    assert len(kinds) == 1 and len(sizes) == 50

@@ -32,6 +32,7 @@ from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import First, Guard, Id, Program
 from tileweave.teir.merged.form import Loop, Merged, Op, Step
+from tileweave.teir.merged.kind import kind_of
 from tileweave.teir.merged.lower import classified
 from tileweave.teir.merged.merge import start_of
 from tileweave.teir.merged.order import rivals_of
@@ -167,6 +168,9 @@ class _Emitter:
         strategy = strategy_of(op, explained.kernel)
         named = op.kind != "Chain" and not isinstance(explained.kernel, General)
         lines = [str(explained.kernel)] if named or op.kind == "Contraction" else []
+        if lines:
+            kind, values = kind_of(op, self.program)
+            lines.append(f"kind {kind.key}: {', '.join(f'{name} {value}' for name, value in values.items())}")
         elements = self.elements(op)
         if strategy is Strategy.MAP:
             rivals = rivals_of(op, self.program)
