@@ -233,11 +233,70 @@ def pooled(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
     )
 
 
-BOTH: tuple[Step, ...] = (*SHARED, generated, assembled, chosen, mixed, more_windows)
+def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
+    """Elements by their places, in order, in another shape; sums up to each one."""
+    x, axis, how = v.tensor, one_axis(rng, v), rng.integers(0, 8)
+    if axis is None:
+        return None
+    (dim, n), first = axis, x.shape[0]
+    at = rng.integers(-n, n, tuple(2 if k == dim else m for k, m in enumerate(x.shape)))
+    if how == 0:
+        return v.through(tw.take(x, rng.integers(-n, n, (2,)), dim))
+    if how == 1:
+        return v.through(tw.take_along_axis(x, at, dim))
+    if how == 2:
+        new = source(rng, at.shape, dtype)
+        return Value(tw.scatter(x, at, new.tensor, dim), max(v.size, new.size), v.error)
+    if how == 3:
+        return v.through(tw.gather_nd(x, rng.integers(-first, first, (3, 1))))
+    if how == 4:
+        new = source(rng, (1, *x.shape[1:]), dtype)
+        out = tw.scatter_nd(x, [[int(rng.integers(0, first))]], new.tensor)
+        return Value(out, max(v.size, new.size), v.error)
+    if how == 5:
+        return v.through(tw.reshape(x, (x.shape[0] * x.shape[1], -1) if x.ndim > 1 else (-1, 1)))
+    if how == 6:
+        return v.through(tw.sort(x, dim, descending=bool(rng.random() < 0.5)))
+    return Value(tw.cumsum(x, dim, dtype=dtype), n * v.size, n * v.error + n * n * v.size)
+
+
+def logical(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
+    """Bits, truth values and rounding of whole numbers: exact."""
+    x, w = v.tensor, fitting(rng, v.tensor, dtype, pool).tensor
+    small, few = tw.cast(tw.remainder(x, 11), "float64"), int(rng.integers(0, 4))
+    odd = tw.divide(small, 0.0)  # infinity and NaN
+    made = [
+        lambda: tw.bitwise_and(x, w), lambda: tw.bitwise_or(x, w), lambda: tw.bitwise_xor(x, w), lambda: tw.invert(x),
+        lambda: tw.left_shift(x, few), lambda: tw.right_shift(x, few), lambda: tw.fmod(x, 7),
+        lambda: tw.logical_and(x, w), lambda: tw.logical_or(x, w), lambda: tw.logical_xor(x, w),
+        lambda: tw.logical_not(x), lambda: tw.isnan(odd), lambda: tw.isinf(odd), lambda: tw.isfinite(odd),
+        lambda: tw.signbit(tw.subtract(small, 5.0)), lambda: tw.floor(small / 3.0), lambda: tw.ceil(small / 3.0),
+        lambda: tw.trunc(small / 3.0), lambda: tw.rint(small / 3.0), lambda: tw.any(x, some_axes(rng, x)),
+        lambda: tw.all(x, some_axes(rng, x)), lambda: tw.cumprod(x, -1) if x.ndim else x,
+    ]  # fmt: skip
+    return v.through(tw.cast(made[rng.integers(len(made))](), dtype))
+
+
+def curved(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
+    """Smooth functions of -1..1, kept where their slope is below 3."""
+    c = calm(v)
+    t = c.tensor
+    part, more = t * 0.7, tw.absolute(t) + 1.0
+    made = [
+        lambda: tw.sin(t), lambda: tw.cos(t), lambda: tw.tan(part), lambda: tw.arcsin(part), lambda: tw.arccos(part),
+        lambda: tw.arctan(t), lambda: tw.sinh(t), lambda: tw.cosh(t), lambda: tw.arcsinh(t), lambda: tw.arctanh(part),
+        lambda: tw.arccosh(t + 3.0), lambda: tw.exp2(t), lambda: tw.expm1(t), lambda: tw.log1p(tw.absolute(t)),
+        lambda: tw.log2(more), lambda: tw.log10(more), lambda: tw.square(t), lambda: tw.reciprocal(more),
+        lambda: tw.arctan2(t, more),
+    ]  # fmt: skip
+    return Value(made[rng.integers(len(made))](), 3.0, 3 * c.error + 16)
+
+
+BOTH: tuple[Step, ...] = (*SHARED, generated, assembled, chosen, mixed, more_windows, placed, placed, placed)
 
 
 def steps_for(dtype: str) -> tuple[Step, ...]:
     """Every step that graphs of an element type take."""
     if dtype in FLOATS:
-        return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled)
-    return (*BOTH, whole_numbers, exact, exact, exact)
+        return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled, *[curved] * 5)
+    return (*BOTH, whole_numbers, exact, exact, exact, *[logical] * 5)
