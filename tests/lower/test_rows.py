@@ -1,5 +1,8 @@
 """Groups of rows: the rule, the operator's meaning, and the kernel, each against NumPy."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -174,3 +177,10 @@ def test_rows_that_do_not_fit_the_memory_are_taken_apart(monkeypatch: pytest.Mon
     monkeypatch.undo()
     with pytest.raises(PlanError, match="least      1 MiB"):  # the lesser of what both need
         tw.plan(tw.softmax(tw.source(np.ones((16, 65_536))), -1), machines(1, memory="400KiB"))
+
+
+def test_a_process_that_only_runs_kernels_knows_the_operator() -> None:
+    """A worker gets operations from others, and never plans."""
+    code = "import tileweave.lower; from tileweave.graph.ops.operators import OPERATORS; print('rows' in OPERATORS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
