@@ -12,5 +12,5 @@ from tileweave.graph.ops.functions import *
 from tileweave.graph.ops.generate import *
 from tileweave.graph.ops.indexing import *
 from tileweave.graph.ops.reductions import *
-from tileweave.graph.ops.rows import rows
+from tileweave.graph.ops.rows import rows as rows
 from tileweave.graph.ops.windows import *
