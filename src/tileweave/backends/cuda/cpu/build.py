@@ -22,7 +22,10 @@ __all__ = ["INCLUDE", "build_program", "compiler", "preprocess", "runtime_librar
 
 _RUNTIME = Path(__file__).parent / "runtime"
 INCLUDE = _RUNTIME / "include"
-_FLAGS = ("-std=c++17", "-g1", "-fPIC", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+# addr2line of binutils 2.40 takes the wrong file from tables of DWARF 5: version 4.
+_FLAGS = ("-std=c++17", "-g1", "-gdwarf-4", "-fPIC", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+# Faults are traced through the runtime to the line of the program by frame pointers.
+_RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # Locals begin with a pattern: a value that was never set shows.
 _FAST = ("-O2", "-ftrivial-auto-var-init=pattern", "-fsanitize=alignment")
 _CHECKED = (
@@ -85,7 +88,7 @@ def runtime_library() -> Path:
     """The runtime as a shared library, built on first use and kept in the cache folder."""
     sources = sorted(_RUNTIME.glob("*.cpp"))
     rules = _map_rules()
-    digest = hashlib.sha256(rules.encode() + compiler().encode())
+    digest = hashlib.sha256(repr((rules, compiler(), _RUNTIME_FLAGS)).encode())
     for path in sorted([*sources, *_RUNTIME.glob("*.h"), *INCLUDE.glob("*.h")]):
         digest.update(path.read_bytes())
     folder = Path(os.environ.get("TILEWEAVE_CACHE") or Path.home() / ".cache" / "tileweave") / "cuda"
@@ -105,19 +108,7 @@ def _build_runtime(sources: Sequence[Path], rules: str, target: Path) -> None:
         (Path(scratch) / "tileweave_rules.h").write_text(rules)
         running = []
         for source in sources:
-            command = [
-                compiler(),
-                "-std=c++17",
-                "-O2",
-                "-g1",
-                "-fPIC",
-                "-I",
-                scratch,
-                "-I",
-                str(INCLUDE),
-                "-c",
-                str(source),
-            ]
+            command = [compiler(), *_RUNTIME_FLAGS, "-I", scratch, "-I", str(INCLUDE), "-c", str(source)]
             running.append(
                 subprocess.Popen([*command, "-o", f"{scratch}/{source.stem}.o"], stderr=subprocess.PIPE, text=True)
             )

@@ -188,9 +188,9 @@ class _Translator:
             return _WORDS[token]
         member = last_word(out) in (".", "->", "::")
         if token in _COORDINATES and not member:
-            if last_word(out) in ("dim3", "uint3", "&"):
-                if last_word(out) != "&":
-                    self.shadows[token] = len(self.scopes)
+            following = tokens[skip_space(tokens, i + 1) : skip_space(tokens, i + 1) + 1]
+            if last_word(out) in ("dim3", "uint3") or following in (["("], ["{"]):  # a variable of that name
+                self.shadows[token] = len(self.scopes)
             if token not in self.shadows:
                 return _COORDINATES[token]
         if token in self.globals and not member:

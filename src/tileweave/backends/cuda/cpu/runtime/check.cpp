@@ -288,9 +288,9 @@ void check_access(const void* p, size_t size, int flags, const void* pc) {
   touch(p, size, flags & READ, flags & WRITE, w);
   if (flags & STRONG) order_by(f, p, flags);
 }
-void check_async(Async& t, const void* p, size_t size, bool write) {
+void check_async(Async& t, const void* p, size_t size, bool write, bool atomic) {
   bool generic_proxy = t.what == "cp.async";
-  Who w{&t.known, generic_proxy ? nullptr : &t.proxy, t.block->uid, t.slot, t.clock, ASYNC, site_of(t.pc), t.block->grid->first_uid, nullptr, t.what.c_str()};
+  Who w{&t.known, generic_proxy ? nullptr : &t.proxy, t.block->uid, t.slot, t.clock, (uint16_t)(atomic ? ASYNC | STRONG : ASYNC), site_of(t.pc), t.block->grid->first_uid, nullptr, t.what.c_str()};
   touch(p, size, !write, write, w);
 }
 void make_valid(const void* p, size_t n) {

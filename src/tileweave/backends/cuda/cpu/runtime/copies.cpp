@@ -144,7 +144,7 @@ void run_box_store(Async& t) {
   size_t i = 0;
   for_box(m, t.at, (char*)t.a, [&](char*, u64 g, int bytes) {
     if (g) {
-      if (checking) check_async(t, (void*)g, bytes, true);
+      if (checking) check_async(t, (void*)g, bytes, true, t.multicast);
       if (!t.multicast) memcpy((void*)g, &t.data[i], bytes);
       else switch (m.kind) {
         case 0: add_to<uint8_t>(g, &t.data[i]); break;

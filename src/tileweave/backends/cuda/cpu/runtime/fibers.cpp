@@ -1,6 +1,7 @@
 // Threads as fibers: a window of resident blocks, their order, what runs next, deadlocks, memory, reports.
 #include "runtime.h"
 
+#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -504,8 +505,28 @@ void note(const char* rule, const void* pc, const void* other, const char* text,
 void trap(const char* what) { fail("trap", TW_PC, "%s stopped the kernel: %s", thread_name(current).c_str(), what); }
 
 // --- faults and the time limit
+// Where the program itself was: the first frame that is not in the runtime or a library.
+static const void* program_pc(const ucontext_t* context) {
+  static char *low = nullptr, *high = nullptr;
+  if (!low) dl_iterate_phdr([](dl_phdr_info* info, size_t, void*) {
+    for (int i = 0; i < info->dlpi_phnum; i++) if (info->dlpi_phdr[i].p_type == PT_LOAD && (info->dlpi_phdr[i].p_flags & PF_X)) {
+      low = (char*)info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+      high = low + info->dlpi_phdr[i].p_memsz;
+    }
+    return 1;                                              // only the first: the program
+  }, nullptr);
+  char* pc = (char*)context->uc_mcontext.gregs[REG_RIP] + 1;
+  char** frame = (char**)context->uc_mcontext.gregs[REG_RBP];
+  char* stack = (char*)context->uc_mcontext.gregs[REG_RSP];
+  for (int i = 0; i < 32 && (pc < low || pc >= high); i++) {
+    if ((char*)frame < stack || (char*)frame > stack + STACK || (u64)frame % 8) break;
+    pc = frame[1];
+    frame = (char**)frame[0];
+  }
+  return pc;
+}
 static void on_fault(int number, siginfo_t* info, void* context) {
-  const void* pc = (const void*)(((ucontext_t*)context)->uc_mcontext.gregs[REG_RIP] + 1);
+  const void* pc = program_pc((const ucontext_t*)context);
   char* at = (char*)info->si_addr;
   std::string who = thread_name(current);
   if (number == SIGALRM) fail("time-limit", pc, "the program still runs; %s is here", who.c_str());

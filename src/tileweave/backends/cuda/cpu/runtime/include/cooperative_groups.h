@@ -29,7 +29,8 @@ template <unsigned N, class Parent = void> struct thread_block_tile {
   TW_FLATTEN bool all(int p) const { return (__ballot_sync(mask(), p) & mask()) == mask(); }
   TW_FLATTEN unsigned ballot(int p) const { return (__ballot_sync(mask(), p) & mask()) >> (lane() / N * N); }
 };
-template <unsigned N, class P> TW_INLINE thread_block_tile<N, P> tiled_partition(const P&) { return {}; }
+template <unsigned N, class P> TW_INLINE thread_block_tile<N> tiled_partition(const P&) { return {}; }
+template <class G> TW_FLATTEN void sync(const G& group) { group.sync(); }
 template <class T> struct plus { TW_PLAIN T operator()(T a, T b) const { return a + b; } };
 template <class T> struct greater { TW_PLAIN T operator()(T a, T b) const { return a < b ? b : a; } };
 template <class T> struct less { TW_PLAIN T operator()(T a, T b) const { return b < a ? b : a; } };
