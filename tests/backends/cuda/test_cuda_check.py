@@ -1,6 +1,7 @@
 """The checker: silent on programs that are right, and a name, a file and a line for each seeded bug."""
 
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -20,7 +21,15 @@ def test_programs_that_are_right_have_no_finding(program, order):
     assert (report.status, [str(f) for f in report.errors]) == (0, [])
 
 
-@pytest.mark.parametrize("name", list(BUGS))
+def marked(bugs):
+    """Each bug; from the third that one rule names on, only in the long suites."""
+    seen = Counter()
+    for name, (_, _, _, rule) in bugs.items():
+        seen[rule] += 1
+        yield pytest.param(name, marks=[pytest.mark.slow] if seen[rule] > 2 else [])
+
+
+@pytest.mark.parametrize("name", list(marked(BUGS)))
 def test_each_seeded_bug_is_named_with_its_place(name, tmp_path):
     path = seeded(name, tmp_path)
     report = check(path, seconds=60)
