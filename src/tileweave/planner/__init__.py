@@ -5,6 +5,7 @@ from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, mach
 from tileweave.planner.placement import Placement, placement
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.search import Cuts, make_plan
+from tileweave.planner.show import load
 from tileweave.planner.simulate import Simulation, simulate
 from tileweave.planner.tasks import Read, ReadPiece, Task, tasks
 
@@ -22,6 +23,7 @@ __all__ = [
     "Simulation",
     "Step",
     "Task",
+    "load",
     "machine_tree",
     "machines",
     "make_plan",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import escape
 from math import prod
 from typing import Any, Literal
 
@@ -105,7 +106,7 @@ class Step:
         return (self.node.tensor,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """A graph, machines, and a step for each operation and sink, dependencies first.
 
@@ -166,6 +167,27 @@ class Plan:
         """The same as plain data for programs."""
         out: dict[str, Any] = VIEWS["json"](self)
         return out
+
+    def html(self) -> str:
+        """The plan as one HTML page: graph, cuts, timeline, memory, what was considered."""
+        return str(VIEWS["html"](self))
+
+    def save(self, path: str) -> None:
+        """Writes the plan as JSON, to be read by `planner.load`."""
+        VIEWS["save"](self, path)
+
+    def diff(self, other: Plan) -> str:
+        """What another plan does otherwise, a line per difference; empty where nothing differs."""
+        return str(VIEWS["diff"](self, other))
+
+    def __repr__(self) -> str:
+        peak = max(self.peak_bytes, default=0)
+        return (
+            f"<Plan of {len(self.steps)} steps, {self.tasks} tasks on {len(self.machines)} machines, peak {peak} bytes>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"{self._repr_svg_()}<pre>{escape(self.explain())}</pre>"
 
     def _repr_svg_(self) -> str:
         return str(VIEWS["svg"](self))

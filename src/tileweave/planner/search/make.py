@@ -22,6 +22,7 @@ from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.search.candidates import meshes
+from tileweave.planner.search.pareto import Pareto
 from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
 from tileweave.planner.search.solve import Solved, beam, polished
 from tileweave.planner.search.tables import Measures, Tables
@@ -34,6 +35,8 @@ MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
 MOST_RANGES = 1 << 19
 """Waves along one dimension on all machines: each has a range of its own in the closed forms."""
+MOST_FRONTIER = 16
+"""Choices of a stochastic search that are simulated."""
 FINALISTS = 4
 """Choices of the beam that are simulated."""
 BALANCED = "balanced"
@@ -62,6 +65,8 @@ class Problem:
         allowed: operation -> the shardings that it may have, where these are limited.
         objective: a name in `OBJECTIVES`.
         extra: meshes beside those that the graph suggests.
+        trials: of the stochastic search.
+        seed: of its random numbers.
     """
 
     graph: Graph
@@ -73,6 +78,8 @@ class Problem:
     allowed: tuple[tuple[Operation, tuple[Sharding, ...]], ...] = ()
     objective: str = "seconds"
     extra: tuple[Mesh, ...] = ()
+    trials: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +144,17 @@ def solved(tables: Tables, objective: str) -> list[Solved]:
     return list(found.values())
 
 
+def searched(problem: Problem, tables: Tables, seeds: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The frontier of a stochastic search of so many trials, seeded by the additive solvers; the fastest first."""
+    if not problem.trials:
+        return []
+    found = Pareto(tables, problem.seed)
+    for chosen in seeds:
+        found.add(chosen)
+    found.run(problem.trials)
+    return sorted(found.frontier, key=lambda chosen: found.points[chosen])[:MOST_FRONTIER]
+
+
 def _least_held(measures: Measures) -> Any:
     return measures.held + 1e-6 * measures.seconds
 
@@ -148,6 +166,7 @@ def _offers(problem: Problem, known: Loads) -> Iterator[_Offer]:
     choices: list[tuple[int, ...]] = [()]
     if tables.nodes:
         choices = [one.chosen for one in solved(tables, problem.objective)]
+        choices += [chosen for chosen in searched(problem, tables, choices) if chosen not in choices]
     whole = tuple(0 for _ in tables.nodes)
     if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
         choices.append(whole)
@@ -229,6 +248,8 @@ def make_plan(
     pin: Mapping[Any, Cuts] | None = None,
     forbid: Mapping[Any, Sequence[str]] | None = None,
     objective: str = "seconds",
+    trials: int = 0,
+    seed: int = 0,
 ) -> Plan:
     """The verified graph's plan.
 
@@ -242,8 +263,11 @@ def make_plan(
         pin: operation (or its tensor) -> parts per index dimension, by name or in order.
         forbid: operation (or its tensor) -> names of index dimensions that are not cut.
         objective: ``"seconds"``, or ``"words"`` (the most bytes that any machine receives).
+        trials: of a stochastic Pareto search that follows the additive solvers; none by default.
+        seed: of its random numbers: the same seed gives the same plan.
     """
-    return search(problem_of(graph, machines, decide, atoms, place, pin, forbid, objective))[0]
+    problem = problem_of(graph, machines, decide, atoms, place, pin, forbid, objective)
+    return search(replace(problem, trials=trials, seed=seed))[0]
 
 
 def problem_of(

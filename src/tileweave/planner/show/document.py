@@ -1,0 +1,184 @@
+"""A plan as a document: saved, loaded and compared; everything that a run needs but the data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tileweave.backends.base import Decision
+from tileweave.errors import PlanError
+from tileweave.graph import Graph, Operation, Partition, Sink, Source, from_json, to_json
+from tileweave.planner.machines import LinkGroup, Machine, Machines
+from tileweave.planner.placement import Placement
+from tileweave.planner.plan import Costs, Plan, Step
+
+__all__ = ["diff", "from_document", "load", "save", "to_document"]
+
+FORMAT = "tileweave plan 1"
+
+
+def to_document(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data that `from_document` reads; nodes of the graph go by their place in its order.
+
+    Raises:
+        PlanError: the graph does not go into a document (arrays of its own do not; holes and files do).
+    """
+    numbers = {node: k for k, node in enumerate(plan.graph.nodes())}
+    try:
+        graph = to_json(plan.graph)
+    except Exception as error:
+        raise PlanError(
+            "save(plan)", f"the graph is no document: {error}", legal="sources that are holes or files"
+        ) from error
+    return {
+        "format": FORMAT,
+        "graph": graph,
+        "machines": _machines(plan.machines),
+        "steps": [
+            {
+                "node": numbers[step.node],
+                "stage": step.stage,
+                "cuts": [list(edges) for edges in step.cuts.cuts],
+                "outputs": list(step.outputs),
+                "kernel": [step.kernel.kernel, step.kernel.reason, step.kernel.backend],
+                "costs": [getattr(step.costs, name) for name in Costs.__dataclass_fields__],
+                "where": _placement(step.where),
+            }
+            for step in plan.steps
+        ],
+        "seconds": plan.seconds,
+        "peak_bytes": list(plan.peak_bytes),
+        "alternatives": [list(row) for row in plan.alternatives],
+        "homes": [[numbers[source], _placement(home)] for source, home in plan.homes],
+    }
+
+
+def from_document(document: dict[str, Any], graph: Graph | None = None) -> Plan:
+    """The plan that a document holds.
+
+    Args:
+        document: from `to_document`.
+        graph: the graph itself, where it is at hand: data of its own are not in the document.
+
+    Raises:
+        PlanError: the document is no plan, or is the plan of another graph.
+    """
+    if document.get("format") != FORMAT:
+        raise PlanError("load(plan)", f"format {document.get('format')!r} is not known", legal=FORMAT)
+    try:
+        used = graph or from_json(document["graph"])
+        nodes = used.nodes()
+        steps = []
+        for row in document["steps"]:
+            node = nodes[row["node"]]
+            if not isinstance(node, (Operation, Sink)):
+                raise PlanError("load(plan)", "the plan is that of another graph", legal="the graph that was planned")
+            cuts = Partition(tuple(tuple(edges) for edges in row["cuts"]))
+            costs, where = Costs(*row["costs"]), _placed(row["where"])
+            steps.append(Step(node, row["stage"], cuts, Decision(*row["kernel"]), costs, tuple(row["outputs"]), where))
+        homes = [(nodes[k], _placed(home)) for k, home in document["homes"]]
+        if not all(isinstance(source, Source) for source, _ in homes):
+            raise PlanError("load(plan)", "the plan is that of another graph", legal="the graph that was planned")
+        rows = tuple((str(a), float(b), int(c), int(d)) for a, b, c, d in document["alternatives"])
+        machines, peaks = _read_machines(document["machines"]), tuple(document["peak_bytes"])
+        return Plan(used, machines, tuple(steps), float(document["seconds"]), peaks, rows, tuple(homes))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise PlanError("load(plan)", f"the document is broken: {type(error).__name__}: {error}") from error
+
+
+def save(plan: Plan, path: str) -> None:
+    """Writes the plan's document as JSON."""
+    Path(path).write_text(json.dumps(to_document(plan)), "utf-8")
+
+
+def load(path: str, graph: Graph | None = None) -> Plan:
+    """Reads what `save` wrote."""
+    try:
+        document = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise PlanError("load(plan)", f"{path!r} cannot be read: {error}", legal="a file that save wrote") from error
+    if not isinstance(document, dict):
+        raise PlanError("load(plan)", f"{path!r} is no plan", legal="a file that save wrote")
+    return from_document(document, graph)
+
+
+def diff(one: Plan, other: Plan) -> str:
+    """What differs between two plans, a line per difference; empty where nothing does."""
+    lines = []
+    if str(one.machines) != str(other.machines):
+        lines.append(f"machines: {one.machines} -> {other.machines}")
+    before, after = ({(s.node, s.stage): s for s in plan.steps} for plan in (one, other))
+    names = {
+        key: f"{k} {step.name} ({step.stage})" for plan in (before, after) for k, (key, step) in enumerate(plan.items())
+    }
+    for key in dict.fromkeys([*before, *after]):
+        a, b = before.get(key), after.get(key)
+        if a is None or b is None:
+            lines.append(f"{names[key]}: {'added' if a is None else 'removed'}")
+            continue
+        if a.cuts != b.cuts:
+            lines.append(f"{names[key]}: cuts {a.cuts} -> {b.cuts}")
+        elif a.where != b.where:
+            lines.append(f"{names[key]}: placed {a.where.layout} -> {b.where.layout}")
+        if a.costs.bytes_moved != b.costs.bytes_moved:
+            lines.append(f"{names[key]}: moves {a.costs.bytes_moved} -> {b.costs.bytes_moved} bytes")
+    homes = dict(one.homes)
+    for source, home in other.homes:
+        if homes.get(source) != home:
+            lines.append(f"source {source.name}: {home.layout}")
+    for what, old, new in (
+        ("seconds", one.seconds, other.seconds),
+        ("peak bytes", max(one.peak_bytes, default=0), max(other.peak_bytes, default=0)),
+        ("bytes moved", one.bytes_moved, other.bytes_moved),
+    ):
+        if old != new:
+            lines.append(f"{what}: {old:g} -> {new:g}")
+    return "\n".join(lines)
+
+
+def _placement(where: Placement) -> dict[str, Any]:
+    digits = [[list(pair) for pair in row] for row in where.digits]
+    replica = [list(pair) for pair in where.replica]
+    return {
+        "grid": list(where.grid),
+        "digits": digits,
+        "waves": list(where.waves),
+        "replica": replica,
+        "offset": where.offset,
+    }
+
+
+def _placed(row: dict[str, Any]) -> Placement:
+    def pairs(items: Any) -> tuple[tuple[int, int], ...]:
+        return tuple((int(a), int(b)) for a, b in items)
+
+    digits = tuple(pairs(items) for items in row["digits"])
+    return Placement(tuple(row["grid"]), digits, tuple(row["waves"]), pairs(row["replica"]), int(row["offset"]))
+
+
+_MACHINE = tuple(Machine.__dataclass_fields__)
+_SHARED = ("link_bytes_per_second", "link_seconds", "storage_bytes_per_second", "task_seconds")
+
+
+def _machines(machines: Machines) -> dict[str, Any]:
+    """Equal machines are written once."""
+    rows: list[dict[str, Any]] = []
+    for one in machines.machines:
+        row = {name: getattr(one, name) for name in _MACHINE if name != "name"}
+        if rows and {k: v for k, v in rows[-1].items() if k != "names"} == row:
+            rows[-1]["names"].append(one.name)
+        else:
+            rows.append({**row, "names": [one.name]})
+    groups = [[g.name, g.first, g.last, g.bytes_per_second, g.seconds] for g in machines.groups]
+    return {"machines": rows, "groups": groups, **{name: getattr(machines, name) for name in _SHARED}}
+
+
+def _read_machines(row: dict[str, Any]) -> Machines:
+    found = []
+    for one in row["machines"]:
+        values = {k: v for k, v in one.items() if k != "names"}
+        values["flops"] = tuple((str(a), float(b)) for a, b in values["flops"])
+        found += [Machine(name, **values) for name in one["names"]]
+    groups = tuple(LinkGroup(*group) for group in row["groups"])
+    return Machines(tuple(found), groups=groups, **{name: row[name] for name in _SHARED})

@@ -1,0 +1,99 @@
+"""The solvers against exhaustive search; the stochastic search is deterministic, resumable and finds the frontier."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tileweave import graph as g
+from tileweave.backends.base import Decision
+from tileweave.errors import PlanError
+from tileweave.planner import machines, make_plan
+from tileweave.planner.loads import Loads
+from tileweave.planner.search.make import OBJECTIVES, problem_of, tables_of
+from tileweave.planner.search.pareto import MUTATORS, Mutator, Pareto, register_mutator
+from tileweave.planner.search.solve import beam, exact, polished
+
+
+def tables(count=4, size=3, width=64):
+    x = g.as_tensor(np.broadcast_to(np.float32(1), (width, width)))
+    y = x
+    for _ in range(size):
+        y = g.relu(g.matmul(y, x))
+    problem = problem_of(
+        g.Graph.of(g.sum(y, 0), y), machines(count, memory="1GiB"), lambda o, s: Decision(s), lambda s: None
+    )
+    return tables_of(problem, Loads())
+
+
+def test_the_solvers_find_the_least_of_all_choices():
+    weigh = OBJECTIVES["seconds"][0]
+    for width in (8, 64, 512):
+        found = tables(4, 1, width)
+        every = itertools.product(*(range(len(o.choices)) for o in found.offers))
+        least = min(found.measured(chosen)[0] for chosen in every)
+        best = beam(found, weigh)[0]
+        assert found.measured(best.chosen)[0] == pytest.approx(least)
+        certified = exact(found, weigh)
+        assert certified.cost == pytest.approx(least, rel=1e-4) and certified.gap <= 1e-3
+        assert polished(found, weigh, best).cost <= best.cost * (1 + 1e-12)
+
+
+def test_the_beam_is_close_to_the_certified_optimum():
+    weigh = OBJECTIVES["seconds"][0]
+    found = tables(8, 6, 256)
+    certified = exact(found, weigh)
+    assert beam(found, weigh)[0].cost <= certified.cost * 1.02
+
+
+def true_frontier(search):
+    every = [tuple(c) for c in itertools.product(*(range(n) for n in search.counts))]
+    costs = np.asarray([search.cost(c) for c in every])
+    import moocore
+
+    return {tuple(row) for row in costs[moocore.is_nondominated(costs)]}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_true_frontier_of_a_small_graph_is_found(seed):
+    search = Pareto(tables(4, 1), seed)
+    search.run(20_000)
+    found = {search.points[c] for c in search.frontier}
+    assert found == true_frontier(search)
+
+
+def test_the_same_seed_gives_the_same_frontier_and_a_search_goes_on_where_it_stopped():
+    shared = tables(8, 4)
+    one, two, three = (Pareto(shared, 5) for _ in range(3))
+    one.run(2048)
+    two.run(2048)
+    assert one.frontier == two.frontier and one.points == two.points
+    three.run(1024)
+    halfway = three.least()
+    three.run(1024)
+    assert all(a <= b for a, b in zip(three.least(), halfway, strict=True))
+
+
+def test_mutators_can_be_added_and_names_are_unique():
+    seen = []
+
+    def propose(search, parent, chance):
+        seen.append(parent)
+        return parent
+
+    register_mutator(Mutator("test_same", propose))
+    try:
+        with pytest.raises(PlanError, match="there is a mutator"):
+            register_mutator(Mutator("test_same", propose))
+        Pareto(tables(4, 2), 1).run(1024)
+        assert len(seen) > 20  # every rule keeps a least share
+    finally:
+        del MUTATORS["test_same"]
+
+
+def test_plans_of_a_search_are_deterministic_and_no_worse():
+    x = g.as_tensor(np.broadcast_to(np.float32(1), (512, 512)))
+    graph = g.Graph.of(g.softmax(g.matmul(g.relu(g.matmul(x, x)), x)))
+    plain = make_plan(graph, machines(4, memory="1GiB"), lambda o, s: Decision(s))
+    one, two = (make_plan(graph, machines(4, memory="1GiB"), lambda o, s: Decision(s), trials=512) for _ in range(2))
+    assert one == two and one.seconds <= plain.seconds

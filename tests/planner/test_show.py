@@ -1,0 +1,83 @@
+"""The plan as a value: saved, loaded, compared, drawn."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.backends.base import Decision
+from tileweave.errors import PlanError
+from tileweave.planner import Level, Machine, load, machine_tree, machines, make_plan
+
+
+def holes():
+    x, w = (tw.source(name=name, shape=shape, dtype="float32") for name, shape in [("x", (64, 32)), ("w", (32, 48))])
+    return x, w, tw.softmax(tw.relu(x @ w))
+
+
+def test_a_plan_that_is_saved_and_loaded_is_equal_and_runs(tmp_path):
+    x, _, y = holes()
+    for used in (1, 4, machine_tree([Level("node", 2, 1e9), Level("device", 3, 1e10)], Machine("d", 1 << 30))):
+        plan = tw.plan(y, used, place={x: "balanced"})
+        path = str(tmp_path / "plan.json")
+        plan.save(path)
+        again = load(path)
+        assert again == plan and hash(again) == hash(plan) and plan.diff(again) == ""
+        assert load(path, plan.graph) == plan
+        data = {"x": np.ones((64, 32), np.float32), "w": np.ones((32, 48), np.float32)}
+        np.testing.assert_array_equal(tw.run(again, bind=data), tw.run(plan, bind=data))
+
+
+def test_equal_plans_compare_equal_and_others_differ_line_by_line():
+    _, _, y = holes()
+    one, same, other = tw.plan(y, 4), tw.plan(y, 4), tw.plan(y, 2)
+    assert one == same and one != other
+    lines = one.diff(other).splitlines()
+    assert any(line.startswith("machines: 4 machines") for line in lines)
+    assert any("cuts" in line for line in lines)
+
+
+def test_what_is_no_plan_is_refused(tmp_path):
+    path = tmp_path / "p.json"
+    for text in ("{", "[]", "{}", '{"format": "tileweave plan 1"}'):
+        path.write_text(text)
+        with pytest.raises(PlanError):
+            load(str(path))
+    with pytest.raises(PlanError):
+        load(str(tmp_path / "missing.json"))
+    plan = tw.plan(holes()[2], 2)
+    plan.save(str(path))
+    with pytest.raises(PlanError, match=r"another graph|broken"):
+        load(str(path), g.Graph.of(tw.source(np.ones(3))))
+
+
+def test_the_page_is_one_well_formed_document_that_loads_nothing():
+    _, _, y = holes()
+    page = tw.plan(y, 4).html()
+    assert page.startswith("<!DOCTYPE html>")
+    for heading in ("Graph", "Cuts and costs", "Timeline", "Memory", "Considered"):
+        assert f"<h2>{heading}</h2>" in page
+    assert "<script" not in page and "src=" not in page and "href=" not in page
+    for start in range(page.count("<svg")):
+        piece = page.split("<svg")[start + 1].split("</svg>")[0]
+        ElementTree.fromstring(f"<svg{piece}</svg>")
+
+
+def test_a_plan_is_short_in_repr_and_small_in_pickle():
+    _, _, y = holes()
+    plan = tw.plan(y, 4)
+    assert len(repr(plan)) < 120 and "steps" in repr(plan)
+    assert "<svg" in plan._repr_html_()
+    assert json.dumps(plan.to_json())
+
+
+def test_explain_prints_the_ratio_to_the_lower_bound():
+    a, b = (g.Tensor(g.Source(g.Hole(n), g.TensorType((2048, 2048), "float32"), n)) for n in "ab")
+    graph, place = g.Graph.of(g.matmul(a, b)), {a.producer: "balanced", b.producer: "balanced"}
+    plan = make_plan(graph, machines(8, memory="1GiB"), lambda o, s: Decision(s), place=place, objective="words")
+    assert "1.00 x the lower bound" in plan.explain() and "assumes one copy" not in plan.explain()
+    plan = make_plan(graph, machines(8, memory="1GiB"), lambda o, s: Decision(s))
+    assert "the bound assumes one copy" in plan.explain()
