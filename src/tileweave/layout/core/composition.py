@@ -162,8 +162,7 @@ def compose_rows(
     """For each inner row the rows of ``A(start + B)`` that refine it, and the value at the start; else the witness.
 
     Args:
-        outer: the rows of A, any; the last runs on without bound. With more than one, A is read from 0 on: the
-            caller has checked that no sum is negative.
+        outer: the rows of A, any; the last runs on without bound. With more than one, A is read from 0 on.
         inner: the rows of B, of integer strides.
         start: the first index.
         zero: the zero of A's strides.
@@ -194,6 +193,9 @@ def compose_rows(
     if backwards:
         rows = [(n, abs(s)) for n, s in inner]
         start = start + sum((n - 1) * s for n, s in inner if s < 0)
+        if start < 0 and len(digits) > 1:
+            corner = tuple(n - 1 if s < 0 else 0 for n, s in inner)
+            return Witness((corner,), (start,), "0 <= value, below which only a linear layout runs on")
     found: Any = place(digits, rows, start, zero)
     if found.__class__ is Open:
         if not are_numbers(digits):

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,11 @@ def complement_rows(rows: Sequence[Row], size: Any, where: str, inputs: Mapping[
         NoLayout: there are none.
         Unproved: there are symbols, and a sign or a division is not proved.
     """
-    if any(v.__class__ is not int for row in rows for v in row) or not (size is None or size.__class__ is int):
+    symbolic = size is not None and size.__class__ is not int
+    for n, d in rows:
+        if n.__class__ is not int or d.__class__ is not int:
+            symbolic = True
+    if symbolic:
         proof = by_proof(lambda lift: _gaps([(lift(n), lift(d)) for n, d in rows], lift(size)), where)
         return coalesce([(plain(n), plain(d)) for n, d in proof])
     found = _gaps(rows, size)
@@ -142,12 +147,15 @@ def complement_rows(rows: Sequence[Row], size: Any, where: str, inputs: Mapping[
 def _gaps(rows: Sequence[Row], size: Any) -> list[Row] | Open:
     """The structural step of the complement: ascending through the strides, each run divides the next."""
     left = [row for row in rows if row[0] != 1]
-    if all(d.__class__ is int for _n, d in left):
-        left.sort(key=lambda row: row[1])
+    numbers = True
+    for _n, d in left:
+        numbers = numbers and d.__class__ is int
+    if numbers:
+        left.sort(key=itemgetter(1), reverse=True)
     out: list[Row] = []
     period: Any = 1
     while left:
-        n, d = left.pop(_fastest(left))
+        n, d = left.pop() if numbers else left.pop(_fastest(left))
         if not d >= 1:
             return Open(1, "<=", d)
         gap, rest = divmod(d, period)
@@ -166,9 +174,7 @@ def _gaps(rows: Sequence[Row], size: Any) -> list[Row] | Open:
 
 
 def _fastest(rows: Sequence[Row]) -> int:
-    """Which row comes first: of sorted integers the first; of expressions one whose run divides the other strides."""
-    if rows[0][1].__class__ is int and rows[-1][1].__class__ is int:
-        return 0
+    """Which row comes first where strides are expressions: one whose run divides the other strides."""
     for k, (n, d) in enumerate(rows):
         if all(j == k or other % (n * d) == 0 for j, (_n, other) in enumerate(rows)):
             return k
@@ -278,9 +284,12 @@ def right_inverse_rows(
         end += (extent - 1) * stride
     rows = _along_single_rows(moving)
     first = max(base, 0)
-    if prod(n for n, _d in rows) < end:
+    length = 1
+    for n, _d in rows:
+        length *= n
+    if length < end:
         near = [row for row in moving if row[0] < end]
-        found = LongestInverse(near, end, first, prod(n for n, _d in rows), where, inputs).search(base >= 0)
+        found = LongestInverse(near, end, first, length, where, inputs).search(base >= 0)
         rows, first = found or (rows, first)
     return coalesce(rows), first
 
@@ -498,10 +507,15 @@ def divide_rows(
 
 def composition_refused(witness: Witness, where: str, inputs: Mapping[str, object], legal: str = "") -> NoLayout:
     """The refusal of a composition that no layout refines, from the kernel's witness."""
-    ((point,), (value, *more)) = witness.points[:1], witness.values
-    problem = f"the modes carry: at {point} the value is {value}, the modes alone add up to {more[-1]}"
-    if "divides" in witness.condition:
+    value = witness.values[0]
+    if "0 <= value" in witness.condition:
+        problem = f"the inner layout reaches {value}, outside the domain of the outer one, which has several modes"
+        legal = "an inner layout with values from 0"
+    elif len(witness.points) > 1:  # along one row
         problem = witness.condition
+    else:
+        forced = witness.values[-1]
+        problem = f"the modes carry: at {witness.points[0]} the value is {value}, the modes alone add up to {forced}"
     legal = legal or "modes whose sum does not carry in the digits of the outer layout"
     return NoLayout(where, problem, inputs=inputs, legal=legal, facts={"witness": witness})
 

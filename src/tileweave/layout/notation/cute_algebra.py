@@ -14,7 +14,7 @@ from typing import Any
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index import equal, require
 from tileweave.layout.core.checks import Witness, asked, no_layout
-from tileweave.layout.core.composition import compose_rows, unbounded
+from tileweave.layout.core.composition import compose_rows
 from tileweave.layout.core.inverse import (
     complement_rows,
     composition_refused,
@@ -235,10 +235,6 @@ def composition_of(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
     if isinstance(b.zero, Coord):
         return _compose_coordinates(a, b, where)
     rows, inputs = b.flat, {"a": a, "b": b}
-    for n, s in rows:
-        if s.__class__ is int and s < 0 and n.__class__ is int and n > 1:
-            _need_linear(a, rows, where, inputs)
-            break
     found = compose_rows(a.flat, rows, 0, a.zero, where, inputs)
     if found.__class__ is not Witness:
         return refined(b.shape, found[0])
@@ -253,13 +249,6 @@ def composition_of(a: CuteLayout, b: CuteLayout, where: str) -> CuteLayout:
             flat = refined(tuple([n for n, _d in merged]), again[0]) if merged else a
             legal = f"composition(a, coalesce(b)), which is {coalesce(flat)}"
     raise composition_refused(found, where, inputs, legal)
-
-
-def _need_linear(a: CuteLayout, rows: Sequence[Row], where: str, inputs: Mapping[str, object]) -> None:
-    """Refuse an inner layout that reaches below zero, unless the outer one is linear and runs on there."""
-    low = sum(s * (n - 1) for n, s in rows if s < 0)
-    if len(unbounded(a.flat)) > 1:
-        raise _outside(rows, low, -1, a.size, where, inputs)
 
 
 def _outside(
@@ -393,7 +382,9 @@ def right_inverse(layout: CuteLayout) -> CuteLayout:
     where = "right_inverse(layout)"
     layout = integral(layout, where)
     require_numbers(where, layout)
-    moving = [row for row in _moving(layout) if row[0] >= 0]
+    moving = _moving(layout)
+    if moving and moving[0][0] < 0:
+        moving = [row for row in moving if row[0] >= 0]
     return from_modes(right_inverse_rows(moving, where, {"layout": layout})[0])
 
 
