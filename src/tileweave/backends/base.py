@@ -23,9 +23,9 @@ __all__ = [
     "ELEMENTS",
     "Backend",
     "Calls",
+    "Compiled",
     "Decision",
     "FunctionKernel",
-    "Kernel",
     "PythonCalls",
     "Tuning",
     "backend",
@@ -64,7 +64,7 @@ class Decision:
         return f"{self.backend or 'numpy'}: {self.kernel or 'no kernel'}"
 
 
-class Kernel(Protocol):
+class Compiled(Protocol):
     """A compiled program; arrays come in the order of the program's tensors, scratch left out."""
 
     @property
@@ -115,7 +115,7 @@ class Tuning(Protocol):
         """The program that won."""
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> Compiled:
         """The winner, compiled."""
 
     def explain(self) -> str:
@@ -135,7 +135,7 @@ class Backend(Protocol):
         It is asked with dense operands of the whole operation, once; all shards are computed alike.
         """
 
-    def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Kernel:
+    def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Compiled:
         """The program's kernel.
 
         Raises:
@@ -201,9 +201,9 @@ class PythonCalls:
     """Prepared calls of kernels that are called from Python."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[Kernel, list[Array]]] = []
+        self._calls: list[tuple[Compiled, list[Array]]] = []
 
-    def add(self, kernel: Kernel, arrays: Sequence[Array]) -> int:
+    def add(self, kernel: Compiled, arrays: Sequence[Array]) -> int:
         """A call, by number."""
         self._calls.append((kernel, list(arrays)))
         return len(self._calls) - 1

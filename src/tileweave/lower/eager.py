@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Kernel, backend
+from tileweave.backends.base import Compiled, backend
 from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -271,7 +271,7 @@ def _key(equation: str, threads: int | None, operands: Sequence[Array], out: Arr
 class _Step:
     """One kernel of an einsum, and what makes its result; values have places, operands first, results behind them."""
 
-    kernel: Kernel
+    kernel: Compiled
     inputs: tuple[int, ...]
     new: Callable[[], Array]
 

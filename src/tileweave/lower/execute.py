@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Backend, Decision, Kernel, backend, backends
+from tileweave.backends.base import Backend, Compiled, Decision, backend, backends
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ops.monoids import combine_states
@@ -155,7 +155,7 @@ def regular(array: Array) -> Array:
     return array if whole and array.flags.aligned else np.ascontiguousarray(array)
 
 
-_KERNELS: OrderedDict[Any, Kernel] = OrderedDict()  # least recently made first
+_KERNELS: OrderedDict[Any, Compiled] = OrderedDict()  # least recently made first
 KEEP_KERNELS = 1024
 COPIED = 1 << 16
 """Rearrangements of fewer elements than this are NumPy's."""
@@ -168,7 +168,7 @@ _TUNING = threading.Lock()
 
 def compiled(
     operation: Operation, arrays: Sequence[Array], out: Array, threads: int | None, tune: bool = False
-) -> Kernel | None:
+) -> Compiled | None:
     """The kernel of a whole operation for operands and an output of these strides; None where NumPy computes it."""
     fits = all(regular(array) is array for array in (*arrays, out))
     decision = decide(operation, "block")
@@ -188,7 +188,7 @@ def kernel_of(
     out: Array,
     threads: int | None,
     tune: bool = False,
-) -> Kernel:
+) -> Compiled:
     """The kernel of a backend for operands by name and an output, of these types, shapes and strides; kept."""
     key = (
         by,
@@ -208,7 +208,7 @@ def kernel_of(
     return found
 
 
-def _kept(key: Any, by: str, program: Program, threads: int | None, tune: bool = False) -> Kernel:
+def _kept(key: Any, by: str, program: Program, threads: int | None, tune: bool = False) -> Compiled:
     """The program's kernel, kept for the next call with the same key."""
     kernel = _compiled(backend(by), program, threads, tune)
     _KERNELS[key] = kernel
@@ -217,7 +217,7 @@ def _kept(key: Any, by: str, program: Program, threads: int | None, tune: bool =
     return kernel
 
 
-def _compiled(by: Backend, program: Program, threads: int | None, tune: bool) -> Kernel:
+def _compiled(by: Backend, program: Program, threads: int | None, tune: bool) -> Compiled:
     with _TUNING if tune else _LOCK:
         try:
             return by.tune(program, threads=threads).kernel if tune else by.compile(program, threads=threads)

@@ -99,9 +99,9 @@ def _fits(plan: Plan, prepared: Prepared) -> bool:
 def _step(plan: Plan, job: Job) -> Work | Store:
     if isinstance(job.node, Sink):
         return Store(job.number, job.sink, job.fetches[0], job.hand_over)
-    assert isinstance(job.node, Operation)
-    kinds = tuple((name, Tensor(job.node, name).type) for name, _, _ in job.outs)
-    return Work(job.number, job.node, job.stage, job.index, job.fetches, kinds, job.decision)
+    operation: Operation = job.node
+    kinds = tuple((name, Tensor(operation, name).type) for name, _, _ in job.outs)
+    return Work(job.number, operation, job.stage, job.index, job.fetches, kinds, job.decision)
 
 
 def check_out(plan: Plan, out: Sequence[Array | None] | None) -> Sequence[Array | None]:

@@ -238,7 +238,7 @@ class _Memory:
 class _Written:
     """A result in a file."""
 
-    def __init__(self, sink: Sink, writer: io.Writer) -> None:
+    def __init__(self, sink: Sink, writer: io.SinkWriter) -> None:
         self.whole_blocks = io.atom(sink) is not None
         self.write = writer.write
         self._box = sink.tensor.type.box

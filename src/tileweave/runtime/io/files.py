@@ -24,8 +24,8 @@ from tileweave.space import Box
 
 __all__ = [
     "Reader",
+    "SinkWriter",
     "Sinks",
-    "Writer",
     "atom",
     "check_targets",
     "describe",
@@ -51,7 +51,7 @@ class Reader(Protocol):
         """Lets go of the file."""
 
 
-class Writer(Protocol):
+class SinkWriter(Protocol):
     """A tensor that is being written to a file; boxes may come in any order and from several threads."""
 
     def write(self, box: Box, block: Array) -> None:
@@ -59,7 +59,7 @@ class Writer(Protocol):
 
 
 class _File(Protocol):
-    def add(self, key: str, kind: TensorType) -> Writer: ...
+    def add(self, key: str, kind: TensorType) -> SinkWriter: ...
 
     def prepare(self) -> None: ...
 
@@ -265,7 +265,7 @@ class Sinks:
     def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
         self._targets = targets
         self._files: dict[str, _File] = {}
-        writers: list[Writer] = []
+        writers: list[SinkWriter] = []
         try:
             for one, kind in targets:
                 writers.append(self._add(one, kind))
@@ -274,7 +274,7 @@ class Sinks:
             raise
         self.writers = tuple(writers)
 
-    def _add(self, one: FileTarget, kind: TensorType) -> Writer:
+    def _add(self, one: FileTarget, kind: TensorType) -> SinkWriter:
         lies = _where_it_lies(one)
         try:
             if lies not in self._files:
