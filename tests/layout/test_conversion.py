@@ -236,6 +236,14 @@ def test_a_collective_of_a_large_tensor_is_recognised_in_closed_form():
     assert conversion(partial, whole, reduce="sum").collective.words == 2 * 7 * (1 << 37)
 
 
+def test_devices_of_a_mesh_with_two_axes_are_named_by_both():
+    from tileweave.layout import parse
+
+    levels = {"x": "device", "y": "device", "m": "memory"}
+    plan = conversion(parse("(2:1@x, 2:1@y, 8:1)"), parse("(2:1@x, 16:1) + [2:1@y]"), levels)
+    assert str(plan) == "devices: all-gather among {(0,0), (0,1)}, {(1,0), (1,1)}: 8 words a device"
+
+
 def test_partial_sums_on_a_mesh_take_two_steps_where_that_is_less():
     from tileweave.layout import parse
 

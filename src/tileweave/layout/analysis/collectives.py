@@ -160,7 +160,8 @@ class Collective:
 
 
 def _device(coordinate: tuple[int, ...]) -> str:
-    return ",".join(map(str, coordinate))
+    text = ",".join(map(str, coordinate))
+    return f"({text})" if len(coordinate) > 1 else text
 
 
 Wants = Mapping[int, Mapping[int, frozenset[int]]]  # cell -> taker -> givers
