@@ -492,7 +492,8 @@ def test_a_bias_is_no_pass_of_its_own():
     program = emit_contraction("ik,kj->ij", (a, a), a, init=row, relu=True)
     plan = compile(program).explain().splitlines()
     assert plan[0] == "Contraction(in0, in1, out, bias)  64 x 64 x 64  stores  then ReLU"
-    assert len(plan) == 2  # and how it is cut
+    assert all(line.startswith("  ") for line in plan[1:])  # how it is blocked, and no further operation
+    assert plan[-1] == "  sums start from bias, in registers"
 
 
 # ── running pairs ──

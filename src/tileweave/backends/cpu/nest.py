@@ -218,8 +218,8 @@ class _Emitter:
         pointers = [f"ptr %p{k}" for k in range(3)]
         f.call(f"{name}.sums", "ptr %env", "i64 %thread", *pointers, f"i1 {init}", "i1 %relu", f"ptr {start}")
         f.ret()
-        how = "sums begin with the start in the registers" if inside else "the start is copied to the output first"
-        return (*lines, how)
+        row = self.program.tensors[op.operands[3]].name
+        return (*lines, f"sums start from {row}, in registers" if inside else f"{row} is copied to the output first")
 
     def region(self, at: _Place, loop: Loop) -> None:
         """A chain of parallel loops as tasks of the pool."""
