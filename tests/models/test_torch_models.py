@@ -41,33 +41,37 @@ class UNet(torch.nn.Module):
         return self.out(x)
 
 
-def module(name: str) -> tuple[Any, tuple[Any, ...]]:
-    """A module in evaluation mode, and its inputs."""
+def module(name: str, large: bool = False) -> tuple[Any, tuple[Any, ...]]:
+    """A module in evaluation mode, and its inputs; large: with the extents of the published models, two layers deep."""
     torch.manual_seed(3)
     t = transformers
-    words = torch.randint(0, 500, (2, 24))
-    image = torch.randn(1, 3, 64, 64)
-    text = {"vocab_size": 500, "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    words = torch.randint(0, 500, (1, 128) if large else (2, 24))
+    image = torch.randn(1, 3, 224, 224) if large else torch.randn(1, 3, 64, 64)
+    width, heads, inner = (768, 12, 3072) if large else (64, 4, 128)
+    text = {"vocab_size": 30000 if large else 500, "num_hidden_layers": 2, "hidden_size": width}
+    text |= {"num_attention_heads": heads, "intermediate_size": inner}
     if name == "bert":
-        return t.BertModel(t.BertConfig(**text, intermediate_size=128)), (words,)
-    if name == "gpt2":
-        config = t.GPT2Config(vocab_size=500, n_layer=2, n_embd=64, n_head=4, bos_token_id=0, eos_token_id=0)
+        made = t.BertModel(t.BertConfig(**text))
+    elif name == "gpt2":
+        config = t.GPT2Config(vocab_size=text["vocab_size"], n_layer=2, n_embd=width, n_head=heads)
+        config.bos_token_id = config.eos_token_id = 0
         config.use_cache = False
-        return t.GPT2LMHeadModel(config), (words,)
-    if name == "llama":
-        config = t.LlamaConfig(**text, intermediate_size=160, num_key_value_heads=2)
+        made = t.GPT2LMHeadModel(config)
+    elif name == "llama":
+        config = t.LlamaConfig(**text, num_key_value_heads=heads // 2)
         config.use_cache = False
-        return t.LlamaForCausalLM(config), (words,)
-    if name == "vit":
-        config = t.ViTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
-                             image_size=64, patch_size=16)  # fmt: skip
-        return t.ViTModel(config), (image,)
-    if name == "resnet":
-        config = t.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[2, 2, 2, 2])
-        return t.ResNetForImageClassification(config), (image,)
-    if name == "mobilenet":
-        return t.MobileNetV2ForImageClassification(t.MobileNetV2Config(depth_multiplier=0.5)), (image,)
-    return UNet(), (image,)
+        made = t.LlamaForCausalLM(config)
+    elif name == "vit":
+        sizes = {"image_size": image.shape[-1], "patch_size": 16, "intermediate_size": inner}
+        made = t.ViTModel(t.ViTConfig(hidden_size=width, num_hidden_layers=2, num_attention_heads=heads, **sizes))
+    elif name == "resnet":
+        small = {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 128], "depths": [2, 2, 2, 2]}
+        made = t.ResNetForImageClassification(t.ResNetConfig(**({} if large else small)))
+    elif name == "mobilenet":
+        made = t.MobileNetV2ForImageClassification(t.MobileNetV2Config(depth_multiplier=1.0 if large else 0.5))
+    else:
+        made = UNet()
+    return made, (words if name in ("bert", "gpt2", "llama") else image,)
 
 
 NAMES = ("bert", "gpt2", "llama", "vit", "resnet", "mobilenet", "unet")

@@ -1,0 +1,162 @@
+"""Forward passes of models at the user's call, beside onnxruntime and PyTorch with their own defaults.
+
+    python bench/models.py [--threads 1 2] [--batch 1 8] [--rounds 7] [--only NAME] > bench/results/models.jsonl
+
+ONNX models with real weights (PP-OCRv4 and magika, from their wheels) are compared with onnxruntime; modules with random
+weights with PyTorch eager. A row has milliseconds (median and quartiles) of `tileweave.run` on a ready plan and of the
+peer, in turn in one process, the ratio peer / ours, the largest difference, and the seconds of load, plan and first run
+beside the creation of the peer's session.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tileweave as tw
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "models"))
+ONNX = {
+    "ppocr detector": ("rapidocr_onnxruntime", "*det_infer.onnx", (3, 320, 320)),
+    "ppocr recogniser": ("rapidocr_onnxruntime", "*rec_infer.onnx", (3, 48, 320)),
+    "ppocr angle": ("rapidocr_onnxruntime", "*cls_infer.onnx", (3, 48, 192)),
+    "magika": ("magika", "model.onnx", (2048,)),
+}
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of one call, and its result."""
+    start = time.perf_counter()
+    value = call()
+    return time.perf_counter() - start, value
+
+
+def row(name: str, batch: int, threads: int, rounds: int, ours: Any, peer: Any) -> dict[str, Any]:
+    """A measured row; `ours` and `peer` are (set-up seconds by name, call)."""
+    setup, call = ours
+    peer_setup, peer_call = peer
+    first, got = seconds(call)
+    expected = peer_call()
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            times[which].append(seconds((call, peer_call)[which])[0])
+    medians = [statistics.median(t) for t in times]
+    error = max(
+        float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
+        for a, b in zip(got, expected, strict=True)
+    )
+    quartiles = [[round(q * 1e3, 3) for q in statistics.quantiles(t, n=4)] for t in times]
+    return {
+        "model": name,
+        "batch": batch,
+        "threads": threads,
+        "ms": round(medians[0] * 1e3, 3),
+        "quartiles_ms": quartiles[0],
+        "peer_ms": round(medians[1] * 1e3, 3),
+        "peer_quartiles_ms": quartiles[1],
+        "times_peer": round(medians[1] / medians[0], 3),
+        "largest_difference": error,
+        "seconds": {**setup, "first run": round(first, 3)},
+        "peer_seconds": peer_setup,
+        "machine": platform.processor() or platform.machine(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def listed(value: Any) -> list[Any]:
+    """The results of a run as a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def prepared(load: Callable[[], Any], arrays: list[Any], threads: int) -> tuple[dict[str, float], Callable[[], Any]]:
+    """Our side: load, plan, and a call."""
+    loading, model = seconds(load)
+    planning, plan = seconds(model.plan)
+    bind = model.bind(*arrays)
+    setup = {"load": round(loading, 3), "plan": round(planning, 3)}
+    return setup, lambda: listed(tw.run(plan, bind=bind, threads=threads))
+
+
+def onnx_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Models from wheels beside onnxruntime."""
+    import onnxruntime
+
+    for name, (package, pattern, shape) in ONNX.items():
+        spec = find_spec(package)
+        if options.only not in name or spec is None or spec.origin is None:
+            continue
+        path = sorted(Path(spec.origin).parent.rglob(pattern))[-1]
+        for batch in options.batch:
+            for threads in options.threads:
+                settings = onnxruntime.SessionOptions()
+                settings.intra_op_num_threads = threads
+                making, session = seconds(
+                    lambda s=settings, p=path: onnxruntime.InferenceSession(
+                        str(p), s, providers=["CPUExecutionProvider"]
+                    )
+                )
+                key = session.get_inputs()[0]
+                dtype = np.float32 if "float" in key.type else np.int32 if "int32" in key.type else np.int64
+                draw = np.random.default_rng(0).random((batch, *shape)) * (1 if dtype == np.float32 else 255)
+                array = draw.astype(dtype)
+                ours = prepared(lambda p=path, k=key, a=array: tw.load(p, bind={k.name: a.shape}), [array], threads)
+                peer = ({"session": round(making, 3)}, lambda s=session, k=key, a=array: s.run(None, {k.name: a}))
+                yield row(name, batch, threads, options.rounds, ours, peer) | {"peer": "onnxruntime"}
+
+
+def torch_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Modules with random weights beside PyTorch eager."""
+    import torch
+    from test_torch_models import NAMES, module, tensors
+
+    for name in NAMES:
+        if options.only not in name:
+            continue
+        for batch in options.batch:
+            made, example = module(name, large=True)
+            made.eval()
+            example = tuple(torch.cat([x[:1]] * batch) for x in example)
+            for threads in options.threads:
+                torch.set_num_threads(threads)
+                arrays = [x.numpy() for x in example]
+                ours = prepared(lambda m=made, e=example: tw.from_torch(m, e), arrays, threads)
+
+                def call(m: Any = made, e: Any = example) -> list[Any]:
+                    with torch.no_grad():
+                        return [t.numpy() for t in tensors(m(*e))]
+
+                yield row(name, batch, threads, options.rounds, ours, ({}, call)) | {
+                    "peer": f"torch {torch.__version__}"
+                }
+
+
+def main() -> int:
+    """Print a JSON line per row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="", help="models whose name holds this")
+    options = parser.parse_args()
+    for rows, needs in ((onnx_rows, "onnxruntime"), (torch_rows, "torch")):
+        if find_spec(needs) is None:
+            print(f"{needs} is not installed: make test-models installs it", file=sys.stderr)
+            continue
+        for made in rows(options):
+            print(json.dumps(made), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
