@@ -3,9 +3,9 @@
     python bench/models.py [--threads 1 2] [--batch 1 8] [--rounds 7] [--only NAME] > bench/results/models.jsonl
 
 ONNX models with real weights (PP-OCRv4 and magika, from their wheels) are compared with onnxruntime, modules with
-random weights with PyTorch eager. A row has milliseconds (median and quartiles) of `tileweave.run` on a ready plan and of the
-peer, in turn in one process, the ratio peer / ours, the largest difference, and the seconds of load, plan and first run
-beside the creation of the peer's session.
+random weights with PyTorch eager. A row has milliseconds (median and quartiles) of `tileweave.run` on a ready plan and
+of the peer, in turn in one process, the ratio peer / ours, the largest difference, and the seconds of load, plan and
+first run beside the creation of the peer's session.
 """
 
 from __future__ import annotations
