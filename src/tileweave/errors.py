@@ -46,7 +46,7 @@ __all__ = [
 
 
 class TileweaveError(Exception):
-    """An error in the house's form: where and what, then the inputs, then what would be legal.
+    """An error in one form: where and what, then the inputs, then what would be legal.
 
     Args:
         where: the public function as the user wrote it, e.g. ``"linear(x, w, b)"``.
