@@ -1,6 +1,6 @@
 """CuTe's notation: nested ``shape:stride`` layouts, **first mode fastest**, with every operation exact.
 
-The face of the room for CuTe users: ``from tileweave.layout import cute``. Names and orders are CuTe's. A layout is
+For CuTe users: ``from tileweave.layout import cute``. Names and orders are CuTe's. A layout is
 evaluated within its size; inside a composition its slowest mode runs on, as in CuTe. A refusal carries its witness, and
 where CuTe rounds up there is a separate name that returns the predicate. The operations live beside this file: tuples
 (`cute_tuples`), values (`cute_value`), algebra (`cute_algebra`), tiles (`cute_tiling`); the algorithms are `core`'s.
