@@ -18,7 +18,7 @@ from tileweave.errors import StorageError
 
 __all__ = ["check_new", "write_whole"]
 
-_KINDS = {".svg": "an SVG", ".json": "a program as JSON", ".npy": "an array"}
+_KINDS = {".svg": "an SVG", ".json": "a program as JSON", ".npy": "an array", ".html": "a page"}
 
 
 def check_new(option: str, path: str, suffix: str, overwrite: bool) -> None:

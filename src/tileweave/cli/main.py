@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     _program_arguments(plan)
     plan.add_argument("--json", action="store_true", help="print the plans as JSON")
     _draw_arguments(plan, "draw the first plan")
+    plan.add_argument("--html", metavar="FILE.html", help="write the first plan as one page")
     plan.set_defaults(action=_plan)
 
     einsum = commands.add_parser(
@@ -384,7 +385,18 @@ def _say_something_anywhere() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-_TAKES_VALUE = {"--machines", "--memory", "--runtime", "--address", "--threads", "--draw", "-o", "--output", "--shape"}
+_TAKES_VALUE = {
+    "--machines",
+    "--memory",
+    "--runtime",
+    "--address",
+    "--threads",
+    "--draw",
+    "--html",
+    "-o",
+    "--output",
+    "--shape",
+}
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
 _TAKES_VALUE |= {"--seconds", "--bind"}
 

@@ -74,6 +74,8 @@ def plan_program(options: argparse.Namespace) -> int:
 
     if options.draw:
         check_new("--draw", options.draw, ".svg", bool(options.overwrite))
+    if options.html:
+        check_new("--html", options.html, ".html", bool(options.overwrite))
     settings = Session(machines=chosen_machines(options), planned=planned)
     out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
     try:
@@ -92,6 +94,9 @@ def plan_program(options: argparse.Namespace) -> int:
     if options.draw and plans:
         write_whole(options.draw, plans[0]._repr_svg_())
         print(f"drawn: {options.draw}", file=sys.stderr)
+    if options.html and plans:
+        write_whole(options.html, plans[0].html())
+        print(f"written: {options.html}", file=sys.stderr)
     return status
 
 

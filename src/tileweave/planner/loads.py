@@ -87,6 +87,7 @@ class Loads:
 
     def __init__(self) -> None:
         self.terms: dict[Tensor, tuple[Term, ...]] = {}
+        self.loads: dict[Any, Load] = {}
 
     def of(self, plan: Plan) -> list[Load]:
         """Per step of a plan."""
@@ -109,9 +110,26 @@ class _PlanLoads:
 
     def run(self) -> Iterator[Load]:
         for step in self.plan.steps:
-            yield self._load(step)
+            key = self._key(step)
+            if key not in self.known.loads:
+                self.known.loads[key] = self._load(step)
+            yield self.known.loads[key]
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = step
+
+    def _key(self, step: Step) -> Any:
+        """What a load depends on: the step's own cuts and place, and those of what it reads."""
+        node = step.node
+        tensors = [node.tensor] if isinstance(node, Sink) else [tensor for _, tensor in node.inputs]
+        origins = {term.origin for tensor in tensors for term in self.known.terms_of(tensor) if term.origin is not None}
+        places: set[Any] = set()
+        for origin in origins:
+            made = origin.producer
+            before = self.made.get(made) if isinstance(made, Operation) else None
+            home = self.residents.get(made) if isinstance(made, Source) else None
+            places.add((origin, before and (before.stage, before.cuts, before.where), home))
+        own = self.partials.get(node) if step.stage == "combine" and isinstance(node, Operation) else None
+        return node, step.stage, step.cuts, step.where, step.outputs, own and own.where, self.count, frozenset(places)
 
     def _boxes(self, step: Step, *, waves: bool = True) -> tuple[Boxes, Counts]:
         """The boxes of a step's index (or of the tensor that it combines or stores), and the waves that are there."""
