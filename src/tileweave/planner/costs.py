@@ -23,9 +23,9 @@ from tileweave.space import Box, Projection
 
 __all__ = [
     "Arrival",
-    "Dim",
     "Held",
     "Term",
+    "TermDim",
     "arrival",
     "index_of_boxes",
     "input_boxes",
@@ -102,7 +102,7 @@ def index_of_boxes(operation: Operation, output: str, boxes: Boxes) -> Boxes:
 # reads through selectors
 
 
-class Dim(NamedTuple):
+class TermDim(NamedTuple):
     """One dimension of the tensor that is read: the piece's own range, and (row, step, offset) of what it moves."""
 
     clip: tuple[int, int]
@@ -121,7 +121,7 @@ class Term:
     """
 
     origin: Tensor | None
-    dims: tuple[Dim, ...]
+    dims: tuple[TermDim, ...]
     fixed: tuple[tuple[int, int], ...]
     itemsize: int
 
@@ -148,7 +148,7 @@ def read_terms(tensor: Tensor) -> tuple[Term, ...]:
         out.append(
             Term(
                 piece.origin,
-                tuple(Dim((a, b), tuple(rows)) for a, b, rows in dims),
+                tuple(TermDim((a, b), tuple(rows)) for a, b, rows in dims),
                 tuple(fixed),
                 tensor.dtype.itemsize,
             )

@@ -13,9 +13,9 @@ from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.costs import (
-    Dim,
     Held,
     Term,
+    TermDim,
     arrival,
     index_of_boxes,
     input_boxes,
@@ -234,7 +234,7 @@ class _PlanLoads:
         for tensor in partial.tensors:
             cuts = output_partition(node, tensor.output, partial.cuts).cuts
             held = Held(output_boxes(node, tensor.output, own), tuple(np.asarray(edges, np.int64) for edges in cuts))
-            whole = tuple(Dim((0, n), ((r, 1, 0),)) for r, n in enumerate(tensor.shape))
+            whole = tuple(TermDim((0, n), ((r, 1, 0),)) for r, n in enumerate(tensor.shape))
             got = arrival(Term(tensor, whole, (), tensor.dtype.itemsize), boxes, held, counts)
             here = (got.moved < got.wanted).astype(np.int64)
             size = _largest(boxes) * tensor.dtype.itemsize

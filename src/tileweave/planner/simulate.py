@@ -25,7 +25,7 @@ from tileweave.planner.machines import Machines
 from tileweave.planner.plan import Costs, Plan
 from tileweave.planner.streams import needed_steps, streams
 
-__all__ = ["EFFICIENCY", "Simulation", "Span", "costed", "peak_bound", "simulate", "with_costs"]
+__all__ = ["EFFICIENCY", "Busy", "Simulation", "costed", "peak_bound", "simulate", "with_costs"]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COUNTED_TASKS = 500
@@ -33,7 +33,7 @@ COUNTED_TASKS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Busy:
     """When one step runs on machines that do the same.
 
     Args:
@@ -72,7 +72,7 @@ class Simulation:
     peak_bytes: tuple[int, ...]
     peak_step: int
     steps: tuple[Costs, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[Busy, ...]
     loads: tuple[Load, ...]
 
     @property
@@ -138,14 +138,14 @@ def compute_seconds(rates: _Rates, load: Load, dtype: str) -> Floats:
     return out
 
 
-def _timeline(plan: Plan, loads: Sequence[Load]) -> tuple[float, tuple[Span, ...], list[float]]:
+def _timeline(plan: Plan, loads: Sequence[Load]) -> tuple[float, tuple[Busy, ...], list[float]]:
     machines, count = plan.machines, len(plan.machines)
     rates = _Rates(machines)
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
     free, link_free = np.zeros(count), np.zeros(count)
     groups = [_Group(machines, group) for group in machines.groups]
-    spans: list[Span] = []
+    spans: list[Busy] = []
     durations = []
     for number, (step, load) in enumerate(zip(plan.steps, loads, strict=True)):
         here = load.tasks > 0
@@ -198,7 +198,7 @@ class _Group:
         return out
 
 
-def _spans(number: int, machines: Machines, load: Load, arrive: Floats, start: Floats, end: Floats) -> list[Span]:
+def _spans(number: int, machines: Machines, load: Load, arrive: Floats, start: Floats, end: Floats) -> list[Busy]:
     """One span per group of machines that do the same at the same time."""
     here = np.flatnonzero(load.tasks)
     if not len(here):
@@ -210,7 +210,7 @@ def _spans(number: int, machines: Machines, load: Load, arrive: Floats, start: F
         _, first, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
     order = machines.order
     return [
-        Span(number, order[here[k]], int(n), int(rows[k, 0]), *map(float, rows[k, 1:]))
+        Busy(number, order[here[k]], int(n), int(rows[k, 0]), *map(float, rows[k, 1:]))
         for k, n in zip(first, counts, strict=True)
     ]
 

@@ -29,7 +29,7 @@ from tileweave.planner.search.tables import Measures, Tables
 from tileweave.planner.simulate import Simulation, costed, simulate
 from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
 
-__all__ = ["BALANCED", "OBJECTIVES", "Problem", "make_plan", "search"]
+__all__ = ["BALANCED", "OBJECTIVES", "PlanRequest", "make_plan", "search"]
 
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
@@ -52,7 +52,7 @@ OBJECTIVES: dict[str, tuple[Callable[[Measures], Any], Objective]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PlanRequest:
     """What is to be planned, and what the choice is bound to.
 
     Args:
@@ -91,7 +91,7 @@ class _Offer:
     label: str
 
 
-def search(problem: Problem) -> tuple[Plan, Simulation]:
+def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
     """The best plan that was found among those that fit the machines' memory, with as few waves as that takes.
 
     Raises:
@@ -119,7 +119,7 @@ def search(problem: Problem) -> tuple[Plan, Simulation]:
     raise _refusal(problem, offers, known)
 
 
-def tables_of(problem: Problem, known: Loads) -> Tables:
+def tables_of(problem: PlanRequest, known: Loads) -> Tables:
     """The cost tables of a problem."""
     allowed = dict(problem.allowed)
     homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
@@ -144,7 +144,7 @@ def solved(tables: Tables, objective: str) -> list[Solved]:
     return list(found.values())
 
 
-def searched(problem: Problem, tables: Tables, seeds: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def searched(problem: PlanRequest, tables: Tables, seeds: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The frontier of a stochastic search of so many trials, seeded by the additive solvers; the fastest first."""
     if not problem.trials:
         return []
@@ -159,7 +159,7 @@ def _least_held(measures: Measures) -> Any:
     return measures.held + 1e-6 * measures.seconds
 
 
-def _offers(problem: Problem, known: Loads) -> Iterator[_Offer]:
+def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     """Every plan that is considered: the finalists in one wave, then in ever more; each plan once."""
     graph, machines = problem.graph, problem.machines
     tables = tables_of(problem, known)
@@ -179,7 +179,7 @@ def _offers(problem: Problem, known: Loads) -> Iterator[_Offer]:
                 yield _Offer(waves, plan, _label(plan.steps, rank, waves))
 
 
-def plan_of(problem: Problem, tables: Tables, chosen: Sequence[int], waves: Waves = WHOLE) -> Plan:
+def plan_of(problem: PlanRequest, tables: Tables, chosen: Sequence[int], waves: Waves = WHOLE) -> Plan:
     """The plan of a choice, without costs."""
     graph, machines = problem.graph, problem.machines
     cut = {operation: tables.sharding(operation, chosen) for operation in graph.operations}
@@ -212,7 +212,7 @@ def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
     return f"{name}, {waves.count} {'blocks' if waves.square else 'waves'}"
 
 
-def _refusal(problem: Problem, offers: Sequence[_Offer], known: Loads) -> PlanError:
+def _refusal(problem: PlanRequest, offers: Sequence[_Offer], known: Loads) -> PlanError:
     """The error that names the least that was found to do, for machines that all have it.
 
     Where machines differ, they are filled in another order once all have the same, so everything is looked at again.
@@ -279,7 +279,7 @@ def problem_of(
     pin: Mapping[Any, Cuts] | None = None,
     forbid: Mapping[Any, Sequence[str]] | None = None,
     objective: str = "seconds",
-) -> Problem:
+) -> PlanRequest:
     """The checked problem."""
     graph = join_sinks(verify(graph))
     _check(graph, machines)
@@ -301,7 +301,7 @@ def problem_of(
     parts = pinned_parts(graph, machines, pin or {})
     extra = tuple(pinned_meshes(parts))
     limited = allowed_shardings(graph, machines, meshes(graph, machines, extra), parts, forbid or {})
-    return Problem(
+    return PlanRequest(
         graph, machines, decide, atoms, tuple(homes), tuple(placed), tuple(limited.items()), objective, extra
     )
 

@@ -28,7 +28,7 @@ from tileweave.planner.search.candidates import (
 from tileweave.planner.simulate import EFFICIENCY
 from tileweave.planner.steps import Sharding
 
-__all__ = ["Edge", "Measures", "Tables"]
+__all__ = ["Measures", "Neighbours", "Tables"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -56,7 +56,7 @@ class Measures:
 
 
 @dataclass(frozen=True, eq=False)
-class Edge:
+class Neighbours:
     """Two nodes of which one reads the other's result: their numbers, and a table (maker's, reader's candidate)."""
 
     maker: int
@@ -92,9 +92,9 @@ class Tables:
         self.number = {node: k for k, node in enumerate(self.nodes)}
         self.offers: list[Offered] = []
         self.alone: list[Measures] = []
-        self.edges: list[Edge] = []
-        self.into: list[list[Edge]] = [[] for _ in self.nodes]
-        self.out: list[list[Edge]] = [[] for _ in self.nodes]
+        self.edges: list[Neighbours] = []
+        self.into: list[list[Neighbours]] = [[] for _ in self.nodes]
+        self.out: list[list[Neighbours]] = [[] for _ in self.nodes]
         self._offers: dict[Any, Offered] = {}
         self._tables: dict[Any, Measures] = {}
         filled = [machines.machines[k] for k in machines.order]
@@ -187,7 +187,7 @@ class Tables:
 
     # -- costs of pairs
 
-    def _edges(self, node: Operation) -> list[Edge]:
+    def _edges(self, node: Operation) -> list[Neighbours]:
         reader = self.number[node]
         late = operator_of(node).finish
         found: dict[int, Measures] = {}
@@ -200,7 +200,7 @@ class Tables:
                 maker = self.number[origin.producer]  # type: ignore[index]
                 measures = self._pair(reader, maker, name, name in late, origin.output, terms)
                 found[maker] = found[maker] + measures if maker in found else measures
-        return [Edge(maker, reader, measures) for maker, measures in found.items()]
+        return [Neighbours(maker, reader, measures) for maker, measures in found.items()]
 
     def _pair(self, reader: int, maker: int, name: str, late: bool, output: str, terms: Sequence[Term]) -> Measures:
         mine, made = self.offers[reader], self.offers[maker]
