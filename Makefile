@@ -27,6 +27,7 @@ test-slow: .venv/ready     ## the long random suites
 .venv/models: .venv/ready
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --editable '.[models]'
+	$(BIN)/python -m pip install --quiet --no-deps nvidia-cutlass==4.2.0.0
 	@touch $@
 
 test-models: .venv/models  ## real models and PyTorch's answers: installs torch, onnxruntime, transformers and models
