@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := io,ray,onnx,demo,plot,prove,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-models check layers replay format bench clean docs
+.PHONY: help demo test test-slow test-models test-gpu check layers replay format bench clean docs
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | sort
@@ -32,6 +32,14 @@ test-slow: .venv/ready     ## the long random suites
 
 test-models: .venv/models  ## real models and PyTorch's answers: installs torch, onnxruntime, transformers and models
 	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow" tests/models tests/graph/test_torch.py tests/layout/test_facts_cute.py
+
+.venv/gpu: .venv/ready
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[gpu]'
+	@touch $@
+
+test-gpu: .venv/gpu        ## Triton's interpreter and compilers, the CUDA text again: installs triton, torch, NVRTC
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow" tests/backends/test_triton_kernels.py tests/kernel
 
 check: .venv/ready         ## format, lint, types, layers, size census, then the tests (which run the docs)
 	$(BIN)/ruff format --check .
