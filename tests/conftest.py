@@ -1,4 +1,4 @@
-"""What every room's tests share: golden texts, updated by ``UPDATE_GOLDEN=1 pytest``."""
+"""What every package's tests share: golden texts, updated by ``UPDATE_GOLDEN=1 pytest``."""
 
 import os
 import signal

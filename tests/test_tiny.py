@@ -1,4 +1,4 @@
-"""The whole house in seconds: a program through every floor, against NumPy."""
+"""The whole system in seconds: a program through every layer, against NumPy."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The version of the package, apart from the face so that every floor may read it."""
+"""The version of the package, by itself, so that every layer may read it."""
 
 __all__ = ["__version__"]
 

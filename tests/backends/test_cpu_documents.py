@@ -1,4 +1,4 @@
-"""Documents that were damaged: refused in the house's form, or well-formed and run as the interpreter says."""
+"""Documents that were damaged: refused in the error format, or well-formed and run as the interpreter says."""
 
 from __future__ import annotations
 

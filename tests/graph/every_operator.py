@@ -1,4 +1,4 @@
-"""Steps of random graphs that the other rooms do not need: every operator and selector, mixed types, empty tensors.
+"""Steps of random graphs that the other packages do not need: every operator and selector, mixed types, empty tensors.
 
 Each step bounds magnitude and error as `random_graphs` does. M and e stand for those of its input, n for the number of
 elements that a result is made of.

@@ -230,7 +230,7 @@ def random_graph(
         seed: any.
         dtype: of every value.
         steps: how many values are made.
-        table: the steps to choose from; those that every room knows when left out.
+        table: the steps to choose from; those that every package knows when left out.
         empty: how likely a source has no element.
     """
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The law of the room: whole, sharded at random and rewritten at random, a graph has one value."""
+"""The law of the package: whole, sharded at random and rewritten at random, a graph has one value."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The graph room on real data: handwritten digits as images, words of a real text as tokens."""
+"""The package `graph` on real data: handwritten digits as images, words of a real text as tokens."""
 
 import string
 

@@ -1,4 +1,4 @@
-"""Every operator has what the room promises: signature, costs, meaning in NumPy, errors, a gradient or a reason."""
+"""Every operator has what the package promises: signature, costs, meaning in NumPy, errors, a gradient or a reason."""
 
 import inspect
 import math

@@ -1,7 +1,7 @@
-"""Every public function of the room, every argument: a value of another class is answered or named, never a traceback.
+"""Every public function of the package, every argument: another class is answered or named, never a traceback.
 
 Each row of the table is a call that is right. One argument at a time is replaced by junk; the call then answers or
-raises in the house's form. With NumPy's integers in the place of Python's it answers the same.
+raises in the error format. With NumPy's integers in the place of Python's it answers the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import product as every
 import numpy as np
 import pytest
 
-from tileweave import layout as room
+from tileweave import layout as package
 from tileweave.errors import TileweaveError
 from tileweave.index import symbol
 from tileweave.layout import Coord, Iter, Layout, axe, convert, f2, lego, strided
@@ -50,21 +50,21 @@ CALLS = {
     "Layout.bounds": (A.bounds, ["m"]),
     "Layout.span": (A.span, ["m"]),
     "Layout.cosize": (A.cosize, ["m"]),
-    "as_array": (room.as_array, [np.arange(24), A, (4, 6), "m"]),
-    "byte_strides": (room.byte_strides, [A, 4]),
-    "canonical_key": (room.canonical_key, [COPIES, "set"]),
-    "carries": (room.carries, [A.shard]),
-    "collision": (room.collision, [A]),
-    "common_refinement": (room.common_refinement, [A, A]),
-    "complement": (room.complement, [HALF, 12]),
-    "compose": (room.compose, [A, HALF]),
-    "compose.axis": (lambda axis: room.compose(A, HALF, axis=axis), ["m"]),
-    "complement.axis": (lambda axis: room.complement(HALF, 12, axis=axis), ["m"]),
-    "right_inverse.axis": (lambda axis: room.right_inverse(A, axis=axis), ["m"]),
-    "left_inverse.axis": (lambda axis: room.left_inverse(A, axis=axis), ["m"]),
-    "tile_of.replicas": (lambda word: room.tile_of(A, (24,), Layout(), (1,), replicas=word), ["set"]),
-    "recover.bound": (lambda bound: room.recover(lambda x: x, 8, bound=bound), [8]),
-    "to_text.bare_axis": (lambda axis: room.to_text(A, bare_axis=axis), ["m"]),
+    "as_array": (package.as_array, [np.arange(24), A, (4, 6), "m"]),
+    "byte_strides": (package.byte_strides, [A, 4]),
+    "canonical_key": (package.canonical_key, [COPIES, "set"]),
+    "carries": (package.carries, [A.shard]),
+    "collision": (package.collision, [A]),
+    "common_refinement": (package.common_refinement, [A, A]),
+    "complement": (package.complement, [HALF, 12]),
+    "compose": (package.compose, [A, HALF]),
+    "compose.axis": (lambda axis: package.compose(A, HALF, axis=axis), ["m"]),
+    "complement.axis": (lambda axis: package.complement(HALF, 12, axis=axis), ["m"]),
+    "right_inverse.axis": (lambda axis: package.right_inverse(A, axis=axis), ["m"]),
+    "left_inverse.axis": (lambda axis: package.left_inverse(A, axis=axis), ["m"]),
+    "tile_of.replicas": (lambda word: package.tile_of(A, (24,), Layout(), (1,), replicas=word), ["set"]),
+    "recover.bound": (lambda bound: package.recover(lambda x: x, 8, bound=bound), [8]),
+    "to_text.bare_axis": (lambda axis: package.to_text(A, bare_axis=axis), ["m"]),
     "memory.numbers": (
         lambda e, v, n, w: memory.bank_conflicts(A, element_bytes=e, vector=v, banks=n, bank_bytes=w), [4, 1, 32, 4]
     ),
@@ -73,32 +73,32 @@ CALLS = {
     "conflicts.search_swizzle": (conflicts.search_swizzle, [strided((32, 32), (32, 1)), [np.arange(32) * 32]]),
     "conflicts.search_padding": (conflicts.search_padding, [strided((32, 32), (32, 1)), [np.arange(32) * 32], 32]),
     "conflicts.remove_conflicts": (conflicts.remove_conflicts, [strided((32, 32), (32, 1)), [np.arange(32) * 32], 32]),
-    "direct_sum": (room.direct_sum, [A, (4, 6), HALF, (2, 3)]),
-    "direct_sum_of": (room.direct_sum_of, [strided((4,), (1,)), (4,), strided((2,), (1,)), (2,)]),
-    "divide": (room.divide, [A, 4]),
-    "from_array": (room.from_array, [np.arange(6).reshape(2, 3), np.arange(6), "m"]),
-    "from_carries": (room.from_carries, [6, [(1, Coord.of(1)), (2, Coord.of(4))]]),
-    "group": (room.group, [A, (4, 6)]),
-    "holders": (room.holders, [A, 5]),
-    "image": (room.image, [A]),
-    "is_compact": (room.is_compact, [A]),
-    "is_contiguous": (room.is_contiguous, [A, "m"]),
-    "is_injective": (room.is_injective, [A]),
-    "left_inverse": (room.left_inverse, [A]),
-    "normalize": (room.normalize, [COPIES]),
-    "parse": (room.parse, ["(4:1, 2:(n)) + 3", {"n": 1}]),
-    "product": (room.product, [HALF, 2]),
-    "read": (room.read, ["(4:1, 2:(n)) + 3", {"n": 1}]),
-    "recover": (room.recover, [[0, 1, 2], 3]),
-    "right_inverse": (room.right_inverse, [A]),
-    "same_map": (room.same_map, [A, HALF, "set"]),
-    "slice_layout": (room.slice_layout, [A, (4, 6), (1, 2), (2, 3)]),
-    "slice_pieces": (room.slice_pieces, [A, (4, 6), (1, 2), (2, 3)]),
-    "substitute": (room.substitute, [A, {"n": 2}]),
-    "tile": (room.tile, [HALF, (2, 3), TILE, (8, 8)]),
-    "tile_of": (room.tile_of, [strided((4,), (1,)), (4,), strided((2,), (1,)), (2,)]),
-    "to_strides": (room.to_strides, [A, (4, 6), "m"]),
-    "to_text": (room.to_text, [A]),
+    "direct_sum": (package.direct_sum, [A, (4, 6), HALF, (2, 3)]),
+    "direct_sum_of": (package.direct_sum_of, [strided((4,), (1,)), (4,), strided((2,), (1,)), (2,)]),
+    "divide": (package.divide, [A, 4]),
+    "from_array": (package.from_array, [np.arange(6).reshape(2, 3), np.arange(6), "m"]),
+    "from_carries": (package.from_carries, [6, [(1, Coord.of(1)), (2, Coord.of(4))]]),
+    "group": (package.group, [A, (4, 6)]),
+    "holders": (package.holders, [A, 5]),
+    "image": (package.image, [A]),
+    "is_compact": (package.is_compact, [A]),
+    "is_contiguous": (package.is_contiguous, [A, "m"]),
+    "is_injective": (package.is_injective, [A]),
+    "left_inverse": (package.left_inverse, [A]),
+    "normalize": (package.normalize, [COPIES]),
+    "parse": (package.parse, ["(4:1, 2:(n)) + 3", {"n": 1}]),
+    "product": (package.product, [HALF, 2]),
+    "read": (package.read, ["(4:1, 2:(n)) + 3", {"n": 1}]),
+    "recover": (package.recover, [[0, 1, 2], 3]),
+    "right_inverse": (package.right_inverse, [A]),
+    "same_map": (package.same_map, [A, HALF, "set"]),
+    "slice_layout": (package.slice_layout, [A, (4, 6), (1, 2), (2, 3)]),
+    "slice_pieces": (package.slice_pieces, [A, (4, 6), (1, 2), (2, 3)]),
+    "substitute": (package.substitute, [A, {"n": 2}]),
+    "tile": (package.tile, [HALF, (2, 3), TILE, (8, 8)]),
+    "tile_of": (package.tile_of, [strided((4,), (1,)), (4,), strided((2,), (1,)), (2,)]),
+    "to_strides": (package.to_strides, [A, (4, 6), "m"]),
+    "to_text": (package.to_text, [A]),
     "axe.admits": (axe.admits, [A, (4, 6)]),
     "axe.bind": (axe.bind, [A, (1,), (4,)]),
     "axe.canonicalize": (axe.canonicalize, [COPIES, "set"]),
@@ -183,7 +183,7 @@ def covered(module, prefix=""):
 
 
 @pytest.mark.parametrize(
-    "module", [room, axe, lego, convert, f2, memory, conflicts, movement, svg], ids=lambda m: m.__name__
+    "module", [package, axe, lego, convert, f2, memory, conflicts, movement, svg], ids=lambda m: m.__name__
 )
 def test_every_public_name_is_in_the_table(module):
     assert not covered(module)

@@ -1,4 +1,4 @@
-"""Whatever is passed, a public function answers or raises in the house's form: no internal traceback, no hang."""
+"""Whatever is passed, a public function answers or raises in the error format: no internal traceback, no hang."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tileweave import layout as room
+from tileweave import layout as package
 from tileweave.errors import TileweaveError
 from tileweave.layout import Layout, axe, strided
 
@@ -19,56 +19,56 @@ JUNK = [
     np.zeros(3), np.array([1, 2]), True, b"x", object(), PLAIN, COPIES, VECTOR,
 ]  # fmt: skip
 ONE = {
-    "Coord": room.Coord,
-    "Coord.of": room.Coord.of,
+    "Coord": package.Coord,
+    "Coord.of": package.Coord.of,
     "Layout": Layout,
     "call": PLAIN,
     "call on several axes": VECTOR,
     "set_at": COPIES.set_at,
     "multiset_at": COPIES.multiset_at,
     "bounds": COPIES.bounds,
-    "parse": room.parse,
-    "normalize": room.normalize,
-    "canonical_key": room.canonical_key,
+    "parse": package.parse,
+    "normalize": package.normalize,
+    "canonical_key": package.canonical_key,
     "canonicalize": axe.canonicalize,
-    "recover": room.recover,
-    "is_injective": room.is_injective,
-    "is_contiguous": room.is_contiguous,
-    "image": room.image,
-    "right_inverse": room.right_inverse,
-    "left_inverse": room.left_inverse,
-    "from_array": room.from_array,
-    "to_strides": room.to_strides,
+    "recover": package.recover,
+    "is_injective": package.is_injective,
+    "is_contiguous": package.is_contiguous,
+    "image": package.image,
+    "right_inverse": package.right_inverse,
+    "left_inverse": package.left_inverse,
+    "from_array": package.from_array,
+    "to_strides": package.to_strides,
     "span": axe.span,
 }
 TWO = {
     "Layout": Layout,
-    "Iter": room.Iter,
+    "Iter": package.Iter,
     "strided": strided,
     "at": PLAIN.at,
-    "recover": room.recover,
-    "same_map": room.same_map,
-    "holders": room.holders,
-    "group": room.group,
-    "common_refinement": room.common_refinement,
-    "compose": room.compose,
-    "complement": room.complement,
-    "divide": room.divide,
-    "product": room.product,
-    "to_strides": room.to_strides,
-    "byte_strides": room.byte_strides,
-    "as_array": room.as_array,
-    "from_array": room.from_array,
+    "recover": package.recover,
+    "same_map": package.same_map,
+    "holders": package.holders,
+    "group": package.group,
+    "common_refinement": package.common_refinement,
+    "compose": package.compose,
+    "complement": package.complement,
+    "divide": package.divide,
+    "product": package.product,
+    "to_strides": package.to_strides,
+    "byte_strides": package.byte_strides,
+    "as_array": package.as_array,
+    "from_array": package.from_array,
     "admits": axe.admits,
     "groups": axe.groups,
     "intersect": axe.intersect,
     "slice": lambda shape, region: axe.slice(PLAIN, shape, region),
-    "slice_layout": lambda begin, extent: room.slice_layout(PLAIN, (4, 6), begin, extent),
-    "slice_pieces": lambda begin, extent: room.slice_pieces(PLAIN, (4, 6), begin, extent),
+    "slice_layout": lambda begin, extent: package.slice_layout(PLAIN, (4, 6), begin, extent),
+    "slice_pieces": lambda begin, extent: package.slice_pieces(PLAIN, (4, 6), begin, extent),
     "bind": lambda coords, shape: axe.bind(PLAIN, coords, shape),
-    "tile": lambda shape_a, shape_b: room.tile(PLAIN, shape_a, COPIES, shape_b),
-    "tile_of": lambda shape_a, shape_b: room.tile_of(PLAIN, shape_a, COPIES, shape_b),
-    "direct_sum_of": lambda a, b: room.direct_sum_of(a, (24,), b, (4,)),
+    "tile": lambda shape_a, shape_b: package.tile(PLAIN, shape_a, COPIES, shape_b),
+    "tile_of": lambda shape_a, shape_b: package.tile_of(PLAIN, shape_a, COPIES, shape_b),
+    "direct_sum_of": lambda a, b: package.direct_sum_of(a, (24,), b, (4,)),
 }
 
 

@@ -50,7 +50,7 @@ def takes(function, count):
 
 
 def call(function, arguments):
-    """Whether the call was refused; anything but an answer and a refusal in the house's form fails the test."""
+    """Whether the call was refused; anything but an answer and a refusal in the error format fails the test."""
     try:
         function(*arguments)
     except TileweaveError as refusal:

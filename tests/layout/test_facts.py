@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from strategies import fibres
-from tileweave import layout as room
+from tileweave import layout as package
 from tileweave.errors import NoLayout
 from tileweave.layout import (
     Coord,
@@ -157,7 +157,7 @@ def test_algorithm_2_as_printed_is_the_tiling():
 
 def test_every_constructor_says_which_dimension_is_fastest():
     makers = [
-        Layout, strided, axe.parse, room.slice_layout, room.group, room.tile, Layout.at, Layout.__call__,
+        Layout, strided, axe.parse, package.slice_layout, package.group, package.tile, Layout.at, Layout.__call__,
         lego.Row, lego.Col, lego.RegP, lego.OrderBy, lego.GroupBy, lego.TileBy, lego.bricks, lego.flat_index,
         cute.CuteLayout, cute.make_layout,
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tileweave import layout as room
+from tileweave import layout as package
 from tileweave.errors import NoLayout
 from tileweave.index import expr as index_values
 from tileweave.index import maximum, minimum, symbol
@@ -16,7 +16,7 @@ from tileweave.layout.core import exact, slices
 from tileweave.layout.lego import Col, GenP, OrderBy, PartialTiles, RegP, Row, TileOrderBy
 
 NAMES = {"np": np}
-for module in (room, exact, convert, memory, conflicts, movement, axe, lego, cute, slices, index_values):
+for module in (package, exact, convert, memory, conflicts, movement, axe, lego, cute, slices, index_values):
     NAMES |= vars(module)
 
 
@@ -30,22 +30,22 @@ def unzigzag(p):
 
 def witness():
     with pytest.raises(NoLayout) as caught:
-        room.recover([0, 1, 3])
+        package.recover([0, 1, 3])
     return caught.value.witness
 
 
 N, T = symbol("n", 1, multiple_of=4), symbol("t", 0, symbol("n", 1, multiple_of=4))
 COLUMN = cute.CuteLayout((32, 32), (32, 1))
 VALUES = {
-    "Coord": room.Coord.of({"a": 1, "m": -3}),
-    "zero": room.Coord(),
-    "Iter": room.Iter(4, {"lane": 2, "m": -1}),
+    "Coord": package.Coord.of({"a": 1, "m": -3}),
+    "zero": package.Coord(),
+    "Iter": package.Iter(4, {"lane": 2, "m": -1}),
     "Layout": parse("(8:4@lane, 2:1@warp, 1:7, 4:0) + [2:4@warp, 3:-1] - 5@warp"),
-    "empty Layout": room.Layout(),
-    "symbolic Layout": room.Layout(((N, N // 4 * 2), (4, 1)), ((N, 3),), maximum(T, 3) * 2 - minimum(T, N - 2) % 5),
+    "empty Layout": package.Layout(),
+    "symbolic Layout": package.Layout(((N, N // 4 * 2), (4, 1)), ((N, 3),), maximum(T, 3) * 2 - minimum(T, N - 2) % 5),
     "Witness": witness(),
-    "Pieces": room.slice_pieces(strided((4, 4), (100, 1)), (16,), (2,), (10,)),
-    "Strides": room.to_strides(strided((2, 3), (3, 1), 4)),
+    "Pieces": package.slice_pieces(strided((4, 4), (100, 1)), (16,), (2,), (10,)),
+    "Strides": package.to_strides(strided((2, 3), (3, 1), 4)),
     "VectorWidth": memory.vector_width(COLUMN, 4),
     "Coalescing": memory.coalescing(COLUMN),
     "Banks": memory.bank_conflicts(COLUMN, np.arange(32) * 32),

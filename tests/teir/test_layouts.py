@@ -1,4 +1,4 @@
-"""Emitters take operands of any layout: each program is judged by where the layout room says that elements lie."""
+"""Emitters take operands of any layout: each program is judged by where the package `layout` says that elements lie."""
 
 from __future__ import annotations
 

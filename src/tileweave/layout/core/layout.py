@@ -504,7 +504,7 @@ def strided(shape: Shape, strides: int | Sequence[int], offset: int = 0, axis: s
     """The layout of a strided array: one iter per dimension, first dimension slowest, strides in elements.
 
     Args:
-        shape: positive extents. Empty arrays have no layout; the floors above answer them first.
+        shape: positive extents. Empty arrays have no layout; the layers above answer them first.
         strides: elements between neighbours, any sign, zero for a broadcast dimension.
         offset: elements before the first.
         axis: the axis on which the elements lie.
