@@ -12,7 +12,9 @@ from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS, RULES
 
 # before any test adds its own
-OURS = frozenset(name for name, operator in OPERATORS.items() if operator.block.__module__.startswith("tileweave."))
+OURS = frozenset(
+    name for name, operator in OPERATORS.items() if operator.block.__module__.startswith("tileweave.graph.")
+)
 KINDS = frozenset(SELECTORS)
 
 

@@ -192,7 +192,7 @@ def operation_of(name: str) -> tuple[tw.Tensor, tw.Operation]:
 OURS = frozenset(
     name
     for name, operator in OPERATORS.items()
-    if operator.block.__module__.startswith("tileweave.") and name not in ("combine", "max_and_sum", "moments")
+    if operator.block.__module__.startswith("tileweave.graph.") and name not in ("combine", "max_and_sum", "moments")
 )
 
 

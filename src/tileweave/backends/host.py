@@ -117,7 +117,10 @@ class Block:
     def __init__(self, size: int) -> None:
         self.size = size
         private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-        self.memory = mmap.mmap(-1, size, **private)  # a forked child has its own
+        try:
+            self.memory = mmap.mmap(-1, size, **private)  # a forked child has its own
+        except OSError as error:
+            raise MemoryError(f"{size} bytes: {error.strerror}") from None
         if size >= 1 << 21 and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # small pages hold the same values
                 self.memory.madvise(mmap.MADV_HUGEPAGE)

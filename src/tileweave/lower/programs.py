@@ -47,7 +47,6 @@ _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTION = "Contraction"
-_GROUP = "rows"
 _STEPS = frozenset(("ReLU", *UNARY, *BINARY))
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 
@@ -119,7 +118,7 @@ def lowering(operation: Operation, stage: str) -> str:
         if len(operation.inputs) > 1:
             return "contraction"
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
-    if asked == _GROUP:
+    if operation.operator == "rows":
         return "group" if _group(operation) else ""
     if asked in _MONOIDS:
         if _slides(operation):

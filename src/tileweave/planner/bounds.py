@@ -80,7 +80,7 @@ def lower_bound_words(m: int, n: int, k: int, count: int, memory_words: float = 
     """Words that some machine must receive, whatever the plan.
 
     Example:
-        >>> lower_bound_words(8192, 8192, 8192, 8) * 4 / 1e6
+        >>> round(lower_bound_words(8192, 8192, 8192, 8) * 4 / 1e6, 6)
         100.663296
     """
     m, n, k = sorted((m, n, k), reverse=True)

@@ -200,11 +200,12 @@ class Placement:
 
 
 def run_placement(grid: Sequence[int], machines: int) -> Placement:
-    """Any grid on so many machines: dimension by dimension, as many runs as machines are left.
+    """Any grid on so many machines: dimension by dimension, as many runs as machines are left, of as
+    even lengths as can be.
 
     Example:
         >>> print(run_placement((6, 2), 4).layout)
-        (4:1@machine, 2:2@wave, 2:1@wave)
+        (3:1@machine, 2:2@wave, 2:1@wave)
     """
     left, parts = machines, []
     for blocks in grid:

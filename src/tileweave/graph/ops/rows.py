@@ -128,4 +128,4 @@ def _rows_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(np.broadcast_to(out, kind.shape))}
 
 
-register(Operator("rows", _rows_block, lowering="rows"))
+register(Operator("rows", _rows_block))

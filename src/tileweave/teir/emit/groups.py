@@ -51,7 +51,7 @@ def emit_group(
         >>> a, mean = Operand(strided((4, 8), (8, 1)), "FP32"), Operand(strided((4,), (1,)), "FP32")
         >>> steps = [("ReduceSum", (0,)), ("Fill", (0.125,)), ("Mul", (-1, -2))]
         >>> [p.operation for p in emit_group(steps, [a], mean, (1,)).primitives]
-        ['Fill', 'Zero', 'ReduceSum', 'Mul']
+        ['Zero', 'ReduceSum', 'Fill', 'Mul']
     """
     where = "emit_group(steps, operands, out, axes)"
     rank = max(len(operand.shape) for operand in operands)

@@ -36,6 +36,7 @@ def merged(program: Program, *, merge: bool = True) -> Merged:
 
     Example:
         >>> from tileweave.teir import examples
+        >>> from tileweave.teir.merged.text import show
         >>> print(show(merged(examples.contraction_scalar(dict.fromkeys("pqrstu", 4)))))
         Contraction(in0, in1, out)  4 x 4 x 4 x 4 x 4 x 4  stores
     """
