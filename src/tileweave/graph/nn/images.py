@@ -13,9 +13,11 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad, spread, swapaxes
 from tileweave.graph.ir.nodes import Tensor
-from tileweave.graph.ir.select import concat, flip, slice_
+from tileweave.graph.ir.select import concat, flip, full, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.along import reshape
+from tileweave.graph.ops.contract import einsum
 from tileweave.graph.ops.elementwise import add, cast, multiply
 from tileweave.graph.ops.indexing import take
 from tileweave.graph.ops.reductions import widened
@@ -61,14 +63,38 @@ def conv_transpose(
         raise GraphError(where, f"x and w do not fit {groups} groups", inputs=types, legal=legal)
     steps, gaps = sizes_of(where, "stride", stride, rank), sizes_of(where, "dilation", dilation, rank)
     extra, cut = sizes_of(where, "output_padding", output_padding, rank, 0), pairs_of(where, padding, rank, -(1 << 31))
+    kernel = w.shape[2:]
+    if groups == 1 and steps == kernel and set(gaps) == {1} and not any(map(any, cut)) and not any(extra) and x.size:
+        return _side_by_side(x, w, b)
     for k in range(rank):
-        x = spread(x, k + 2, steps[k], 0, max((x.shape[k + 2] - 1) * steps[k] + 1, 0))
+        x = _stretched(x, k + 2, steps[k])
         reach = gaps[k] * (w.shape[k + 2] - 1)
         x = _margins(x, k + 2, reach - cut[k][0], reach - cut[k][1] + extra[k])
     size = w.shape[0] // groups
     parts = [slice_(w, w.type.box.with_range(0, k * size, (k + 1) * size)) for k in range(groups)]
     turned = flip(concat([swapaxes(part, 0, 1) for part in parts], 0), tuple(range(2, rank + 2)))
     return conv(x, turned, b, dilation=gaps, groups=groups)
+
+
+def _side_by_side(x: Tensor, w: Tensor, b: Any) -> Tensor:
+    """Windows that tile the result: one product whose result has a dimension per place and per point of a window."""
+    spatial = "opqrst"[: len(w.shape) - 2]
+    pairs = "".join(place + place.upper() for place in spatial)
+    blocks = einsum(f"nc{spatial},cf{spatial.upper()}->nf{pairs}", x, w)
+    out = reshape(blocks, (x.shape[0], w.shape[1], *(n * k for n, k in zip(x.shape[2:], w.shape[2:], strict=True))))
+    return out if b is None else add(out, unsqueeze(as_tensor(b), tuple(range(1, len(spatial) + 1))))
+
+
+def _stretched(x: Tensor, dim: int, step: int) -> Tensor:
+    """Zeros between neighbours: each element beside its zeros in a new dimension, laid side by side by one copy."""
+    extent = x.shape[dim]
+    if step == 1 or not x.size:
+        return spread(x, dim, step, 0, max((extent - 1) * step + 1, 0))
+    zeros = full((*x.shape[: dim + 1], step - 1, *x.shape[dim + 1 :]), 0, x.dtype)
+    wide = reshape(
+        concat([unsqueeze(x, dim + 1), zeros], dim + 1), (*x.shape[:dim], extent * step, *x.shape[dim + 1 :])
+    )
+    return slice_(wide, wide.type.box.with_range(dim, 0, (extent - 1) * step + 1))
 
 
 def _margins(x: Tensor, dim: int, before: int, after: int) -> Tensor:
