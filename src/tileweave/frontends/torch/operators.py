@@ -16,8 +16,6 @@ from tileweave.graph import Tensor
 
 __all__ = ["OPERATORS", "AtenCall"]
 
-_SMALLEST = {"float16": -65504.0, "bfloat16": -3.3895313892515355e38, "float32": -np.inf, "float64": -np.inf}
-
 
 @dataclass(frozen=True, slots=True)
 class AtenCall:
@@ -59,13 +57,6 @@ class AtenCall:
             real = isinstance(value, float) and other.dtype.kind in "iub"
             return g.full((), value, np.float32 if real else other.dtype)
         return tensor(value, self.where)
-
-    def known(self, index: int, what: str) -> Any:
-        """An argument whose value decides a shape."""
-        value = self.value(index)
-        if isinstance(value, Tensor):
-            raise GraphError(self.where, f"{what} is known only when the model runs", legal="a constant")
-        return np.asarray(value)
 
 
 Operator = Callable[[AtenCall], Any]
