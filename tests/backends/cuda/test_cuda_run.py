@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tileweave.backends.cuda import Peers, PerDevice, TensorMap, run
+from tileweave.backends.cuda import Launch, Peers, PerDevice, TensorMap, run, run_all
 from tileweave.errors import BackendError
 
 ORDERS = ("forward", "reversed", 5)
@@ -224,3 +224,14 @@ def test_bad_arguments_are_refused_before_anything_runs():
     assert "does not accept" in str(broken("__global__ void f(float* x) { y = 1; }", {"x": np.zeros(3)}))
     with pytest.raises(BackendError, match="swizzle-row"):
         TensorMap(np.zeros((64, 128), np.float16), (64, 128), 128)
+
+
+def test_several_launches_run_in_order_on_the_same_arrays():
+    text = "__global__ void add(int* x, int n) { x[threadIdx.x] += n; }\n"
+    text += "__global__ void twice(int* x) { x[threadIdx.x] *= 2; }"
+    x, other = np.arange(4, dtype=np.int32), np.zeros(2, np.int32)
+    add, twice = Launch(1, 4, {"x": x, "n": 3}, "add"), Launch(1, 4, {"x": x}, "twice")
+    run_all(text, [add, twice, add, Launch(1, 2, {"x": other, "n": 7}, "add")])
+    assert x.tolist() == [9, 11, 13, 15] and other.tolist() == [7, 7]
+    with pytest.raises(BackendError, match="2 kernels: name one"):
+        run_all(text, [Launch(1, 4, {"x": x})])

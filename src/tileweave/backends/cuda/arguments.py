@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import atom, refusals
 
-__all__ = ["Peers", "PerDevice", "TensorMap"]
+__all__ = ["Extent", "Launch", "Peers", "PerDevice", "TensorMap"]
 
 Array = np.ndarray[Any, Any]
+Extent = int | Sequence[int]
 
 #: NumPy type -> the driver's number of the element type.
 _KINDS = {
@@ -108,6 +110,28 @@ class PerDevice:
     """One value per device: device d is given the d-th."""
 
     values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One launch of a kernel.
+
+    Args:
+        grid, block: blocks, and threads of a block, x first.
+        arguments: a value for each parameter, by name.
+        kernel: the name where the text has several kernels.
+        shared: bytes of dynamic shared memory.
+        cluster: blocks of a cluster, x first.
+        cooperative: whether all blocks are resident, so that the grid may synchronise.
+    """
+
+    grid: Extent
+    block: Extent
+    arguments: Mapping[str, Any]
+    kernel: str | None = None
+    shared: int = 0
+    cluster: Extent = 1
+    cooperative: bool = False
 
 
 def is_array(value: object) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tileweave.backends.cuda.arguments import Extent, Launch
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import Finding, run_program
-from tileweave.backends.cuda.cpu.kernel import Extent, launch_on_cpu
+from tileweave.backends.cuda.cpu.kernel import launch_on_cpu
 from tileweave.backends.cuda.cpu.source import Translation
 from tileweave.errors import BackendError
 
@@ -85,8 +86,8 @@ def check_kernel(
     """Runs one kernel of a file on arrays, and reports what it does wrong; the arrays are updated in place."""
     source = _file(path)
     outcome, findings = launch_on_cpu(
-        "", grid, block, arrays, kernel=kernel, shared=shared, cluster=cluster, devices=1, order=order, window=window,
-        seconds=seconds, cooperative=False, check=True, include=include, source=source,
+        "", [Launch(grid, block, arrays, kernel, shared, cluster)], devices=1, order=order, window=window,
+        seconds=seconds, check=True, include=include, source=source,
     )  # fmt: skip
     return Report((*findings, *_died(outcome.status, findings)), outcome.status, outcome.output)
 

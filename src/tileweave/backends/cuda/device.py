@@ -1,15 +1,15 @@
-"""A kernel on a real device: NVRTC or nvcc, then the driver through cuda-bindings; arrays by NumPy or DLPack."""
+"""Kernels on a real device: NVRTC or nvcc, then the driver through cuda-bindings; arrays by NumPy or DLPack."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import TensorMap
+from tileweave.backends.cuda.arguments import Launch, TensorMap
 from tileweave.backends.cuda.compiled import compile
 from tileweave.errors import BackendError
 
@@ -104,49 +104,56 @@ def _tensor_map(driver: Any, value: TensorMap, pointer: int) -> Any:
     )  # fmt: skip
 
 
-def launch_on_device(
-    text: str, grid: int | Sequence[int], block: int | Sequence[int], arrays: Mapping[str, Any], *, kernel: str | None,
-    shared: int, cluster: int | Sequence[int], cooperative: bool,
-) -> None:  # fmt: skip
-    """Compiles for the device at hand, launches, and copies what NumPy arrays hold back."""
+def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
+    """Compiles for the device at hand, launches in order, and copies what NumPy arrays hold back."""
     driver = _driver()
-    from tileweave.backends.cuda.cpu.kernel import choose_kernel, extent
-    from tileweave.backends.cuda.cpu.source import signatures
+    from tileweave.backends.cuda.cpu.kernel import choose_kernel
+    from tileweave.backends.cuda.cpu.source import KernelSignature, signatures
 
-    name, signature = choose_kernel(signatures(text), kernel)
-    if signature.template:
-        raise BackendError(_WHERE, f"kernel {name} is a template", legal="an explicit instance with a name of its own")
+    known = signatures(text)
+    chosen: list[KernelSignature] = []
+    for one in launches:
+        name, signature = choose_kernel(known, one.kernel)
+        if signature.template:
+            raise BackendError(
+                _WHERE, f"kernel {name} is a template", legal="an explicit instance with a name of its own"
+            )
+        chosen.append(signature)
     device = _ok(driver.cuDeviceGet(0))
-    major = _ok(
-        driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-    )
-    minor = _ok(
-        driver.cuDeviceGetAttribute(driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
-    )
+    attribute = driver.CUdevice_attribute
+    major = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
+    minor = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
     arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-    cubin = compile(_with_c_name(text, signature.name), arch).cubin
+    cubin = compile(_with_c_names(text, {signature.name for signature in chosen}), arch).cubin
     context = _ok(driver.cuDevicePrimaryCtxRetain(device))
     _ok(driver.cuCtxSetCurrent(context))
     memory = _Memory(driver)
     try:
         module = _ok(driver.cuModuleLoadData(cubin))
-        function = _ok(driver.cuModuleGetFunction(module, signature.name.encode()))
-        if shared > 48 << 10:
-            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _ok(driver.cuFuncSetAttribute(function, limit, shared))
-        values, types = _values(driver, memory, [arrays[p] for p in signature.parameters])
-        config = driver.CUlaunchConfig()
-        (config.gridDimX, config.gridDimY, config.gridDimZ) = extent(grid, "grid")
-        (config.blockDimX, config.blockDimY, config.blockDimZ) = extent(block, "block")
-        config.sharedMemBytes = shared
-        attributes = _attributes(driver, extent(cluster, "cluster"), cooperative)
-        config.attrs, config.numAttrs = attributes, len(attributes)
-        _ok(driver.cuLaunchKernelEx(config, function, (values, types), 0))
+        for one, signature in zip(launches, chosen, strict=True):
+            _launch(driver, memory, module, one, signature)
         _ok(driver.cuCtxSynchronize())
         memory.read_back()
     finally:
         memory.free()
         driver.cuDevicePrimaryCtxRelease(device)
+
+
+def _launch(driver: Any, memory: _Memory, module: Any, one: Launch, signature: Any) -> None:
+    from tileweave.backends.cuda.cpu.kernel import extent
+
+    function = _ok(driver.cuModuleGetFunction(module, signature.name.encode()))
+    if one.shared > 48 << 10:
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _ok(driver.cuFuncSetAttribute(function, limit, one.shared))
+    values, types = _values(driver, memory, [one.arguments[p] for p in signature.parameters])
+    config = driver.CUlaunchConfig()
+    (config.gridDimX, config.gridDimY, config.gridDimZ) = extent(one.grid, "grid")
+    (config.blockDimX, config.blockDimY, config.blockDimZ) = extent(one.block, "block")
+    config.sharedMemBytes = one.shared
+    attributes = _attributes(driver, extent(one.cluster, "cluster"), one.cooperative)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    _ok(driver.cuLaunchKernelEx(config, function, (values, types), 0))
 
 
 def _values(driver: Any, memory: _Memory, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -183,8 +190,10 @@ def _attributes(driver: Any, cluster: tuple[int, int, int], cooperative: bool) -
     return attributes
 
 
-def _with_c_name(text: str, name: str) -> str:
-    """The text with a C name for the kernel, so that the module knows it by the name that it has."""
+def _with_c_names(text: str, names: set[str]) -> str:
+    """The text with C names for its kernels, so that the module knows them by the names that they have."""
     if 'extern "C"' in text:
         return text
-    return re.sub(rf"__global__(?=[^;{{}}]*\b{name}\s*\()", 'extern "C" __global__', text)
+    for name in sorted(names):
+        text = re.sub(rf"__global__(?=[^;{{}}]*\b{name}\s*\()", 'extern "C" __global__', text)
+    return text

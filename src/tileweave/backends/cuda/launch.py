@@ -1,13 +1,14 @@
-"""``run``: the text of a CUDA kernel on arrays, on simulated devices or on a real one."""
+"""``run``: the text of a CUDA kernel on arrays, on simulated devices or on a real one; ``run_all``: several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from tileweave.backends.cuda.arguments import Launch
 from tileweave.errors import BackendError
 
-__all__ = ["run"]
+__all__ = ["run", "run_all"]
 
 
 def run(
@@ -56,12 +57,44 @@ def run(
         >>> x
         array([0., 2., 4., 6., 8.], dtype=float32)
     """
+    one = Launch(grid, block, arrays, kernel, shared, cluster, cooperative)
+    run_all(text, [one], on, devices=devices, order=order, window=window, seconds=seconds, check=check)
+
+
+def run_all(
+    text: str,
+    launches: Sequence[Launch],
+    on: Literal["cpu", "cuda"] = "cpu",
+    *,
+    devices: int = 1,
+    order: str | int = "forward",
+    window: int = 8,
+    seconds: int = 60,
+    check: bool = False,
+) -> None:
+    """Launches kernels of one text one after the other, as a host would on one stream; compiled once.
+
+    Args:
+        text: CUDA C++ with inline PTX, unchanged.
+        launches: what to launch, in order; an array that several are given is one array to all of them.
+        on: as in :func:`run`, like the rest.
+        devices, order, window, seconds, check: as in :func:`run`.
+
+    Raises:
+        BackendError: as :func:`run`.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.arange(3, dtype=np.int32)
+        >>> text = "__global__ void add(int* x, int by) { x[threadIdx.x] += by; }"
+        >>> run_all(text, [Launch(1, 3, {"x": x, "by": by}) for by in (10, 100)])
+        >>> x
+        array([110, 111, 112], dtype=int32)
+    """
     if on == "cuda":
         from tileweave.backends.cuda.device import launch_on_device
 
-        launch_on_device(
-            text, grid, block, arrays, kernel=kernel, shared=shared, cluster=cluster, cooperative=cooperative
-        )
+        launch_on_device(text, launches)
         return
     if on != "cpu":
         raise BackendError("run(text, .., on=)", f"{on!r}", legal='"cpu" | "cuda"')
@@ -70,9 +103,8 @@ def run(
     from tileweave.backends.cuda.cpu.kernel import launch_on_cpu
 
     outcome, findings = launch_on_cpu(
-        text, grid, block, arrays, kernel=kernel, shared=shared, cluster=cluster, devices=devices, order=order,
-        window=window, seconds=seconds, cooperative=cooperative, check=check,
-    )  # fmt: skip
+        text, launches, devices=devices, order=order, window=window, seconds=seconds, check=check
+    )
     wrong = [f for f in findings if not f.note]
     if wrong or outcome.status:
         first = str(wrong[0]) if wrong else _status(outcome.status)

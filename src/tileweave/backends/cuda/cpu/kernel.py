@@ -1,4 +1,4 @@
-"""One kernel on the fibers: a main that reads its arrays from files, launches it, and writes them back."""
+"""Kernels on the fibers: a main that reads their arrays from files, launches them in order, and writes back."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import Extent, Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import Finding, Outcome, run_program
 from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
 from tileweave.errors import BackendError
 
 __all__ = ["launch_on_cpu"]
-
-Extent = int | Sequence[int]
 
 _MAIN = """
 namespace tw {{ void* argument_array(const char*, const char*, size_t, int); void write_arguments(); }}
@@ -151,34 +149,20 @@ def _need_names(signature: KernelSignature, arrays: Mapping[str, Any]) -> None:
 
 
 def launch_on_cpu(
-    text: str, grid: Extent, block: Extent, arrays: Mapping[str, Any], *, kernel: str | None, shared: int,
-    cluster: Extent, devices: int, order: str | int, window: int, seconds: int, cooperative: bool, check: bool,
+    text: str, launches: Sequence[Launch], *, devices: int, order: str | int, window: int, seconds: int, check: bool,
     include: Sequence[str] = (), source: Path | None = None,
 ) -> tuple[Outcome, tuple[Finding, ...]]:  # fmt: skip
-    """Compiles and launches one kernel; the arrays are updated in place."""
+    """Compiles a text once and launches its kernels one after the other; the arrays are updated in place."""
     with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
         folder = Path(scratch)
         path = source or folder / "kernel.cu"
         if source is None:
             path.write_text(text)
         arguments = _Arguments(folder)
-        dims = [
-            f"dim3({', '.join(map(str, extent(v, w)))})"
-            for v, w in ((cluster, "cluster"), (grid, "grid"), (block, "block"))
-        ]
 
         def main(translation: Translation) -> str:
-            found, signature = choose_kernel(translation.kernels, kernel)
-            _need_names(signature, arrays)
-            launches = []
-            for device in range(devices):
-                values = ", ".join(["0", *(arguments.value(arrays[p], p, device) for p in signature.parameters)])
-                launches.append(
-                    f'  cudaSetDevice({device}); {{ ::tw::Launch l("{signature.name}", {", ".join(dims)}, {shared}); '
-                    f"l.options.cooperative = {int(cooperative)}; "
-                    f"if (l.run([](int, auto&&... a) TW_PLAIN {{ {found}(a...); }}, {values})) return 97; }}"
-                )
-            return _MAIN.format(body="\n".join(arguments.lines + launches))
+            lines = [_launch_line(translation, arguments, one, d) for one in launches for d in range(devices)]
+            return _MAIN.format(body="\n".join(arguments.lines + lines))
 
         program, _ = build_program(path, folder, instrumented=check, include=include, extra=main)
         outcome = run_program(
@@ -188,3 +172,17 @@ def launch_on_cpu(
         if outcome.status == 0:
             arguments.read_back()
         return outcome, outcome.findings
+
+
+def _launch_line(translation: Translation, arguments: _Arguments, one: Launch, device: int) -> str:
+    """The C++ of one launch on one device."""
+    found, signature = choose_kernel(translation.kernels, one.kernel)
+    _need_names(signature, one.arguments)
+    extents = ((one.cluster, "cluster"), (one.grid, "grid"), (one.block, "block"))
+    dims = ", ".join(f"dim3({', '.join(map(str, extent(v, w)))})" for v, w in extents)
+    values = ", ".join(["0", *(arguments.value(one.arguments[p], p, device) for p in signature.parameters)])
+    return (
+        f'  cudaSetDevice({device}); {{ ::tw::Launch l("{signature.name}", {dims}, {one.shared}); '
+        f"l.options.cooperative = {int(one.cooperative)}; "
+        f"if (l.run([](int, auto&&... a) TW_PLAIN {{ {found}(a...); }}, {values})) return 97; }}"
+    )
