@@ -117,7 +117,7 @@ def agrees(plan):
 
 def some_plan(graph, count, chance, homes=()):
     grids = {op: chance.choice(candidates(op, chance.randint(1, 2 * count))) for op in graph.operations}
-    waves = chance.choice([Waves(), Waves(2), Waves(3), Waves(4, square=True), Waves(8, square=True)])
+    waves = chance.choice([Waves(), Waves(2), Waves(3), Waves(4, "longest"), Waves(4, "all"), Waves(8, "all")])
     steps = steps_of(graph, grids, count, decide, lambda sink: None, waves)
     return Plan(graph, machines(count), steps, homes=homes)
 

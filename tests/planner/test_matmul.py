@@ -100,10 +100,12 @@ def test_a_large_product_on_machines_with_little_memory_is_planned():
 def test_copies_without_an_operation_are_cut_too():
     """1 GiB through 64 MiB: nothing is computed, so only the sink is cut."""
     x = source((1 << 14, 1 << 14), "x")
-    plan = make_plan(
-        g.Graph.of(g.Sink(x, g.FileTarget("x.npy", "npy"))),
-        machines(1, memory="64MiB"),
-        lambda op, stage: Decision(stage),
-    )
-    assert max(plan.peak_bytes) <= 64 << 20
-    assert np.prod(plan.steps[0].cuts.grid) >= 16
+    for target, atom in [(g.FileTarget("x.npy", "npy"), None), (g.FileTarget("x.zarr", "zarr"), (1024, 1024))]:
+        plan = make_plan(
+            g.Graph.of(g.Sink(x, target)),
+            machines(1, memory="64MiB"),
+            lambda op, stage: Decision(stage),
+            lambda sink, atom=atom: atom,
+        )
+        assert max(plan.peak_bytes) <= 64 << 20
+        assert np.prod(plan.steps[0].cuts.grid) >= 16

@@ -97,7 +97,7 @@ def test_tasks_compute_the_value_under_any_choice_of_grids():
     graph = g.Graph.of(y, loss)
     want = g.evaluate([sink.tensor for sink in graph.sinks])
     for count in (1, 2, 3, 4, 6):
-        for waves in (Waves(), Waves(2), Waves(5), Waves(4, square=True)):
+        for waves in (Waves(), Waves(2), Waves(5), Waves(3, "longest"), Waves(4, "all")):
             grids = {op: chance.choice(candidates(op, count)) for op in graph.operations}
             steps = steps_of(graph, grids, count, decide, lambda sink: None, waves)
             plan, result = costed(Plan(graph, machines(count), steps))
@@ -170,6 +170,27 @@ def test_waves_lower_the_peak_until_the_budget_holds():
     assert small.peak_bytes[0] <= whole // 8
     assert small.steps[0].cuts.count >= 8
     np.testing.assert_array_equal(run_by_tasks(small)[0][0], np.maximum(np.exp(np.ones((4096, 64))) * 2, 0))
+
+
+@pytest.mark.parametrize("shape", [(16, 65536), (65536, 16)])
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_a_reduction_streams_with_what_it_reads(shape, axis):
+    """8 MiB through 400 KiB: waves of a long sum accumulate one to one with the waves of what they read."""
+    x = np.random.default_rng(7).standard_normal(shape)
+    plan = plan_of(g.sum(g.exp(g.as_tensor(x)), axis), count=1, memory="400KiB")
+    assert max(plan.peak_bytes) <= 400 << 10
+    np.testing.assert_allclose(run_by_tasks(plan)[0][0], np.exp(x).sum(axis), rtol=1e-12)
+
+
+@pytest.mark.parametrize("budget", ["400KiB", "1KiB"])
+def test_the_least_that_a_refusal_names_plans_long_rows(budget):
+    x = g.as_tensor(np.ones((16, 65536)))
+    for y in (g.softmax(x), g.sum(g.exp(x), -1), g.max(g.sum(x, 0))):
+        graph = g.Graph.of(y)
+        try:
+            assert max(make_plan(graph, machines(1, memory=budget), decide).peak_bytes) <= 400 << 10
+        except PlanError as error:
+            assert max(make_plan(graph, machines(1, memory=error.least_bytes), decide).peak_bytes) <= error.least_bytes
 
 
 def test_a_budget_that_nothing_meets_is_refused_with_the_least_that_would_do():

@@ -12,7 +12,7 @@ Source: Axe, section 2.2 (D, R, O), on axes of our own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -167,25 +167,21 @@ class Placement:
         """The most blocks that one machine holds."""
         return prod(self.waves)
 
-    def wave_places(self, wave: int, inner: Sequence[int] = ()) -> Iterable[list[tuple[int, ...]]]:
+    def wave_places(self, wave: int, inner: Sequence[int] = ()) -> list[tuple[int, ...]]:
         """The grid coordinates of the blocks of one wave, at most one per machine.
 
         Args:
-            wave: number over the waves of all dimensions but the inner ones, the last fastest.
-            inner: dimensions whose waves follow each other inside this one: one list for each of them.
+            wave: number over the waves of all dimensions, the last fastest, and the inner ones faster than others.
+            inner: dimensions whose waves follow each other first.
         """
-        outer = [k for k in range(len(self.grid)) if k not in inner]
-        at = dict.fromkeys(inner, 0)
-        for k in reversed(outer):
+        at = [0] * len(self.grid)
+        for k in (*reversed(inner), *(k for k in reversed(range(len(self.grid))) if k not in inner)):
             wave, at[k] = divmod(wave, self.waves[k])
-        for turn in range(prod(self.waves[k] for k in inner)):
-            for k in reversed(inner):
-                turn, at[k] = divmod(turn, self.waves[k])
-            places: list[tuple[int, ...]] = [()]
-            for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
-                row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
-                places = [(*head, digit) for head in places for digit in row]
-            yield places
+        places: list[tuple[int, ...]] = [()]
+        for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
+            row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
+            places = [(*head, digit) for head in places for digit in row]
+        return places
 
     def text(self, names: Sequence[str] = ()) -> str:
         """For people: dimension, parts and the stride of each cut; ``m0`` where one machine holds everything."""

@@ -225,7 +225,7 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[np.ndarray[Any, Any],
     What another stream reads is held whole, from the stream that makes it to the last one that reads it; what only the
     same stream reads is held for a wave.
     """
-    rows = streams(plan.steps)
+    rows = [stream.steps for stream in streams(plan.steps)]
     stream_of = {number: k for k, row in enumerate(rows) for number in row}
     last = dict.fromkeys(stream_of, -1)
     last_in_row: dict[int, int] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 from math import prod
-from typing import cast
+from typing import Literal, cast
 
 from tileweave.backends.base import Decision
 from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
@@ -49,11 +49,12 @@ class Waves:
 
     Args:
         count: parts; a power of two.
-        square: along every dimension in turn, not along one.
+        along: "rows": one dimension of the result, so that chains stream; "longest": the longest dimension, a reduction
+            too; "all": every dimension in turn, the longest blocks first.
     """
 
     count: int = 1
-    square: bool = False
+    along: Literal["rows", "longest", "all"] = "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def waved(operation: Operation, sharding: Sharding, waves: Waves) -> Sharding:
     if waves.count <= 1 or operation.signature is None:
         return sharding
     parts = [p * w for p, w in zip(sharding.parts, sharding.waves, strict=True)]
-    wanted = (_spread if waves.square else _streamed)(operation, parts, waves.count)
+    wanted = {"rows": _streamed, "longest": _deep, "all": _spread}[waves.along](operation, parts, waves.count)
     return replace(sharding, waves=tuple(max(1, n // p) for n, p in zip(wanted, sharding.parts, strict=True)))
 
 
@@ -181,6 +182,14 @@ def _streamed(operation: Operation, parts: Sequence[int], waves: int) -> list[in
     if not cut:
         cut = [k for k in monoids if shape[k] > parts[k] and k not in uncut(operation)][:1]
     return [min(p * waves, shape[k]) if k in cut[:1] else p for k, p in enumerate(parts)]
+
+
+def _deep(operation: Operation, parts: Sequence[int], waves: int) -> list[int]:
+    """More parts along the longest dimension, so that a long reduction streams with what it reads."""
+    shape = operation.index.shape
+    free = [k for k, n in enumerate(shape) if n > parts[k] and k not in uncut(operation)]
+    cut = max(free, key=lambda k: shape[k] / parts[k], default=-1)
+    return [min(p * waves, shape[k]) if k == cut else p for k, p in enumerate(parts)]
 
 
 def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]:
@@ -323,7 +332,7 @@ def steps_of(
             chosen = shardings[node]
             sharding = chosen if isinstance(chosen, Sharding) else sharding_of(node, chosen, machines)
             turns = waved(node, sharding, waves)
-            where = index_placement(node, (_following(node, sharding, made) if waves.square else None) or turns)
+            where = index_placement(node, (_following(node, sharding, made) if waves.along == "all" else None) or turns)
             cuts = partition_of(node.index, where)
             names = tuple(name for name, _ in node.outputs)
             kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]

@@ -2,40 +2,71 @@
 
 A chain of operations that are cut alike into waves never holds more than a wave of what lies between them. A step
 joins the stream of what it reads where each of its waves needs only that wave of every step of the stream; anything
-else is finished first. Streams are in an order in which they could run one after the other.
+else is finished first. Waves of a reduction that add to one block follow each other inside a wave of that block, or,
+where what they read streams, one to one with it. Streams are in an order in which they could run one after the other.
 
 Source: own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tileweave.graph import Operation, Selector, Sink, Source, Tensor
+from tileweave.graph.ops.operators import operator_of
 from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 
-__all__ = ["needed_steps", "streams"]
+__all__ = ["Stream", "issue_order", "needed_steps", "streams"]
 
 Levels = tuple[tuple[int, int, tuple[int, ...]], ...]
 """(dimension of a tensor, waves, cuts of what moves it from 0) of the dimensions that have waves, in their order."""
 
 
-def streams(steps: Sequence[Step]) -> list[list[int]]:
-    """Numbers of the steps of each stream, dependencies first; most streams are one step."""
+class Stream(NamedTuple):
+    """Steps that are issued wave by wave.
+
+    Args:
+        steps: their numbers.
+        fine: whether waves that accumulate go one to one with those of the other steps, not several inside one; None
+            where no step accumulates.
+    """
+
+    steps: list[int]
+    fine: bool | None = None
+
+
+def streams(steps: Sequence[Step]) -> list[Stream]:
+    """The streams of a plan's steps, dependencies first; most are one step."""
     needed = needed_steps(steps)
     stream_of: list[int] = []
-    out: list[list[int]] = []
+    out: list[Stream] = []
     for number, step in enumerate(steps):
         last = max((stream_of[n] for n in needed[number]), default=-1)
-        inside = [n for n in needed[number] if stream_of[n] == last]
-        if inside and all(_follows(step, steps[n]) for n in inside):
-            out[last].append(number)
-            stream_of.append(last)
+        inside = [steps[n] for n in needed[number] if stream_of[n] == last]
+        known = out[last].fine if inside else None
+        ways = (known,) if known is not None else (True, False) if step.accumulated else (None,)
+        way = next((w for w in ways if inside and all(_follows(step, made, bool(w)) for made in inside)), ...)
+        if way is ...:
+            last = len(out)
+            out.append(Stream([number], False if step.accumulated else None))
         else:
-            stream_of.append(len(out))
-            out.append([number])
+            out[last] = Stream([*out[last].steps, number], way)
+        stream_of.append(last)
     return out
+
+
+def issue_order(steps: Sequence[Step]) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
+    """(number of a step, grid coordinates of shards that run side by side), in the order in which they are issued."""
+    for row, fine in streams(steps):
+        turns = {n: 1 if fine else steps[n].where.wave_count // steps[n].waves for n in row}
+        for wave in range(max(steps[n].where.wave_count // turns[n] for n in row)):
+            for number in row:
+                where, inner = steps[number].where, steps[number].accumulated
+                for turn in range(wave * turns[number], (wave + 1) * turns[number]):
+                    if turn < where.wave_count:
+                        yield number, where.wave_places(turn, inner)
 
 
 def needed_steps(steps: Sequence[Step], *, reads_only: bool = False) -> list[dict[int, None]]:
@@ -66,7 +97,9 @@ def read_tensors(step: Step) -> list[Tensor]:
     node = step.node
     if isinstance(node, Sink):
         return [node.tensor]
-    return [tensor for _, tensor in node.inputs]
+    late = operator_of(node).finish
+    when = {"partial": (False,), "combine": (True,)}.get(step.stage, (False, True))
+    return [tensor for name, tensor in node.inputs if (name in late) in when]
 
 
 def _origins(tensor: Tensor, known: dict[Tensor, tuple[Operation, ...]]) -> tuple[Operation, ...]:
@@ -87,9 +120,10 @@ def _origins(tensor: Tensor, known: dict[Tensor, tuple[Operation, ...]]) -> tupl
     return known[tensor]
 
 
-def _follows(reader: Step, made: Step) -> bool:
+def _follows(reader: Step, made: Step, fine: bool) -> bool:
     """Whether each wave of a step needs only the same wave of what a step makes."""
-    if reader.waves == 1 or reader.waves != made.waves or not isinstance(made.node, Operation):
+    waves = [step.where.wave_count if fine else step.waves for step in (reader, made)]
+    if waves[0] == 1 or waves[0] != waves[1] or not isinstance(made.node, Operation) or (fine and made.accumulated):
         return False
     if reader.stage == "combine" and made.node is reader.node:
         tensor = Tensor(made.node, reader.outputs[0])
@@ -103,7 +137,7 @@ def _follows(reader: Step, made: Step) -> bool:
     through = [t for t in tensors if isinstance(t.producer, Selector) and made.node in _origins(t, {})]
     if through or not mine:
         return False
-    return all(_read_levels(reader, t) == _made_levels(made, t) is not None for t in mine)
+    return all(_read_levels(reader, t, fine) == _made_levels(made, t) is not None for t in mine)
 
 
 def _made_levels(made: Step, tensor: Tensor) -> Levels | None:
@@ -117,7 +151,7 @@ def _made_levels(made: Step, tensor: Tensor) -> Levels | None:
     return _levels(made, rows)
 
 
-def _read_levels(reader: Step, tensor: Tensor) -> Levels | None:
+def _read_levels(reader: Step, tensor: Tensor, fine: bool) -> Levels | None:
     node = reader.node
     if isinstance(node, Sink):
         return _levels(reader, tuple(range(len(tensor.shape))))
@@ -134,7 +168,7 @@ def _read_levels(reader: Step, tensor: Tensor) -> Levels | None:
         waved = {k for k in rows if k is not None and reader.where.waves[k] > 1}
         if any(projection.shape[r] != 1 for r, k in enumerate(rows) if k in waved):
             return None
-        levels = _levels(reader, rows)
+        levels = _levels(reader, rows, fine)
         if levels is None or (found is not None and levels != found):
             return None
         found = levels
@@ -146,11 +180,12 @@ def _plain(matrix: Sequence[Sequence[int]]) -> bool:
     return all(sum(c != 0 for c in row) <= 1 and all(c in (0, 1) for c in row) for row in matrix)
 
 
-def _levels(step: Step, rows: Sequence[int | None]) -> Levels | None:
+def _levels(step: Step, rows: Sequence[int | None], fine: bool = False) -> Levels | None:
     """The cuts of the dimensions that have waves, in the order of the waves; None where one moves no row, or two."""
-    out = []
-    for k, waves in enumerate(step.where.waves):
-        if waves > 1 and k not in step.accumulated:
+    out, inner = [], step.accumulated
+    for k in (*(k for k in range(len(step.where.waves)) if k not in inner), *(inner if fine else ())):
+        waves = step.where.waves[k]
+        if waves > 1:
             at = [r for r, d in enumerate(rows) if d == k]
             edges = step.cuts.cuts[k]
             if len(at) != 1:

@@ -19,7 +19,7 @@ from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import index_of_output, input_region, output_partition
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import drivers
-from tileweave.planner.streams import streams
+from tileweave.planner.streams import issue_order
 from tileweave.space import AffineMap, Box
 
 __all__ = ["PARTIAL", "Enumerator", "Read", "ReadPiece", "Task", "block_partition", "preimage", "tasks"]
@@ -157,7 +157,6 @@ class Enumerator:
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = number
         self.machines = plan.machines.order
-        self.waves = [step.waves for step in plan.steps]
         self.number: dict[Key, int] = {}
         self.blocks = lru_cache(maxsize=None)(lambda number, output: block_partition(plan.steps[number], output))
         self.shard_steps = lru_cache(maxsize=None)(self._shard_steps)
@@ -165,16 +164,12 @@ class Enumerator:
         self.after = lru_cache(maxsize=None)(self._after)
 
     def __iter__(self) -> Iterator[Task]:
-        for stream in streams(self.plan.steps):
-            for wave in range(max(self.waves[number] for number in stream)):
-                for number in stream:
-                    step = self.plan.steps[number]
-                    for places in step.where.wave_places(wave, step.accumulated) if wave < self.waves[number] else ():
-                        shards = [step.cuts.number(place) for place in places]
-                        for shard in shards:
-                            self.number[number, shard] = len(self.number)
-                        for shard in shards:
-                            yield self._task((number, shard))
+        for number, places in issue_order(self.plan.steps):
+            shards = [self.plan.steps[number].cuts.number(place) for place in places]
+            for shard in shards:
+                self.number[number, shard] = len(self.number)
+            for shard in shards:
+                yield self._task((number, shard))
 
     def _after(self, number: int) -> tuple[int, ...]:
         """The steps that a sequence point holds before a step."""

@@ -199,8 +199,9 @@ def wave_counts(graph: Graph, machines: int) -> Iterator[Waves]:
     while count <= min(MOST_WAVES, max(size, largest)):
         if count <= min(largest, MOST_RANGES // machines):
             yield Waves(count)
+            yield Waves(count, "longest")
         if count <= size:
-            yield Waves(count, square=True)
+            yield Waves(count, "all")
         count *= 2
 
 
@@ -209,7 +210,7 @@ def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
     name = "whole" if whole else f"choice {rank + 1}"
     if waves.count == 1:
         return name
-    return f"{name}, {waves.count} {'blocks' if waves.square else 'waves'}"
+    return f"{name}, {waves.count} {'blocks' if waves.along == 'all' else 'waves'}"
 
 
 def _refusal(problem: PlanRequest, offers: Sequence[_Offer], known: Loads) -> PlanError:
