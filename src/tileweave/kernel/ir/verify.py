@@ -1,0 +1,388 @@
+"""What makes a kernel well formed: one function per rule, each with an id; `verify` names the first broken one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from math import prod
+from typing import Any
+
+from tileweave.errors import BackendError, VerifyError
+from tileweave.index import Expr, bounds, symbols_of
+from tileweave.kernel.atoms import atom
+from tileweave.kernel.ir.dtypes import DTYPES
+from tileweave.kernel.ir.operators import ELEMENTWISE, MONOIDS, OPERATORS
+from tileweave.kernel.ir.statements import (
+    Alloc,
+    Arrive,
+    Await,
+    Break,
+    Continue,
+    For,
+    Init,
+    Instr,
+    Kernel,
+    Let,
+    On,
+    Op,
+    Signal,
+    Statement,
+    Wait,
+    When,
+    While,
+)
+from tileweave.kernel.ir.text import head
+from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tensor, cta_scope
+
+__all__ = ["RULES", "Node", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A statement and what is around it: tensors and symbols in reach, scopes from outside in, whether in a loop."""
+
+    statement: Statement
+    path: str
+    tensors: dict[str, tuple[Tensor, int]]
+    symbols: frozenset[Expr]
+    scopes: tuple[On, ...]
+    in_loop: bool
+
+    @property
+    def scope(self) -> Scope | None:
+        """The threads that execute the statement."""
+        return self.scopes[-1].scope if self.scopes else None
+
+
+Rule = Callable[[Node], Iterator[str]]
+RULES: dict[str, Rule] = {}
+"""Rule id -> the function that yields what is wrong at one node."""
+
+
+def _rule(function: Rule) -> Rule:
+    RULES[function.__name__.strip("_").replace("_", "-")] = function
+    return function
+
+
+def verify(kernel: Kernel) -> None:
+    """Nothing, if the kernel is well formed.
+
+    Raises:
+        VerifyError: the first broken rule, with the statement and the user's line. ``facts['rule']`` is its id.
+    """
+    for path, problem in _params(kernel):
+        raise _error("params", problem, path, kernel.line)
+    for node in _nodes(kernel):
+        for name, rule in RULES.items():
+            for problem in rule(node):
+                raise _error(name, f"{head(node.statement)}: {problem}", node.path, node.statement.line)
+
+
+def _error(rule: str, problem: str, path: str, line: Line) -> VerifyError:
+    inputs = {"rule": rule, "line": str(line)} if line.number else {"rule": rule}
+    return VerifyError("verify(kernel)", problem, inputs=inputs, facts={"rule": rule, "path": path, "line": line})
+
+
+def _params(kernel: Kernel) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for one in kernel.params:
+        if one.name in seen:
+            yield f"params.{one.name}", f"two parameters are called {one.name!r}"
+        seen.add(one.name)
+        if one.space not in ("global", "symmetric"):
+            yield f"params.{one.name}", f"{one} is a parameter in {one.space} memory, which no caller can give"
+        for problem in _tensor(one):
+            yield f"params.{one.name}", problem
+    if any(extent < 1 for _, extent in kernel.mesh):
+        yield "mesh", f"a mesh of {kernel.mesh}"
+
+
+def _nodes(kernel: Kernel) -> Iterator[Node]:
+    tensors = {one.name: (one, 0) for one in kernel.params}
+    bound = {kernel.grid.block, *(symbol for symbol, _ in kernel.grid.coords)}
+    bound |= {s for s in _symbols_in(kernel.body) if str(s) in {axis for axis, _ in kernel.mesh}}
+    yield from _walk(kernel.body, "body", tensors, frozenset(bound), (), False)
+
+
+def _symbols_in(value: Any) -> set[Expr]:
+    if isinstance(value, Expr):
+        return set(symbols_of(value))
+    if isinstance(value, tuple):
+        return set().union(*map(_symbols_in, value))
+    if isinstance(value, Region | Scalar | Scope) or hasattr(value, "line"):
+        return set().union(*(_symbols_in(getattr(value, one.name)) for one in fields(value)))
+    return set()
+
+
+def _walk(
+    body: tuple[Statement, ...],
+    path: str,
+    tensors: dict[str, tuple[Tensor, int]],
+    symbols: frozenset[Expr],
+    scopes: tuple[On, ...],
+    in_loop: bool,
+) -> Iterator[Node]:
+    tensors = dict(tensors)
+    for number, s in enumerate(body):
+        here = f"{path}[{number}]"
+        yield Node(s, here, tensors, symbols, scopes, in_loop)
+        if isinstance(s, Alloc):
+            tensors[s.tensor.name] = (s.tensor, len(scopes))
+        elif isinstance(s, Let):
+            symbols |= {s.symbol}
+        elif isinstance(s, For):
+            yield from _walk(s.body, f"{here}.body", tensors, symbols | {s.symbol}, scopes, True)
+        elif isinstance(s, While):
+            yield from _walk(s.body, f"{here}.body", tensors, symbols, scopes, True)
+        elif isinstance(s, When):
+            yield from _walk(s.body, f"{here}.body", tensors, symbols, scopes, in_loop)
+            yield from _walk(s.otherwise, f"{here}.otherwise", tensors, symbols, scopes, in_loop)
+        elif isinstance(s, On):
+            inner = symbols if s.each is None else symbols | {s.each}
+            yield from _walk(s.body, f"{here}.body", tensors, inner, (*scopes, s), in_loop)
+
+
+def regions_of(s: Statement) -> tuple[Region, ...]:
+    """The regions that a statement itself names."""
+    if isinstance(s, Op):
+        parts: tuple[Any, ...] = (*s.outs, *s.ins, s.barrier)
+    elif isinstance(s, Instr):
+        parts = (*(region for _, region in s.operands), s.barrier)
+    elif isinstance(s, Let):
+        parts = (s.value,)
+    elif isinstance(s, Init | Arrive | Wait):
+        parts = (s.barrier,)
+    elif isinstance(s, Signal | Await):
+        parts = (s.flag,)
+    else:
+        parts = ()
+    return tuple(one for one in parts if isinstance(one, Region))
+
+
+def _tensor(tensor: Tensor) -> Iterator[str]:
+    if tensor.dtype not in DTYPES:
+        yield f"{tensor.name} has elements of type {tensor.dtype!r}, which is none of {', '.join(DTYPES)}"
+    if tensor.space not in SPACES:
+        yield f"{tensor.name} is in {tensor.space!r}, which is none of {', '.join(SPACES)}"
+    if any(type(e) is not int or e < 0 for e in tensor.shape):
+        yield f"{tensor.name} has shape {tensor.shape}: extents are integers from 0"
+    elif tensor.layout is None:
+        if tensor.space not in ("register", "tensor"):
+            yield f"{tensor.name} is in {tensor.space} memory and has no layout"
+    elif tensor.size and tensor.layout.size != tensor.size:
+        yield f"{tensor} has {tensor.size} elements, its layout {tensor.layout.size}"
+    if tensor.layout is not None:
+        known = _AXES[tensor.space]
+        others = [axis for axis in tensor.layout.axes if axis not in known and tensor.layout.axes != ("m",)]
+        if others:
+            yield f"{tensor} lies on {', '.join(others)}; {tensor.space} has {', '.join(known)}"
+    if tensor.swizzle is not None and tensor.space != "shared":
+        yield f"{tensor} is swizzled outside shared memory"
+
+
+_AXES = {
+    "global": ("m", "gpu"),
+    "symmetric": ("m", "gpu"),
+    "shared": ("m", "cta"),
+    "register": ("warp", "lane", "reg"),
+    "tensor": ("TLane", "TCol"),
+    "sbuf": ("P", "F"),
+    "psum": ("P", "F"),
+}
+
+
+@_rule
+def tensor(node: Node) -> Iterator[str]:
+    """A declared tensor has a type, a space, and a layout of its size on the axes of that space."""
+    if isinstance(node.statement, Alloc):
+        yield from _tensor(node.statement.tensor)
+
+
+@_rule
+def one_name(node: Node) -> Iterator[str]:
+    """No name is declared twice where both could be meant."""
+    if isinstance(node.statement, Alloc) and node.statement.tensor.name in node.tensors:
+        yield f"{node.statement.tensor.name!r} is declared already"
+
+
+@_rule
+def declared(node: Node) -> Iterator[str]:
+    """A region is of a tensor that is declared around it, the same one."""
+    for region in regions_of(node.statement):
+        found = node.tensors.get(region.tensor.name)
+        if found is None:
+            yield f"{region.tensor.name!r} is not declared here"
+        elif found[0] != region.tensor:
+            yield f"{region.tensor} was declared as {found[0]}"
+
+
+@_rule
+def box(node: Node) -> Iterator[str]:
+    """A region's box has the tensor's rank, positive extents, and dimensions that are shown once or have extent 1."""
+    for region in regions_of(node.statement):
+        rank = region.tensor.rank
+        if not len(region.begin) == len(region.extent) == len(region.mask) == rank:
+            yield f"{region.tensor.name} has rank {rank}, the box another"
+        elif len(set(region.dims)) != len(region.dims) or any(not 0 <= d < rank for d in region.dims):
+            yield f"{region} shows the dimensions {region.dims}"
+        elif any(type(e) is not int or e < 1 for e in region.extent):
+            yield f"{region} has the extents {region.extent}"
+        elif any(region.extent[d] != 1 for d in range(rank) if d not in region.dims):
+            yield f"{region} hides a dimension of more than one coordinate"
+
+
+@_rule
+def inside(node: Node) -> Iterator[str]:
+    """No region certainly leaves its tensor; what stays open is checked at each access."""
+    for region in regions_of(node.statement):
+        for begin, mask, size in zip(region.begin, region.mask, region.tensor.shape, strict=False):
+            least, most = bounds(begin)
+            reach = bounds(begin + mask)[0]
+            outside = (most is not None and most < 0) or (reach is not None and reach > size)
+            if outside and (bounds(mask)[0] or 0) > 0:
+                yield f"{region} leaves {region.tensor.name} of shape {region.tensor.shape}"
+            if isinstance(begin, int) and least is not None and least < 0:
+                yield f"{region} begins before {region.tensor.name}"
+
+
+@_rule
+def symbols(node: Node) -> Iterator[str]:
+    """Every symbol has a value where it is used."""
+    own = tuple(
+        getattr(node.statement, one.name)
+        for one in fields(node.statement)
+        if one.name not in ("body", "otherwise", "line", "symbol", "each")
+    )
+    for one in _symbols_in(own) - node.symbols:
+        if one is not getattr(node.statement, "each", None):
+            yield f"the symbol {one} has no value here"
+
+
+@_rule
+def scope(node: Node) -> Iterator[str]:
+    """The outermost scope is a block; every other one is a part of the one around it; operators are inside one."""
+    s = node.statement
+    if isinstance(s, On):
+        if not node.scopes:
+            if s.scope != cta_scope(s.scope.threads):
+                yield "the outermost scope is not a whole block"
+        elif node.scopes[-1].each is None and not s.scope.members() <= node.scopes[-1].scope.members():
+            yield f"the threads are not all in {node.scopes[-1].scope}"
+    elif isinstance(s, Op | Instr | Arrive | Wait) and not node.scopes:
+        yield "no threads are named to execute it"
+
+
+@_rule
+def registers(node: Node) -> Iterator[str]:
+    """Registers are used by threads that own them."""
+    for region in regions_of(node.statement):
+        found = node.tensors.get(region.tensor.name)
+        if found and region.tensor.space == "register" and found[1] < len(node.scopes):
+            owner = node.scopes[found[1] - 1] if found[1] else None
+            if owner is None:
+                yield f"{region.tensor.name} was declared outside every scope: no thread owns it"
+
+
+@_rule
+def loop_control(node: Node) -> Iterator[str]:
+    """Break and continue are inside a loop."""
+    if isinstance(node.statement, Break | Continue) and not node.in_loop:
+        yield "there is no loop around it"
+
+
+@_rule
+def loop(node: Node) -> Iterator[str]:
+    """A loop counts up by a positive step, with at least one stage."""
+    if isinstance(node.statement, For):
+        least = bounds(node.statement.step)[0]
+        if least is None or least < 1 or node.statement.stages < 1:
+            yield "the step and the stages are positive"
+
+
+@_rule
+def barrier(node: Node) -> Iterator[str]:
+    """What is waited on is one mbarrier in shared memory, or one flag in global memory."""
+    s = node.statement
+    if isinstance(s, Init | Arrive | Wait | Op | Instr):
+        one = s.barrier
+        if one is not None and (one.tensor.dtype != "mbarrier" or one.tensor.space != "shared" or one.size != 1):
+            yield f"{one} is not one mbarrier in shared memory"
+    elif isinstance(s, Signal | Await):
+        if s.flag.size != 1 or s.flag.tensor.space not in ("global", "symmetric") or s.flag.tensor.dtype != "u32":
+            yield f"{s.flag} is not one u32 in global or symmetric memory"
+
+
+@_rule
+def operator(node: Node) -> Iterator[str]:
+    """An operator is in the table, with as many operands as it takes and the options that it knows."""
+    s = node.statement
+    if not isinstance(s, Op):
+        return
+    row = OPERATORS.get(s.name)
+    if row is None:
+        yield f"no operator {s.name!r}; there are {', '.join(OPERATORS)}"
+    elif len(s.outs) != 1 or len(s.ins) not in row.inputs:
+        yield f"{len(s.outs)} outputs and {len(s.ins)} inputs; it takes 1 and {' or '.join(map(str, row.inputs))}"
+    elif set(dict(s.options)) - set(row.options):
+        yield f"the options {sorted(set(dict(s.options)) - set(row.options))} are unknown; it knows {row.options}"
+    else:
+        yield from filter(None, [row.shapes(s)])
+        if s.name != "copy_async" and s.barrier is not None:
+            yield "only copy_async completes on a barrier"
+
+
+@_rule
+def function(node: Node) -> Iterator[str]:
+    """`map` names an elementwise function with its arity; `reduce` and `scan` a monoid."""
+    s = node.statement
+    if not isinstance(s, Op) or s.name not in ("map", "reduce", "scan"):
+        return
+    name = s.option("fn")
+    if s.name != "map":
+        if name not in MONOIDS:
+            yield f"fn={name!r} is none of {', '.join(MONOIDS)}"
+    elif name not in ELEMENTWISE:
+        yield f"fn={name!r} is none of {', '.join(ELEMENTWISE)}"
+    elif ELEMENTWISE[str(name)].arity != len(s.ins):
+        yield f"{name} takes {ELEMENTWISE[str(name)].arity} operands"
+
+
+@_rule
+def types(node: Node) -> Iterator[str]:
+    """Element types fit the operator: nothing but `copy` and `cast` changes them silently, predicates stay apart."""
+    s = node.statement
+    if not isinstance(s, Op) or not s.outs:
+        return
+    out = DTYPES.get(s.outs[0].tensor.dtype)
+    ins = [DTYPES.get(one.tensor.dtype if isinstance(one, Region) else one.dtype) for one in s.ins]
+    if out is None or None in ins:
+        return
+    if s.name == "copy_async" and out != ins[0]:
+        yield f"it moves bytes: {s.outs[0].tensor.dtype} is not the type of {s.ins[0]}"
+    if s.name == "map" and s.option("fn") in ELEMENTWISE:
+        row = ELEMENTWISE[str(s.option("fn"))]
+        if (row.result == "pred") != (out.kind == "pred"):
+            yield f"the result of {s.option('fn')} is {'a predicate' if row.result == 'pred' else 'a number'}"
+        if row.inputs == "float" and out.kind != "float":
+            yield f"{s.option('fn')} is a function of floats"
+    if s.name == "gemm" and (out.kind == "float") != (ins[0] is not None and ins[0].kind == "float"):
+        yield "A, B and C are all floats, or all integers"
+
+
+@_rule
+def instruction(node: Node) -> Iterator[str]:
+    """An instruction is a row of the atom table, its operands have that row's roles and sizes."""
+    s = node.statement
+    if not isinstance(s, Instr):
+        return
+    try:
+        row = atom(s.atom)
+    except BackendError:
+        yield f"no instruction {s.atom!r} in the atom table"
+        return
+    roles = dict(row.operands)
+    for role, region in s.operands:
+        if row.operands and role not in roles:
+            yield f"{role!r} is no operand of {s.atom}; it has {', '.join(roles)}"
+        elif role in roles and row.family == "mma" and prod(region.extent) != prod(roles[role].shape):
+            yield f"operand {role} is {roles[role].shape}, not {region.shape}"
