@@ -11,7 +11,7 @@ The tree::
     │   └── Unproved              a symbolic side condition could not be proved; names it
     ├── SpaceError                (ValueError)  boxes, affine maps, projections
     ├── GraphError                (ValueError)  a tensor expression that makes no sense: shapes, axes, parameters
-    │   └── DtypeError            (TypeError)   the same, of element types
+    │   └── DtypeError            (TypeError)   the same, of types
     ├── VerifyError               (ValueError)  a well-formedness rule is broken; carries rule id and node path
     ├── ScheduleError             (ValueError)  a transform of a TEIR program that would not keep its value
     ├── BackendError              code generation or compilation failed; keeps source and compiler log
@@ -145,7 +145,7 @@ class GraphError(TileweaveError, ValueError):
 
 
 class DtypeError(GraphError, TypeError):
-    """Element types that an operator does not take."""
+    """Types that an operator does not take: of elements, or of an argument."""
 
 
 class VerifyError(TileweaveError, ValueError):

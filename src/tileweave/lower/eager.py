@@ -17,10 +17,13 @@ import numpy as np
 
 from tileweave.backends.base import Compiled, backend
 from tileweave.backends.host import thread_count
-from tileweave.errors import BackendError, GraphError, LayoutError, TileweaveError
+from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
+from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.ir.nodes import topological
 from tileweave.graph.ir.values import read_array
+from tileweave.graph.ops.contract import worded
+from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
 from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.teir.ir.reach import first_collision
@@ -37,38 +40,57 @@ KEEP_CONTRACTIONS = 1024
 
 
 def contract(
-    equation: str, *operands: Any, out: Array | None = None, threads: int | None = None, tune: bool = False
+    *operands: Any,
+    out: Array | None = None,
+    threads: int | None = None,
+    tune: bool = False,
+    dtype: Any = None,
+    order: str = "C",
+    casting: str = "safe",
+    optimize: Any = True,
 ) -> Array:
     """The einsum of arrays, as `numpy.einsum`, by compiled kernels.
 
     Args:
-        equation: such as ``"ij,jk->ik"``; ``...`` and an implied output as in NumPy.
-        operands: arrays of any strides, or what `numpy.asarray` makes one of. Large ones are read fastest where they
-            begin with a cache line, as those of `tileweave.backends.cpu.empty` do; those of NumPy do not.
-        out: where the result is written, of its shape and type, any strides, no memory shared with the operands;
-            None: a new array.
+        operands: an equation such as ``"ij,jk->ik"`` and arrays of any strides, or what `numpy.asarray` makes one of;
+            or each array with the list of its indices, and the list of the result's: ``a, [0, 1], b, [1, 2], [0, 2]``.
+            ``...`` and an implied output as in NumPy. Large arrays are read fastest where they begin with a cache line,
+            as those of `tileweave.backends.cpu.empty` do; those of NumPy do not.
+        out: where the result is written, of its shape, any strides, no memory shared with the operands; of its type,
+            or of one to which ``casting`` lets the result be cast. None: a new array.
         threads: that the kernels may use; None: all processors.
         tune: the first call times several ways to compute it, for up to 10 seconds per pair of operands, and remembers
             the fastest for this machine.
+        dtype: in which products and sums are formed, where the operands may be cast to it; None: their common type.
+        order: how a new array lies: ``C``, ``F``, ``A`` (``F`` where all operands do) or ``K`` (as near to the operands
+            as can be). NumPy's default is ``K``.
+        casting: ``no``, ``equiv``, ``safe``, ``same_kind`` or ``unsafe``, as `numpy.can_cast`.
+        optimize: in which order more than two operands are contracted: as `numpy.einsum_path`, whose paths are taken.
+            Without one, True and False alike, the path is our choice.
 
     Returns:
-        ``out``, or a new array in row-major order; what a compiled kernel writes begins with a cache line if it is
+        ``out``, or a new array, never a view; what a compiled kernel writes begins with a cache line if it is
         large, and cannot be resized in place. Sums are formed in FP32 at least and narrowed once; their order differs
-        from NumPy's.
+        from NumPy's. The sum of bool is whether any product is true.
 
     Raises:
         GraphError: the equation does not fit the operands, or ``out`` does not fit the result.
+        DtypeError: an element type that cannot be cast, or is not supported.
         LayoutError: elements of ``out`` share memory.
         BackendError: ``threads`` is no positive integer, or ``out`` is read-only or shares memory with an operand.
 
     Example:
         >>> contract("ij,jk->ik", np.ones((2, 3)), np.ones((3, 2))).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
+        >>> contract(np.ones((2, 3)), [0, 1], np.ones(3), [1], order="F").tolist()
+        [3.0, 3.0]
     """
+    equation: Any = operands[0] if operands else None
+    plain = type(equation) is str and dtype is None and order == "C" and casting == "safe" and optimize is True
     try:
-        if not tune and type(equation) is str and (threads is None or type(threads) is int):
-            if len(operands) == 2:  # written out: this is most of the overhead of a small call
-                a, b = operands
+        if plain and not tune and (threads is None or type(threads) is int):
+            if len(operands) == 3:  # written out: this is most of the overhead of a small call
+                _, a, b = operands
                 if type(a) is np.ndarray and type(b) is np.ndarray:
                     key: Any = (equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides)
                     if out is None:
@@ -79,31 +101,85 @@ def contract(
                         fast = _FAST.get((key, out.dtype, out.shape, out.strides))
                         if fast is not None:
                             return fast(a, b, out)
-            elif set(map(type, operands)) == _PLAIN and (out is None or type(out) is np.ndarray):
-                fast = _FAST.get(_key(equation, threads, operands, out))
+            elif set(map(type, operands[1:])) == _PLAIN and (out is None or type(out) is np.ndarray):
+                fast = _FAST.get(_key(equation, threads, operands[1:], out))
                 if fast is not None:
-                    return fast(*operands) if out is None else fast(*operands, out)
-        return _known(equation, operands, out, threads, tune)
+                    return fast(*operands[1:]) if out is None else fast(*operands[1:], out)
+        equation, given = worded("contract(equation, *operands)", operands)
+        arrays = [read_array(f"contract({equation!r}, ..)", x, f"operand {k}") for k, x in enumerate(given)]
+        how = {"threads": threads, "tune": tune, "order": order, "optimize": optimize}
+        return _typed(equation, arrays, out, dtype, casting, how)
     except TileweaveError as error:
-        where = error.where if error.where.startswith("contract(") else f"contract({equation!r}, ..)"
+        shown = f"contract({equation!r}, ..)" if isinstance(equation, str) else "contract(equation, *operands)"
+        where = error.where if error.where.startswith("contract(") else shown
         raise type(error)(where, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
 
 
-def _known(equation: str, operands: Sequence[Any], out: Array | None, threads: int | None, tune: bool) -> Array:
-    """The einsum by what is kept for such operands, which is made where it is missing."""
-    if not isinstance(equation, str):
-        raise GraphError(
-            "contract(equation, *operands)",
-            "the equation comes first, and is a text",
-            legal="contract('ij,jk->ik', a, b)",
-        )
+_CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
+
+
+def _typed(
+    equation: str, arrays: Sequence[Array], out: Array | None, dtype: Any, casting: str, how: Mapping[str, Any]
+) -> Array:
+    """The einsum formed in a type, and written to an ``out`` of a type to which it may be cast."""
     where = f"contract({equation!r}, ..)"
-    arrays = [read_array(where, operand, f"operand {k}") for k, operand in enumerate(operands)]
-    thread_count(where, threads)
+    if casting not in _CASTINGS:
+        raise GraphError(where, f"casting={casting!r} is none", legal=", ".join(_CASTINGS))
+    if dtype is not None:
+        wanted = element_type(where, dtype)
+    else:
+        wanted = promoted([element_type(where, array.dtype) for array in arrays] or [np.dtype(float)])
+        if wanted.kind != "b" and getattr(out, "dtype", wanted) == wanted:
+            return _known(equation, arrays, out, **how)
+    given = out if isinstance(out, np.ndarray) and out.dtype.isnative else None
+    if dtype is None and given is not None:
+        wanted = promoted([wanted, element_type(where, given.dtype)])
+    for k, array in enumerate(arrays):
+        _castable(where, f"operand {k}", array.dtype, wanted, casting)
+    if wanted.kind == "b":  # a sum of truths is true where one of them is
+        counts = [array.astype(bool).astype(np.int64) for array in arrays]
+        made = _known(equation, counts, None, **how).astype(bool)
+    else:
+        arrays = [array.astype(wanted, copy=False) for array in arrays]
+        if out is None or given is None or given.dtype == wanted:
+            return _known(equation, arrays, out, **how)
+        made = _known(equation, arrays, None, **how)
+    if given is None:
+        return made if out is None else _known(equation, arrays, out, **how)
+    _castable(where, "out does not fit: the result", wanted, given.dtype, casting)
+    if given.shape != made.shape or not given.flags.writeable:
+        problem = "out does not fit" if given.shape != made.shape else "out is read-only"
+        raise GraphError(where, problem, inputs={"out": _shown(given)}, legal=f"{list(made.shape)}, writeable")
+    with np.errstate(all="ignore"):
+        given[...] = made.astype(given.dtype)
+    return given
+
+
+def _castable(where: str, what: str, have: np.dtype[Any], to: np.dtype[Any], casting: Any) -> None:
+    if not np.can_cast(have, to, casting):
+        legal = "casting='same_kind' or 'unsafe'"
+        raise DtypeError(where, f"{what} of {have.name} is not cast to {to.name} with casting={casting!r}", legal=legal)
+
+
+def _known(
+    equation: str,
+    arrays: Sequence[Array],
+    out: Array | None,
+    threads: int | None,
+    tune: bool,
+    order: str,
+    optimize: Any,
+) -> Array:
+    """The einsum by what is kept for such operands, which is made where it is missing."""
+    thread_count(f"contract({equation!r}, ..)", threads)
     key = _key(equation, threads, arrays, out if isinstance(out, np.ndarray) else None)
+    if order != "C" or not isinstance(optimize, bool):
+        key = (key, str(order), str(optimize))
     made = _KEPT.get(key)
     if made is None or (tune and not made.tuned):
-        made = _KEPT[key] = Contraction(equation, *arrays, out=out, threads=threads, tune=tune)
+        made = _KEPT[key] = Contraction(
+            equation, *arrays, out=out, threads=threads, tune=tune, order=order, optimize=optimize
+        )
         if made.fast is not None:
             _FAST[key] = made.fast
         while len(_KEPT) > KEEP_CONTRACTIONS:
@@ -120,6 +196,8 @@ class Contraction:
         out: a sample of what results are written to; None: a new array in row-major order. Calls may give another.
         threads: as `contract`.
         tune: as `contract`.
+        order: of new results, as `contract`.
+        optimize: as `contract`.
 
     Example:
         >>> a = np.arange(6.0).reshape(2, 3)
@@ -129,7 +207,14 @@ class Contraction:
     """
 
     def __init__(
-        self, equation: str, *operands: Array, out: Array | None = None, threads: int | None = None, tune: bool = False
+        self,
+        equation: str,
+        *operands: Array,
+        out: Array | None = None,
+        threads: int | None = None,
+        tune: bool = False,
+        order: str = "C",
+        optimize: Any = True,
     ) -> None:
         thread_count(f"contract({equation!r}, ..)", threads)
         self.equation = equation
@@ -138,9 +223,10 @@ class Contraction:
         self._about = [_about(array) for array in operands]
         holes = [Source(Hole(), TensorType(a.shape, a.dtype), f"operand {k}") for k, a in enumerate(operands)]
         self._holes = [Tensor(hole) for hole in holes]
-        self._result = einsum(equation, *self._holes)
+        self._result = einsum(equation, *self._holes, optimize=optimize)
         self._operations = [node for node in topological([self._result]) if isinstance(node, Operation)]
         self.shape, self.dtype = self._result.shape, self._result.dtype
+        self._lies = _order_of(equation, order, operands, len(self.shape))
         self._out: tuple[Any, ...] | None = None
         self._check(out)
         self._out = None if out is None else _about(out)
@@ -206,7 +292,7 @@ class Contraction:
         if out is None:
             return
         if not isinstance(out, np.ndarray):
-            raise self._error("out is no array", {}, legal)
+            raise self._error("out is no array", {}, legal, DtypeError)
         if out.shape != self.shape or out.dtype != self.dtype:
             raise self._error("out does not fit", {"out": out}, legal)
         known = not out.size or _about(out) == self._out
@@ -228,7 +314,11 @@ class Contraction:
         for operation in self._operations:
             tensors, (_, kind) = [tensor for _, tensor in operation.inputs], operation.outputs[0]
             last = operation is self._operations[-1]
-            new = backend(decide(operation, "block").backend or COPIES).empty(kind.shape, kind.dtype)
+            new: Callable[[], Array] = backend(decide(operation, "block").backend or COPIES).empty(
+                kind.shape, kind.dtype
+            )
+            if last and not _row_major(self._lies):
+                new = partial(_lying, kind.shape, kind.dtype, self._lies)
             sample = out if last and out is not None else new()
             if not all(tensor in places for tensor in tensors):
                 return ()
@@ -247,10 +337,55 @@ class Contraction:
             inputs = {name: gather(tensor, values) for name, tensor in operation.inputs}
             made = execute(operation, "block", operation.index, inputs, threads=self.threads, tune=self.tuned)
             values[Tensor(operation)] = made["out"]
-        return gather(self._result, values)
+        result = gather(self._result, values)
+        if _row_major(self._lies) and not any(np.may_share_memory(result, array) for array in arrays):
+            return result
+        new = _lying(self.shape, self.dtype, self._lies)
+        new[...] = result
+        return new
 
-    def _error(self, problem: str, found: Mapping[str, Array], legal: str = "") -> GraphError:
-        return GraphError(repr(self), problem, inputs={k: _shown(a) for k, a in found.items()}, legal=legal)
+    def _error(
+        self, problem: str, found: Mapping[str, Array], legal: str = "", kind: type[GraphError] = GraphError
+    ) -> GraphError:
+        return kind(repr(self), problem, inputs={k: _shown(a) for k, a in found.items()}, legal=legal)
+
+
+def _order_of(equation: str, order: str, arrays: Sequence[Array], rank: int) -> tuple[int, ...]:
+    """The axes of a new result from the largest stride to the smallest."""
+    order = order.upper() if isinstance(order, str) else order
+    if order not in ("C", "F", "A", "K"):
+        raise GraphError(f"contract({equation!r}, ..)", f"order={order!r} is none", legal="C, F, A, K")
+    if order == "F" or (order == "A" and all(array.flags.f_contiguous for array in arrays)):
+        return tuple(reversed(range(rank)))
+    if order != "K":
+        return tuple(range(rank))
+    import opt_einsum
+
+    left, right, _ = opt_einsum.parser.parse_einsum_input((equation, *(array.shape for array in arrays)), shapes=True)
+    strides = [
+        dict(zip(term, map(abs, a.strides), strict=True)) for term, a in zip(left.split(","), arrays, strict=True)
+    ]
+    right += "".join(sorted(set(left) - {*right, ","}))  # what is summed tells how other axes lie to each other
+    inside: list[int] = []  # from the smallest stride; where operands do not tell, an axis is outside of later ones
+    for axis in reversed(range(len(right))):
+        place = len(inside)
+        for k in reversed(range(len(inside))):
+            pairs = [(own.get(right[axis], 0), own.get(right[inside[k]], 0)) for own in strides]
+            known = [new < other for new, other in pairs if new and other and new != other]
+            if known and not known[0]:
+                break
+            place = k if known else place
+        inside.insert(place, axis)
+    return tuple(axis for axis in reversed(inside) if axis < rank)
+
+
+def _row_major(lies: tuple[int, ...]) -> bool:
+    return lies == tuple(range(len(lies)))
+
+
+def _lying(shape: tuple[int, ...], dtype: np.dtype[Any], lies: tuple[int, ...]) -> Array:
+    """A new array whose axes have strides in this order."""
+    return np.empty([shape[axis] for axis in lies], dtype).transpose(np.argsort(lies))
 
 
 def _shown(array: Array) -> str:

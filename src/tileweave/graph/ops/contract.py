@@ -146,19 +146,27 @@ for _name in ("einsum", "matmul"):
 
 
 @public(np.einsum)
-def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein summation of any number of operands, as `numpy.einsum`; more than two go pairwise by opt_einsum's path.
+def einsum(*operands: Any, optimize: Any = True) -> Tensor:
+    """Einstein summation of any number of operands, as `numpy.einsum`; more than two go pairwise.
+
+    Args:
+        operands: an equation and tensors, or each tensor with the list of its indices and the list of the result's:
+            ``x, [0, 1], y, [1, 2], [0, 2]``. An extent of 1 broadcasts to what the index has elsewhere.
+        optimize: the order of the pairs: a way to find it (``"greedy"``, ``"optimal"``, also with a bound on the
+            elements in between), or the path itself, as `numpy.einsum_path` gives it, whose steps of several operands
+            are taken pair by pair. True and False: our choice.
 
     Example:
         >>> einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4))).shape
         (2, 4)
+        >>> einsum(np.ones((2, 3)), [0, 1], [1]).shape
+        (3,)
     """
     import opt_einsum
 
+    equation, given = worded("einsum(equation, *operands)", operands)
     where = f"einsum({equation!r}, ..)"
-    if not isinstance(equation, str):
-        raise GraphError(where, "the equation is not a text", legal="'ij,jk->ik'")
-    tensors = [as_tensor(x, where) for x in operands]
+    tensors = [as_tensor(x, where) for x in given]
     shapes = {f"operand {k}": x.type for k, x in enumerate(tensors)}
     try:
         left, right, _ = opt_einsum.parser.parse_einsum_input((equation, *(x.shape for x in tensors)), shapes=True)
@@ -168,19 +176,16 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         ) from None
     labels = [[ord(c) for c in term] for term in left.split(",")]
     out = [ord(c) for c in right]
-    batch = {ord(c) for c in left + right} - {ord(c) for c in equation}  # what the parser wrote for "..."
-    tensors, labels = _einsum_batch(tensors, labels, batch)
+    tensors, labels = _without_singles(tensors, labels)
     _check_einsum(where, tensors, labels, out, shapes)
     symbols = {label: k for k, label in enumerate(dict.fromkeys([*out, *(q for own in labels for q in own)]))}
     labels = [[symbols[q] for q in own] for own in labels]
     out = [symbols[q] for q in out]
-    if len(tensors) <= 2:
+    path = _path(where, tensors, labels, out, optimize)
+    if len(path) <= 1:
         return _summed_first(tensors, labels, out)
     dtype = common_type(*tensors)
     tensors = [cast(x, dtype) for x in tensors]
-    terms = ["".join(opt_einsum.get_symbol(q) for q in own) for own in (*labels, out)]
-    equation = ",".join(terms[:-1]) + "->" + terms[-1]
-    path, _ = opt_einsum.contract_path(equation, *(x.shape for x in tensors), shapes=True)
     for step in path:
         picked = [(tensors.pop(k), labels.pop(k)) for k in sorted(step, reverse=True)]
         picked.reverse()
@@ -190,6 +195,85 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         tensors.append(_summed_first([t for t, _ in picked], [own for _, own in picked], kept))
         labels.append(list(kept))
     return tensors[0]
+
+
+def worded(where: str, operands: Sequence[Any]) -> tuple[str, Sequence[Any]]:
+    """The equation, and the operands: of a call with an equation, or with a list of indices after each operand.
+
+    Raises:
+        DtypeError: neither a text comes first, nor lists of numbers and ``...`` come second, fourth, ..
+    """
+    if operands and isinstance(operands[0], str):
+        return operands[0], operands[1:]
+    given, lists = operands[0 : len(operands) // 2 * 2 : 2], operands[1::2]
+    terms = [_term(indices) for indices in (*lists, *operands[len(given) * 2 :])]
+    if not given or None in terms:
+        problem = "the equation comes first, and is a text; or each operand is followed by a list of indices"
+        raise DtypeError(where, problem, legal="('ij,jk->ik', a, b), or (a, [0, 1], b, [1, 2], [0, 2])")
+    words = [str(term) for term in terms]
+    return ",".join(words[: len(given)]) + "".join("->" + word for word in words[len(given) :]), given
+
+
+def _term(indices: Any) -> str | None:
+    """A list of indices as letters in the numbers' order; None where it is something else."""
+    if not isinstance(indices, (list, tuple, range, np.ndarray)):
+        return None
+    numbers = [k for k in indices if k is not Ellipsis]
+    if not builtins.all(isinstance(k, (int, np.integer)) and 0 <= k < len(_SORTED) for k in numbers):
+        return None
+    return "".join("..." if k is Ellipsis else _SORTED[k] for k in indices)
+
+
+_SORTED = "".join(sorted(_LETTERS))
+
+
+def _path(
+    where: str, tensors: Sequence[Tensor], labels: Sequence[list[int]], out: Sequence[int], optimize: Any
+) -> Sequence[Sequence[int]]:
+    """Which operands are contracted, one step after the other; what a step makes comes behind the others."""
+    import opt_einsum
+
+    count = len(tensors)
+    if isinstance(optimize, (list, tuple)) and optimize[:1] in (["einsum_path"], ("einsum_path",)):
+        left = count
+        for step in optimize[1:]:
+            fits = isinstance(step, tuple) and 0 < len(set(step)) == len(step)
+            if not fits or not builtins.all(isinstance(k, (int, np.integer)) and 0 <= k < left for k in step):
+                raise GraphError(where, f"{step} is no step of a path", legal=f"different numbers of 0..{left - 1}")
+            left += 1 - len(step)
+        if left != 1:
+            raise GraphError(where, f"the path leaves {left} operands", legal="one result")
+        return _pairs(count, optimize[1:])
+    if count <= 2:
+        return [range(count)]
+    terms = ["".join(opt_einsum.get_symbol(q) for q in own) for own in (*labels, out)]
+    way, limit = optimize if isinstance(optimize, tuple) and len(optimize) == 2 else (optimize, None)
+    if not isinstance(way, (bool, str)):
+        raise GraphError(where, f"optimize={optimize!r} finds no path", legal="True, 'greedy', 'optimal' or a path")
+    try:
+        path, _ = opt_einsum.contract_path(
+            ",".join(terms[:-1]) + "->" + terms[-1],
+            *(x.shape for x in tensors),
+            shapes=True,
+            optimize="auto" if isinstance(way, bool) else way,
+            memory_limit=limit,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise GraphError(where, f"optimize={optimize!r} finds no path: {error}", legal="'greedy', 'optimal'") from None
+    return _pairs(count, path)
+
+
+def _pairs(count: int, path: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """A path whose steps of more than two operands go pair by pair."""
+    made: list[tuple[int, ...]] = []
+    for step in path:
+        last, *others = sorted(step, reverse=True)
+        while len(others) > 1:  # the two that come last; what they make comes behind all others
+            made.append((others.pop(0), last))
+            count, last = count - 1, count - 2
+        made.append((*others, last))
+        count += 1 - len(made[-1])
+    return made
 
 
 def _summed_first(tensors: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
@@ -217,17 +301,16 @@ def _summed_first(tensors: Sequence[Tensor], labels: Sequence[Sequence[int]], ou
     return _contract("einsum", left, kept, out)
 
 
-def _einsum_batch(
-    tensors: Sequence[Tensor], labels: Sequence[list[int]], batch: set[int]
-) -> tuple[list[Tensor], list[list[int]]]:
-    """Operands without the ``...`` dimensions of extent 1 that another operand has longer: they broadcast."""
+def _without_singles(tensors: Sequence[Tensor], labels: Sequence[list[int]]) -> tuple[list[Tensor], list[list[int]]]:
+    """Operands without the dimensions of extent 1 whose index is longer in another operand: they broadcast."""
     extents: dict[int, int] = {}
     for x, own in zip(tensors, labels, strict=True):
         for label, extent in zip(own, x.shape, strict=False):
             extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
     out: list[tuple[Tensor, list[int]]] = []
     for x, own in zip(tensors, labels, strict=True):
-        single = [k for k, q in enumerate(own) if q in batch and x.shape[k] == 1 and extents[q] != 1]
+        ones = {q for q in own if builtins.all(n == 1 for p, n in zip(own, x.shape, strict=False) if p == q)}
+        single = [k for k, q in enumerate(own) if q in ones and extents.get(q, 1) != 1]
         kept = [q for k, q in enumerate(own) if k not in single]
         out.append((squeeze(x, single) if single else x, kept))
     return [x for x, _ in out], [own for _, own in out]
@@ -251,7 +334,7 @@ def _check_einsum(
                     where,
                     f"index {chr(label)!r} has extent {extents[label]} and {extent}",
                     inputs=shapes,
-                    legal="one extent per index (extent 1 is not broadcast)",
+                    legal="one extent per index, or 1",
                 )
     if len(set(out)) != len(out):
         raise GraphError(where, "the output names an index twice", inputs=shapes, legal="each output index once")

@@ -47,7 +47,11 @@ Call = Callable[..., Tensor]
 
 def common_type(*tensors: Tensor) -> np.dtype[Any]:
     """The element type that several tensors promote to."""
-    types = [x.dtype for x in tensors]
+    return promoted([x.dtype for x in tensors])
+
+
+def promoted(types: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """The element type that several types promote to."""
     try:
         return np.result_type(*types)
     except TypeError:  # bfloat16 beside a wide integer: as their sum
