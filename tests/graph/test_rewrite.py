@@ -38,6 +38,7 @@ def matching(name, dtype, rng):
         "double-negative": [tw.negative(tw.negative(x))],
         "times-one": [x * 1, 1 * x, x * tw.ones((), dtype)] + ([x / 1] if dtype != "int64" else []),
         "idempotent": [tw.relu(tw.relu(x)), tw.absolute(tw.absolute(x))],
+        "power-of-few": [x**1, x**2, x**3, tw.power(x, tw.full((m, 1), 4, dtype))],
         "sum-of-products": [tw.sum(x[:, :, None] * w, 1), tw.sum(x * x, 0), tw.sum(x[:, None] * w.T, -1),
                             tw.sum(x * x, (0, 1)), tw.sum(w * b, 0), tw.sum(tw.broadcast_to(x, (lead, m, k)) * x, 0)],
         "matmul-bias": [x @ w + b, b + x @ w, tw.matmul(tw.broadcast_to(x, (lead, m, k)), w) + b],

@@ -47,6 +47,30 @@ def test_an_executable_computes_what_the_graph_means(dtype: str) -> None:
     assert direct > 20
 
 
+def test_what_depends_on_read_only_arrays_alone_is_computed_once() -> None:
+    """A writeable array may change between runs, so what is made of it is made anew."""
+    rng = np.random.default_rng(0)
+    x = tw.source(None, name="x", shape=(4, 6), dtype="float32")
+    for writeable in (True, False):
+        weight = np.abs(rng.standard_normal(6)).astype(np.float32) + 1
+        held = weight.view()
+        held.flags.writeable = writeable
+        scale = 1 / tw.sqrt(tw.source(held) + 0.5)
+        both = tw.concat([scale, tw.exp(scale)], 0)
+        plan = tw.plan([x * both[:6] + both[6:], scale])
+        given = rng.standard_normal((4, 6)).astype(np.float32)
+        for factor in (1, 3) if writeable else (1, 1):
+            weight *= factor
+            expected = 1 / np.sqrt(weight + 0.5)
+            for _ in range(2):
+                got, own = tw.run(plan, bind={"x": given})
+                np.testing.assert_allclose(got, given * expected + np.exp(expected), rtol=1e-5)
+                np.testing.assert_allclose(own, expected, rtol=1e-6)
+                own[:] = 0  # results are the caller's
+        (found,) = executables(plan)
+        assert bool(found._fixed) != writeable
+
+
 def test_results_are_the_users_own() -> None:
     y, _ = mlp(np.random.default_rng(0))
     plan = tw.plan(y)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.resolve import view
 from tileweave.lower.execute import copy, execute, kernel_of, regular
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import Block, Fetch, Part, own, values
+from tileweave.lower.reads import Block, Fetch, Part, block_bytes, own, values
 from tileweave.space import Box
 
 __all__ = ["Executable", "Store", "Work", "WorkFailed", "place_in_time"]
@@ -36,6 +37,8 @@ SMALL_CONTRACTION = 1 << 19
 """Products of a contraction below which one thread computes it: some 10 us of work, as long as waking another takes."""
 SMALL = 1 << 16
 """The same for other operations, in points of their index."""
+FIXED_BYTES = 1 << 20
+"""What is computed once from constants and kept may be this large, or as large as what it is computed from."""
 
 
 class WorkFailed(Exception):
@@ -148,13 +151,16 @@ class Executable:
         self._segment_of = -1
         self.python_steps = 0
         self.kernels = 0
-        self._static: dict[int, Array] = {}
+        self._static: dict[int, Any] = {}  # arrays, or blocks of several outputs
         self._buffers: dict[tuple[int, int], Array] = {}
+        self._fixed = self._fixed_works(steps)
         self.arena_bytes = self._lay_out(steps)
         self._last = _last_reads(steps)
         for step in steps:
             if isinstance(step, Store):
                 self._store(step)
+            elif step.number in self._fixed:
+                self._fix(step)
             else:
                 self._work(step)
             self._drop(step)
@@ -195,10 +201,56 @@ class Executable:
 
     # ---- the arena ----------------------------------------------------------------------------------------------
 
+    def _fixed_works(self, steps: Sequence[Work | Store]) -> frozenset[int]:
+        """Works that depend on constants alone, other than those that make a result: done once, here.
+
+        A source is constant where nothing is bound to it and its array is read-only, as the weights of a model are.
+        """
+        fixed: set[int] = set()
+        made = {step.fetch.parts[0].task for step in steps if isinstance(step, Store) and step.becomes}
+
+        def stays(part: Part) -> bool:
+            if part.source >= 0:
+                return self._constant[part.source] and not self._sources[part.source].flags.writeable
+            return part.task < 0 or part.task in fixed
+
+        for step in steps:
+            if not isinstance(step, Work) or step.number in made:
+                continue
+            read = sum(_bytes(fetch.shape, fetch.dtype) for fetch in step.fetches)
+            kept = sum(_bytes(kind.shape, kind.dtype) for _, kind in step.kinds)
+            if kept <= max(read, FIXED_BYTES) and all(stays(part) for fetch in step.fetches for part in fetch.parts):
+                fixed.add(step.number)
+        return frozenset(fixed)
+
+    def _fix(self, step: Work) -> None:
+        """The block of a work that is done once.
+
+        Raises:
+            WorkFailed: its operator raised.
+        """
+        given: dict[str, Array] = {}
+        for fetch in step.fetches:
+            parts = [np.asarray(self._read(part)) for part in fetch.parts]  # all of them are arrays here
+            whole = parts[0] if len(parts) == 1 else np.empty(fetch.shape, fetch.dtype)
+            if len(parts) > 1:
+                for part, piece in zip(fetch.parts, parts, strict=True):
+                    whole[part.place] = piece
+            given[fetch.name] = whole
+        try:
+            made = execute(step.operation, step.stage, step.index, given, decision=step.decision)
+        except Exception as error:
+            raise WorkFailed(step.number) from error
+        block = _dense(own(made, [name for name, _ in step.kinds], given))
+        self._static[self._slot(step.number)] = block
+        self.arena_bytes += block_bytes(block)
+
     def _lay_out(self, steps: Sequence[Work | Store]) -> int:
         last = _last_reads(steps)
         wanted: list[tuple[tuple[int, int], tuple[int, ...], np.dtype[Any], int, int]] = []
         for at, step in enumerate(steps):
+            if step.number in self._fixed:
+                continue
             fetches = (step.fetch,) if isinstance(step, Store) else step.fetches
             if isinstance(step, Work):
                 for k, fetch in enumerate(fetches):
@@ -381,6 +433,10 @@ class Executable:
 
         self._actions.append((self._segment_of, segment if points else lambda now: run()))
         self._pending, self._points = [], []
+
+
+def _bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    return prod(shape) * dtype.itemsize
 
 
 def _native(step: Work) -> bool:

@@ -73,15 +73,15 @@ def run_plan(
     count = threads or available_threads()
     given = direct.check_out(plan, out)
     if runtime == "local" and not listeners:
-        found = direct.executable(plan, prepared, bind or {}, count)
-        if found is not None:
-            try:
+        try:
+            found = direct.executable(plan, prepared, bind or {}, count)
+            if found is not None:
                 return direct.run(plan, prepared, found, given)
-            except WorkFailed as failed:
-                error = TaskFailed(prepared.jobs[failed.number])
-                error.__cause__ = failed.__cause__
-                raised = _explained(error, plan, prepared)
-                raise raised from raised.__cause__
+        except WorkFailed as failed:
+            error = TaskFailed(prepared.jobs[failed.number])
+            error.__cause__ = failed.__cause__
+            raised = _explained(error, plan, prepared)
+            raise raised from raised.__cause__
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources:

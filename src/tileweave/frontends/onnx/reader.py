@@ -21,6 +21,7 @@ from tileweave.frontends.onnx import arithmetic, networks, quantized, reductions
 from tileweave.frontends.onnx.node import OPERATORS, OnnxNode
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
+from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
 __all__ = ["load"]
@@ -146,7 +147,7 @@ class _Reader:
             except (OSError, ValueError) as error:
                 problem = f"the data of {item.name!r} cannot be read from {str(path)!r}: {error}"
                 raise StorageError("load(model)", problem, legal="the file beside the model") from error
-        return np.asarray(onnx.numpy_helper.to_array(item))
+        return read_only(np.asarray(onnx.numpy_helper.to_array(item)))
 
     def input(self, info: Any, bind: dict[str, Any], used: set[str]) -> Value:
         """An input as a source without data, or as the value that was bound."""

@@ -18,6 +18,7 @@ from tileweave.frontends.model import Model
 from tileweave.frontends.torch.operators import OPERATORS, AtenCall
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
+from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
 __all__ = ["from_torch"]
@@ -168,5 +169,5 @@ def _array(tensor: Any, name: str) -> Array:
     dtype = _dtype(tensor.dtype)
     plain = tensor.detach().cpu()
     if plain.dtype == torch.bfloat16:
-        return np.asarray(plain.view(torch.int16).numpy()).view(dtype)
-    return np.asarray(plain.numpy())
+        return read_only(np.asarray(plain.view(torch.int16).numpy()).view(dtype))
+    return read_only(np.asarray(plain.numpy()))

@@ -28,6 +28,13 @@ def read_array(where: str, value: Any, name: str = "it") -> np.ndarray[Any, Any]
         raise GraphError(where, problem, legal="an array, a number, nested lists") from None
 
 
+def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same memory, not to be written: what runs read of it alone is computed once, and kept with the plan."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
     """A tensor from a tensor, or from anything that NumPy reads as an array of numbers (as a source in memory)."""
     if isinstance(value, Tensor):

@@ -65,6 +65,21 @@ ONE_VIEW = RewriteRule(
 # arithmetic that changes no bit
 
 
+MOST_FACTORS = 4
+"""A power is written as products up to this exponent: each rounds once more, and one costs a hundredth of a power."""
+
+
+def _power_of_few(tensor: Tensor, context: Context) -> Tensor | None:
+    power = _made_by(tensor, "power")
+    if power is None or tensor.dtype.kind not in "fiu":
+        return None
+    x, exponent = power.input("x0"), _constant(_through_views(power.input("x1")))
+    if x.type != tensor.type or exponent not in range(1, MOST_FACTORS + 1):
+        return None
+    square = op.multiply(x, x)
+    return (x, square, op.multiply(square, x), op.multiply(square, square))[int(exponent) - 1]
+
+
 def _double_negative(tensor: Tensor, context: Context) -> Tensor | None:
     outer = _made_by(tensor, "negative")
     inner = _made_by(outer.input("x"), "negative") if outer else None
@@ -106,6 +121,9 @@ def _through_views(tensor: Tensor) -> Tensor:
 
 WHERE_KNOWN = RewriteRule("where-known", "where(c, x, y) is x or y where c is one constant", _where_known)
 DOUBLE_NEGATIVE = RewriteRule("double-negative", "-(-x) is x, to the bit", _double_negative)
+POWER_OF_FEW = RewriteRule(
+    "power-of-few", "x to the power 1, 2, 3 or 4 is a product of so many x", _power_of_few, exact=False
+)
 TIMES_ONE = RewriteRule("times-one", "x * 1 and x / 1 are x, to the bit", _times_one)
 IDEMPOTENT = RewriteRule("idempotent", "relu(relu(x)) is relu(x), and |(|x|)| is |x|", _idempotent)
 
@@ -324,7 +342,7 @@ SUM_AS_SELECTS = RewriteRule(
     "sum-as-selects", "a sum is the addition of its elements", _sum_as_selects, "semantic", False
 )
 
-FUSIONS = (MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
+FUSIONS = (POWER_OF_FEW, MATMUL_BIAS, LINEAR_RELU, ELEMENTWISE_CHAIN)
 """Several operations become one; nothing else changes."""
 OPTIMIZATIONS = (ONE_VIEW, WHERE_KNOWN, DOUBLE_NEGATIVE, TIMES_ONE, IDEMPOTENT, SUM_OF_PRODUCTS, *FUSIONS)
 """Rules that make a graph cheaper; together they reach a fixed point."""
