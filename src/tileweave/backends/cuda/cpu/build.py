@@ -153,6 +153,7 @@ def build_program(
     include: Sequence[str] = (),
     define: Sequence[str] = (),
     extra: Callable[[Translation], str] | None = None,
+    objects: Sequence[Path] = (),
 ) -> tuple[Path, Translation]:
     """Compiles CUDA C++ against the runtime.
 
@@ -163,6 +164,7 @@ def build_program(
         include: more folders of headers.
         define: macros, ``NAME=VALUE``.
         extra: C++ that is added at the end, from what was translated: the main of a kernel on its own.
+        objects: machine code to link.
     """
     text = preprocess(source, include, define)
     translation = translate(text, str(source))
@@ -175,8 +177,6 @@ def build_program(
     library = runtime_library()
     program, compiled = folder / "program", folder / "program.o"
     _call([compiler(), *flags, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)
-    _call(
-        [compiler(), "-no-pie", str(compiled), str(library), f"-Wl,-rpath,{library.parent}", "-o", str(program)],
-        "cuda check",
-    )
+    linked = [str(compiled), *map(str, objects), str(library)]
+    _call([compiler(), "-no-pie", *linked, f"-Wl,-rpath,{library.parent}", "-o", str(program)], "cuda check")
     return program, translation

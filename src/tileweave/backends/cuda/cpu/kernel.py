@@ -15,9 +15,9 @@ from tileweave.backends.cuda.cpu.child import Finding, Outcome, run_program
 from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
 from tileweave.errors import BackendError
 
-__all__ = ["launch_on_cpu"]
+__all__ = ["MAIN", "Arguments", "extent", "launch_on_cpu"]
 
-_MAIN = """
+MAIN = """
 namespace tw {{ void* argument_array(const char*, const char*, size_t, int); void write_arguments(); }}
 struct tw_any {{
   void* pointer; long long whole; double real; int kind;
@@ -54,7 +54,7 @@ def choose_kernel(kernels: Sequence[KernelSignature], name: str | None) -> tuple
     return name or found[0].name, found[0]
 
 
-class _Arguments:
+class Arguments:
     """The files of a launch and the C++ that reads them."""
 
     def __init__(self, folder: Path) -> None:
@@ -119,6 +119,11 @@ class _Arguments:
         )
         return variable
 
+    def write(self) -> None:
+        """The files get what the arrays hold now."""
+        for value, path in self.files:
+            path.write_bytes(_memory(value).tobytes())
+
     def read_back(self) -> None:
         """The arrays get what the kernel wrote."""
         for value, path in self.files:
@@ -158,11 +163,11 @@ def launch_on_cpu(
         path = source or folder / "kernel.cu"
         if source is None:
             path.write_text(text)
-        arguments = _Arguments(folder)
+        arguments = Arguments(folder)
 
         def main(translation: Translation) -> str:
             lines = [_launch_line(translation, arguments, one, d) for one in launches for d in range(devices)]
-            return _MAIN.format(body="\n".join(arguments.lines + lines))
+            return MAIN.format(body="\n".join(arguments.lines + lines))
 
         program, _ = build_program(path, folder, instrumented=check, include=include, extra=main)
         outcome = run_program(
@@ -174,7 +179,7 @@ def launch_on_cpu(
         return outcome, outcome.findings
 
 
-def _launch_line(translation: Translation, arguments: _Arguments, one: Launch, device: int) -> str:
+def _launch_line(translation: Translation, arguments: Arguments, one: Launch, device: int) -> str:
     """The C++ of one launch on one device."""
     found, signature = choose_kernel(translation.kernels, one.kernel)
     _need_names(signature, one.arguments)

@@ -1,0 +1,129 @@
+"""The kernels of a text: names, parameters and their types, read from ``gpu.func``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import BackendError
+
+__all__ = ["Kernel", "Parameter", "kernels_of"]
+
+_DTYPES = {
+    "f16": "float16", "f32": "float32", "f64": "float64", "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32",
+    "i64": "int64", "bf16": "bfloat16",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Args:
+        name: without the percent sign.
+        type: as written.
+    """
+
+    name: str
+    type: str
+
+    @property
+    def is_memref(self) -> bool:
+        """Whether it is an array."""
+        return self.type.startswith("memref<")
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The extents of an array; None where one is known at run time only."""
+        words = self.type[len("memref<") :].split(",")[0].rstrip(">").split("x")[:-1]
+        return tuple(None if word == "?" else int(word) for word in words)
+
+    @property
+    def element(self) -> str:
+        """The element type of an array."""
+        return self.type[len("memref<") :].split(",")[0].rstrip(">").split("x")[-1]
+
+    def check(self, value: Any, where: str) -> None:
+        """Refuses an array that is not what the type says.
+
+        Raises:
+            BackendError: another dtype, shape or rank, or no array.
+        """
+        if not isinstance(value, np.ndarray):
+            raise BackendError(where, f"{self.name} is a {type(value).__name__}", legal=f"an array, {self.type}")
+        name = _DTYPES.get(self.element, self.element)
+        same = value.dtype.name == name or (self.element == "bf16" and value.dtype == np.uint16)
+        same |= value.dtype.kind == "u" and value.dtype.name == f"u{name}"
+        shape = self.shape
+        fits = len(shape) == value.ndim and all(n in (None, m) for n, m in zip(shape, value.shape, strict=True))
+        flat = len(shape) == 1 and shape[0] in (None, value.size)
+        if not same or not (fits or flat):
+            inputs = {self.name: f"{value.dtype.name} {value.shape}"}
+            raise BackendError(where, f"{self.name} does not fit its type", inputs=inputs, legal=self.type)
+
+    def words(self, value: Any, pointer: str) -> list[str]:
+        """The C++ arguments of a launch: a pointer, or a descriptor where an extent is known at run time only."""
+        if None not in self.shape:
+            return [pointer]
+        shape = value.shape if len(self.shape) == value.ndim else (value.size,)
+        strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
+        return [pointer, pointer, "0LL", *(f"{n}LL" for n in (*shape, *strides))]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A ``gpu.func`` with the attribute ``kernel``."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def bare(self) -> bool:
+        """Whether its arrays are bare pointers."""
+        return all(None not in p.shape for p in self.parameters if p.is_memref)
+
+
+def kernels_of(text: str) -> dict[str, Kernel]:
+    """The kernels of a text by name.
+
+    Example:
+        >>> kernels_of("gpu.func @f(%x: memref<8xf32>, %n: index) kernel {")["f"].parameters[0].shape
+        (8,)
+    """
+    plain = re.sub(r"//[^\n]*", "", text)
+    found = {}
+    for match in re.finditer(r"gpu\.func\s+@(\w+)\s*\(", plain):
+        body = _inside(plain, match.end() - 1)
+        parts = [part.split(":", 1) for part in _commas(body) if ":" in part]
+        parameters = tuple(Parameter(name.strip().lstrip("%"), _bare_type(kind)) for name, kind in parts)
+        found[match[1]] = Kernel(match[1], parameters)
+    return found
+
+
+def _bare_type(text: str) -> str:
+    return re.sub(r"\s*(\{.*\}|loc\(.*\))\s*$", "", text.strip()).strip()
+
+
+def _inside(text: str, at: int) -> str:
+    """What stands between the bracket at a position and the one that closes it."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] in "(<{[") - (text[i] in ")}]" or (text[i] == ">" and text[i - 1] != "-"))
+        if not depth:
+            return text[at + 1 : i]
+    return text[at + 1 :]
+
+
+def _commas(text: str) -> Sequence[str]:
+    parts, depth, start = [], 0, 0
+    for i, letter in enumerate(text):
+        depth += (letter in "(<{[") - (letter in ")>}]")
+        if letter == "," and not depth:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
