@@ -71,12 +71,8 @@ def run(
 
     Source: own.
     """
-    found = kernels_of(text)
-    name = kernel or (next(iter(found)) if len(found) == 1 else "")
-    if name not in found:
-        problem = f"the text has no kernel {kernel!r}" if kernel else f"the text has {len(found)} kernels: name one"
-        raise BackendError(_WHERE, problem, legal=" | ".join(found) or "a gpu.func with the attribute kernel")
-    run_all(text, [Launch(name, grid, block, arrays, shared)], order=order, window=window, seconds=seconds, check=check)
+    one = Launch(grid, block, arrays, kernel, shared)
+    run_all(text, [one], order=order, window=window, seconds=seconds, check=check)
 
 
 def run_all(
