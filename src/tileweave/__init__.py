@@ -22,6 +22,7 @@ from tileweave.version import __version__
 if TYPE_CHECKING:
     from tileweave.errors import TileweaveError
     from tileweave.frontends.onnx import load
+    from tileweave.frontends.symbolic import dim, program
     from tileweave.frontends.torch import from_torch
     from tileweave.graph import *
     from tileweave.graph import Tensor
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "tileweave.errors": ["TileweaveError"],
     "tileweave.frontends.onnx": ["load"],
+    "tileweave.frontends.symbolic": ["dim", "program"],
     "tileweave.frontends.torch": ["from_torch"],
     "tileweave.lower": ["contract"],
     "tileweave.planner": ["Machines", "Plan", "machines"],
@@ -56,10 +58,12 @@ __all__ = [
     "TileweaveError",
     "__version__",
     "contract",
+    "dim",
     "from_torch",
     "load",
     "machines",
     "plan",
+    "program",
     "run",
     "sink",
     "source",

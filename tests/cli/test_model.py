@@ -43,6 +43,15 @@ def test_outputs_are_printed_and_one_input_needs_no_name(folder, capsys):
     assert capsys.readouterr().out == "z  float32[2, 3]  0 1 5 0 1 5\ny  float32[2, 3]  -4 1 5 -4 1 5\n"
 
 
+def test_extents_are_those_of_the_arrays(folder, capsys):
+    assert main(["run", "net.onnx", "x=x.npy"]) == 0
+    assert capsys.readouterr().out == "z  float32[2, 3]  0 1 5 0 1 5\ny  float32[2, 3]  -4 1 5 -4 1 5\n"
+    assert main(["plan", "net.onnx", "x=x.npy", "--machines", "2"]) == 0
+    assert "plan for 2 machines" in capsys.readouterr().out
+    assert main(["plan", "net.onnx"]) == 2
+    assert "dimension 'batch' has no extent" in capsys.readouterr().err
+
+
 def test_the_plan_of_a_model_needs_no_arrays(folder, capsys):
     assert main(["plan", "net.onnx", "--bind", "batch=8", "--machines", "2"]) == 0
     assert "plan for 2 machines" in capsys.readouterr().out
@@ -51,7 +60,8 @@ def test_the_plan_of_a_model_needs_no_arrays(folder, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["x=x.npy"], "dimension 'batch' of input 'x' is unknown"),
+        (["x=wide.npy"], "input 'x' is float32[2, 4], the array has shape (2, 5)"),
+        ([], "dimension 'batch' has no extent"),
         (["--bind", "batch=2"], "no array for x float32[2, 4]"),
         (["--bind", "batch=2", "x=wide.npy"], "input 'x' is float32[2, 4], the array has shape (2, 5)"),
         (["--bind", "batch=2", "q=x.npy"], "'q' is no input"),

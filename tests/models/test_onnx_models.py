@@ -80,3 +80,15 @@ def test_models_in_a_quarter_of_the_memory(name):
     got = tw.run(plan, bind=model.bind(**arrays))
     for one, other in zip(got if isinstance(got, list) else [got], expected, strict=True):
         assert_close(one, other)
+
+
+def test_one_recogniser_reads_words_of_any_width():
+    package, pattern, _ = MODELS["recogniser"]
+    path = files(package, pattern)[-1]
+    model = tw.load(path)
+    plan = model.plan()
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for batch, width in ((1, 64), (2, 96), (1, 64)):
+        x = np.random.default_rng(3).random((batch, 3, 48, width), np.float32) * 2 - 1
+        assert_close(tw.run(plan, bind={"x": x}), session.run(None, {"x": x})[0])
+    assert len(plan.made) == 2

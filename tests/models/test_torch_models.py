@@ -100,3 +100,17 @@ def test_modules_equal_pytorch(name, machines):
     for one, other in zip(got, expected, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+
+
+def test_a_batch_that_calls_choose():
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.LayerNorm(5)).eval()
+    model = tw.from_torch(net, torch.zeros(2, 6), dims={"input": {0: tw.dim("batch", 1, 64)}})
+    plan = model.plan(machines=2)
+    for batch in (1, 5, 64):
+        x = torch.randn(batch, 6)
+        wanted = net(x).detach().numpy()
+        np.testing.assert_allclose(model(x.numpy())["out"], wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(tw.run(plan, bind={"input": x.numpy()}), wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(tw.TileweaveError, match="fits no input"):
+        tw.from_torch(net, torch.zeros(2, 6), dims={"input": {2: tw.dim("batch")}})

@@ -9,6 +9,7 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.frontends.model import Model
+from tileweave.frontends.symbolic import SymbolicModel
 from tileweave.graph import Tensor
 from tileweave.runtime.api import run, sink
 
@@ -29,6 +30,8 @@ def run_model(options: argparse.Namespace) -> None:
 
     model = load(options.program, bind=_bindings(options.bind or []))
     arrays = _arrays(options.arguments, model, options.command)
+    if isinstance(model, SymbolicModel):
+        model = model.at(**model.extents(**arrays))
     results: list[Any] = list(model.outputs.values())
     if getattr(options, "output", None):
         results = [sink(tensor, options.output, key=name) for name, tensor in model.outputs.items()]
@@ -72,7 +75,7 @@ def _bindings(words: list[str]) -> dict[str, Any]:
     return made
 
 
-def _arrays(words: list[str], model: Model, command: str) -> dict[str, Any]:
+def _arrays(words: list[str], model: Model | SymbolicModel, command: str) -> dict[str, Any]:
     """The arrays of the inputs, each from its file; an input of one model needs no name."""
     made = {}
     for word in words:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,15 @@ class Model:
     name: str
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
+    graph: Graph = field(init=False, repr=False, compare=False)
+    """The program whose sinks are the outputs, in order."""
+    _used: frozenset[str] = field(init=False, repr=False, compare=False)
 
-    @property
-    def graph(self) -> Graph:
-        """The program whose sinks are the outputs, in order."""
-        return Graph.of(*self.outputs.values())
+    def __post_init__(self) -> None:
+        graph = Graph.of(*self.outputs.values())
+        sources = {node for node in graph.nodes() if isinstance(node, Source)}
+        object.__setattr__(self, "graph", graph)
+        object.__setattr__(self, "_used", frozenset(n for n, t in self.inputs.items() if t.producer in sources))
 
     def plan(self, machines: Any = None) -> Plan:
         """How the outputs are computed on machines; see `tileweave.plan`."""
@@ -63,9 +67,8 @@ class Model:
         if missing:
             types = ", ".join(f"{name} {self.inputs[name].type}" for name in missing)
             raise GraphError(where, f"no array for {types}", legal=f"one array for each of {', '.join(names)}")
-        used = {node for node in self.graph.nodes() if isinstance(node, Source)}
         fitting = {name: _fitting(where, name, self.inputs[name].type, array) for name, array in given.items()}
-        return {self.inputs[name]: array for name, array in fitting.items() if self.inputs[name].producer in used}
+        return {self.inputs[name]: array for name, array in fitting.items() if name in self._used}
 
     def __call__(self, *arrays: Any, **named: Any) -> dict[str, Array]:
         """The outputs' values, by name."""

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -51,6 +51,17 @@ __all__ = ["plan", "relu", "run", "sink", "source"]
 
 Array = np.ndarray[Any, Any]
 Target = Tensor | Sink
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """What gives a plan for the arrays of a run, such as plans with symbolic dimensions."""
+
+    def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, Mapping[Tensor | str, Any]]:
+        """The plan for arrays by name, and the arrays by source."""
+        ...
+
+
 MachinesLike = Machines | int | str | os.PathLike[str] | None
 
 
@@ -275,7 +286,7 @@ _PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool, tuple[int, .
 
 
 def run(
-    target: Plan | Target | Sequence[Target] | Graph,
+    target: Plan | Bindable | Target | Sequence[Target] | Graph,
     *,
     bind: Mapping[Tensor | str, Any] | None = None,
     machines: MachinesLike = None,
@@ -289,7 +300,7 @@ def run(
     """The values of a plan's sinks: arrays for tensors, paths for files.
 
     Args:
-        target: a plan, or what `plan` takes.
+        target: a plan, also one with symbolic dimensions, or what `plan` takes.
         bind: arrays for named or given sources, instead of what they hold, of the same shape and element type.
         machines: as for `plan`, where the target is not a plan.
         runtime: ``local`` (threads of this process) or ``ray``.
@@ -308,6 +319,8 @@ def run(
         StorageError: a sink exists and `overwrite` was not asked for, or cannot be written.
     """
     settings = current_session()
+    if not isinstance(target, Plan) and isinstance(target, Bindable):
+        target, bind = target.bound(bind or {})
     if isinstance(target, Plan) and machines is not None:
         raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
     made = target if isinstance(target, Plan) else plan(target, machines)

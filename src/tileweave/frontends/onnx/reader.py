@@ -19,8 +19,10 @@ from tileweave.errors import GraphError, StorageError, TileweaveError
 from tileweave.frontends.model import Model
 from tileweave.frontends.onnx import arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole
 from tileweave.frontends.onnx.node import OPERATORS, OnnxNode
+from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
@@ -29,6 +31,8 @@ __all__ = ["load"]
 Array = np.ndarray[Any, Any]
 _CONVERTERS = (arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole)
 _DOMAINS = ("", "ai.onnx")
+_NAMELESS = ("", "?", "None", "-1")
+"""What exporters write for a dimension that they know nothing of; two of them are not one dimension."""
 _CAPTURING = ("If", "Loop", "Scan")
 """Operators whose graphs read values from outside, so that known inputs do not make known results."""
 
@@ -36,15 +40,20 @@ _CAPTURING = ("If", "Loop", "Scan")
 def load(
     model: str | os.PathLike[str] | bytes | Any,
     *,
-    bind: Mapping[str, int | tuple[int, ...] | Array | list[Array]] | None = None,
-) -> Model:
+    bind: Mapping[str, int | Dim | tuple[int | Dim, ...] | Array | list[Array]] | None = None,
+) -> Model | SymbolicModel:
     """An ONNX model as a tensor program with named inputs and outputs.
 
     Args:
         model: a path, the bytes of a file, or an ``onnx.ModelProto``. Weights in external files are memory-mapped.
-        bind: name -> value: the extent of a symbolic dimension (``{"batch": 8}``), the shape of an input
-            (``{"image": (1, 3, 224, 224)}``), an array, the value of an input that decides shapes, or a list of
-            arrays, the value of a sequence.
+        bind: name -> value: the extent of a symbolic dimension (``{"batch": 8}``), or its bounds
+            (``{"batch": tw.dim("batch", 1, 512)}``); the shape of an input (``{"image": (1, 3, 224, 224)}``); an array,
+            the value of an input that decides shapes; or a list of arrays, the value of a sequence.
+
+    Returns:
+        A `Model`; a `SymbolicModel`, which takes its extents from the arrays of each call, where dimensions of inputs
+        stay symbolic. What depends on shapes is then read, or refused, when extents are first bound; at once where all
+        have an upper bound.
 
     Raises:
         StorageError: the file is missing or is no ONNX model.
@@ -75,7 +84,7 @@ def load(
         raise GraphError("load(model)", problem, legal="a path, bytes, or an onnx.ModelProto")
     if not proto.graph.output:
         raise StorageError("load(model)", "the file holds no graph with outputs", legal="an .onnx file")
-    return _Reader(proto, folder).model(name or proto.graph.name, bind)
+    return _Reader(proto, folder).program(name or proto.graph.name, bind)
 
 
 @dataclass
@@ -86,28 +95,56 @@ class _Reader:
     folder: Path | None
     versions: dict[str, int] = field(init=False)
     functions: dict[tuple[str, str], Any] = field(init=False)
+    weights: dict[str, Value] = field(init=False)
+    """The main graph's constants, the same arrays for all extents."""
 
     def __post_init__(self) -> None:
         self.versions = {entry.domain: entry.version for entry in self.proto.opset_import}
         self.functions = {(f.domain, f.name): f for f in self.proto.functions}
+        self.weights = self.constants(self.proto.graph)
 
-    def model(self, name: str, bind: dict[str, Any]) -> Model:
-        """The program of the main graph."""
+    def program(self, name: str, bind: dict[str, Any]) -> Model | SymbolicModel:
+        """The model, or what makes it for the extents of calls."""
         graph = self.proto.graph
-        values: dict[str, Value] = self.constants(graph)
-        inputs: dict[str, Tensor] = {}
+        fixed: dict[str, Value] = {}
+        kinds: dict[str, SymbolicType] = {}
         used: set[str] = set()
         for info in graph.input:
-            if info.name in values and info.name not in bind:
+            if info.name in self.weights and info.name not in bind:
                 continue  # an initializer with a declaration: older files list them among the inputs
             value = self.input(info, bind, used)
-            values[info.name] = value
-            if isinstance(value, Tensor):
-                inputs[info.name] = value
+            if isinstance(value, SymbolicType):
+                kinds[info.name] = value
+            else:
+                fixed[info.name] = value
         unknown = sorted(set(bind) - used)
         if unknown:
             legal = ", ".join(sorted({info.name for info in graph.input} | _symbols(graph))) or "nothing to bind"
             raise GraphError("load(model, bind)", f"{unknown[0]!r} is no input or dimension", legal=legal)
+        made = SymbolicModel(name, kinds, lambda extents: self.model(name, fixed, kinds, extents))
+        if not made.dims:
+            return made.make({})
+        if all(one.most is not None for one in made.dims.values()):
+            made.at(**{one.name: one.most or 0 for one in made.dims.values()})
+        else:
+            self.refuse_unknown(graph.node)
+        return made
+
+    def refuse_unknown(self, nodes: Sequence[Any]) -> None:
+        """Refuses nodes of operators that do not exist, whatever the shapes."""
+        for proto in nodes:
+            known = proto.domain in _DOMAINS and proto.op_type in OPERATORS
+            version = self.versions.get(proto.domain, self.versions.get("", 1))
+            if not known and (proto.domain, proto.op_type) not in self.functions and not _has_body(proto, version):
+                raise _no_operator(proto)
+
+    def model(
+        self, name: str, fixed: Mapping[str, Value], kinds: Mapping[str, SymbolicType], extents: Mapping[str, int]
+    ) -> Model:
+        """The program of the main graph for extents by name."""
+        graph = self.proto.graph
+        inputs = {key: source(None, name=key, shape=kind.at(extents), dtype=kind.dtype) for key, kind in kinds.items()}
+        values: dict[str, Value] = {**self.weights, **fixed, **inputs}
         self.run(graph.node, values, self.versions)
         outputs = {}
         for info in graph.output:
@@ -150,7 +187,7 @@ class _Reader:
         return read_only(np.asarray(onnx.numpy_helper.to_array(item)))
 
     def input(self, info: Any, bind: dict[str, Any], used: set[str]) -> Value:
-        """An input as a source without data, or as the value that was bound."""
+        """The type of an input, or the value that was bound."""
         import onnx
 
         given = bind.get(info.name)
@@ -171,13 +208,14 @@ class _Reader:
             raise GraphError("load(model)", f"input {info.name!r} holds strings", legal="numbers")
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
         if given is not None:
-            shape = tuple(int(n) for n in np.atleast_1d(given))
+            whole = given if isinstance(given, (tuple, list)) else (given,)
+            shape = tuple(n if isinstance(n, Dim) else int(n) for n in whole)
         elif not kind.tensor_type.HasField("shape"):
             legal = f"bind={{{info.name!r}: (1, 3, ..)}}"
             raise GraphError("load(model)", f"the shape of input {info.name!r} is unknown", legal=legal)
         else:
             shape = tuple(_extent(dim, info.name, k, bind, used) for k, dim in enumerate(kind.tensor_type.shape.dim))
-        return source(None, name=info.name, shape=shape, dtype=dtype)
+        return SymbolicType(shape, element_type("load(model)", dtype))
 
     def run(self, nodes: Sequence[Any], values: dict[str, Value], versions: dict[str, int]) -> None:
         """Evaluates nodes in order, adding their outputs to the values."""
@@ -202,8 +240,7 @@ class _Reader:
             self.run(graph.node, inner, versions)
             return [inner[info.name] for info in graph.output]
 
-        name = proto.name or next((each for each in proto.output if each), "")
-        node = OnnxNode(proto.op_type, name, inputs, attributes, tuple(proto.output), version, run)
+        node = OnnxNode(proto.op_type, _name(proto), inputs, attributes, tuple(proto.output), version, run)
         if proto.domain in _DOMAINS and proto.op_type in OPERATORS:
             try:
                 made = OPERATORS[proto.op_type](node)
@@ -216,8 +253,7 @@ class _Reader:
             return [folded(each, known) for each in results]
         body, defaults = _schema_function(proto, inputs, version)
         if body is None:
-            listed = f"{len(OPERATORS)} operators, listed in the documentation"
-            raise node.refuse(f"there is no operator {proto.domain or 'ai.onnx'}.{proto.op_type}", legal=listed)
+            raise _no_operator(proto)
         defaults = {name: self.attribute(item) for name, item in defaults.items()}
         return self.function(body, inputs, defaults | attributes)
 
@@ -242,16 +278,16 @@ class _Reader:
         return onnx.helper.get_attribute_value(item)
 
 
-def _extent(dim: Any, name: str, axis: int, bind: dict[str, Any], used: set[str]) -> int:
-    if dim.HasField("dim_value"):
+def _extent(dim: Any, name: str, axis: int, bind: dict[str, Any], used: set[str]) -> int | Dim:
+    """The extent of a dimension; one without a number is symbolic, by its own name or by its input and axis."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
     symbol = dim.dim_param
     if symbol in bind:
         used.add(symbol)
-        return int(bind[symbol])
-    what = f"dimension {symbol!r}" if symbol else f"dimension {axis}"
-    legal = f"bind={{{symbol!r}: 1}}" if symbol else f"bind={{{name!r}: (.., ..)}}, the whole shape"
-    raise GraphError("load(model)", f"{what} of input {name!r} is unknown", legal=legal)
+        bound = bind[symbol]
+        return bound if isinstance(bound, Dim) else int(bound)
+    return Dim(symbol if symbol not in _NAMELESS else f"{name}.{axis}")
 
 
 def _symbols(graph: Any) -> set[str]:
@@ -290,6 +326,27 @@ def _with_attributes(node: Any, attributes: Mapping[str, Any]) -> Any:
                 del kept.g.node[:]
                 kept.g.node.extend(nodes)
     return made
+
+
+def _name(proto: Any) -> str:
+    return proto.name or next((each for each in proto.output if each), "")
+
+
+def _no_operator(proto: Any) -> GraphError:
+    problem = f"there is no operator {proto.domain or 'ai.onnx'}.{proto.op_type}"
+    listed = f"{len(OPERATORS)} operators, listed in the documentation"
+    return GraphError(f"load(..): node {_name(proto)!r} ({proto.op_type})", problem, legal=listed)
+
+
+def _has_body(proto: Any, version: int) -> bool:
+    """Whether the operator's schema may define it by others."""
+    import onnx
+
+    try:
+        schema: Any = onnx.defs.get_schema(proto.op_type, version, proto.domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _schema_function(proto: Any, inputs: tuple[Value | None, ...], version: int) -> tuple[Any, dict[str, Any]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import GraphError, TileweaveError
 from tileweave.frontends.model import Model
+from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.torch.operators import OPERATORS, AtenCall
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
@@ -26,19 +27,23 @@ __all__ = ["from_torch"]
 Array = np.ndarray[Any, Any]
 
 
-def from_torch(module: Any, example: Any) -> Model:
+def from_torch(
+    module: Any, example: Any, *, dims: Mapping[str, Mapping[int, Dim]] | None = None
+) -> Model | SymbolicModel:
     """A PyTorch module in evaluation mode as a tensor program with named inputs and outputs.
 
     Args:
         module: a ``torch.nn.Module``.
         example: its inputs: one tensor, a tuple of them, or a mapping by name; their shapes and types are kept.
+        dims: input -> axis -> `tileweave.dim`: extents that calls choose. The module is exported once for each.
 
     Returns:
-        The model. Inputs have the names of the module's arguments; outputs are ``out``, or ``out0, out1, ..`` in the
-        order in which the module returns tensors.
+        The model, a `SymbolicModel` with ``dims``. Inputs have the names of the module's arguments; outputs are
+        ``out``, or ``out0, out1, ..`` in the order in which the module returns tensors.
 
     Raises:
-        GraphError: the module cannot be exported, or uses an operator without a counterpart; names the operator.
+        GraphError: the module cannot be exported, or uses an operator without a counterpart; names the operator; or
+            ``dims`` name no input and axis.
 
     Source: own; the meaning of operators is PyTorch's.
     """
@@ -49,6 +54,39 @@ def from_torch(module: Any, example: Any) -> Model:
     if not isinstance(module, torch.nn.Module):
         problem = f"{type(module).__name__} is no module"
         raise GraphError("from_torch(module, example)", problem, legal="a torch.nn.Module")
+    first = _exported(module, example)
+    if not dims:
+        return first
+    kinds = {}
+    for name, axes in dims.items():
+        rank = len(first.inputs[name].shape) if name in first.inputs else 0
+        if not axes or not all(isinstance(n, Dim) and axis in range(rank) for axis, n in axes.items()):
+            legal = "; ".join(f"{key}: {tensor.type}" for key, tensor in first.inputs.items())
+            raise GraphError("from_torch(module, example, dims)", f"{name!r}: {axes!r} fits no input", legal=legal)
+    for name, tensor in first.inputs.items():
+        shape = tuple(dims.get(name, {}).get(axis, n) for axis, n in enumerate(tensor.shape))
+        kinds[name] = SymbolicType(shape, tensor.dtype)
+
+    def make(extents: Mapping[str, int]) -> Model:
+        shapes = iter([kind.at(extents) for kind in kinds.values()])
+        return _exported(module, _reshaped(example, lambda tensor: tensor.new_zeros(next(shapes))))
+
+    return SymbolicModel(first.name, kinds, make)
+
+
+def _reshaped(example: Any, change: Callable[[Any], Any]) -> Any:
+    """An example with its tensors changed, in the order of the module's inputs."""
+    if isinstance(example, Mapping):
+        return {key: _reshaped(item, change) for key, item in example.items()}
+    if isinstance(example, (tuple, list)):
+        return type(example)(_reshaped(item, change) for item in example)
+    return change(example) if hasattr(example, "new_zeros") else example
+
+
+def _exported(module: Any, example: Any) -> Model:
+    """The tensor program of a module for inputs like the example."""
+    import torch
+
     arguments: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if isinstance(example, Mapping):

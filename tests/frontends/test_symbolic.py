@@ -1,0 +1,127 @@
+"""Symbolic dimensions: what is computed for extents equals NumPy and the model that is loaded for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tileweave as tw
+from tileweave.errors import GraphError, PlanError
+from tileweave.frontends.model import Model
+from tileweave.frontends.symbolic import KEEP_BINDINGS, Dim, SymbolicModel
+
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.normal(size=(6, 5)).astype(np.float32)
+
+
+def network(batch="batch", width=6, op="Softmax") -> onnx.ModelProto:
+    """``softmax(x @ w)``, whose batch is symbolic."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node(op, ["h"], ["y"], name="last")]
+    shapes = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [batch, k]) for n, k in (("x", width), ("y", 5))]
+    graph = helper.make_graph(nodes, "net", shapes[:1], shapes[1:], [numpy_helper.from_array(WEIGHTS, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    scores = np.exp(x @ WEIGHTS - (x @ WEIGHTS).max(1, keepdims=True))
+    return scores / scores.sum(1, keepdims=True)
+
+
+def mlp(x):
+    return tw.relu(x @ WEIGHTS)
+
+
+@pytest.mark.parametrize("machines", [None, 3])
+def test_a_loaded_model_takes_any_batch(machines):
+    model = tw.load(network())
+    assert isinstance(model, SymbolicModel)
+    assert str(model) == "net\n  in   x  float32[batch, 6]\n  dim  batch  0.."
+    plan = model.plan(machines)
+    for batch in (3, 1, 8, 3):
+        x = RNG.normal(size=(batch, 6)).astype(np.float32)
+        np.testing.assert_allclose(model(x)["y"], softmax(x), rtol=1e-5)
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), softmax(x), rtol=1e-5)
+        assert isinstance(model.at(batch=batch), Model)
+    assert list(plan.made) == [(1,), (8,), (3,)]  # one plan for each, the last one used at the end
+    assert plan.explain().startswith("batch=1: ")
+
+
+def test_bindings_are_kept_and_share_the_weights():
+    model = tw.load(network())
+    assert model.at(batch=4) is model.at(batch=4)
+    sources = [
+        {id(n.data.array) for n in model.at(batch=b).graph.nodes() if hasattr(n, "data") and hasattr(n.data, "array")}
+        for b in (4, 5)
+    ]
+    assert sources[0] == sources[1] != set()
+    for batch in range(KEEP_BINDINGS + 3):
+        model.at(batch=batch + 1)
+    assert len(model.made) == KEEP_BINDINGS
+
+
+def test_bounds():
+    model = tw.load(network(), bind={"batch": tw.dim("batch", 2, 4)})
+    assert len(model.made) == 1  # read at the bounds, so that what cannot be said is refused now
+    x = np.ones((4, 6), np.float32)
+    assert model(x=x)["y"].shape == (4, 5)
+    for rows in (1, 5):
+        with pytest.raises(GraphError, match=rf"net.at\(..\): batch={rows} is out of bounds\n  legal  batch in 2..4"):
+            model(np.ones((rows, 6), np.float32))
+    with pytest.raises(PlanError):
+        model.plan(tw.machines(1, memory="100B"))
+    with pytest.raises(GraphError, match=r"there is no operator ai\.onnx\.Nothing"):
+        tw.load(network(op="Nothing"))
+
+
+def test_a_program_is_a_function_of_its_inputs():
+    batch = tw.dim("batch", 1, 64)
+    model = tw.program(mlp, x=((batch, 6), "float32"))
+    plan = model.plan(machines=2)
+    assert list(plan.made) == [(64,)]
+    for rows in (1, 7, 64):
+        x = RNG.normal(size=(rows, 6)).astype(np.float32)
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), np.maximum(x @ WEIGHTS, 0), rtol=1e-5, atol=1e-6)
+    assert isinstance(tw.program(mlp, x=((2, 6), "float32")), Model)
+    two = tw.program(
+        lambda x, y: {"sum": x + y, "all": tw.concat([x, y])}, x=((batch, 2), "int64"), y=((batch, 2), "int64")
+    )
+    x = np.arange(6).reshape(3, 2)
+    got = two(x, x)
+    np.testing.assert_array_equal(got["sum"], x + x)
+    assert got["all"].shape == (6, 2)
+    with pytest.raises(GraphError, match="dimension 'batch' is 3 and, in input 'y', 2"):
+        two(x, x[:2])
+
+
+def test_dimensions_without_a_name_are_apart():
+    proto = network()
+    for info, name in ((proto.graph.input[0], "?"),):
+        info.type.tensor_type.shape.dim[0].dim_param = name
+    model = tw.load(proto)
+    assert list(model.dims) == ["x.0"]
+    assert model(np.ones((2, 6), np.float32))["y"].shape == (2, 5)
+
+
+def test_refusals():
+    model = tw.load(network())
+    x = np.ones((2, 6), np.float32)
+    calls = {
+        "'z' is no input": lambda: model(z=x),
+        r"net.at\(..\): dimension 'batch' has no extent": lambda: model(),
+        r"net\(..\): input 'x' is float32\[batch, 6\], the array has shape \(6,\)": lambda: model(x[0]),
+        r"input 'x' is float32\[2, 6\], the array has shape \(2, 5\)": lambda: model(x[:, :5]),
+        "'depth' is no dimension": lambda: model.at(depth=2),
+        "batch=True is out of bounds": lambda: model.at(batch=True),
+        "2 arrays for 1 inputs": lambda: model(x, x),
+        "input x=3 has no type": lambda: tw.program(mlp, x=3),
+        "output 'out' is no tensor": lambda: tw.program(lambda x: 3, x=((2,), "float32")),
+    }
+    for said, call in calls.items():
+        with pytest.raises(GraphError, match=said):
+            call()
+    for wrong in (("", 1, 2), ("n", 2, 1), ("n", -1), ("n", 1.5), (3, 1), ("n", True)):
+        with pytest.raises(GraphError, match="this is no symbolic dimension"):
+            tw.dim(*wrong)
+    assert str(tw.dim("n", 1, 3)) == "n" and tw.dim("n", 1, 3) == Dim("n", 1, 3)
