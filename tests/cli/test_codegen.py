@@ -1,8 +1,11 @@
 """``tileweave codegen`` as a user meets it."""
 
+import shutil
+
 import pytest
 
 from tileweave.backends import triton
+from tileweave.backends.cuda import templates
 from tileweave.cli.main import main
 
 
@@ -47,3 +50,15 @@ def test_check_says_what_it_ran(capsys):
         pytest.skip("triton is installed: compiling is tested with the kernels")
     assert main(["codegen", "softmax", "--check"]) == 0
     assert "not checked: compilation; triton not installed" in capsys.readouterr().err
+
+
+def test_cuda_kernels_are_printed_and_checked(capsys):
+    assert main(["codegen", "--list", "--target", "cuda"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in templates.KERNELS) and "softmax" not in listed
+    assert main(["codegen", "transpose_shared", "--set", "shared=padded", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert out == templates.kernel("transpose_shared").text(shared="padded").text and "tile[1056]" in out
+    if shutil.which("g++"):
+        assert "checked: run on the CPU against NumPy: 70 x 101, 1 launches, largest difference 0" in err
+    assert ("checked: compiles for sm_80" in err) or ("not checked: compilation" in err)

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tileweave.backends import triton
+from tileweave.backends import cuda, triton
+from tileweave.backends.cuda import templates as cuda_templates
 from tileweave.errors import BackendError, LayoutError
 
 __all__ = ["codegen"]
 
 DTYPE = "fp16"
+CUDA_ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A language: its kernels with their options, and for a kernel's name and options the text and its check.
+
+    Args:
+        kernels: name -> the options' names.
+        text: the text, its explanation.
+        check: says on standard error what it ran; how many checks failed.
+    """
+
+    kernels: Callable[[], Mapping[str, Sequence[str]]]
+    text: Callable[[str, Options], tuple[str, str]]
+    check: Callable[[str, Options], int]
 
 
 def codegen(arguments: argparse.Namespace) -> int:
@@ -22,25 +43,38 @@ def codegen(arguments: argparse.Namespace) -> int:
     Raises:
         LayoutError: no such kernel or option.
     """
+    wanted = [arguments.target] if arguments.target else list(TARGETS)
     if arguments.list:
-        for name, entry in triton.KERNELS.items():
-            print(f"{name:<16} {', '.join(entry.options)}")
+        for name in wanted:
+            for kernel, names in TARGETS[name].kernels().items():
+                print(f"{kernel:<18} {name:<7} {', '.join(names)}")
         return 0
-    if arguments.template is None:
-        raise LayoutError("tileweave codegen", "no kernel is named", legal=f"--list, or {', '.join(triton.KERNELS)}")
-    entry = triton.kernel(arguments.template)
-    filled = entry.template(**_options(arguments.set)).fill(arguments.target)
+    target = TARGETS[_target_of(arguments.template, wanted)]
+    options = _options(arguments.set)
+    text, explanation = target.text(arguments.template, options)
     if arguments.output:
-        Path(arguments.output).write_text(filled.text, encoding="utf-8")
+        Path(arguments.output).write_text(text, encoding="utf-8")
     elif not arguments.explain:
-        sys.stdout.write(filled.text)
+        sys.stdout.write(text)
     if arguments.explain:
-        print(filled.explain())
-    return _check(entry, filled.text, filled.arguments) if arguments.check else 0
+        print(explanation)
+    return 1 if arguments.check and target.check(arguments.template, options) else 0
 
 
-def _options(words: Sequence[str]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _target_of(kernel: str | None, wanted: Sequence[str]) -> str:
+    """The first language that has a kernel of the name."""
+    names = {name: tuple(TARGETS[name].kernels()) for name in wanted}
+    everything = "; ".join(f"{name}: {', '.join(kernels)}" for name, kernels in names.items())
+    if kernel is None:
+        raise LayoutError("tileweave codegen", "no kernel is named", legal=f"--list, or {everything}")
+    for name, kernels in names.items():
+        if kernel in kernels:
+            return name
+    raise LayoutError("tileweave codegen", f"no kernel {kernel!r}", legal=everything)
+
+
+def _options(words: Sequence[str]) -> Options:
+    out: Options = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
@@ -50,21 +84,82 @@ def _options(words: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def _check(entry: triton.TritonKernel, text: str, sizes: tuple[str, ...]) -> int:
-    """Compile for every architecture, and say what was done."""
+def _say(words: str) -> None:
+    print(words, file=sys.stderr)
+
+
+# -- Triton --------------------------------------------------------------------------------------------------
+
+
+def _triton_text(name: str, options: Options) -> tuple[str, str]:
+    filled = triton.kernel(name).template(**options).fill("triton")
+    return filled.text, filled.explain()
+
+
+def _check_triton(name: str, options: Options) -> int:
+    """Compile for every architecture."""
+    entry = triton.kernel(name)
+    filled = entry.template(**options).fill("triton")
+    compile(filled.text, name, "exec")
+    _say("checked: the text is Python")
     missing = triton.installed(interpreter=False)
-    compile(text, entry.name, "exec")
-    print("checked: the text is Python", file=sys.stderr)
     if missing:
-        print(f"not checked: compilation; {missing}", file=sys.stderr)
+        _say(f"not checked: compilation; {missing}")
         return 0
     failed = 0
     for architecture in triton.ARCHITECTURES:
         try:
-            stages = triton.compiled(text, entry.name, entry.signature(DTYPE, sizes), architecture)
+            stages = triton.compiled(filled.text, name, entry.signature(DTYPE, filled.arguments), architecture)
         except BackendError as error:
             failed += 1
-            print(f"failed: {architecture}: {error.problem}", file=sys.stderr)
+            _say(f"failed: {architecture}: {error.problem}")
         else:
-            print(f"checked: compiles for {architecture} ({', '.join(stages)})", file=sys.stderr)
-    return 1 if failed else 0
+            _say(f"checked: compiles for {architecture} ({', '.join(stages)})")
+    return failed
+
+
+# -- CUDA ----------------------------------------------------------------------------------------------------
+
+
+def _cuda_text(name: str, options: Options) -> tuple[str, str]:
+    text = cuda_templates.kernel(name).text(**options)
+    return text.text, text.explain()
+
+
+def _check_cuda(name: str, options: Options) -> int:
+    """Run on the CPU with every access followed, against NumPy; compile for devices."""
+    entry = cuda_templates.kernel(name)
+    text = entry.text(**options)
+    failed = 0
+    if shutil.which("g++") is None:
+        _say("not checked: values; g++ is not on PATH")
+    else:
+        try:
+            trial = cuda_templates.run_trial(entry, text, options, check=True)
+        except BackendError as error:
+            failed += 1
+            _say(f"failed: on the CPU: {error.problem}")
+        else:
+            wrong = not trial.difference() <= trial.tolerance
+            failed += wrong
+            found = f"{trial.sizes}, {len(trial.launches)} launches, largest difference {trial.difference():.3g}"
+            _say(f"{'failed' if wrong else 'checked'}: run on the CPU against NumPy: {found}")
+    for architecture in CUDA_ARCHITECTURES:
+        try:
+            made = cuda.compile(text.text, architecture)
+        except BackendError as error:
+            if "neither nvcc nor NVRTC" in error.problem:
+                _say(f"not checked: compilation; {error.problem}")
+                break
+            failed += 1
+            _say(f"failed: {architecture}: {error.problem}")
+        else:
+            used = "; ".join(f"{use.registers} registers, {use.spill_bytes} spilled" for use in made.kernels.values())
+            _say(f"checked: compiles for {architecture} with {made.compiler}{f' ({used})' if used else ''}")
+    return failed
+
+
+TARGETS = {
+    "triton": _Target(lambda: {n: k.options for n, k in triton.KERNELS.items()}, _triton_text, _check_triton),
+    "cuda": _Target(lambda: {n: k.options for n, k in cuda_templates.KERNELS.items()}, _cuda_text, _check_cuda),
+}

@@ -48,6 +48,7 @@ _CODEGEN_EPILOG = """examples:
   tileweave codegen matmul --set M=4096 N=4096 K=4096 b=col -o matmul.py
   tileweave codegen softmax --set BN=1024 --explain
   tileweave codegen layernorm --check
+  tileweave codegen transpose_shared --target cuda --set shared=padded --check
 """
 
 
@@ -432,14 +433,14 @@ def _split(words: Sequence[str]) -> list[str]:
 
 def _codegen_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("template", nargs="?", metavar="TEMPLATE", help="a kernel's name; --list shows them")
-    parser.add_argument("--target", choices=("triton",), default="triton", help="the language (default: triton)")
+    parser.add_argument("--target", choices=("triton", "cuda"), help="the language (default: the first that has it)")
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="sizes, tiles and orders, as M=4096"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the text to a file")
     parser.add_argument("--list", action="store_true", help="list the kernels with their options")
     parser.add_argument("--explain", action="store_true", help="print grid, checks, and expressions before and after")
-    parser.add_argument("--check", action="store_true", help="compile the text for every architecture where possible")
+    parser.add_argument("--check", action="store_true", help="run and compile the text as far as it can be here")
     parser.set_defaults(action=_codegen)
 
 

@@ -35,12 +35,14 @@ from tileweave.layout.notation.lego_numbers import flat_index as row_major
 from tileweave.layout.notation.lego_numbers import tuple_index as digits_of
 from tileweave.layout.notation.lego_slices import Slice, has_slices, sliced
 from tileweave.layout.notation.lego_value import CHECK_BOUND, Chain, GenP, GroupBy, OrderBy, Piece, RegP, short_order
-from tileweave.layout.template import Template, template
+from tileweave.layout.template import Accessor, Filled, Template, accessor, template
 
 __all__ = [
     "CHECK_BOUND",
+    "Accessor",
     "Chain",
     "Col",
+    "Filled",
     "GenP",
     "GroupBy",
     "OrderBy",
@@ -51,6 +53,7 @@ __all__ = [
     "Template",
     "TileBy",
     "TileOrderBy",
+    "accessor",
     "antidiagonal",
     "bricks",
     "choose",

@@ -33,6 +33,11 @@ _MARK = re.compile("\ue000(\\d+)\ue001")
 RESERVED = ("define", "loop", "arguments", "layouts", "prelude")
 
 
+BLOCK = 100
+"""Added to the number of an axis for each further block of loops that counts along it; no tile has as many axes."""
+_HELPERS = "\ue002"
+"""Where the helpers of a language go, once it is known which the text calls."""
+
 _WHOLE_LINES = ("define", "loop", "layouts", "prelude", "open", "close")
 """Marks that stand alone on a line and become any number of lines."""
 
@@ -47,7 +52,7 @@ class _Placeholder:
         self._filling, self._name, self._value = filling, name, value
 
     def _mark(self, kind: str, *words: str) -> str:
-        return self._filling.mark(kind, self._name, *words)
+        return self._filling.mark(kind, self._filling.name_here(self._name), *words)
 
     def __str__(self) -> str:
         return self._mark("offset")
@@ -60,13 +65,34 @@ class _Placeholder:
     @property
     def open(self) -> str:
         """The mark of the loops over the dimensions of ``:``, in a language without ranges."""
-        value = self._value
-        return self._mark("open", *(str(r) for r in value.ranges)) if isinstance(value, Slice) else ""
+        if not isinstance(self._value, Slice):
+            return ""
+        self._filling.enter(self._value.ranges)
+        name = self._filling.name_here(self._name)
+        return self._filling.mark("open", name, *(str(r) for r in self._filling.values[name].ranges))
 
     @property
     def close(self) -> str:
         """The mark of their end."""
-        return self._mark("close")
+        mark = self._mark("close")
+        self._filling.renamed.clear()
+        return mark
+
+    @property
+    def width(self) -> int:
+        """How many elements along the last ``:`` one vector access may move: they lie side by side and aligned, and
+        the mask holds for all of them or for none."""
+        return _width_of(self._value, self._filling.source.given) if isinstance(self._value, Slice) else 1
+
+    @property
+    def first(self) -> _Placeholder:
+        """The element at the start of the last ``:``, where a vector access of `width` elements begins."""
+        if not isinstance(self._value, Slice) or not self._value.ranges:
+            raise LayoutError(self._filling.where, f"{self._name}.first: {self._name} has no `:`", legal="a slice")
+        name, value = f"{self._name}_first", self._value
+        if name not in self._filling.values:
+            self._filling.values[name] = replace(_substituted(value, {value.ranges[-1]: 0}), ranges=value.ranges[:-1])
+        return _Placeholder(self._filling, name, self._filling.values[name])
 
     def load(self, pointer: str, other: object = 0.0) -> str:
         """The mark of a whole load."""
@@ -105,11 +131,43 @@ class Filling:
         self.parts: dict[tuple[str, str], IndexPart] = {}  # (name, "offset" or "mask") -> its expressions
         self.scopes: list[_Scope] = []
         self.kept: set[str] = set()  # the names of bases
+        self.values: dict[str, Any] = dict(source.bindings)  # and what the text derives from them
+        self.entered: set[Expr] = set()  # ranges that loops have counted with
+        self.renamed: dict[Expr, Expr] = {}  # those of them that the loops around count with again
+        self.blocks = 0
 
     def mark(self, kind: str, name: str, *words: str) -> str:
         """A numbered mark for the text, and the use that it stands for."""
         self.uses.append(_Use(kind, name, words))
         return f"\ue000{len(self.uses) - 1}\ue001"
+
+    def enter(self, ranges: Sequence[Expr]) -> None:
+        """Loops over ranges begin: those that earlier loops counted with get symbols of their own until the end."""
+        if self.target.range:
+            return
+        self.blocks += 1
+        for node in ranges:
+            if node in self.entered:
+                axis, rank = node.args[0][4:].split("_")[:2]
+                name = f"axis{int(axis) + BLOCK * self.blocks}_{rank}_{node.args[2]}"
+                self.renamed[node] = symbol(name, 0, node.args[2])
+            self.entered.add(node)
+
+    def name_here(self, name: str) -> str:
+        """The name of a value; of its own where the loops around count with symbols of their own."""
+        value = self.values[name]
+        exprs = (
+            [e for e in (value.offset, value.mask, value) if isinstance(e, Expr)]
+            if isinstance(value, Slice)
+            else [value]
+        )
+        if not self.renamed or not any(s in self.renamed for s in symbols_of(tuple(exprs))):
+            return name
+        own = f"{name}_{self.blocks}"
+        if own not in self.values:
+            change = {str(node): new for node, new in self.renamed.items()}
+            self.values[own] = _substituted(value, change)
+        return own
 
     # -- the text ---------------------------------------------------------------------------------------
 
@@ -165,9 +223,12 @@ class Filling:
                 lines += [indent + inner for inner in pieces[marks[0]].split("\n") if inner]
             else:
                 lines.append(_MARK.sub(lambda found: pieces[int(found[1])], line))
+        whole = "\n".join(lines)
+        if _HELPERS in whole:
+            whole = whole.replace(_HELPERS, _helpers(whole))
         checks = tuple(fact for fact in self.source.given if {str(s) for s in symbols_of((fact,))} <= set(arguments))
         parts = tuple(self.parts.values())
-        return Filled("\n".join(lines), self.target.name, self.source.grid, arguments, parts, checks)
+        return Filled(whole, self.target.name, self.source.grid, arguments, parts, checks)
 
     # -- expressions ------------------------------------------------------------------------------------
 
@@ -190,7 +251,7 @@ class Filling:
         width = self.target.dialect.width
         for number in order:
             use = self.uses[number]
-            value = self.source.bindings.get(use.name)
+            value = self.values.get(use.name)
             if not isinstance(value, Slice | Expr) or use.kind in ("open", "close"):
                 continue
             offset, mask = (value.offset, value.mask) if isinstance(value, Slice) else (value, True)
@@ -259,7 +320,7 @@ class Filling:
         wanted = {s.args[0] for s in walk((expr,)) if s.op == "sym"} & defined
         level = next((k for k, scope in enumerate(self.scopes) if wanted <= scope.known), len(self.scopes) - 1)
         first = min((use.level for use in self.uses if use.name and name.split(".")[0] == use.name), default=level)
-        if name and level > first:
+        if name and level > first and (wanted or expr.parts):  # a size alone is known from the start
             inputs = {"expression": expr}
             raise LayoutError(
                 self.where, f"{name} needs {_list(sorted(wanted))} before they are defined", inputs=inputs,
@@ -332,10 +393,10 @@ class Filling:
             case "open":
                 return "\n".join(self._loops(use)) if not self.target.range else ""
             case "close":
-                value = self.source.bindings[use.name]
+                value = self.values[use.name]
                 return "" if self.target.range or not isinstance(value, Slice) else "}" * len(value.ranges)
             case "prelude":
-                return c_prelude(cuda=True).rstrip() if self.target.name == "cuda" else ""
+                return _HELPERS if self.target.name == "cuda" else ""
             case "arguments":
                 return "".join(f", {self.target.argument.format(name=name)}" for name in arguments)
             case "layouts":
@@ -344,7 +405,7 @@ class Filling:
         mask = self.shown.get((use.name, "mask"))
         always = mask is None or (mask.op == "true" and bool(mask.args[0]))
         if use.kind == "mask":
-            return "True" if mask is None else text_of(ready, mask)
+            return self.target.always if always or mask is None else text_of(ready, mask)
         assert offset is not None
         text = self._hinted(use, text_of(ready, offset))
         if use.kind == "offset":
@@ -357,7 +418,7 @@ class Filling:
 
     def _hinted(self, use: _Use, text: str) -> str:
         """The offset with what its layout proves of runs and divisibility, where that says something."""
-        value = self.source.bindings[use.name]
+        value = self.values[use.name]
         if not self.target.hint or not isinstance(value, Slice):
             return text
         expr = self.parts[use.name, "offset"].after
@@ -375,7 +436,7 @@ class Filling:
 
     def _loops(self, use: _Use) -> list[str]:
         """The heads of the loops that stand for the dimensions of ``:``."""
-        value = self.source.bindings[use.name]
+        value = self.values[use.name]
         names = {str(r): (self.ranges.get(r, str(r)), r.args[2]) for r in value.ranges}
         lines = []
         scopes = self.scopes[use.level + 1 - len(use.words) : use.level + 1]
@@ -405,6 +466,12 @@ class _Lazy:
         return self._filling.mark(self._kind, "")
 
 
+def _helpers(text: str) -> str:
+    """The helper functions that a CUDA text calls, without headers: NVRTC has none."""
+    lines = c_prelude("int64_t", cuda=True).replace("int64_t", "long long").split("\n")
+    return "\n".join(line for line in lines if (name := re.search(r"tw_\w+", line)) and f"{name[0]}(" in text)
+
+
 def _list(names: Any) -> str:
     return ", ".join(map(str, names))
 
@@ -430,6 +497,45 @@ def _plainly_affine(expr: Expr) -> bool:
 def _power_of_two(number: int, run: int) -> int:
     """The greatest power of two that divides a number, up to a megabyte; for zero the run itself."""
     return run if number == 0 else min(number & -number, 1 << 20)
+
+
+def _substituted(value: Any, change: Mapping[Any, Any]) -> Any:
+    """A slice or an expression with other symbols."""
+    if not isinstance(value, Slice):
+        return substitute(value, change) if isinstance(value, Expr) else value
+    offset, mask = (substitute(e, change) if isinstance(e, Expr) else e for e in (value.offset, value.mask))
+    ranges = tuple(change.get(r, change.get(str(r), r)) for r in value.ranges)
+    return Slice(value.text, offset, mask, tuple(r for r in ranges if isinstance(r, Expr)))
+
+
+def _width_of(value: Slice, given: Sequence[Expr]) -> int:
+    """The elements of a vector access along a slice's last range; the pointer is aligned to them."""
+    if not value.ranges or not isinstance(value.offset, Expr):
+        return 1
+    node, mask = value.ranges[-1], value.mask
+    where = (*given, mask) if isinstance(mask, Expr) and mask.op != "true" else tuple(given)
+    run, multiple = _run_of(simplify(value.offset, given=where), node, where)
+    width = min(run, multiple)
+    while width > 1 and isinstance(mask, Expr) and not _uniform(mask, node, width):
+        width //= 2
+    return width
+
+
+def _uniform(mask: Expr, node: Expr, width: int) -> bool:
+    """Whether a mask holds for all or for none of the `width` values of a range that follow a multiple of it.
+
+    It does where each comparison has a multiple of the width on one side, and the range once on the other.
+    """
+    if mask.op == "and":
+        return all(_uniform(part, node, width) for part in mask.args)
+    if node not in symbols_of((mask,)):
+        return True
+    if mask.op != "lt":
+        return False
+    outer, inner = symbol("run_outer", 0, (constant_of(node.args[2]) or width) // width), symbol("run_inner", 0, width)
+    left, right = (substitute(side, {node: outer * width + inner}) for side in mask.args)
+    parts = split_affine(right - left, inner)
+    return parts is not None and constant_of(parts[1]) == -1 and divisor(parts[0]) % width == 0
 
 
 def _run_of(expr: Expr, node: Expr, given: Sequence[Expr]) -> tuple[int, int]:

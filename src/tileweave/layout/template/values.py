@@ -29,6 +29,7 @@ class TextTarget:
         masked_load, masked_store: also of ``{mask}`` and ``{other}``.
         argument: a format of ``{name}``, for a size that the kernel takes.
         hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
+        always: a condition that holds always.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TextTarget:
     masked_store: str
     argument: str = "{name}"
     hint: str = ""
+    always: str = "True"
 
 
 TARGETS = {
@@ -65,6 +67,7 @@ TARGETS = {
         "{pointer}[{offset}] = {value}",
         "if ({mask}) {pointer}[{offset}] = {value}",
         "int {name}",
+        always="true",
     ),
 }
 
