@@ -19,6 +19,7 @@ from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
+from tileweave.planner.machines import size_text
 from tileweave.runtime.api import source
 
 __all__ = ["Dim", "SymbolicModel", "SymbolicPlan", "SymbolicType", "dim", "program"]
@@ -216,7 +217,7 @@ class SymbolicPlan:
         rows = []
         for key, plan in self.made.items():
             bound = ", ".join(f"{name}={n}" for name, n in zip(dims, key, strict=True))
-            rows.append(f"{bound}: {plan.seconds:.3g} s, {max(plan.peak_bytes, default=0)} bytes at most")
+            rows.append(f"{bound}: {plan.seconds * 1e3:.3g} ms, {size_text(max(plan.peak_bytes, default=0))}")
         return "\n".join([*rows, *([next(reversed(self.made.values())).explain()] if self.made else ["no plan yet"])])
 
 
