@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tileweave.backends.cpu.direct.emit import emit_direct
+from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
 from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, emit_scalar, may_start, without_start
 from tileweave.backends.cpu.llvm.elements import Element, element
@@ -67,7 +69,13 @@ def emit_program(form: Merged, target: Target, threads: int, settings: Settings 
     emitter = _Emitter(program, target, threads, settings)
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
-    emitter.steps(_Place(f, bases, {}, False, "0"), form.body)
+    found = match(form, target) if settings == DEFAULT else None
+    if found is not None:
+        lines = emit_direct(emitter.module, target, "direct", found, threads)
+        emitter.notes.update({op: lines for op in form.body if isinstance(op, Op)})
+        f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
+    else:
+        emitter.steps(_Place(f, bases, {}, False, "0"), form.body)
     f.ret()
     _emit_objects(emitter.module, program)
     memory = emitter.memory

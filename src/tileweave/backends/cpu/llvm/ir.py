@@ -26,6 +26,10 @@ class Module:
         """Declare an external function or intrinsic once; ``signature`` holds a ``{}`` for its name."""
         self._declarations.setdefault(name, f"declare {signature.format('@' + name)}")
 
+    def constant(self, name: str, value: str) -> None:
+        """Constant data of the module; its address is ``@name``."""
+        self._declarations[name] = f"@{name} = internal constant {value}, align 64"
+
     def add(self, function: Function) -> None:
         """Take a function into the module."""
         self._functions[function.name] = function

@@ -1,0 +1,1 @@
+"""Convolutions without packing: windows are read where they lie, and what follows each sum is computed in registers."""

@@ -1,0 +1,302 @@
+"""The code of a direct convolution: register tiles of filters by pixels, read in place, finished in registers.
+
+A job is one panel of filters on one block of pixels of one image. For each tile of pixels the sums stand in registers
+while the terms pass; then each is brought through the chain and stored.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tileweave.backends.cpu.direct.match import Convolution, Tiling, tiling
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.elements import Element, vector
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import run_tasks
+from tileweave.backends.cpu.llvm.meanings import Registers
+from tileweave.backends.cpu.target.target import Target
+
+__all__ = ["emit_direct"]
+
+UNROLLED_TERMS = 32
+"""Sums of so few terms are written out, with the places of the terms in the instructions."""
+SEQUENTIAL_PRODUCTS = 1 << 18
+"""Products of a convolution that one thread computes: some 3 us, less than another thread takes to begin."""
+_ENTRY_BYTES = 16
+"""Of a segment in the table of vectors: bytes to lane 0, first lane, last lane."""
+
+
+def emit_direct(module: Module, target: Target, name: str, c: Convolution, threads: int) -> tuple[str, ...]:
+    """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor; how it works, in a few lines."""
+    tiles = tiling(c, target)
+    _Writer(module, target, name, c, tiles, threads).write()
+    outer = prod(mode.extent for mode in c.outer)
+    return (
+        f"direct convolution: {tiles.filters} filters by {tiles.widths[0]} vectors of pixels, {len(c.terms)} terms",
+        f"{len(tiles.widths)} tiles in {tiles.blocks} blocks, {outer} images and groups, "
+        f"{tiles.crossed} loads per vector" + (", the chain in registers" if c.chain is not None else ""),
+    )
+
+
+@dataclass
+class _Writer:
+    """Writes the functions of one convolution."""
+
+    module: Module
+    target: Target
+    name: str
+    c: Convolution
+    tiles: Tiling
+    threads: int
+
+    def __post_init__(self) -> None:
+        c = self.c
+        self.width = c.element.width_bytes
+        self.lanes = self.target.lanes(self.width)
+        self.full = vector(c.element.memory, self.lanes)
+        self.vectors = sum(self.tiles.widths)
+        self.masked = self.tiles.crossed > 1 or c.pixels % self.lanes != 0
+        self.panels = -(-c.filters[0] // self.tiles.filters)
+        self.pointers = c.pointers
+
+    def write(self) -> None:
+        """The function, its task, and a micro-kernel for each width of a tile."""
+        c, f = self.c, Function(self.module, self.name, self.parameters())
+        frame = f.slot("ptr", len(self.pointers))
+        for k, tensor in enumerate(self.pointers):
+            f.store("ptr", f"%p{tensor}", f.at(frame, 8 * k), 8)
+        jobs = prod(mode.extent for mode in c.outer) * self.tiles.blocks * self.panels
+        count = min(jobs, 4 * self.threads) if self.threads > 1 and c.products > SEQUENTIAL_PRODUCTS else 1
+        task = f"{self.name}.task"
+        if count > 1:
+            run_tasks(f, task, frame, count)
+        else:
+            f.call(task, f"ptr {frame}", "i64 0", "i64 %thread")
+        f.ret()
+        self.tables()
+        for vectors_of_tile in dict.fromkeys(self.tiles.widths):
+            self.micro(vectors_of_tile)
+            self.finish(vectors_of_tile)
+        self.task(task, jobs, count)
+
+    def parameters(self) -> list[tuple[str, str]]:
+        last = max(self.pointers)
+        return [("ptr", "env"), ("i64", "thread"), *(("ptr", f"p{k}") for k in range(last + 1))]
+
+    # ---- tables -------------------------------------------------------------------------------------------------
+
+    def tables(self) -> None:
+        """Where vectors of pixels lie in the windowed operand, and where the terms of a sum do."""
+        rows = []
+        for number in range(self.vectors):
+            segments = self.c.segments(number * self.lanes, self.lanes)
+            segments += [(segments[-1][0], 0, 0)] * (self.tiles.crossed - len(segments))
+            rows += [f"{{i64, i32, i32}} {{i64 {at}, i32 {a}, i32 {b}}}" for at, a, b in segments]
+        self.table("vectors", "{i64, i32, i32}", rows)
+        if self.looped:
+            self.table("terms", "i64", [f"i64 {place}" for pair in self.c.terms for place in pair])
+
+    def table(self, name: str, type: str, rows: Sequence[str]) -> None:
+        self.module.constant(f"{self.name}.{name}", f"[{len(rows)} x {type}] [{', '.join(rows)}]")
+
+    @property
+    def looped(self) -> bool:
+        """Whether the terms are a loop."""
+        size = self.tiles.filters * self.tiles.widths[0]
+        return len(self.c.terms) > UNROLLED_TERMS or len(self.c.terms) * size > 1200
+
+    # ---- jobs ---------------------------------------------------------------------------------------------------
+
+    def task(self, name: str, jobs: int, count: int) -> None:
+        """A share of the jobs."""
+        c, tiles = self.c, self.tiles
+        g = Function(self.module, name, [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
+        bases = {t: g.load("ptr", g.at("%frame", 8 * k), 8) for k, t in enumerate(self.pointers)}
+        sums = g.slot(self.full, tiles.filters * tiles.widths[0])
+
+        def job(flat: Value, _: list[str]) -> None:
+            panel, rest = g.rem(flat, self.panels), g.div(flat, self.panels)
+            block, rest = g.rem(rest, tiles.blocks), g.div(rest, tiles.blocks)
+            digits: list[Value] = []
+            for k, mode in enumerate(reversed(c.outer)):
+                digits.insert(0, g.rem(rest, mode.extent) if k < len(c.outer) - 1 else rest)
+                rest = g.div(rest, mode.extent)
+            first = g.min(g.mul(panel, tiles.filters), c.filters[0] - tiles.filters)
+            moved = []
+            for k, tensor in enumerate(c.tensors):
+                at: Value = c.offsets[k]
+                for digit, mode in zip(digits, c.outer, strict=True):
+                    at = g.add(at, g.mul(digit, mode.strides[k]))
+                if k:
+                    at = g.add(at, g.mul(first, c.filters[k]))
+                moved.append(g.at(bases[tensor], at))
+            others = []
+            for extra in c.extras.values():
+                at = g.add(extra.offset, g.mul(first, extra.filter_stride))
+                for digit, stride in zip(digits, extra.outer_strides, strict=True):
+                    at = g.add(at, g.mul(digit, stride))
+                others.append(g.at(bases[extra.tensor], at))
+            n = len(tiles.widths)
+            begin = g.div(g.mul(block, n), tiles.blocks)
+            end = g.div(g.mul(g.add(block, 1), n), tiles.blocks)
+            self.tiles_of(g, begin, end, moved, others, sums)
+
+        g.loop(g.div(g.mul("%task", jobs), count), g.div(g.mul(g.add("%task", 1), jobs), count), job)
+        g.ret()
+
+    def tiles_of(
+        self, g: Function, begin: Value, end: Value, moved: Sequence[str], others: Sequence[str], sums: str
+    ) -> None:
+        """Tiles of pixels, by number: the wide ones first."""
+        widest, wide = self.tiles.widths[0], self.tiles.wide
+        crossed = self.tiles.crossed
+
+        def some(width: int, start: Value, stop: Value, first_vector: Callable[[Value], Value]) -> None:
+            def tile(number: Value, _: list[str]) -> None:
+                vector_number = first_vector(number)
+                table = g.at(f"@{self.name}.vectors", g.mul(vector_number, crossed * _ENTRY_BYTES))
+                g.call(f"{self.name}.micro{width}", f"ptr {moved[0]}", f"ptr {moved[1]}", f"ptr {table}", f"ptr {sums}")
+                pixel = g.mul(vector_number, self.lanes)
+                arguments = [f"ptr {sums}", f"i64 {pixel}", f"ptr {moved[2]}", *(f"ptr {p}" for p in others)]
+                g.call(f"{self.name}.finish{width}", *arguments)
+
+            g.loop(start, stop, tile)
+
+        if wide == len(self.tiles.widths):
+            some(widest, begin, end, lambda t: g.mul(t, widest))
+            return
+        middle = g.min(end, wide)
+        some(widest, begin, middle, lambda t: g.mul(t, widest))
+        later = g.value(f"select i1 {g.compare('sgt', begin, wide)}, i64 {begin}, i64 {wide}")
+        some(widest - 1, later, end, lambda t: g.add(g.mul(t, widest - 1), wide))
+
+    # ---- the sums -----------------------------------------------------------------------------------------------
+
+    def micro(self, count: int) -> None:
+        """The sums of a tile of so many vectors, to memory."""
+        f = Function(self.module, f"{self.name}.micro{count}", [("ptr", n) for n in ("x", "w", "v", "sums")])
+        rows, crossed = self.tiles.filters, self.tiles.crossed
+        places: list[list[str]] = []
+        masks: list[list[tuple[str, ...]]] = []
+        for j in range(count):
+            entries = [f.at("%v", (j * crossed + s) * _ENTRY_BYTES) for s in range(crossed)]
+            places.append([f.at("%x", f.load("i64", at, 8)) for at in entries])
+            masks.append([self.masks(f, at) if self.masked else () for at in entries])
+        numbers = Registers(f, self.target, self.lanes).floats(self.c.element)
+        stride = self.c.filters[1]
+
+        def term(place: Value, weights: str, held: Sequence[str]) -> list[str]:
+            seen = [self.read(f, [f.at(p, place) for p in places[j]], masks[j]) for j in range(count)]
+            done: list[str] = []
+            for row in range(rows):
+                weight = f.load(self.c.element.memory, f.at(weights, row * stride), self.width)
+                spread = vectors.broadcast(f, self.c.element.memory, self.lanes, weight)
+                done += [numbers.multiply_add(spread, x, held[row * count + j]) for j, x in enumerate(seen)]
+            return done
+
+        held: list[str] = ["zeroinitializer"] * (rows * count)
+        if self.looped:
+
+            def body(number: Value, carried: list[str]) -> list[str]:
+                entry = f.at(f"@{self.name}.terms", f.mul(number, 16))
+                place, weight = f.load("i64", entry, 8), f.load("i64", f.at(entry, 8), 8)
+                return term(place, f.at("%w", weight), carried)
+
+            sums = f.loop(0, len(self.c.terms), body, carry=[(self.full, start) for start in held])
+            held = [str(value) for value in sums]
+        else:
+            for place, weight in self.c.terms:
+                held = term(place, f.at("%w", weight), held)
+        for k, value in enumerate(held):
+            f.store(self.full, value, f.at("%sums", k * self.lanes * self.width), self.lanes * self.width)
+        f.ret()
+
+    def masks(self, f: Function, entry: str) -> tuple[str, ...]:
+        """The lanes of a segment, and what is read for them."""
+        begin, end = (f.load("i32", f.at(entry, 8 + 4 * k), 4) for k in range(2))
+        own = self.between(f, begin, end, 0)
+        if self.c.step == 1:
+            return (own,)
+        low = f.value(f"shl i32 {begin}, 1")
+        high = f.value(f"sub i32 {f.value(f'shl i32 {end}, 1')}, 1")
+        return own, self.between(f, low, high, 0), self.between(f, low, high, self.lanes)
+
+    def between(self, f: Function, begin: str, end: str, first: int) -> str:
+        """The lanes, numbered from `first` on, that lie between two numbers."""
+        kind = f"<{self.lanes} x i32>"
+        lanes = "<" + ", ".join(f"i32 {first + lane}" for lane in range(self.lanes)) + ">"
+        above = f.value(f"icmp sge {kind} {lanes}, {vectors.broadcast(f, 'i32', self.lanes, begin)}")
+        below = f.value(f"icmp slt {kind} {lanes}, {vectors.broadcast(f, 'i32', self.lanes, end)}")
+        return f.value(f"and <{self.lanes} x i1> {above}, {below}")
+
+    def read(self, f: Function, places: Sequence[str], masks: Sequence[tuple[str, ...]]) -> str:
+        """A vector of pixels, from its segments."""
+        e, lanes = self.c.element, self.lanes
+        if self.c.step == 1:
+            value = vectors.load(f, e, lanes, places[0], masks[0][0] if masks[0] else None)
+            for place, mask in zip(places[1:], masks[1:], strict=True):
+                value = vectors.load(f, e, lanes, place, mask[0], others=value)
+            return value
+        even = "<" + ", ".join(f"i32 {2 * lane}" for lane in range(lanes)) + ">"
+        value = ""
+        for place, mask in zip(places, masks, strict=True):
+            low = vectors.load(f, e, lanes, place, mask[1] if mask else None)
+            last = vectors.mask_of(lanes - 1, lanes)  # the element behind the last one that is needed may be nobody's
+            high = vectors.load(f, e, lanes, f.at(place, lanes * self.width), mask[2] if mask else last)
+            both = f.value(f"shufflevector {self.full} {low}, {self.full} {high}, <{lanes} x i32> {even}")
+            if value:
+                both = f.value(f"select <{lanes} x i1> {mask[0]}, {self.full} {both}, {self.full} {value}")
+            value = both
+        return value
+
+    # ---- what follows -------------------------------------------------------------------------------------------
+
+    def finish(self, count: int) -> None:
+        """The sums of a tile through the chain, into the output."""
+        c = self.c
+        extras = list(c.extras)
+        names = [("ptr", "sums"), ("i64", "pixel"), ("ptr", "out"), *(("ptr", f"e{k}") for k in range(len(extras)))]
+        f = Function(self.module, f"{self.name}.finish{count}", names)
+        pixel_bytes = f.mul("%pixel", self.width)
+        out = f.at("%out", pixel_bytes)
+        starts = [f.at(f"%e{k}", pixel_bytes if c.extras[o].along_pixels else 0) for k, o in enumerate(extras)]
+        left = f.sub(c.pixels, "%pixel")
+        masks = [
+            vectors.mask_below(f, str(f.sub(left, j * self.lanes)), self.lanes) if c.pixels % self.lanes else None
+            for j in range(count)
+        ]
+
+        def row(number: Value, _: list[str]) -> None:
+            values = {}
+            moved = [
+                f.at(start, f.mul(number, c.extras[o].filter_stride)) for o, start in zip(extras, starts, strict=True)
+            ]
+            for o, at in zip(extras, moved, strict=True):
+                if not c.extras[o].along_pixels:
+                    one = f.load(c.element.memory, at, self.width)
+                    values[o] = vectors.broadcast(f, c.element.memory, self.lanes, one)
+            target = f.at(out, f.mul(number, c.filters[2]))
+            for j in range(count):
+                size = self.lanes * self.width
+                sums = f.load(self.full, f.at("%sums", f.mul(f.add(f.mul(number, count), j), size)), size)
+                for o, at in zip(extras, moved, strict=True):
+                    if c.extras[o].along_pixels:
+                        values[o] = vectors.load(f, c.element, self.lanes, f.at(at, j * size), masks[j])
+                result = self.chained(f, {**values, c.sums: sums}) if c.chain is not None else sums
+                vectors.store(f, c.element, self.lanes, result, f.at(target, j * size), masks[j])
+
+        f.loop(0, self.tiles.filters, row)
+        f.ret()
+
+    def chained(self, f: Function, held: dict[int, str]) -> str:
+        """The last result of the chain's stages on one vector."""
+        registers, e = Registers(f, self.target, self.lanes), self.c.element
+        result = ""
+        for stage in self.c.chain.stages if self.c.chain is not None else ():
+            inputs: list[tuple[str, Element]] = [(held[o], e) for o in stage.inputs]
+            result = held[stage.outputs[0]] = registers.value(stage.kind, inputs, e, number=stage.number)
+        return result

@@ -1,0 +1,340 @@
+"""Which merged programs are direct convolutions: a product over windows, and a chain on its sums.
+
+Modes are sorted by what moves along them: pixels (the windowed operand and the output), filters (the weights and the
+output), terms of a sum (both operands), groups (all three). Pixels that lie densely in the output are one range, which
+vectors cut; a vector that crosses rows is read in segments.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+from tileweave.backends.cpu.llvm.elements import Element, element
+from tileweave.backends.cpu.llvm.meanings import KNOWN
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import MONOIDS, Merged, Mode, Op, injective
+
+__all__ = ["Convolution", "Tiling", "match", "tiling"]
+
+MOST_TERMS = 1 << 16
+"""Terms of a sum: their places are a table."""
+MOST_SEGMENTS = 4
+"""Rows that a vector may cross: each is a load of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """Another operand of the chain.
+
+    Args:
+        tensor: its position in the program.
+        offset: bytes to its first element.
+        filter_stride: bytes from one filter to the next.
+        outer_strides: bytes along the outer modes.
+        along_pixels: whether it has an element per pixel, one behind the other; else one for all.
+    """
+
+    tensor: int
+    offset: int
+    filter_stride: int
+    outer_strides: tuple[int, ...]
+    along_pixels: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A product over windows as loops of scalars: every number is in bytes, or counts.
+
+    Args:
+        element: of all operands.
+        tensors: positions of the windowed operand, the weights, and what is written.
+        offsets: bytes to the first element of these.
+        outer: what is done one after the other: images, groups; strides of the three operands.
+        filters: how many filters, the weights' stride and the output's.
+        terms: (windowed operand's bytes, weights' bytes) of each term of a sum.
+        rows: (pixels, windowed operand's stride) of the modes that are one range of pixels, outermost first.
+        chain: what follows each sum, or None.
+        sums: the chain's operand that the sums are.
+        extras: the chain's other operands, by number.
+    """
+
+    element: Element
+    tensors: tuple[int, int, int]
+    offsets: tuple[int, int, int]
+    outer: tuple[Mode, ...]
+    filters: tuple[int, int, int]
+    terms: tuple[tuple[int, int], ...]
+    rows: tuple[tuple[int, int], ...]
+    chain: Op | None
+    sums: int
+    extras: dict[int, Extra]
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """Positions of all tensors that are met."""
+        return (*self.tensors, *dict.fromkeys(extra.tensor for extra in self.extras.values()))
+
+    @property
+    def pixels(self) -> int:
+        """Output elements of one filter and one image."""
+        return prod(extent for extent, _ in self.rows)
+
+    @property
+    def step(self) -> int:
+        """Elements between neighbouring pixels in the windowed operand: 1 or 2."""
+        return self.rows[-1][1] // self.element.width_bytes
+
+    def segments(self, first: int, lanes: int) -> list[tuple[int, int, int]]:
+        """A vector of pixels, from number `first` on: (bytes to where its lane 0 would be, first lane, last lane)."""
+        found: list[tuple[int, int, int]] = []
+        row, at = self.rows[-1][0], first
+        while at < min(first + lanes, self.pixels):
+            end = min((at // row + 1) * row, first + lanes, self.pixels)
+            place, rest = 0, at
+            for extent, stride in reversed(self.rows):
+                place += rest % extent * stride
+                rest //= extent
+            begin = at - first
+            found.append((place - begin * self.rows[-1][1], begin, end - first))
+            at = end
+        return found
+
+    @property
+    def products(self) -> int:
+        """Multiplications of the whole."""
+        return prod(mode.extent for mode in self.outer) * self.filters[0] * len(self.terms) * self.pixels
+
+
+def match(form: Merged, target: Target) -> Convolution | None:
+    """The convolution that a program is; None where it is none, or where another way is better."""
+    steps = form.body
+    ops = [step for step in steps if isinstance(step, Op) and not step.guard]
+    if len(ops) != len(steps) or not 1 <= len(ops) <= 2:
+        return None
+    product_op, chain = ops[0], ops[1] if len(ops) == 2 else None
+    specs = form.program.tensors
+    plain = product_op.kind == "Contraction" and len(product_op.operands) == 3 and product_op.init == ()
+    if not plain or product_op.relu is not None or product_op.operands[2] in product_op.operands[:2]:
+        return None
+    if len({specs[j].dtype for op in ops for j in op.operands}) != 1:
+        return None
+    one = element(specs[product_op.operands[2]].dtype)
+    if not (one.floating and one.plain) or target.lanes(one.width_bytes) < 4:
+        return None
+    if chain is not None and not _follows(chain, product_op):
+        return None
+    for x in (1, 0):
+        found = _sorted(product_op, x, chain, one, target)
+        if found is not None:
+            return found
+    return None
+
+
+def _follows(chain: Op, product_op: Op) -> bool:
+    """Whether a chain reads sums and writes one result per sum, each alone."""
+    sums = product_op.operands[2]
+    writes = [o for stage in chain.stages for o in stage.outputs if o not in chain.dropped]
+    alone = chain.operands.count(sums) == 1 and writes == [writes[-1]] and chain.stages[-1].outputs == (writes[-1],)
+    known = all(stage.kind in KNOWN and stage.kind not in MONOIDS for stage in chain.stages)
+    simple = not any(stage.reads_output or len(stage.outputs) > 1 for stage in chain.stages)
+    reads = {o for stage in chain.stages for o in stage.inputs}
+    return bool(chain.stages) and alone and known and simple and chain.operands.index(sums) in reads - set(writes)
+
+
+def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> Convolution | None:
+    """The modes by what moves along them, `x` being the number of the windowed operand."""
+    w, width = 1 - x, one.width_bytes
+    sums = chain.operands.index(op.operands[2]) if chain is not None else -1
+    out = chain.stages[-1].outputs[0] if chain is not None else -1
+    others = _others(chain, sums)
+    modes = _refined([mode for mode in op.modes if mode.extent > 1], chain, sums)
+    if modes is None:
+        return None
+    pixels, filters, terms, outer = [], [], [], []
+    for mode, moves in modes:
+        if not mode.strides[2]:
+            terms.append((mode, moves))
+        elif mode.strides[x] and mode.strides[w]:
+            outer.append((mode, moves))
+        elif mode.strides[x]:
+            pixels.append((mode, moves))
+        else:
+            filters.append((mode, moves))
+
+    def written(item: tuple[Mode, tuple[int, ...]]) -> int:
+        return item[1][out] if chain is not None else item[0].strides[2]
+
+    if prod(mode.extent for mode, _ in terms) > MOST_TERMS or not pixels:
+        return None
+    pixels.sort(key=written)
+    dense: list[tuple[Mode, tuple[int, ...]]] = []
+    length = width
+    for item in pixels:
+        same = not dense or all((item[1][o] == length) == (dense[0][1][o] == width) for o in others)
+        if written(item) != length or not same or any(item[1][o] not in (0, length) for o in others):
+            break
+        dense.append(item)
+        length *= item[0].extent
+    if not dense or dense[0][0].strides[x] not in (width, 2 * width):
+        return None
+    outer += pixels[len(dense) :]
+    filters.sort(key=lambda item: -item[0].extent)
+    best, outer = filters[:1], outer + filters[1:]
+    modes_of_sums = tuple(mode for mode, _ in terms)
+    windowed = not injective(tuple(mode for mode, _ in modes if mode.strides[x]), x, width)
+    each = not filters
+    if chain is None and not (windowed or each):
+        return None  # a matrix product
+    extras = {}
+    for o in others:
+        along = tuple(moves[o] for _, moves in outer)
+        place = (chain.operands[o], chain.offsets[o]) if chain is not None else (0, 0)
+        extras[o] = Extra(*place, best[0][1][o] if best else 0, along, dense[0][1][o] == width)
+    found = Convolution(
+        one,
+        (op.operands[x], op.operands[w], chain.operands[out] if chain is not None else op.operands[2]),
+        (op.offsets[x], op.offsets[w], chain.offsets[out] if chain is not None else op.offsets[2]),
+        tuple(
+            Mode(m.extent, (m.strides[x], m.strides[w], moves[out] if chain is not None else m.strides[2]))
+            for m, moves in outer
+        ),
+        (best[0][0].extent, best[0][0].strides[w], written(best[0])) if best else (1, 0, 0),
+        _terms(modes_of_sums, x, w),
+        tuple((mode.extent, mode.strides[x]) for mode, _ in reversed(dense)),
+        chain,
+        sums,
+        extras,
+    )
+    lanes = target.lanes(width)
+    crossed = max(len(found.segments(first, lanes)) for first in range(0, found.pixels, lanes))
+    return found if crossed <= MOST_SEGMENTS else None
+
+
+def _others(chain: Op | None, sums: int) -> list[int]:
+    """The chain's operands that are read from memory, other than the sums."""
+    if chain is None:
+        return []
+    written = {o for stage in chain.stages for o in stage.outputs}
+    return sorted({o for stage in chain.stages for o in stage.inputs if o != sums and o not in written})
+
+
+def _refined(modes: Sequence[Mode], chain: Op | None, sums: int) -> list[tuple[Mode, tuple[int, ...]]] | None:
+    """The product's modes, cut where those of the chain end, each with the bytes that the chain's operands move."""
+    if chain is None:
+        return [(mode, ()) for mode in modes]
+    walked = sorted((m for m in chain.modes if m.extent > 1), key=lambda m: m.strides[sums])
+    none = (0,) * len(chain.operands)
+    found: list[tuple[Mode, tuple[int, ...]]] = []
+    for mode in modes:
+        if not mode.strides[2]:
+            found.append((mode, none))
+            continue
+        stride, extent, inner = mode.strides[2], mode.extent, []
+        while extent > 1:
+            over = [m for m in walked if 0 < m.strides[sums] <= stride < m.strides[sums] * m.extent]
+            if len(over) != 1 or stride % over[0].strides[sums]:
+                return None
+            times = stride // over[0].strides[sums]
+            room = -(-over[0].extent // times)
+            count = min(extent, room)
+            if extent % count:
+                return None
+            scale = stride // mode.strides[2]
+            part = Mode(count, tuple(s * scale for s in mode.strides))
+            inner.append((part, tuple(s * times for s in over[0].strides)))
+            extent //= count
+            stride *= count
+        found += reversed(inner)
+    return found
+
+
+def _terms(modes: Sequence[Mode], x: int, w: int) -> tuple[tuple[int, int], ...]:
+    """The places of all terms of a sum, in the order in which the weights lie."""
+    ordered = sorted(modes, key=lambda mode: -abs(mode.strides[w]))
+    places = product(*(range(mode.extent) for mode in ordered))
+    return tuple(
+        (
+            sum(i * mode.strides[x] for i, mode in zip(index, ordered, strict=True)),
+            sum(i * mode.strides[w] for i, mode in zip(index, ordered, strict=True)),
+        )
+        for index in places
+    )
+
+
+# ---- register tiles -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How many filters and vectors of pixels are computed at once.
+
+    Args:
+        filters: rows of a register tile.
+        widths: vectors of each tile of pixels: the wide ones first, then those with one less.
+        wide: how many tiles are wide.
+        crossed: the most segments of a vector.
+        blocks: parts of the tiles that are computed for all filters before the next.
+    """
+
+    filters: int
+    widths: tuple[int, ...]
+    crossed: int
+    blocks: int
+
+    @property
+    def wide(self) -> int:
+        """How many tiles have as many vectors as the first."""
+        return self.widths.count(self.widths[0])
+
+
+BLOCK_BYTES = 512 * 1024
+"""Of the windowed operand, read again for each panel of filters: half of a second cache."""
+
+
+_MOST_PLACES = 8
+"""Addresses that a tile keeps in registers."""
+_LOAD_CYCLES = {(False, False): 0.3, (False, True): 0.7, (True, False): 1.0, (True, True): 5.0}
+"""Beyond the products, by whether vectors cross rows and whether pixels lie two elements apart: measured on a Zen 4,
+where masks and shuffles compete with products."""
+
+
+def tiling(c: Convolution, target: Target) -> Tiling:
+    """The register tile with the fewest cycles."""
+    lanes = target.lanes(c.element.width_bytes)
+    vectors = -(-c.pixels // lanes)
+    crossed = max(len(c.segments(first, lanes)) for first in range(0, c.pixels, lanes))
+    most_rows = min(c.filters[0], 24, _kept_rows(c.filters[1], target))
+    registers = target.registers - (target.registers > 16)
+    _, rows, width = min(
+        (_cycles(c, rows, width, crossed, vectors), rows, width)
+        for width in range(1, min(8, vectors) + 1)
+        for rows in range(1, most_rows + 1)
+        if rows == 1 or rows * width + width + 1 <= registers
+        if width == 1 or width * crossed * c.step <= _MOST_PLACES
+    )
+    tiles = -(-vectors // width)
+    few, more = divmod(vectors, tiles)
+    widths = (few + 1,) * more + (few,) * (tiles - more)
+    spread = max(abs(place) for place, _ in c.terms) + sum((n - 1) * s for n, s in c.rows)
+    blocks = 1 if c.filters[0] <= rows else min(tiles, max(1, -(-spread // BLOCK_BYTES)))
+    return Tiling(rows, widths, crossed, blocks)
+
+
+def _cycles(c: Convolution, rows: int, width: int, crossed: int, vectors: int) -> float:
+    """Of all tiles: one per product, some per load, and no less than a product takes."""
+    tiles = -(-vectors // width)
+    wide = -(-vectors // tiles)
+    load = _LOAD_CYCLES[crossed > 1, c.step > 1] * crossed
+    return (max(rows * wide + wide * load, 4.0) + 0.7) * tiles * -(-c.filters[0] // rows)
+
+
+def _kept_rows(stride_bytes: int, target: Target) -> int:
+    """How many rows of weights a first cache holds at one place along them, its sets being eight lines."""
+    sets = max(1, target.l1_bytes // (8 * 64))
+    apart = sets // gcd(max(1, stride_bytes // 64), sets)
+    return max(1, 4 * apart) if stride_bytes >= 64 else 24

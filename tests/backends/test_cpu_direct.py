@@ -1,0 +1,130 @@
+"""Direct convolutions: their values on random windows, what they may touch, and how they say what they do."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+import tileweave as tw
+from tileweave import graph as tg
+from tileweave.backends.cpu import compile
+from tileweave.backends.cpu.target.target import host
+from tileweave.lower.programs import View, program
+
+TIMES = 12
+
+
+def definition(x, w, stride, dilation, groups):
+    """Windows times filters, in float64."""
+    rank = w.ndim - 2
+    spans = [d * (k - 1) + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
+    seen = sliding_window_view(x.astype(np.float64), spans, axis=tuple(range(2, rank + 2)))
+    seen = seen[(slice(None), slice(None), *(slice(None, None, s) for s in stride))]
+    seen = seen[(..., *(slice(None, None, d) for d in dilation))]
+    seen = seen.reshape(x.shape[0], groups, w.shape[1], *seen.shape[2:])
+    heavy = w.astype(np.float64).reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    inner = list(range(20, 20 + rank))
+    outer = list(range(10, 10 + rank))
+    out = np.einsum(seen, [0, 1, 2, *outer, *inner], heavy, [1, 3, 2, *inner], [0, 1, 3, *outer], optimize=True)
+    return out.reshape(x.shape[0], w.shape[0], *out.shape[3:])
+
+
+def compiled(x, w, out, *, threads=1, target=None, stride, dilation, groups):
+    """The kernel of a convolution of arrays of any strides."""
+    source = [tw.source(shape=a.shape, dtype=a.dtype.name) for a in (x, w)]
+    made = tg.conv(*source, stride=stride, dilation=dilation, groups=groups)
+    operation = made.producer
+    assert made.shape == out.shape
+    views = {"x": View.of(x), "w": View.of(w)}
+    return compile(program(operation, "block", views, View.of(out)), threads=threads, target=target, cache=False)
+
+
+def drawn(draw):
+    """A random convolution: strides and dilations per dimension, groups, shapes."""
+    rank = int(draw.integers(1, 4))
+    groups = int(draw.choice([1, 1, 2, 8]))
+    each = int(draw.choice([1, 1, 2, 3, 5])), int(draw.choice([1, 2, 7, 26]))
+    kernel, stride, dilation = (draw.integers(1, high, rank).tolist() for high in (4, 4, 3))
+    most = (90, 26, 9)[rank - 1]
+    out = draw.integers(1, most, rank).tolist()
+    extents = [s * (o - 1) + d * (k - 1) + 1 for s, o, d, k in zip(stride, out, dilation, kernel, strict=True)]
+    shapes = (int(draw.integers(1, 3)), groups * each[0], *extents), (groups * each[1], each[0], *kernel)
+    return *shapes, stride, dilation, groups, tuple(out)
+
+
+def targets():
+    """This processor, and lesser ones of the same kind."""
+    own = host()
+    few = replace(own, vector_bytes=32, registers=16) if own.vector_bytes == 64 else own
+    return [own, few]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_random_windows_equal_their_definition(dtype):
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print(f"seed {seed}")
+    draw = np.random.default_rng(seed)
+    direct = 0
+    for number in range(TIMES):
+        shape, filters, stride, dilation, groups, extents = drawn(draw)
+        x, w = draw.standard_normal(shape).astype(dtype), draw.standard_normal(filters).astype(dtype)
+        out = np.full((shape[0], filters[0], *extents), np.nan, dtype)
+        how = {"stride": stride, "dilation": dilation, "groups": groups}
+        kernel = compiled(x, w, out, threads=1 + number % 2, target=targets()[number % 2], **how)
+        kernel(x, w, out)
+        expected = definition(x, w, stride, dilation, groups)
+        bound = 4 * np.finfo(dtype).eps * np.sqrt(w[0].size) * max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(out, expected, rtol=0, atol=bound)
+        direct += "direct convolution" in kernel.explain()
+    assert direct >= 2
+
+
+def test_nan_and_infinities_stay_in_the_windows_that_hold_them():
+    x, w = np.ones((1, 2, 9, 21), np.float32), np.ones((3, 2, 3, 3), np.float32)
+    x[0, 0, 4, 7], x[0, 1, 8, 20] = np.nan, np.inf
+    out = np.empty((1, 3, 7, 19), np.float32)
+    kernel = compiled(x, w, out, stride=1, dilation=1, groups=1)
+    kernel(x, w, out)
+    assert "direct convolution" in kernel.explain()
+    np.testing.assert_array_equal(out, definition(x, w, (1, 1), (1, 1), 1))
+
+
+@pytest.mark.skipif(not hasattr(mmap, "PROT_NONE") and not hasattr(ctypes, "CDLL"), reason="pages cannot be locked")
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_nothing_before_or_behind_an_array_is_touched(stride, groups):
+    """Arrays that begin, or end, at the border of a page that may not be read."""
+    library = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    for side in (0, 1):
+        for width in (5, 7, 16, 19, 33):
+            held = []
+
+            def bordered(shape, side=side, held=held):
+                size = int(np.prod(shape)) * 4
+                room = -(-size // page) * page
+                memory = mmap.mmap(-1, room + 2 * page)
+                base = np.frombuffer(memory, np.uint8)
+                start = page if side == 0 else page + room - size
+                array = base[start : start + size].view(np.float32).reshape(shape)
+                array[:] = np.random.default_rng(3).standard_normal(shape)
+                for first in (base.ctypes.data, base.ctypes.data + page + room):
+                    assert library.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(page), 0) == 0
+                held.append((memory, base))
+                return array
+
+            x = bordered((1, 4, 3 + 2 * stride, 3 + (width - 1) * stride))
+            w = bordered((8, 4 // groups, 3, 3))
+            out = bordered((1, 8, (2 * stride) // stride + 1, width))
+            kernel = compiled(x, w, out, stride=stride, dilation=1, groups=groups)
+            kernel(x, w, out)
+            expected = definition(x, w, (stride, stride), (1, 1), groups)
+            np.testing.assert_allclose(out, expected, rtol=0, atol=1e-4)
+            assert "direct convolution" in kernel.explain()
+            for memory, base in held:
+                library.mprotect(ctypes.c_void_p(base.ctypes.data), ctypes.c_size_t(len(memory)), 3)
