@@ -1,4 +1,4 @@
-"""Units: rows of jobs that travel together. The oracle is the graph's meaning; units run here one after the other."""
+"""Units: rows of tasks that travel together. The oracle is the graph's meaning; units run here one after the other."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def of_random(seed: int, dtype: str = "int64") -> tuple[Any, list[Any]]:
     return plan, tensors
 
 
-def test_units_hold_every_job_once_and_compute_what_the_graph_means() -> None:
+def test_units_hold_every_task_once_and_compute_what_the_graph_means() -> None:
     for seed in range(15):
         plan, tensors = of_random(seed)
         made = units(prepare(plan), [ROOM] * 3)
@@ -59,7 +59,7 @@ def test_units_hold_every_job_once_and_compute_what_the_graph_means() -> None:
             np.testing.assert_array_equal(got, expected)
 
 
-def test_no_job_waits_for_more_than_the_first_of_its_unit() -> None:
+def test_no_task_waits_for_more_than_the_first_of_its_unit() -> None:
     for seed in range(15):
         plan, _ = of_random(seed)
         made = units(prepare(plan), [ROOM] * 3)
@@ -95,7 +95,7 @@ def test_only_the_part_that_is_read_crosses_machines() -> None:
     np.testing.assert_array_equal(run_units(plan, made)[0], g.evaluate([halo])[0])
 
 
-def test_jobs_stay_alone_where_rows_would_hold_more_than_a_machine_has() -> None:
+def test_tasks_stay_alone_where_rows_would_hold_more_than_a_machine_has() -> None:
     plan, tensors = of_random(3)
     alone = units(prepare(plan), [0, 0, 0])
     assert all(len(unit.tasks) == 1 for unit in alone)

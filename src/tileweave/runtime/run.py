@@ -77,10 +77,6 @@ def run_plan(
             found = direct.executable(plan, prepared, bind or {}, count)
             if found is not None:
                 return direct.run(plan, prepared, found, given)
-        try:
-            found = direct.executable(plan, prepared, bind or {}, count)
-            if found is not None:
-                return direct.run(plan, prepared, found, given)
         except WorkFailed as failed:
             error = TaskFailed(prepared.tasks[failed.number])
             error.__cause__ = failed.__cause__
