@@ -11,7 +11,7 @@ or a slice of what is row-major.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -193,6 +193,7 @@ class Executable:
         """Places every block that a kernel makes; the bytes of the arena."""
         results = self._in_results()
         self._find_fixed(results)
+        results = {number: home for number, home in results.items() if number not in self._fixed}
         together = self._together(results)
         self._homes = {**self._alone(results, together), **together, **results}
         buffers, total = self._placed()
@@ -206,10 +207,12 @@ class Executable:
         return total
 
     def _find_fixed(self, results: Mapping[int, _Home]) -> None:
-        """Tasks that depend on constants alone, other than those that make a result: done once, here.
+        """Tasks that depend on constants alone, other than those that only make a result: done once, here.
 
         A source is constant where nothing is bound to it and its array is read-only, as the weights of a model are.
         """
+
+        readers = Counter(number for task in self._tasks for number in task.needs)
 
         def stays(piece: ReadPiece) -> bool:
             if piece.source is not None:
@@ -217,7 +220,7 @@ class Executable:
             return piece.task < 0 or piece.task in self._fixed
 
         for task in self._tasks:
-            if self._steps[task.step].stage == "store" or task.number in results:
+            if self._steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
                 continue
             read = sum(read.size_bytes for read in task.reads)
             kept = sum(kind.size_bytes for kind in self._kinds(task).values())
