@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast
 
-from tileweave.graph import FileTarget, Operation, Sink, Source
+from tileweave.graph import Operation, Source
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.steps import partition_of
+from tileweave.planner.steps import partition_of, takes_boxes
 from tileweave.planner.tasks import Enumerator, ReadPiece, Task, preimage
 from tileweave.space import Box
 
@@ -66,15 +66,13 @@ def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
     it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
     that takes any box is given its pieces one by one.
     """
-    node = step.node
-    by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
     total = 0
     for read in task.reads:
         itemsize = read.dtype.itemsize
         arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
         if len(read.pieces) == 1:
             total += sum(arriving)
-        elif by_piece:
+        elif takes_boxes(step.node):
             total += max(arriving, default=0)
         else:
             total += read.size_bytes + max(arriving, default=0)
