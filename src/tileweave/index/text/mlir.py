@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
@@ -12,7 +13,7 @@ from tileweave.index.normal.signs import positive
 from tileweave.index.text.dialect import MLIR
 from tileweave.index.text.program import plain_division, program
 
-__all__ = ["to_mlir"]
+__all__ = ["Operations", "to_mlir"]
 
 Exprs = ExprLike | Iterable[ExprLike]
 
@@ -55,7 +56,8 @@ def to_mlir(
             raise LayoutError(where, f"{text!r} is no name of an argument", legal="an identifier")
     order = walk(ready.roots)
     arguments = [node for node in order if node.op == "sym"]
-    body = _Body(type, ready.normal)
+    numbers = count()
+    body = Operations(type, ready.normal, lambda: f"%{next(numbers)}")
     for node in arguments:
         body.names[node] = f"%{names.get(node.args[0], node.args[0])}"
     for node in order:
@@ -66,28 +68,34 @@ def to_mlir(
     head = ", ".join(f"{body.names[node]}: {type}" for node in arguments)
     lines = [
         f"func.func @{function}({head}) -> {returned} {{",
-        *body.constants,
-        *body.lines,
+        *(f"  {line}" for line in (*body.constants, *body.lines)),
         f"  return {results} : {kinds}",
     ]
     return "\n".join([*lines, "}"])
 
 
-class _Body:
-    """The operations of one function, in order, and the SSA name of every node."""
+class Operations:
+    """Expressions as SSA operations of the dialect arith, each node once.
 
-    def __init__(self, type: str, normal: Normal) -> None:
+    Args:
+        type: of arguments and numbers: ``index``, ``i32`` or ``i64``.
+        normal: decides which divisions need no care for signs.
+        fresh: a name, with its percent sign, that nobody has taken.
+    """
+
+    def __init__(self, type: str, normal: Normal, fresh: Callable[[], str]) -> None:
         self.type = type
         self.normal = normal
         self.names: dict[Expr, str] = {}
         self.constants: list[str] = []
         self.lines: list[str] = []
-        self.known: dict[object, str] = {}
+        self._fresh = fresh
+        self._known: dict[str, str] = {}
 
     def constant(self, value: int | bool) -> str:
-        """The SSA name of a constant, declared once at the head."""
+        """The SSA name of a constant, declared once in `constants`."""
         key = str(value)
-        if key not in self.known:
+        if key not in self._known:
             if isinstance(value, bool):
                 name, text = f"%{key.lower()}", f"arith.constant {key.lower()}"
             else:
@@ -95,13 +103,13 @@ class _Body:
                 text = f"arith.constant {value} : {self.type}"
             while name in self.names.values():
                 name += "_"
-            self.known[key] = name
-            self.constants.append(f"  {name} = {text}")
-        return self.known[key]
+            self._known[key] = name
+            self.constants.append(f"{name} = {text}")
+        return self._known[key]
 
     def add(self, op: str, *operands: str, kind: str | None = None) -> str:
         """Append an operation; its SSA name."""
-        name = f"%{len(self.lines)}"
+        name = self._fresh()
         text = f"{op} {', '.join(operands)}"
         self.lines.append(MLIR.statement.format(name=name, text=text, type=kind or self.type))
         return name
@@ -110,8 +118,8 @@ class _Body:
         """The integer square root by way of 64-bit floats, which is exact below 2**52."""
         wide = operand if self.type == "i64" else self.add(_CASTS[self.type][0], operand, kind=f"{self.type} to i64")
         real = self.add("sitofp", wide, kind="i64 to f64")
-        root = f"%{len(self.lines)}"
-        self.lines.append(f"  {root} = math.sqrt {real} : f64")
+        root = self._fresh()
+        self.lines.append(f"{root} = math.sqrt {real} : f64")
         found = self.add("fptosi", root, kind="f64 to i64")
         return found if self.type == "i64" else self.add(_CASTS[self.type][1], found, kind=f"i64 to {self.type}")
 
