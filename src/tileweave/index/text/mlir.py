@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 
 from tileweave.errors import LayoutError
@@ -81,16 +81,21 @@ class Operations:
         type: of arguments and numbers: ``index``, ``i32`` or ``i64``.
         normal: decides which divisions need no care for signs.
         fresh: a name, with its percent sign, that nobody has taken.
+        taken: names without their percent sign that constants may not have.
     """
 
-    def __init__(self, type: str, normal: Normal, fresh: Callable[[], str]) -> None:
+    def __init__(
+        self, type: str, normal: Normal, fresh: Callable[[], str], taken: Collection[str] = frozenset()
+    ) -> None:
         self.type = type
         self.normal = normal
         self.names: dict[Expr, str] = {}
         self.constants: list[str] = []
         self.lines: list[str] = []
         self._fresh = fresh
+        self._taken = taken
         self._known: dict[str, str] = {}
+        self._same: dict[tuple[str, ...], str] = {}
 
     def constant(self, value: int | bool) -> str:
         """The SSA name of a constant, declared once in `constants`."""
@@ -101,7 +106,7 @@ class Operations:
             else:
                 name = f"%c{value}" if value >= 0 else f"%cm{-value}"
                 text = f"arith.constant {value} : {self.type}"
-            while name in self.names.values():
+            while name in self.names.values() or name[1:] in self._taken:
                 name += "_"
             self._known[key] = name
             self.constants.append(f"{name} = {text}")
@@ -131,6 +136,10 @@ class Operations:
             self.names[node] = self.constant(node.args[0])
             return
         parts = [self.names[part] for part in node.parts]
+        key = (node.op, *(sorted(parts) if node.op in _COMMUTING else parts))
+        if key in self._same:  # a + b and b + a are two nodes
+            self.names[node] = self._same[key]
+            return
         op = MLIR.calls.get(node.op, "")
         match node.op:
             case "floordiv" if not plain_division(self.normal, node):
@@ -145,7 +154,7 @@ class Operations:
                 name = self.add("xori", parts[0], self.constant(True), kind="i1")
             case _:
                 name = self.add(op, *parts)
-        self.names[node] = name
+        self.names[node] = self._same[key] = name
 
     def _remainder(self, node: Expr, parts: list[str]) -> str:
         """The floor remainder: the truncated one, moved by the divisor where its sign differs from the divisor's."""
@@ -163,5 +172,6 @@ class Operations:
         return self.add("select", wrong, moved, truncated)
 
 
+_COMMUTING = ("add", "mul", "xor", "and", "or", "min", "max", "eq", "ne")
 _CASTS = {"i32": ("extsi", "trunci"), "index": ("index_cast", "index_cast")}
 """To 64 bits and back."""
