@@ -29,6 +29,7 @@ from tileweave.teir.analysis.calls import bounds, calls
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
+from tileweave.teir.merged.form import Merged, Op
 from tileweave.teir.merged.merge import merged
 from tileweave.teir.merged.order import may_alias
 from tileweave.teir.merged.text import show
@@ -74,7 +75,10 @@ class Kernel:
         self._bases = struct.Struct(f"={len(program.tensors)}q")
         self._objects = struct.Struct(f"={len(self._specs)}q")
         self._objects_at = self._head.size + self._bases.size
-        words = self._objects_at + self._objects.size
+        self._table = tuple(nest.table)
+        self._sizes = struct.Struct(f"={len(self._table)}q")
+        self._sizes_at = self._objects_at + self._objects.size
+        words = self._sizes_at + self._sizes.size
         self._scratch, scratch_bytes = _scratch_offsets(program, self._extents, _rounded(words))
         self._shared_at = scratch_bytes
         self._thread_at = _rounded(scratch_bytes + nest.shared_bytes)
@@ -129,6 +133,7 @@ class Kernel:
             base = memory - first  # scratch and packed operands lie behind the environment in a call of its own
             env = (threads.address, threads.run, base + self._shared_at, self.threads, base + self._thread_at)
             self._head.pack_into(bound.env, 0, *env, self._thread_bytes)
+            self._sizes.pack_into(bound.env, self._sizes_at, *self._table)
             for spec in self.program.tensors:
                 if spec.role == "scratch":
                     bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
@@ -226,6 +231,7 @@ class Kernel:
             memory + self._thread_at,
             self._thread_bytes,
         )
+        self._sizes.pack_into(block.memory, self._sizes_at, *self._table)
         self._point(block, [0] * len(self._specs))
         return block
 
@@ -440,7 +446,7 @@ def compile(
     verify(program)
     _check_settings(settings)
     form = merged(program, merge=merge)
-    nest = emit_program(form, target, threads, settings)
+    nest = emit_program(form, target, threads, settings, general=is_general(form))
     code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
     kernel = Kernel(program, nest, code, show(form, lambda op: nest.notes.get(op, ())), threads, target)
     if cache:
@@ -449,6 +455,14 @@ def compile(
             while len(_KERNELS) > _KERNELS_KEPT:
                 _KERNELS.popitem(last=False)
     return kernel
+
+
+def is_general(form: Merged) -> bool:
+    """Whether code is made for the kind of a program, its sizes being arguments: for one matrix product."""
+    if len(form.body) != 1 or not isinstance(form.body[0], Op):
+        return False
+    op = form.body[0]
+    return op.kind == "Contraction" and len(op.operands) == 3 and op.operands[2] not in op.operands[:2]
 
 
 def _check_settings(settings: object) -> None:

@@ -5,6 +5,7 @@ array of 64-bit words that the caller fills::
 
     0 pool   8 run   16 shared memory   24 threads   32 memory of thread 0   40 bytes per thread   48.. operands
     then, for ``entry_objects`` only: the array object of each operand that is not scratch
+    then the table of sizes, where code has one
 
 ``entry_objects`` runs nothing and returns 1 where what is written and another operand may share bytes.
 
@@ -24,6 +25,7 @@ from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, em
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
+from tileweave.backends.cpu.llvm.sizes import Sizes
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
 from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
@@ -55,21 +57,36 @@ class Nest:
         shared_bytes: working memory shared by all threads.
         thread_bytes: working memory of each thread.
         notes: per operation, what it is classified as and how it is computed.
+        sizes: those that code reads from a table; None: all are constants of the text.
     """
 
     source: str
     shared_bytes: int
     thread_bytes: int
     notes: Mapping[Op, tuple[str, ...]]
+    sizes: Sizes | None = None
+
+    @property
+    def table(self) -> list[int]:
+        """The table of sizes."""
+        return [self.sizes.numbers[k] for k in self.sizes.slots] if self.sizes else []
 
 
-def emit_program(form: Merged, target: Target, threads: int, settings: Settings = DEFAULT) -> Nest:
-    """The module of a merged program."""
+def table_at(program: Program) -> int:
+    """Words of the environment before the table of sizes."""
+    return ENV_WORDS + len(program.tensors) + sum(spec.role != "scratch" for spec in program.tensors)
+
+
+def emit_program(
+    form: Merged, target: Target, threads: int, settings: Settings = DEFAULT, *, general: bool = False
+) -> Nest:
+    """The module of a merged program; ``general``: code that serves other sizes as well."""
     program = form.program
-    emitter = _Emitter(program, target, threads, settings)
+    found = match(form, target) if settings == DEFAULT else None
+    sizes = Sizes() if general and found is None else None
+    emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
-    found = match(form, target) if settings == DEFAULT else None
     if found is not None:
         lines = emit_direct(emitter.module, target, "direct", found, threads)
         emitter.notes.update({op: lines for op in form.body if isinstance(op, Op)})
@@ -79,7 +96,7 @@ def emit_program(form: Merged, target: Target, threads: int, settings: Settings 
     f.ret()
     _emit_objects(emitter.module, program)
     memory = emitter.memory
-    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes)
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes)
 
 
 def _emit_objects(module: Module, program: Program) -> None:
@@ -95,6 +112,8 @@ def _emit_objects(module: Module, program: Program) -> None:
         f.store("ptr", data, f.at("%env", 8 * (ENV_WORDS + k)), 8)
         at += 8
         base, (first, end) = f.value(f"ptrtoint ptr {data} to i64"), extents.get(spec.name, (0, 0))
+        if module.sizes is not None:
+            first, end = module.sizes.parameter(first), module.sizes.parameter(end)
         low, high = f.add(base, first), f.add(base, end)
         for other, low2, high2 in known:
             if other or spec.name in outputs:

@@ -8,6 +8,7 @@ panels of B are read in place, their tiles transposed in a buffer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import index
 
 from tileweave.backends.cpu.gemm.gett import ProductBlocking
 from tileweave.backends.cpu.gemm.micro import Ahead, Edges, ReadFrom, Start, Stores, Tile, emit_tile
@@ -31,6 +32,7 @@ from tileweave.backends.cpu.gemm.staging import (
 )
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Op
 
@@ -158,7 +160,7 @@ class BlockWriter:
         c = self.cut
         if self.following is not None:
             fetched = f"B's next panels, {self.following.at_once} lines every {TURN} products"
-        elif self.module.has(f"{self.name}.columns.ask"):
+        elif self.asks_columns:
             fetched = "B's next panels, before each tile"
         elif c.transposed_panels and self.far(1):
             fetched = "B's next vectors, a line with every product"
@@ -192,38 +194,55 @@ class BlockWriter:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
         if not c.b_in_place:
             emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
-        far = self.far(1) and prefetch_steps(c.columns, c.contracted, 1, 1) != 0
-        if c.a_resident and not c.transposed_panels and far and self.following is None:
+        if self.asks_columns:
             emit_prefetch(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
         if c.ahead and self.far(0):
             emit_prefetch(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
 
-    def tile_names(self) -> dict[tuple[bool, bool], str]:
-        """Tiles by whether the row panel and the column panel are the last, partial ones."""
+    @property
+    def asks_columns(self) -> bool:
+        """Whether what the next column panels are packed from is prefetched before each tile."""
         c = self.cut
-        rest_rows = c.rows.total % c.rows.width
-        rest_columns = -(-(c.columns.total % c.columns.width) // c.columns.lanes)
-        if rest_columns == c.columns.groups:
-            rest_columns = 0
+        if not c.a_resident or c.transposed_panels or not self.far(1):
+            return False
+        return prefetch_steps(c.columns, c.contracted, 1, 1) != 0 and self.following is None
+
+    @property
+    def known_rows(self) -> bool:
+        """Whether the number of rows is a constant: the last, partial row panel then has a tile of its own."""
+        return known(self.cut.rows.total)
+
+    def tile_sizes(self) -> dict[tuple[bool, bool], tuple[int, int]]:
+        """Rows and vectors of tiles by whether the row panel and the column panel are the last, partial ones.
+
+        Where sizes are no constants, a tile of one vector, beside one of two, is there if it is not needed either.
+        """
+        c = self.cut
+        columns, groups = c.columns, c.columns.groups
+        rest_rows = c.rows.total % c.rows.width if self.known_rows else 0
+        rest_columns = -(-(columns.total % columns.width) // columns.lanes)
+        if not known(columns.total):
+            partial = columns.total % columns.width != 0 and columns.total > columns.width
+            rest_columns = 0 if not partial else 1 if groups == 2 else index(rest_columns)
         return {
-            (
-                bool(last_row),
-                bool(last_column),
-            ): f"{self.name}.tile{last_row or c.rows.width}x{last_column or c.columns.groups}"
+            (bool(last_row), bool(last_column)): (last_row or c.rows.width, last_column or groups)
             for last_row in {0, rest_rows}
-            for last_column in {0, rest_columns}
+            for last_column in {0, rest_columns % groups}
         }
+
+    def tile_name(self, size: tuple[int, int]) -> str:
+        """The function of a tile of so many rows and vectors."""
+        return f"{self.name}.tile{size[0]}x{size[1]}"
 
     def tiles(self) -> None:
         """The register tiles, and what brings a stage to the output."""
         c = self.cut
-        names = self.tile_names()
+        sizes = self.tile_sizes()
         packed_bytes = c.kc * c.columns.width * c.columns.sums.width_bytes // c.contracted.together
-        for (last_row, last_column), name in names.items():
-            rows = c.rows.total % c.rows.width if last_row else c.rows.width
-            groups = -(-(c.columns.total % c.columns.width) // c.columns.lanes) if last_column else c.columns.groups
-            alone = last_column or (False, True) not in names  # whether it meets the last columns
-            rest = c.columns.total % (c.columns.lanes if last_column else c.columns.width) if alone else 0
+        for (_, last_column), (rows, groups) in sizes.items():
+            rest = c.columns.total % c.columns.width
+            if known(rest) and (False, True) in sizes:  # the last columns have a tile of their own
+                rest = rest % c.columns.lanes if last_column else 0
             whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
             free = self.target.vector_bytes == 64
             in_first_cache = c.a_resident and packed_bytes <= self.target.l1_bytes * 3 // 4
@@ -238,9 +257,11 @@ class BlockWriter:
                 Ahead.LINE if c.transposed_panels and self.far(1) else Ahead.NOTHING if in_first_cache else Ahead.PANEL,
                 self.op.relu is not None,
                 c.nested,
+                not self.known_rows,
                 self.following,
+                c.output_bytes // self.target.l2_bytes,
             )
-            emit_tile(self.module, name, tile, c.rows, c.columns, c.contracted)
+            emit_tile(self.module, self.tile_name((rows, groups)), tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
                 name = f"{self.name}.runs{'.streamed' if streaming else ''}"
@@ -268,8 +289,9 @@ class BlockWriter:
         return Stores.PREFETCHED if self.prefetches_output() else Stores.CACHED
 
     def prefetches_output(self) -> bool:
-        """Whether the output is large and is not streamed."""
-        return self.cut.output_bytes >= self.target.l2_bytes and not self.non_temporal()
+        """Whether the output is large and is not streamed; where its size is no constant, tiles ask."""
+        unknown = not known(self.cut.output_bytes)
+        return (unknown or self.cut.output_bytes >= self.target.l2_bytes) and not self.non_temporal()
 
     def non_temporal(self) -> bool:
         """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""
@@ -510,16 +532,19 @@ class BlockWriter:
         """The lines of some rows of the panel of this table, read in place, while the one before is computed."""
         c = self.cut
         rows, width = c.rows, c.rows.element.width_bytes
-        large = rows.total * c.contracted.total * width > self.target.l2_bytes
-        if not large or c.contracted.tabled or not c.contracted.dense(0, width):
+        large: Value = f.above(rows.total * c.contracted.total * width, self.target.l2_bytes)
+        if large == 0 or c.contracted.tabled or not c.contracted.dense(0, width):
             return
 
         def row(index: Value, _: list[str]) -> None:
             line = f.at(source, f.load("i64", f.at(table, f.mul(index, LANE_BYTES)), 8))
-            for begin in range(0, c.kc * width, 64):
-                vectors.prefetch(f, f.at(line, begin))
+            if known(c.kc):
+                for begin in range(0, c.kc * width, 64):
+                    vectors.prefetch(f, f.at(line, begin))
+            else:
+                f.loop(0, c.kc * width, lambda begin, _: vectors.prefetch(f, f.at(line, begin)), step=64)
 
-        f.loop(first, last, row)
+        f.when(large, lambda: _discard(f.loop(first, last, row)))
 
     def pack_columns(self, f: Function, columns: Columns, v0: Value, v1: Value) -> None:
         """Some of a chunk's column panels, in the order in which the operand lies in memory."""
@@ -572,9 +597,15 @@ class BlockWriter:
 
     def call_tile(self, f: Function, row: Value, column: Value, arguments: list[str]) -> None:
         """The tile of two panels, of which each may be the last, partial one."""
-        names = self.tile_names()
+        sizes, columns = self.tile_sizes(), self.cut.columns
+        names = {which: self.tile_name(size) for which, size in sizes.items()}
         last_row = f.compare("eq", row, self.cut.rows.panels - 1) if (True, False) in names else 0
-        last_column = f.compare("eq", column, self.cut.columns.panels - 1) if (False, True) in names else 0
+        last_column: Value = 0
+        if (False, True) in names:
+            last_column = f.compare("eq", column, columns.panels - 1)
+            if not known(columns.total):
+                lanes = sizes[False, True][1] * columns.lanes
+                last_column = f.both(last_column, f.compare("sle", columns.total % columns.width, lanes))
 
         def by_column(is_last_row: bool) -> None:
             f.when(
@@ -590,5 +621,5 @@ _SLAB = 16
 """Products that are packed for all panels of a chunk before the next ones, where the operand's rows are dense."""
 
 
-def _discard(_: str) -> None:
+def _discard(_: object) -> None:
     return None

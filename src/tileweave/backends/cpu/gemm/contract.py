@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tileweave.backends.cpu.gemm.block import BlockWriter
 from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
 from tileweave.backends.cpu.gemm.micro import multiply_add
+from tileweave.backends.cpu.gemm.parameters import with_sizes
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks
@@ -76,9 +77,14 @@ def emit_contraction(
         start: whether sums that are stored begin with a row, which the columns alone walk as they walk the output.
     """
     decided = block_product(op, elements, target, threads, settings)
-    emitter = _Emitter(module, target, name, op, decided, memory, threads, start)
-    emitter.emit()
-    return (*decided.explain(names), emitter.chunk.explain())
+    block = BlockWriter(module, target, name, op, decided, start)
+    memory.reserve(block.layout.shared_bytes, block.layout.thread_bytes)
+    notes = (*decided.explain(names), block.explain())
+    if module.sizes is not None:
+        decided = with_sizes(decided, module.sizes.parameter)
+        block = BlockWriter(module, target, name, op, decided, start)
+    _Emitter(module, name, decided, block, threads).emit()
+    return notes
 
 
 def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings) -> bool:
@@ -134,20 +140,16 @@ class _Emitter:
     def __init__(
         self,
         module: Module,
-        target: Target,
         name: str,
-        op: Op,
         c: ProductBlocking,
-        memory: Workspace,
+        chunk: BlockWriter,
         threads: int,
-        start: bool,
     ) -> None:
         self.module = module
         self.name = name
         self.cut = c
-        self.chunk = BlockWriter(module, target, name, op, c, start)
-        self.parallel = threads > 1 and c.flops >= _PARALLEL_FLOPS
-        memory.reserve(self.chunk.layout.shared_bytes, self.chunk.layout.thread_bytes)
+        self.chunk = chunk
+        self.parallel = threads > 1
 
     def emit(self) -> None:
         self.chunk.emit()
@@ -290,14 +292,16 @@ class _Emitter:
     def spread(self, f: Function, task: str, frame: str, count: int) -> None:
         """Tasks on the pool, or one after the other."""
         name = f"{self.name}.{task}"
-        if self.parallel and count > 1:
-            run_tasks(f, name, frame, count)
-        else:
 
-            def one(index: Value, _: list[str]) -> None:
-                f.call(name, f"ptr {frame}", f"i64 {index}", "i64 %thread")
+        def one(index: Value, _: list[str]) -> None:
+            f.call(name, f"ptr {frame}", f"i64 {index}", "i64 %thread")
 
-            f.loop(0, count, one)
+        several = f.both(f.above(self.cut.flops, _PARALLEL_FLOPS - 1), f.above(count, 1)) if self.parallel else 0
+        f.when(several, lambda: run_tasks(f, name, frame, count), lambda: _ignored(f.loop(0, count, one)))
+
+
+def _ignored(_: object) -> None:
+    return None
 
 
 _PANELS_PER_TASK = 8

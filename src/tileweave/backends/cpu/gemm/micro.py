@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels, mask_from
 from tileweave.backends.cpu.gemm.prefetch import TURN, PrefetchPlan, PrefetchShare
@@ -78,7 +79,9 @@ class Tile:
         ahead: what is prefetched.
         relu: whether a ReLU may be wanted.
         nested: whether all products are in one block and both operands are read in place.
+        partial: whether fewer rows may be left: those beyond the last repeat it, and are not stored.
         following: what tiles prefetch of the columns that are packed next.
+        output_caches: how often the output fills the second cache.
     """
 
     rows: int
@@ -91,7 +94,9 @@ class Tile:
     ahead: Ahead
     relu: bool
     nested: bool
+    partial: bool
     following: PrefetchPlan | None
+    output_caches: int
 
 
 Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
@@ -179,11 +184,12 @@ class _Tile:
         f, tile = self.f, self.tile
         width = self.element.width_bytes
         if tile.stores is Stores.PREFETCHED and self.columns.output_dense:
-            self.prefetch()
+            f.when(f.above(tile.output_caches, 0), self.prefetch)
         row_bases = self.row_bases() if tile.a is ReadFrom.IN_PLACE else []
         column_bases, masks = self.column_bases() if tile.b is ReadFrom.IN_PLACE else ([], [])
 
-        large = self.columns.total * self.contracted.total * width > _FIRST_CACHE and tile.ahead is not Ahead.LINE
+        size = self.columns.total * self.contracted.total * width
+        large = size > _FIRST_CACHE and tile.ahead is not Ahead.LINE
 
         def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
             b = []
@@ -294,11 +300,11 @@ class _Tile:
     def row_bases(self) -> list[tuple[str, int]]:
         """An address per row, as one pointer and a constant where the rows are evenly spaced."""
         f, panels = self.f, self.rows
-        if len(panels.dims) <= 1:
-            stride = panels.dims[0].strides[0] if panels.dims else 0
-            base = f.at("%r", self.row_offset(0, 0))
-            return [(base, row * stride) for row in range(self.tile.rows)]
-        return [(f.at("%r", self.row_offset(row, 0)), 0) for row in range(self.tile.rows)]
+        if len(panels.dims) > 1 or self.tile.partial:
+            return [(f.at("%r", self.row_offset(row, 0)), 0) for row in range(self.tile.rows)]
+        stride = panels.dims[0].strides[0] if panels.dims else 0
+        base = f.at("%r", self.row_offset(0, 0))
+        return [(base, row * stride) for row in range(self.tile.rows)]
 
     def column_bases(self) -> tuple[list[str], list[str | None]]:
         """An address and a mask per vector; direct reads need one segment per vector."""
@@ -309,6 +315,13 @@ class _Tile:
         return bases, [mask_from(f, self.word(group, 0, 2), self.lanes) for group in range(self.tile.vectors)]
 
     # ---- the output ---------------------------------------------------------------------------------------------
+
+    def each_row(self, body: Callable[[int], None]) -> None:
+        """The rows of the tile that there are."""
+        f = self.f
+        live = f.load("i64", f.at("%rlanes", self.rows.lane_table_bytes), 8) if self.tile.partial else ""
+        for row in range(self.tile.rows):
+            f.when(f.compare("slt", row, live) if live and row else 1, partial(body, row))
 
     def store(self, sums: list[str]) -> None:
         if self.tile.stores is Stores.STAGED:
@@ -350,11 +363,14 @@ class _Tile:
     def store_non_temporal(self, sums: list[str]) -> None:
         """Whole lines that nobody reads soon: past the caches, so that they are not read first."""
         f, tile = self.f, self.tile
-        for row in range(tile.rows):
+
+        def stored(row: int) -> None:
             line = f.at("%out", self.row_offset(row, 1))
             for group in range(tile.vectors):
                 value = self.clipped(sums[row * tile.vectors + group], self.lanes)
                 vectors.store(f, self.element, self.lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True)
+
+        self.each_row(stored)
 
     def finished(self, value: str, old: str, lanes: int) -> str:
         """A sum with what was there before, clipped where that is asked for."""
@@ -392,17 +408,19 @@ class _Tile:
         offsets = [self.word(group, 0, 1) for group in range(tile.vectors)]
         lines = [f.at("%out", self.row_offset(row, 1)) for row in range(tile.rows)]
         places = [f.at(line, offset) for line in lines for offset in offsets]
+        pairs = list(zip(sums, places, strict=True))
 
-        def stored() -> None:
-            for value, place in zip(sums, places, strict=True):
+        def stored(row: int) -> None:
+            for value, place in pairs[row * tile.vectors : (row + 1) * tile.vectors]:
                 vectors.store(f, self.element, self.lanes, self.clipped(value, self.lanes), place)
 
-        def added() -> None:
-            for value, place in zip(sums, places, strict=True):
+        def added(row: int) -> None:
+            for value, place in pairs[row * tile.vectors : (row + 1) * tile.vectors]:
                 old = vectors.load(f, self.element, self.lanes, place)
                 vectors.store(f, self.element, self.lanes, self.finished(value, old, self.lanes), place)
 
-        f.when("%init" if tile.start is not Start.OUTPUT else 0, stored, added)
+        may_store = "%init" if tile.start is not Start.OUTPUT else 0
+        f.when(may_store, lambda: self.each_row(stored), lambda: self.each_row(added))
 
     def store_runs(self, sums: list[str]) -> None:
         f, tile, segments = self.f, self.tile, self.columns.segments
@@ -412,7 +430,8 @@ class _Tile:
             reads = [self.wanted(mask) if tile.start is not Start.OUTPUT else mask for mask in masks]
             entries.append([(self.word(group, s, 1), masks[s], reads[s]) for s in range(segments)])
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
-        for row in range(tile.rows):
+
+        def stored(row: int) -> None:
             line = f.at("%out", row_offsets[row])
             for group in range(tile.vectors):
                 for offset, mask, read in entries[group]:
@@ -420,6 +439,8 @@ class _Tile:
                     old = vectors.load(f, self.element, self.lanes, place, read)
                     value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
                     vectors.store(f, self.element, self.lanes, value, place, mask)
+
+        self.each_row(stored)
 
     def scatter(self, sums: list[str]) -> None:
         """The output is not dense along the vectors: through the stack, one element at a time."""
@@ -431,12 +452,14 @@ class _Tile:
         live = f.load("i64", f.at("%vlanes", self.columns.lane_table_bytes), 8)
         offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
 
-        for row in range(tile.rows):
+        def scattered(row: int) -> None:
             line = f.at("%out", offsets[row])
 
-            def one(index: Value, _: list[str], row: int = row, line: str = line) -> None:
+            def one(index: Value, _: list[str]) -> None:
                 place = f.at(line, f.load("i64", f.at("%vlanes", f.add(f.mul(index, LANE_BYTES), 8)), 8))
                 value = f.load(self.element.memory, f.at(buffer, f.mul(f.add(index, row * count), width)), width)
                 f.store(self.element.memory, self.finished(value, self.old(place), 1), place, width)
 
             f.loop(0, live, one)
+
+        self.each_row(scattered)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, convert, splat, vector
@@ -84,7 +85,7 @@ class Panels:
         """The most runs of the fastest axis that a vector meets."""
         if len(self.dims) < 2 or (self.dims[0].extent % self.lanes == 0 and self.width % self.lanes == 0):
             return 1
-        return (self.lanes - 2) // self.dims[0].extent + 2 if self.lanes > 1 else 1
+        return index((self.lanes - 2) // self.dims[0].extent + 2) if self.lanes > 1 else 1
 
     @property
     def operand_dense(self) -> bool:
@@ -196,15 +197,40 @@ class Contracted:
 
 def _offsets(f: Function, dims: tuple[Mode, ...], index: Value) -> tuple[Value, Value, Value]:
     """The offset in the operand and in the output of a flat index, and its digit in the fastest axis."""
-    rest, operand, output, fastest = index, 0, 0, 0
-    values: list[Value] = [operand, output]
-    first: Value = fastest
-    for k, dim in enumerate(dims):
-        digit = f.rem(rest, dim.extent) if k < len(dims) - 1 else rest
-        rest = f.div(rest, dim.extent) if k < len(dims) - 1 else 0
-        values = [f.add(v, f.mul(digit, s)) for v, s in zip(values, dim.strides, strict=True)]
-        first = digit if k == 0 else first
-    return values[0], values[1], first
+    digits = _digits(f, dims, index)
+    return _moved(f, dims, digits, 0), _moved(f, dims, digits, 1), digits[0] if digits else 0
+
+
+def _digits(f: Function, dims: tuple[Mode, ...], index: Value) -> list[Value]:
+    """The index along every axis of a flat index, fastest axis first."""
+    digits, rest = [], index
+    for dim in dims[:-1]:
+        digits.append(f.rem(rest, dim.extent))
+        rest = f.div(rest, dim.extent)
+    return [*digits, rest] if dims else []
+
+
+def _moved(f: Function, dims: tuple[Mode, ...], digits: Sequence[Value], which: int) -> Value:
+    """How far an operand is moved by an index along every axis."""
+    offset: Value = 0
+    for digit, dim in zip(digits, dims, strict=True):
+        offset = f.add(offset, f.mul(digit, dim.strides[which]))
+    return offset
+
+
+def _next_digits(f: Function, dims: tuple[Mode, ...], digits: Sequence[Value], goes_on: Value) -> list[Value]:
+    """The index behind, without a division: it goes on in the fastest axis, and at its end in the next one."""
+    found: list[Value] = []
+    carry = f.value(f"zext i1 {goes_on} to i64")
+    for dim, digit in zip(dims, digits, strict=True):
+        more = f.add(digit, carry)
+        if dim is dims[-1]:
+            found.append(more)
+            break
+        over = f.compare("eq", more, dim.extent)
+        found.append(f.value(f"select i1 {over}, i64 0, i64 {more}"))
+        carry = f.value(f"zext i1 {over} to i64")
+    return found
 
 
 def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
@@ -212,15 +238,15 @@ def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
     and how many are inside."""
     f = Function(module, name, [("ptr", "table"), ("i64", "panel")])
     first = f.mul("%panel", panels.width)
+    last = panels.total - 1
 
-    def one(index: Value, _: list[str]) -> None:
-        flat = f.min(f.add(first, index), panels.total - 1)
-        operand, output, _digit = _offsets(f, panels.dims, flat)
+    def one(index: Value, digits: list[str]) -> list[Value]:
         place = f.mul(index, LANE_BYTES)
-        f.store("i64", operand, f.at("%table", place), 8)
-        f.store("i64", output, f.at("%table", f.add(place, 8)), 8)
+        f.store("i64", _moved(f, panels.dims, digits, 0), f.at("%table", place), 8)
+        f.store("i64", _moved(f, panels.dims, digits, 1), f.at("%table", f.add(place, 8)), 8)
+        return _next_digits(f, panels.dims, digits, f.compare("slt", f.add(first, index), last))
 
-    f.loop(0, panels.width, one)
+    f.loop(0, panels.width, one, carry=[("i64", digit) for digit in _digits(f, panels.dims, first)])
     live = f.min(f.sub(panels.total, first), panels.width)
     f.store("i64", live, f.at("%table", panels.lane_table_bytes), 8)
     f.ret()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, lcm
+from operator import index
 
 from tileweave.backends.cpu.gemm.gett import ProductBlocking
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES
@@ -56,7 +57,7 @@ def staging_of(c: ProductBlocking, target: Target) -> StagingBuffer | None:
     dense = bool(columns.dims) and columns.dims[0].strides[1] == width
     if not dense or not rows.dims or c.output_bytes < target.l3_bytes or not target.has("sse2"):
         return None
-    run = columns.dims[0].extent
+    run = index(columns.dims[0].extent)
     period = lanes // gcd(run, lanes)
     if period == 1 or columns.width % run or columns.width % lanes:
         return None

@@ -3,11 +3,17 @@
 Values are strings (``%7``, an operand of an instruction) or Python integers (constants). Integer arithmetic on two
 constants is done here, so address code with static strides stays short. Loops carry their values through phi nodes,
 and no IR pass is needed afterwards: what is written is what is compiled.
+
+A size that is no constant (`tileweave.backends.cpu.llvm.sizes`) stands in the text by its name; every function that
+names one, or calls one that may, finds the table of sizes behind the environment of the call.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+
+from tileweave.backends.cpu.llvm.sizes import Sizes
 
 __all__ = ["Function", "Module", "Value"]
 
@@ -16,9 +22,16 @@ Carry = Sequence[tuple[str, Value]]
 
 
 class Module:
-    """Text of one LLVM module: declarations once each, then functions in the order of their creation."""
+    """Text of one LLVM module: declarations once each, then functions in the order of their creation.
 
-    def __init__(self) -> None:
+    Args:
+        sizes: those that code reads from a table; None: all are constants of the text.
+        sizes_at: bytes from the environment of a call to the table.
+    """
+
+    def __init__(self, sizes: Sizes | None = None, sizes_at: int = 0) -> None:
+        self.sizes = sizes
+        self.sizes_at = sizes_at
         self._declarations: dict[str, str] = {}
         self._functions: dict[str, Function] = {}
 
@@ -37,6 +50,10 @@ class Module:
     def has(self, name: str) -> bool:
         """Whether a function of this name was added."""
         return name in self._functions
+
+    def takes_sizes(self, name: str) -> bool:
+        """Whether a function of this module has the table of sizes as its last parameter."""
+        return name in self._functions and self._functions[name].takes_sizes
 
     def text(self) -> str:
         """The module as LLVM reads it."""
@@ -68,6 +85,10 @@ class Function:
         self.module = module
         self.name = name
         self.block = "entry"
+        self._first = parameters[0][1] if parameters else ""
+        self.takes_sizes = module.sizes is not None and self._first not in ("env", "frame")
+        if self.takes_sizes:
+            parameters = [*parameters, ("ptr", "sizes")]
         self._head = (
             f"define {'' if public else 'internal '}{returns} @{name}"
             f"({', '.join(f'{type} %{label}' for type, label in parameters)}) nounwind"
@@ -79,8 +100,24 @@ class Function:
 
     def text(self) -> str:
         """The function as LLVM reads it."""
-        lines = [self._lines[0], *self._slots, *self._lines[1:]]
+        lines = [self._lines[0], *self._slots, *self._sizes(), *self._lines[1:]]
         return "\n".join([self._head + " {", *lines, "}"])
+
+    def _sizes(self) -> list[str]:
+        """What finds the table of sizes, and reads those that the function names."""
+        if self.module.sizes is None:
+            return []
+        text = "\n".join(self._lines)
+        named = sorted(set(map(int, re.findall(r"%size\.(\d+)", text))))
+        lines = []
+        if not self.takes_sizes and (named or "ptr %sizes" in text):
+            env = "%env" if self._first == "env" else "%sizes.env"
+            lines += ["  %sizes.env = load ptr, ptr %frame, align 8"] if self._first == "frame" else []
+            lines.append(f"  %sizes = getelementptr i8, ptr {env}, i64 {self.module.sizes_at}")
+        for k in named:
+            lines.append(f"  %size.{k}.at = getelementptr i8, ptr %sizes, i64 {8 * k}")
+            lines.append(f"  %size.{k} = load i64, ptr %size.{k}.at, align 8")
+        return lines
 
     def emit(self, line: str) -> None:
         """One instruction without a result."""
@@ -231,9 +268,9 @@ class Function:
         """``a + b``."""
         if isinstance(a, int) and isinstance(b, int):
             return a + b
-        if a == 0:
+        if isinstance(a, int) and not a:
             return b
-        if b == 0:
+        if isinstance(b, int) and not b:
             return a
         return self.value(f"add i64 {a}, {b}")
 
@@ -241,31 +278,28 @@ class Function:
         """``a - b``."""
         if isinstance(a, int) and isinstance(b, int):
             return a - b
-        return a if b == 0 else self.value(f"sub i64 {a}, {b}")
+        return a if isinstance(b, int) and not b else self.value(f"sub i64 {a}, {b}")
 
     def mul(self, a: Value, b: Value) -> Value:
         """``a * b``."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
-        if a == 0 or b == 0:
-            return 0
-        if a == 1:
-            return b
-        if b == 1:
-            return a
+        for one, other in ((a, b), (b, a)):
+            if isinstance(one, int) and one in (0, 1):
+                return other if one else 0
         return self.value(f"mul i64 {a}, {b}")
 
     def div(self, a: Value, b: Value) -> Value:
         """``a // b`` of non-negative numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return a // b
-        return a if b == 1 else self.value(f"udiv i64 {a}, {b}")
+        return a if isinstance(b, int) and b == 1 else self.value(f"udiv i64 {a}, {b}")
 
     def rem(self, a: Value, b: Value) -> Value:
         """``a % b`` of non-negative numbers."""
         if isinstance(a, int) and isinstance(b, int):
             return a % b
-        return 0 if b == 1 else self.value(f"urem i64 {a}, {b}")
+        return 0 if isinstance(b, int) and b == 1 else self.value(f"urem i64 {a}, {b}")
 
     def min(self, a: Value, b: Value) -> Value:
         """The lesser of two signed numbers."""
@@ -276,6 +310,10 @@ class Function:
     def compare(self, predicate: str, a: Value, b: Value) -> str:
         """``icmp`` of two 64-bit integers."""
         return self.value(f"icmp {predicate} i64 {a}, {b}")
+
+    def above(self, a: Value, limit: int) -> Value:
+        """Whether ``a > limit``: a condition, or 0 or 1 where it is known."""
+        return int(a > limit) if isinstance(a, int) else self.compare("sgt", a, limit)
 
     def both(self, a: Value, b: Value) -> Value:
         """``a and b`` of conditions."""
@@ -297,7 +335,7 @@ class Function:
 
     def at(self, pointer: str, offset_bytes: Value) -> str:
         """The address so many bytes after a pointer."""
-        if offset_bytes == 0:
+        if isinstance(offset_bytes, int) and not offset_bytes:
             return pointer
         return self.value(f"getelementptr i8, ptr {pointer}, i64 {offset_bytes}")
 
@@ -311,6 +349,8 @@ class Function:
 
     def call(self, name: str, *arguments: str, returns: str = "void") -> str:
         """Call a function of the module, or a pointer."""
+        if self.module.takes_sizes(name):
+            arguments = (*arguments, "ptr %sizes")
         text = f"call {returns} {name if name.startswith('%') else '@' + name}({', '.join(arguments)})"
         if returns == "void":
             self.emit(text)

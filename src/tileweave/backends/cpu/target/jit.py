@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from tileweave.backends.cpu.target import cache
@@ -48,6 +47,9 @@ class Code:
         made.code = self
         return made
 
+
+_KEPT: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
+"""Code that somebody holds, by the hash of all that shaped it: kernels of other sizes share it."""
 
 _DROPPED: list[Any] = []
 """Engines whose code nobody holds. LLVM's clean-up must not be interrupted, so they wait for `release`."""
@@ -83,15 +85,25 @@ def _compiled(source: str, names: tuple[str, ...], target: Target, disk: bool) -
     with _LOCK:
         _initialise()
         _unmap()
-        file = _object_path(source, target) if disk else None
-        stored = cache.read(file) if file else None
-        if stored is not None:
-            with contextlib.suppress(RuntimeError, BackendError):
-                return _link(stored, names, target, source, from_cache=True)
-        data = _assemble(source, target)
-        if file:
-            cache.write(file, data)
-        return _link(data, names, target, source, from_cache=False)
+        if not disk:
+            return _link(_assemble(source, target), names, target, source, from_cache=False)
+        digest = _digest(source, target)
+        code = _KEPT.get(digest)
+        if code is None:
+            code = _KEPT[digest] = _stored(source, names, target, digest)
+        return code
+
+
+def _stored(source: str, names: tuple[str, ...], target: Target, digest: str) -> Code:
+    """Machine code by way of the object cache on disk."""
+    file = cache.cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o"
+    stored = cache.read(file)
+    if stored is not None:
+        with contextlib.suppress(RuntimeError, BackendError):
+            return _link(stored, names, target, source, from_cache=True)
+    data = _assemble(source, target)
+    cache.write(file, data)
+    return _link(data, names, target, source, from_cache=False)
 
 
 Made = TypeVar("Made")
@@ -177,13 +189,12 @@ def _link(data: bytes, names: tuple[str, ...], target: Target, source: str, *, f
     return code
 
 
-def _object_path(source: str, target: Target) -> Path:
+def _digest(source: str, target: Target) -> str:
     import llvmlite
     import llvmlite.binding as llvm
 
     about = (source, target.cpu, target.features, llvmlite.__version__, str(llvm.llvm_version_info), __version__)
-    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
-    return cache.cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o"
+    return hashlib.sha256("\0".join(about).encode()).hexdigest()
 
 
 if hasattr(os, "register_at_fork"):  # a child that begins inside a compilation could never compile

@@ -1,0 +1,197 @@
+"""Sizes that code reads from a table: one text for every operation of a kind.
+
+An emitter computes with sizes: extents, strides, block sizes. Where they are integers, they become constants of the
+text. Where they are a `Word` each, the text loads them from the table of the call, and arithmetic on words makes more
+words. A decision that an emitter takes from a word (``if extent % 16``) holds for the text: it is recorded, with its
+outcome. So `Table.of` says for other numbers whether the same text serves them, and with which table.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Sizes", "Table", "Word", "known"]
+
+if TYPE_CHECKING:
+    _Number = int
+else:
+    _Number = object  # so that Python's own uses of an integer (range, an index) ask `__index__`, which records them
+
+
+class Sizes:
+    """The words of one text, while it is written."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.lines: list[str] = []
+        self.slots: list[int] = []
+        self.parameters: list[int] = []
+        self._known: dict[Any, Word] = {}
+        self._decided: set[str] = set()
+
+    def parameter(self, number: int) -> int:
+        """The next of the numbers that a table is made from."""
+        made = self._new(number)
+        self.parameters.append(made.place)
+        return made
+
+    def slot(self, word: int) -> int:
+        """The place of a word in the table."""
+        if word not in self.slots:
+            self.slots.append(word)
+        return self.slots.index(word)
+
+    def word(self, sign: str, work: Callable[[int, int], int], a: Word | int, b: Word | int) -> int:
+        """``a sign b``."""
+        key = sign, str(_text(a)), str(_text(b))
+        if key not in self._known:
+            made = self._new(work(_number(a), _number(b)))
+            self.lines.append(f"{_text(made)} = {_text(a)} {sign} {_text(b)}")
+            self._known[key] = made
+        return self._known[key]
+
+    def decision(self, sign: str, work: Callable[[int, int], bool], a: Word | int, b: Word | int) -> bool:
+        """Whether ``a sign b``, which the text depends on from now on."""
+        outcome = work(_number(a), _number(b))
+        line = f"if {'not ' if outcome else ''}{_text(a)} {sign} {_text(b)}: return None"
+        if line not in self._decided:
+            self._decided.add(line)
+            self.lines.append(line)
+        return outcome
+
+    def _new(self, number: int) -> Word:
+        self.numbers.append(number)
+        return Word(self, number, len(self.numbers) - 1)
+
+
+class Word(_Number):
+    """A size as code reads it; in Python an integer whose every use in a decision is recorded."""
+
+    __slots__ = ("number", "place", "sizes")
+
+    def __init__(self, sizes: Sizes, number: int, place: int) -> None:
+        self.sizes = sizes
+        self.number = number
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"%size.{self.sizes.slot(self.place)}"
+
+    def __format__(self, _: str) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return f"Word({self.number})"
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def __add__(self, other: int) -> int:
+        return self if _is(other, 0) else self.sizes.word("+", operator.add, self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> int:
+        return self if _is(other, 0) else self.sizes.word("-", operator.sub, self, other)
+
+    def __rsub__(self, other: int) -> int:
+        return self.sizes.word("-", operator.sub, other, self)
+
+    def __mul__(self, other: int) -> int:
+        if _is(other, 0):
+            return 0
+        return self if _is(other, 1) else self.sizes.word("*", operator.mul, self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> int:
+        return self if _is(other, 1) else self.sizes.word("//", operator.floordiv, self, other)
+
+    def __rfloordiv__(self, other: int) -> int:
+        return self.sizes.word("//", operator.floordiv, other, self)
+
+    def __mod__(self, other: int) -> int:
+        return 0 if _is(other, 1) else self.sizes.word("%", operator.mod, self, other)
+
+    def __rmod__(self, other: int) -> int:
+        return self.sizes.word("%", operator.mod, other, self)
+
+    def __neg__(self) -> int:
+        return self.sizes.word("-", operator.sub, 0, self)
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Word, int)):
+            return NotImplemented
+        return self.sizes.decision("==", operator.eq, self, other)
+
+    def __ne__(self, other: object) -> bool:
+        if not isinstance(other, (Word, int)):
+            return NotImplemented
+        return not self.sizes.decision("==", operator.eq, self, other)
+
+    def __lt__(self, other: int) -> bool:
+        return self.sizes.decision("<", operator.lt, self, other)
+
+    def __le__(self, other: int) -> bool:
+        return self.sizes.decision("<=", operator.le, self, other)
+
+    def __gt__(self, other: int) -> bool:
+        return not self.sizes.decision("<=", operator.le, self, other)
+
+    def __ge__(self, other: int) -> bool:
+        return not self.sizes.decision("<", operator.lt, self, other)
+
+    def __bool__(self) -> bool:
+        return not self.sizes.decision("==", operator.eq, self, 0)
+
+    def __index__(self) -> int:
+        self.sizes.decision("==", operator.eq, self, self.number)
+        return self.number
+
+
+class Table:
+    """The table of one text, for any numbers that it serves.
+
+    Args:
+        sizes: what was recorded while the text was written.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        needed = {f"v{k}" for k in sizes.slots}
+        kept: list[str] = []
+        for line in reversed(sizes.lines):
+            words = line.replace(":", " ").split()
+            if line.startswith("if ") or words[0] in needed:
+                needed.update(word for word in words if word.startswith("v"))
+                kept.append(line)
+        names = "".join(f"v{k}, " for k in sizes.parameters)
+        lines = [f"{names}= numbers" if names else "pass", *reversed(kept)]
+        lines.append(f"return ({''.join(f'v{k}, ' for k in sizes.slots)})")
+        scope: dict[str, Any] = {}
+        exec("def of(numbers):\n  " + "\n  ".join(lines), scope)
+        self.of: Callable[[Sequence[int]], tuple[int, ...] | None] = scope["of"]
+        """The table for some numbers, in the order of the parameters; None where a decision falls otherwise."""
+
+
+def known(size: object) -> bool:
+    """Whether a size is a constant of the text."""
+    return isinstance(size, int)
+
+
+def _is(value: int, number: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, Word) and value == number
+
+
+def _number(value: Word | int) -> int:
+    return value.number if isinstance(value, Word) else value
+
+
+def _text(value: Word | int) -> str:
+    return f"v{value.place}" if isinstance(value, Word) else f"({value})" if value < 0 else str(value)

@@ -1,0 +1,146 @@
+"""Products of one kind share code: sizes come from a table, and values have the same bits as with constants."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tileweave import teir
+from tileweave.backends import cpu
+from tileweave.backends.cpu import kernel as kernels
+from tileweave.backends.cpu.gemm.gett import block_product
+from tileweave.backends.cpu.gemm.parameters import key_of, numbers_of
+from tileweave.backends.cpu.llvm.elements import element
+from tileweave.backends.cpu.llvm.ir import Function, Module
+from tileweave.backends.cpu.llvm.sizes import Sizes, Table
+from tileweave.backends.cpu.nest import Nest, emit_program
+from tileweave.backends.cpu.target.target import Target
+from tileweave.layout import strided
+from tileweave.teir.merged.form import Op
+from tileweave.teir.merged.merge import merged
+
+TARGETS = [
+    Target("x86-64-v3", "", vector_bytes=32, registers=16),
+    Target("x86-64-v4", "", vector_bytes=64, registers=32),
+]
+EQUATIONS = [
+    "ik,kj->ij",
+    "ki,kj->ij",
+    "ik,jk->ji",
+    "bik,bkj->bij",
+    "trus,pqtu->pqrs",
+    "aki,kbj->aibj",
+    "ij,j->i",
+    "i,j->ij",
+]
+
+
+def operand(shape: tuple[int, ...], dtype: str, gap: int = 0) -> teir.Operand:
+    strides, step = [0] * len(shape), 1
+    for k in reversed(range(len(shape))):
+        strides[k], step = step, step * shape[k] + gap
+    return teir.Operand(strided(shape, strides), dtype)
+
+
+def random_program(rng: random.Random, dtype: str = "FP32", equations: int = len(EQUATIONS)) -> teir.Program:
+    equation = rng.choice(EQUATIONS[:equations])
+    few = 4 if len(equation) > 12 else 9
+    extents = {letter: int(2 ** rng.uniform(0.5, few)) for letter in sorted(set(equation) - set("->,"))}
+    shapes = [tuple(extents[x] for x in term) for term in equation.replace("->", ",").split(",")]
+    a, b, out = (operand(shape, dtype, rng.choice((0, 0, 5))) for shape in shapes)
+    return teir.emit_contraction(equation, (a, b), out, relu=rng.random() < 0.3)
+
+
+def made(program: teir.Program, target: Target, threads: int) -> tuple[Hashable, list[int], Nest] | None:
+    form = merged(program)
+    if not kernels.is_general(form):
+        return None
+    (op,) = form.body
+    assert isinstance(op, Op)
+    nest = emit_program(form, target, threads, general=True)
+    if nest.sizes is None:
+        return None
+    elements = tuple(element(program.tensors[j].dtype) for j in op.operands)
+    c = block_product(op, elements, target, threads)
+    numbers = [nest.sizes.numbers[k] for k in nest.sizes.parameters]
+    assert numbers[: len(numbers_of(c))] == numbers_of(c)
+    return (key_of(c), op.operands, op.init, op.relu), numbers, nest
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)
+def test_a_table_is_made_for_other_sizes_where_their_text_is_the_same_one(target: Target) -> None:
+    rng, seen = random.Random(5), defaultdict[Hashable, list[tuple[list[int], Nest, Table]]](list)
+    shared = 0
+    for _ in range(150):
+        threads = rng.choice((1, 2))
+        found = made(random_program(rng, equations=2), target, threads)
+        if found is None:
+            continue
+        key, numbers, nest = found
+        for others, other, table in seen[key, threads]:
+            for one, given, of in ((nest, numbers, table), (other, others, Table(nest.sizes))):  # type: ignore[arg-type]
+                made_of = of.of(given)
+                if made_of is not None:
+                    shared += 1
+                    assert other.source == nest.source
+                    assert list(made_of) == one.table
+        assert nest.sizes is not None
+        assert Table(nest.sizes).of(numbers) == tuple(nest.table)
+        seen[key, threads].append((numbers, nest, Table(nest.sizes)))
+    assert shared >= 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_values_have_the_bits_of_code_with_constant_sizes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    dtype, name = rng.choice((("FP32", "f4"), ("FP64", "f8"), ("INT32", "i4")))
+    for _ in range(2):
+        program = random_program(rng, dtype)
+        results = []
+        monkeypatch.undo()
+        for general in (True, False):
+            if not general:
+                monkeypatch.setattr(kernels, "is_general", lambda form: False)
+            kernel = cpu.compile(program, threads=rng.choice((1, 2)), cache=False)
+            values = np.random.default_rng(seed)
+            arrays = [
+                np.asarray(values.integers(-9, 9, max(1, high // np.dtype(name).itemsize)), name)
+                for _, _, _, _, high in kernel._wanted
+            ]
+            kernel(*arrays)
+            results.append(arrays[-1])
+        np.testing.assert_array_equal(*results)
+
+
+def test_products_of_one_kind_share_one_function() -> None:
+    def compiled(m: int, k: int, n: int) -> Any:
+        a, b, out = (operand(shape, "FP32") for shape in ((m, k), (k, n), (m, n)))
+        return cpu.compile(teir.emit_contraction("ik,kj->ij", (a, b), out), threads=1)
+
+    one, two, other = compiled(300, 200, 410), compiled(300, 230, 430), compiled(3, 200, 400)
+    assert one.source == two.source != other.source
+    assert one._entry.code is two._entry.code
+    assert "m 300, n 410, k 200" in one.explain()
+    assert "m 300, n 430, k 230" in two.explain()
+
+
+def test_a_decision_from_a_size_is_recorded() -> None:
+    sizes = Sizes()
+    module = Module(sizes, 48)
+    f = Function(module, "f", [("ptr", "env")], public=True)
+    n, m = sizes.parameter(20), sizes.parameter(7)
+    total = n * m + 1
+    f.store("i64", total if n % 4 == 0 else m, f.at("%env", n), 8)
+    list(range(sizes.parameter(3)))
+    f.ret()
+    table = Table(sizes)
+    assert "%size.0" in module.text()
+    assert table.of([20, 7, 3]) == (20, 141)
+    assert table.of([24, 1, 3]) == (24, 25)
+    assert table.of([21, 7, 3]) is None
+    assert table.of([20, 7, 4]) is None
