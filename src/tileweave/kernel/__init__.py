@@ -1,1 +1,36 @@
-"""The kernel language: what a GPU kernel computes, on which threads, in which memory."""
+"""The kernel language: what a GPU kernel computes, on which threads, in which memory.
+
+Example:
+    >>> import numpy as np
+    >>> from tileweave import kernel as tk
+    >>> @tk.kernel
+    ... def add_rows(k, x, y, out):
+    ...     row = k.grid(x.blocks(0, 1))
+    ...     with k.cta(threads=64) as cta:
+    ...         cta.store(out[row], cta.load(x[row]) + cta.load(y[row]))
+    >>> x, y = np.ones((3, 100), np.float32), np.full((3, 100), 2, np.float32)
+    >>> print(add_rows.check(x, y, np.empty_like(x)))
+    3 blocks, 21 statements, 24 accesses: every claim holds
+"""
+
+from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, sharded, spec
+from tileweave.kernel.ir import Kernel, from_json, to_json, to_text, verify
+from tileweave.kernel.semantics import Report, check_kernel, run_kernel
+
+__all__ = [
+    "Kernel",
+    "KernelFunction",
+    "Report",
+    "Sharded",
+    "Spec",
+    "check_kernel",
+    "from_json",
+    "grouped",
+    "kernel",
+    "run_kernel",
+    "sharded",
+    "spec",
+    "to_json",
+    "to_text",
+    "verify",
+]

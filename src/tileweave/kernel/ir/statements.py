@@ -4,13 +4,12 @@
 
     kernel    = Kernel(name, params, mesh, grid, body, choices)
     statement = Alloc | Let | For | While | When | Break | Continue | On
-              | Op | Instr | Intrinsic
+              | Op | Intrinsic
               | Init | Arrive | Wait | Commit | WaitGroup | Fence | Sync | Signal | Await
 
 A statement is executed by the threads of the nearest `On` around it. Tensors are storage: an operator reads regions and
 writes regions; there are no results. Integers are index expressions over the symbols that `Grid`, `For`, `Let` and `On`
-bind. `Op` says what to compute, `Instr` by which instruction: dispatch replaces the one by the other, and every other
-statement means the same before and after.
+bind.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ __all__ = [
     "Grid",
     "GroupKind",
     "Init",
-    "Instr",
     "Intrinsic",
     "Kernel",
     "Let",
@@ -178,29 +176,6 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class Instr:
-    """One instruction of the atom table, on tiles of regions.
-
-    Args:
-        atom: its name in `tileweave.kernel.atoms`.
-        operands: role in the atom's row and the region that plays it.
-        settings: immediates and scalar operands, name and value, sorted by name.
-        lanes: who executes it: every thread of the scope, or one elected thread per warp or of the scope.
-        barrier: the mbarrier on which it completes.
-    """
-
-    atom: str
-    operands: tuple[tuple[str, Region], ...]
-    settings: tuple[tuple[str, Option], ...] = ()
-    lanes: Lanes = "each"
-    barrier: Region | None = None
-    line: Line = field(default=NOWHERE, compare=False)
-
-    def __getitem__(self, role: str) -> Region:
-        return dict(self.operands)[role]
-
-
-@dataclass(frozen=True, slots=True)
 class Intrinsic:
     """A call of the prelude that no other statement says; text backends print it as it stands."""
 
@@ -310,7 +285,7 @@ class Await:
 
 
 Statement = (
-    Alloc | Let | For | While | When | Break | Continue | On | Op | Instr | Intrinsic
+    Alloc | Let | For | While | When | Break | Continue | On | Op | Intrinsic
     | Init | Arrive | Wait | Commit | WaitGroup | Fence | Sync | Signal | Await
 )  # fmt: skip
 

@@ -14,7 +14,6 @@ from tileweave.kernel.ir.statements import (
     Fence,
     For,
     Init,
-    Instr,
     Intrinsic,
     Kernel,
     Let,
@@ -126,14 +125,6 @@ def _(s: On) -> str:
 def _(s: Op) -> str:
     barrier = "" if s.barrier is None else f" completes {s.barrier}"
     return f"{', '.join(map(str, s.outs))} = {s.name}({', '.join([*map(str, s.ins), *_options(s.options)])}){barrier}"
-
-
-@head.register
-def _(s: Instr) -> str:
-    parts = [f"{role}={region}" for role, region in s.operands] + _options(s.settings)
-    lanes = "" if s.lanes == "each" else f" by one of {'the scope' if s.lanes == 'one' else 'each warp'}"
-    barrier = "" if s.barrier is None else f" completes {s.barrier}"
-    return f"{s.atom}({', '.join(parts)}){lanes}{barrier}"
 
 
 @head.register

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from math import prod
 from typing import Any
 
-from tileweave.errors import BackendError, VerifyError
+from tileweave.errors import VerifyError
 from tileweave.index import Expr, bounds, symbols_of
-from tileweave.kernel.atoms import atom
 from tileweave.kernel.ir.dtypes import DTYPES
 from tileweave.kernel.ir.operators import ELEMENTWISE, MONOIDS, OPERATORS
 from tileweave.kernel.ir.statements import (
@@ -20,7 +18,6 @@ from tileweave.kernel.ir.statements import (
     Continue,
     For,
     Init,
-    Instr,
     Kernel,
     Let,
     On,
@@ -146,8 +143,6 @@ def regions_of(s: Statement) -> tuple[Region, ...]:
     """The regions that a statement itself names."""
     if isinstance(s, Op):
         parts: tuple[Any, ...] = (*s.outs, *s.ins, s.barrier)
-    elif isinstance(s, Instr):
-        parts = (*(region for _, region in s.operands), s.barrier)
     elif isinstance(s, Let):
         parts = (s.value,)
     elif isinstance(s, Init | Arrive | Wait):
@@ -268,7 +263,7 @@ def scope(node: Node) -> Iterator[str]:
                 yield "the outermost scope is not a whole block"
         elif node.scopes[-1].each is None and not s.scope.members() <= node.scopes[-1].scope.members():
             yield f"the threads are not all in {node.scopes[-1].scope}"
-    elif isinstance(s, Op | Instr | Arrive | Wait) and not node.scopes:
+    elif isinstance(s, Op | Arrive | Wait) and not node.scopes:
         yield "no threads are named to execute it"
 
 
@@ -303,7 +298,7 @@ def loop(node: Node) -> Iterator[str]:
 def barrier(node: Node) -> Iterator[str]:
     """What is waited on is one mbarrier in shared memory, or one flag in global memory."""
     s = node.statement
-    if isinstance(s, Init | Arrive | Wait | Op | Instr):
+    if isinstance(s, Init | Arrive | Wait | Op):
         one = s.barrier
         if one is not None and (one.tensor.dtype != "mbarrier" or one.tensor.space != "shared" or one.size != 1):
             yield f"{one} is not one mbarrier in shared memory"
@@ -367,22 +362,3 @@ def types(node: Node) -> Iterator[str]:
             yield f"{s.option('fn')} is a function of floats"
     if s.name == "gemm" and (out.kind == "float") != (ins[0] is not None and ins[0].kind == "float"):
         yield "A, B and C are all floats, or all integers"
-
-
-@_rule
-def instruction(node: Node) -> Iterator[str]:
-    """An instruction is a row of the atom table, its operands have that row's roles and sizes."""
-    s = node.statement
-    if not isinstance(s, Instr):
-        return
-    try:
-        row = atom(s.atom)
-    except BackendError:
-        yield f"no instruction {s.atom!r} in the atom table"
-        return
-    roles = dict(row.operands)
-    for role, region in s.operands:
-        if row.operands and role not in roles:
-            yield f"{role!r} is no operand of {s.atom}; it has {', '.join(roles)}"
-        elif role in roles and row.family == "mma" and prod(region.extent) != prod(roles[role].shape):
-            yield f"operand {role} is {roles[role].shape}, not {region.shape}"

@@ -1,0 +1,81 @@
+"""mbarriers and flags as the interpreter models them: phases, counts, bytes, and what a wait learns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tileweave.kernel.ir import Line
+from tileweave.kernel.semantics.clocks import Clock, merge
+
+__all__ = ["Barrier", "Flag"]
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+    """One mbarrier: a phase completes when its arrivals and its bytes are there.
+
+    Args:
+        name: what errors call it.
+        count: arrivals per phase.
+    """
+
+    name: str
+    count: int
+    line: Line
+    arrived: int = 0
+    pending_bytes: int = 0
+    phase: int = 0
+    observed: bool = True
+    known: Clock = field(default_factory=dict)
+    fenced: Clock = field(default_factory=dict)
+    gathering: list[tuple[Clock, Clock]] = field(default_factory=list)
+
+    def passes(self, parity: int) -> bool:
+        """Whether the phase of this parity has completed."""
+        return self.phase % 2 != parity
+
+    def arrive(self, number: int, clocks: tuple[Clock, Clock], expected: int) -> str:
+        """Arrivals and the bytes that they announce; what is wrong with them, '' if nothing."""
+        if not self.observed:
+            return f"phase {self.phase - 1} has completed and nobody has waited for it"
+        if self.arrived + number > self.count:
+            return f"{number} arrivals come to {self.arrived} of {self.count}: more than the count"
+        self.gathering.append(clocks)
+        self.pending_bytes += expected
+        self.arrived += number
+        self._complete()
+        return ""
+
+    def bring(self, size: int, clocks: tuple[Clock, Clock]) -> None:
+        """Bytes of a copy that is complete."""
+        self.gathering.append(clocks)
+        self.pending_bytes -= size
+        self._complete()
+
+    def _complete(self) -> None:
+        if self.arrived == self.count and self.pending_bytes == 0:
+            for known, fenced in self.gathering:
+                merge(self.known, known)
+                merge(self.fenced, fenced)
+            self.gathering.clear()
+            self.arrived = 0
+            self.phase += 1
+            self.observed = False
+
+    def state(self) -> str:
+        """What the current phase has and lacks."""
+        text = f"phase {self.phase} has {self.arrived} of {self.count} arrivals"
+        if self.pending_bytes > 0:
+            text += f", {self.pending_bytes} announced bytes have not come"
+        if self.pending_bytes < 0:
+            text += f", {-self.pending_bytes} bytes came that nobody announced"
+        return text
+
+
+@dataclass(slots=True, eq=False)
+class Flag:
+    """A flag in memory: its value and what its signals tell."""
+
+    value: int = 0
+    known: Clock = field(default_factory=dict)
+    fenced: Clock = field(default_factory=dict)

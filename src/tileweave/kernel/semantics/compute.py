@@ -1,0 +1,118 @@
+"""What the operators compute, in NumPy: the definition that every printed text is judged against.
+
+Floats of fewer than 64 bits compute in f32, each result rounded to the output's type; transcendental functions, sums
+and products are computed in f64 and rounded once. Integers wrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import erf
+from typing import Any
+
+import numpy as np
+
+from tileweave.kernel.ir import Dtype
+
+__all__ = ["FUNCTIONS", "matmul", "neutral", "reduced", "rounded", "scanned"]
+
+Array = np.ndarray[Any, Any]
+
+
+def rounded(values: Array, to: Dtype) -> Array:
+    """Values in another type: floats to the nearest, ties to even; 8-bit floats saturate; to integers towards zero."""
+    if values.dtype == to.numpy:
+        return values
+    with np.errstate(all="ignore"):
+        if to.kind in ("signed", "unsigned") and values.dtype.kind not in "iub":
+            info = np.iinfo(to.numpy)
+            wide = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=info.max, neginf=info.min))
+            return np.where(
+                wide >= info.max, info.max, np.where(wide <= info.min, info.min, wide)
+            ).astype(to.numpy)  # fmt: skip
+        if to.name in ("e4m3", "e5m2"):
+            most = float(_MOST[to.name])
+            wide32 = values.astype(np.float32)
+            return np.where(np.isnan(wide32), wide32, np.clip(wide32, -most, most)).astype(to.numpy)
+        if to.kind == "float" and to.bits < 32 and values.dtype.kind == "f" and values.dtype.itemsize == 8:
+            return values.astype(np.float32).astype(to.numpy)
+        return values.astype(to.numpy)
+
+
+_MOST = {"e4m3": 448.0, "e5m2": 57344.0}
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(erf, 1, 1)(x), np.float64)
+
+
+def _wide(function: Callable[[Array], Array]) -> Callable[..., Array]:
+    """A function computed in f64 and rounded once to the type computed in."""
+
+    def compute(x: Array) -> Array:
+        return function(x.astype(np.float64)).astype(x.dtype)
+
+    return compute
+
+
+def _divide(a: Array, b: Array) -> Array:
+    return a // b if a.dtype.kind in "iu" else a / b
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    if a.dtype == np.float32:
+        return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
+    return a * b + c
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "min": np.minimum, "max": np.maximum,
+    "neg": np.negative, "abs": np.abs, "square": np.square, "floor": np.floor,
+    "exp": _wide(np.exp), "exp2": _wide(np.exp2), "log": _wide(np.log), "log2": _wide(np.log2),
+    "sqrt": np.sqrt, "rsqrt": _wide(lambda x: 1 / np.sqrt(x)), "recip": lambda x: (1 / x).astype(x.dtype),
+    "tanh": _wide(np.tanh), "erf": _wide(_erf), "sin": _wide(np.sin), "cos": _wide(np.cos),
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+    "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "fma": _fma, "where": np.where,
+}  # fmt: skip
+"""Elementwise functions on arrays of the type computed in."""
+
+
+def neutral(fn: str, dtype: Dtype) -> Any:
+    """The value that changes nothing."""
+    if fn in ("add", "mul"):
+        return 0 if fn == "add" else 1
+    if dtype.kind == "float":
+        return -np.inf if fn == "max" else np.inf
+    info = np.iinfo(dtype.numpy)
+    return info.min if fn == "max" else info.max
+
+
+_FOLDS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _widened(values: Array, fn: str) -> Array:
+    if fn in ("max", "min") or values.dtype.kind in "iub":
+        return values if fn in ("max", "min") else values.astype(np.int64)
+    return values.astype(np.float64)
+
+
+def reduced(values: Array, fn: str, axes: tuple[int, ...], to: Dtype) -> Array:
+    """Combined along axes, which stay with extent 1; sums and products in f64, rounded once."""
+    wide = _widened(values, fn)
+    if wide.dtype.kind not in "fiub":
+        wide = wide.astype(np.float32)
+    return rounded(_FOLDS[fn].reduce(wide, axis=axes, keepdims=True), to)
+
+
+def scanned(values: Array, fn: str, axis: int, to: Dtype) -> Array:
+    """Combined up to and with each coordinate; each result rounded from the exact running one."""
+    wide = _widened(values, fn)
+    if wide.dtype.kind not in "fiub":
+        wide = wide.astype(np.float32)
+    return rounded(_FOLDS[fn].accumulate(wide, axis=axis), to)
+
+
+def matmul(a: Array, b: Array, c: Array, to: Dtype) -> Array:
+    """``c + a b^T``: exact products, one sum in the widest type, rounded once."""
+    wide: Any = np.float64 if to.kind == "float" else np.int64
+    return rounded(a.astype(wide) @ b.astype(wide).T + c.astype(wide), to)

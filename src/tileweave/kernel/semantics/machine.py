@@ -1,0 +1,448 @@
+"""The machine: strands of threads that execute statements, interleaved; a hang says who waits for whom.
+
+A scope's control flow is the same for all its threads, so one strand executes it for all. A scope inside it becomes a
+strand of its own, which runs on beside it until the outer one needs its threads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import LayoutError
+from tileweave.index import Expr, evaluate, symbols_of
+from tileweave.kernel.ir import (
+    Alloc,
+    Arrive,
+    Await,
+    Break,
+    Commit,
+    Continue,
+    Fence,
+    For,
+    Init,
+    Intrinsic,
+    Let,
+    Line,
+    Number,
+    On,
+    Op,
+    Region,
+    Signal,
+    Statement,
+    Sync,
+    Wait,
+    WaitGroup,
+    When,
+    While,
+    head,
+)
+from tileweave.kernel.semantics.access import Access, Ledger, refuse
+from tileweave.kernel.semantics.barriers import Barrier, Flag
+from tileweave.kernel.semantics.clocks import Agent, Event, merge, publish, synchronise
+from tileweave.kernel.semantics.memory import Storage
+from tileweave.layout import Coord, Layout
+
+__all__ = ["Block", "Blocked", "Frame", "Machine", "Strand"]
+
+Steps = Generator["Blocked", None, str]
+
+
+@dataclass(slots=True)
+class Blocked:
+    """What a strand waits for."""
+
+    ready: Callable[[], bool]
+    why: Callable[[], str]
+    line: Line
+    elsewhere: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Strand:
+    """Threads on their way through a body."""
+
+    steps: Steps
+    agents: tuple[Agent, ...]
+    label: str
+    blocked: Blocked | None = None
+    done: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A block of the grid on a device: its threads, its shared memory, its barriers."""
+
+    label: str
+    device: int
+    agents: tuple[Agent, ...]
+    shared: dict[str, Storage] = field(default_factory=dict)
+    barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict)
+    copies: dict[int, tuple[Event, bool]] = field(default_factory=dict)
+    strands: list[Strand] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """What a strand knows: its block, its threads, the numbers of symbols, the tensors in reach."""
+
+    block: Block
+    agents: tuple[Agent, ...]
+    label: str
+    symbols: dict[str, int]
+    tensors: dict[str, Storage]
+    children: list[Strand] = field(default_factory=list)
+
+
+class Machine:
+    """The state of a run.
+
+    Args:
+        memory: tensors in global and symmetric memory, per device.
+        ledger: the events.
+        operate: executes an operator.
+        limit: statements after which a run counts as endless.
+    """
+
+    def __init__(
+        self, memory: Callable[[int, Region], Storage], ledger: Ledger, operate: Callable[..., None], limit: int
+    ) -> None:
+        self.memory = memory
+        self.ledger = ledger
+        self.operate = operate
+        self.flags: dict[tuple[str, tuple[int, ...]], Flag] = {}
+        self.statements = 0
+        self.limit = limit
+        self.numbers = 0
+        self.warnings: list[str] = []
+
+    def number(self) -> int:
+        """A new number of an agent or a copy."""
+        self.numbers += 1
+        return self.numbers
+
+    # Numbers and regions.
+
+    def value(self, number: Number, frame: Frame, line: Line) -> Any:
+        """The number of an expression here."""
+        if not isinstance(number, Expr):
+            return number
+        try:
+            return evaluate(number, {name: frame.symbols[name] for name in _names(number) if name in frame.symbols})
+        except LayoutError as error:
+            refuse("range", str(error).splitlines()[0], line, expression=number, threads=frame.label)
+
+    def access(self, region: Region, frame: Frame, line: Line) -> Access:
+        """A region at this moment, in bounds."""
+        begin = tuple(self.value(b, frame, line) for b in region.begin)
+        valid = tuple(self.value(m, frame, line) for m in region.mask)
+        found = Access(region, self.storage(region, frame), begin, valid)
+        found.require_inside(frame.label, line, frame.block.device)
+        return found
+
+    def storage(self, region: Region, frame: Frame) -> Storage:
+        """Where a region's tensor is."""
+        name = region.tensor.name
+        return frame.tensors[name] if name in frame.tensors else self.memory(frame.block.device, region)
+
+    def barrier(self, region: Region, frame: Frame, line: Line) -> Barrier:
+        """An mbarrier that has been started."""
+        key = self._key(region, frame, line)
+        if key not in frame.block.barriers:
+            refuse("mbarrier", f"{key[0]}[{key[1]}] is used before its init", line, threads=frame.label)
+        return frame.block.barriers[key]
+
+    def _key(self, region: Region, frame: Frame, line: Line) -> tuple[str, int]:
+        access = self.access(region, frame, line)
+        return region.tensor.name, access.begin[0]
+
+    # Strands.
+
+    def start(self, body: tuple[Statement, ...], frame: Frame) -> Strand:
+        """A strand of its own for a body; what it started itself belongs to it."""
+        strand = Strand(self._whole(body, frame), frame.agents, frame.label)
+        frame.block.strands.append(strand)
+        return strand
+
+    def _whole(self, body: tuple[Statement, ...], frame: Frame) -> Steps:
+        yield from self.body(body, frame)
+        yield from self._join(frame)
+        return ""
+
+    def advance(self, strands: list[Strand]) -> bool:
+        """Run every strand until it waits; whether any made a step."""
+        moved = False
+        for strand in strands:
+            while not strand.done and (strand.blocked is None or strand.blocked.ready()):
+                moved = True
+                try:
+                    strand.blocked = next(strand.steps)
+                except StopIteration:
+                    strand.done, strand.blocked = True, None
+        return moved
+
+    def _join(self, frame: Frame, agents: frozenset[int] | None = None) -> Iterator[Blocked]:
+        for child in frame.children:
+            if not child.done and (agents is None or agents & {a.number for a in child.agents}):
+                yield Blocked(lambda c=child: c.done, lambda c=child: f"for {c.label} to come back", Line("", 0))  # type: ignore[misc]
+        frame.children[:] = [c for c in frame.children if not c.done]
+
+    # Statements.
+
+    def body(self, body: tuple[Statement, ...], frame: Frame) -> Steps:
+        """Execute statements in order."""
+        for s in body:
+            self.statements += 1
+            if self.statements > self.limit:
+                refuse("endless", f"no end after {self.limit} statements", s.line, threads=frame.label)
+            if isinstance(s, Break | Continue):
+                return "break" if isinstance(s, Break) else "continue"
+            if isinstance(s, For | While | When):
+                left = yield from self._control(s, frame)
+                if left:
+                    return left
+            elif isinstance(s, On):
+                yield from self._scope(s, frame)
+            elif isinstance(s, Alloc):
+                self._alloc(s, frame)
+            elif isinstance(s, Let) and not isinstance(s.value, Region):
+                frame.symbols[str(s.symbol)] = self.value(s.value, frame, s.line)
+            else:
+                yield from self._join(frame)
+                yield from self._simple(s, frame)
+        return ""
+
+    def _control(self, s: For | While | When, frame: Frame) -> Steps:
+        if isinstance(s, When):
+            chosen = s.body if self.value(s.condition, frame, s.line) else s.otherwise
+            return (yield from self.body(chosen, frame))
+        if isinstance(s, For):
+            start, stop, step = (self.value(v, frame, s.line) for v in (s.start, s.stop, s.step))
+            for number in range(start, stop, step):
+                frame.symbols[str(s.symbol)] = number
+                if (yield from self.body(s.body, frame)) == "break":
+                    break
+            return ""
+        while self.value(s.condition, frame, s.line):
+            self.statements += 1
+            if self.statements > self.limit:
+                refuse("endless", f"no end after {self.limit} statements", s.line, threads=frame.label)
+            if (yield from self.body(s.body, frame)) == "break":
+                break
+        return ""
+
+    def _scope(self, s: On, frame: Frame) -> Steps:
+        for label, members, symbols in entities(s, frame.symbols, frame.block.label):
+            agents = tuple(a for a in frame.agents if a.threads <= members)
+            numbers = frozenset(a.number for a in agents)
+            yield from self._join(frame, numbers)
+            inner = Frame(frame.block, agents, label, symbols, dict(frame.tensors))
+            if agents == frame.agents and s.each is None:
+                yield from self._whole(s.body, inner)
+            elif agents:
+                frame.children.append(self.start(s.body, inner))
+        return ""
+
+    def _alloc(self, s: Alloc, frame: Frame) -> None:
+        tensor = s.tensor
+        if tensor.space in ("global", "symmetric"):
+            return
+        if tensor.space == "shared":
+            if tensor.name not in frame.block.shared:
+                made = frame.block.shared[tensor.name] = Storage(tensor, written=tensor.dtype == "mbarrier")
+                if made.aliased and tensor.name in self.ledger.written:
+                    refuse("injective", f"two elements of {tensor} share a place", s.line, legal="an injective layout")
+            frame.tensors[tensor.name] = frame.block.shared[tensor.name]
+        else:
+            if tensor.layout is not None:
+                self._require_held(s, frame)
+            frame.tensors[tensor.name] = Storage(tensor)
+
+    def _require_held(self, s: Alloc, frame: Frame) -> None:
+        """Every place that the layout names is a thread of the scope."""
+        layout = s.tensor.layout
+        if layout is None or any(not isinstance(v, int) for _, v in layout.offset.terms):
+            return
+        threads = frozenset().union(*(a.threads for a in frame.agents))
+        for axis, size in (("warp", 32), ("lane", 1)):
+            low, high = layout.bounds(axis)
+            there = {t // 32 if size == 32 else t % 32 for t in threads}
+            if low < min(there) or high > max(there):
+                refuse(
+                    "replicas", f"{s.tensor} is held by {axis} {low if low < min(there) else high}, which is not in "
+                    f"{frame.label}", s.line, legal="a layout over the threads of the scope",
+                )  # fmt: skip
+
+    def _simple(self, s: Statement, frame: Frame) -> Iterator[Blocked]:
+        if isinstance(s, Op):
+            self.operate(self, s, frame)
+        elif isinstance(s, Let):
+            access = self.access(s.value, frame, s.line)  # type: ignore[arg-type]
+            self.note(access, "read", s, frame)
+            frame.symbols[str(s.symbol)] = int(access.values())
+        elif isinstance(s, Init):
+            key = self._key(s.barrier, frame, s.line)
+            count = self.value(s.count, frame, s.line)
+            frame.block.barriers[key] = Barrier(f"{key[0]}[{key[1]}]", count, s.line)
+        elif isinstance(s, Arrive):
+            self._arrive(s, frame)
+        elif isinstance(s, Wait):
+            yield from self._wait(s, frame)
+        elif isinstance(s, Commit):
+            for agent in frame.agents:
+                agent.groups.setdefault(s.kind, []).append(agent.open_copies.pop(s.kind, []))
+        elif isinstance(s, WaitGroup):
+            self._wait_group(s, frame)
+        elif isinstance(s, Fence):
+            if s.kind == "proxy.async":
+                for agent in frame.agents:
+                    agent.fence()
+        elif isinstance(s, Sync):
+            for agent in frame.agents:
+                agent.tick()
+            synchronise(frame.agents)
+        elif isinstance(s, Signal):
+            self._signal(s, frame)
+        elif isinstance(s, Await):
+            yield from self._await(s, frame)
+        elif isinstance(s, Intrinsic):
+            self.warnings.append(f"{head(s)} at {s.line}: not interpreted")
+
+    def _arrive(self, s: Arrive, frame: Frame) -> None:
+        barrier = self.barrier(s.barrier, frame, s.line)
+        threads = sum(len(a.threads) for a in frame.agents)
+        number = {"each": threads, "warp": max(1, threads // 32), "one": 1}[s.lanes]
+        expected = 0 if s.bytes is None else self.value(s.bytes, frame, s.line)
+        for agent in frame.agents:
+            agent.tick()
+        problem = barrier.arrive(number, publish(frame.agents, whole=s.lanes != "one"), expected)
+        if problem:
+            refuse(
+                "mbarrier", f"{barrier.name}: {problem}", s.line, started_at=barrier.line, threads=frame.label,
+                legal="as many arrivals per phase as its count, and a wait per phase",
+            )  # fmt: skip
+
+    def _wait(self, s: Wait, frame: Frame) -> Iterator[Blocked]:
+        barrier = self.barrier(s.barrier, frame, s.line)
+        parity = self.value(s.parity, frame, s.line)
+        if parity not in (0, 1):
+            refuse("mbarrier", f"{barrier.name}: a wait for parity {parity}", s.line, legal="0 or 1")
+        if not barrier.passes(parity):
+            yield Blocked(
+                lambda: barrier.passes(parity), lambda: f"for {barrier.name} parity {parity}: {barrier.state()}", s.line
+            )
+        barrier.observed = True
+        for agent in frame.agents:
+            merge(agent.known, barrier.known)
+            merge(agent.fenced, barrier.fenced)
+
+    def _wait_group(self, s: WaitGroup, frame: Frame) -> None:
+        for agent in frame.agents:
+            groups = agent.groups.get(s.kind, [])
+            done = groups[: max(0, len(groups) - s.pending)]
+            agent.groups[s.kind] = groups[len(done) :]
+            agent.land(copy for group in done for copy in group)
+            for group in done:
+                for copy in group:
+                    frame.block.copies.pop(copy, None)
+
+    def _signal(self, s: Signal, frame: Frame) -> None:
+        access = self.access(s.flag, frame, s.line)
+        flag = self.flags.setdefault(self._flag_key(access, frame), Flag())
+        synchronise(frame.agents)
+        known, fenced = publish(frame.agents, whole=True)
+        merge(flag.known, known)
+        merge(flag.fenced, fenced)
+        flag.value += self.value(s.value, frame, s.line)
+
+    def _await(self, s: Await, frame: Frame) -> Iterator[Blocked]:
+        access = self.access(s.flag, frame, s.line)
+        flag = self.flags.setdefault(self._flag_key(access, frame), Flag())
+        least = self.value(s.at_least, frame, s.line)
+        name = f"{s.flag.tensor.name}{list(access.begin)}"
+        if flag.value < least:
+            yield Blocked(
+                lambda: flag.value >= least, lambda: f"for {name} to reach {least}: it is {flag.value}", s.line, True
+            )
+        for agent in frame.agents:
+            merge(agent.known, flag.known)
+            merge(agent.fenced, flag.fenced)
+
+    def _flag_key(self, access: Access, frame: Frame) -> tuple[str, tuple[int, ...]]:
+        own = () if access.region.tensor.space == "symmetric" else (frame.block.device,)
+        return access.region.tensor.name, (*own, *access.begin)
+
+    # Accesses.
+
+    def note(self, access: Access, kind: Any, s: Statement, frame: Frame, *, registers: bool = False) -> None:
+        """Check an access of the frame's threads and remember it."""
+        who = tuple((a.number, a.tick()) for a in frame.agents)
+        event = Event(who, kind, s.line, head(s), frame.label, False, registers)
+        clocks = [a.known for a in frame.agents]
+        fenced = [a.fenced for a in frame.agents]
+        (self.ledger.read if kind == "read" else self.ledger.write)(access, event, clocks, fenced)
+
+    def note_atomic(self, cell: Access, s: Statement, frame: Frame) -> None:
+        """An atomic update: its cell has a value, and atomic updates of one cell are no race."""
+        key = ("atomic " + cell.region.tensor.name, (frame.block.device, *cell.begin))
+        flag = self.flags.setdefault(key, Flag())
+        for agent in frame.agents:
+            merge(agent.known, flag.known)
+        self.note(cell, "read", s, frame)
+        self.note(cell, "write", s, frame)
+        who = {a.number: a.step for a in frame.agents}
+        merge(flag.known, who)
+
+
+@cache
+def _names(expr: Expr) -> tuple[str, ...]:
+    """The names of an expression's symbols."""
+    return tuple(str(one) for one in symbols_of(expr))
+
+
+def entities(s: On, symbols: dict[str, int], block: str) -> Iterator[tuple[str, frozenset[int], dict[str, int]]]:
+    """Each entity of a scope: what errors call it, its threads, the symbols inside."""
+    layout = _at(s.scope.layout, symbols)
+    if s.each is None:
+        yield f"{s.scope.kind} {_range(layout)}of {block}", _threads(layout), dict(symbols)
+        return
+    size = layout.size // s.scope.entities
+    table = sorted_threads(layout)
+    for number in range(s.scope.entities):
+        members = frozenset(table[number * size : (number + 1) * size])
+        yield f"{s.scope.kind} {number} of {block}", members, {**symbols, str(s.each): number}
+
+
+def _range(layout: Layout) -> str:
+    low, high = layout.bounds("warp")
+    return f"(warps {low}..{high}) " if low != high else f"(warp {low}) "
+
+
+def sorted_threads(layout: Layout) -> list[int]:
+    """The threads that a layout lists, in its order."""
+    table = layout.table()
+    table = table if isinstance(table, dict) else {layout.axes[0]: table}
+    total: Any = 0
+    for axis, scale in (("warp", 32), ("lane", 1)):
+        if axis in table:
+            total = total + scale * table[axis]
+    return [int(total)] if isinstance(total, int) else [int(t) for t in total]
+
+
+def _threads(layout: Layout) -> frozenset[int]:
+    return frozenset(sorted_threads(layout))
+
+
+def _at(layout: Layout, symbols: dict[str, int]) -> Layout:
+    """The layout with its offset as numbers."""
+    terms: list[tuple[str, Any]] = list(layout.offset.terms)
+    if all(isinstance(v, int) for _, v in terms):
+        return layout
+    known = {n: symbols[n] for _, v in terms if isinstance(v, Expr) for n in _names(v)}
+    return Layout(
+        layout.shard, layout.replica, Coord(tuple((axis, int(np.asarray(evaluate(v, known)))) for axis, v in terms))
+    )

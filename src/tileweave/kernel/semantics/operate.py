@@ -1,0 +1,163 @@
+"""Operators on whole regions: what each reads and writes, checked, then computed in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tileweave.kernel.ir import DTYPES, Dtype, Op, Region, Scalar, head, promote
+from tileweave.kernel.semantics.access import Access, refuse
+from tileweave.kernel.semantics.clocks import Event, publish
+from tileweave.kernel.semantics.compute import FUNCTIONS, matmul, neutral, reduced, rounded, scanned
+from tileweave.kernel.semantics.machine import Frame, Machine
+
+__all__ = ["OPERATIONS", "operate"]
+
+Array = np.ndarray[Any, Any]
+
+
+def operate(machine: Machine, op: Op, frame: Frame) -> None:
+    """Execute an operator by the threads of a frame."""
+    if op.name == "copy_async":
+        _copy_async(machine, op, frame)
+        return
+    registers = any(isinstance(v, Region) and v.tensor.space == "register" for v in (*op.ins, *op.outs))
+    out = machine.access(op.outs[0], frame, op.line)
+    inputs: list[Access | Scalar] = []
+    for one in op.ins:
+        if isinstance(one, Scalar):
+            inputs.append(one)
+            continue
+        access = machine.access(one, frame, op.line)
+        if op.name == "atomic_add" and one is op.ins[0]:
+            machine.note_atomic(access, op, frame)
+        else:
+            machine.note(access, "read", op, frame, registers=registers)
+        inputs.append(access)
+    if op.option("accumulate"):
+        machine.note(out, "read", op, frame, registers=registers)
+    with np.errstate(all="ignore"):
+        values = OPERATIONS[op.name](machine, op, frame, out, inputs)
+    machine.note(out, "write", op, frame, registers=registers)
+    out.put(values)
+
+
+def _number(machine: Machine, scalar: Scalar, op: Op, frame: Frame) -> Any:
+    return machine.value(scalar.value, frame, op.line)  # type: ignore[arg-type]
+
+
+def _values(machine: Machine, one: Access | Scalar, op: Op, frame: Frame, to: Dtype) -> Array:
+    """An input in the type computed in."""
+    if isinstance(one, Scalar):
+        return np.asarray(_number(machine, one, op, frame)).astype(to.numpy)
+    return rounded(one.values(), to)
+
+
+def _type(one: Access | Scalar) -> Dtype:
+    return DTYPES[one.dtype] if isinstance(one, Scalar) else one.region.tensor.element
+
+
+def _copy(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    element = out.region.tensor.element
+    if op.option("accumulate"):
+        wide = np.float64 if element.kind == "float" else np.int64
+        return rounded(out.values().astype(wide) + ins[0].values().astype(wide), element)
+    return rounded(ins[0].values(), element)
+
+
+def _fill(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    element = out.region.tensor.element
+    if isinstance(ins[0], Scalar):
+        number = _number(machine, ins[0], op, frame)
+        kind = np.float64 if isinstance(number, float) else np.bool_ if isinstance(number, bool) else np.int64
+        return rounded(np.asarray(number, kind), element)
+    return rounded(ins[0].values(), element)
+
+
+def _iota(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    axis = int(op.option("axis", 0))  # type: ignore[arg-type]
+    shape = out.region.shape
+    start = _number(machine, ins[0], op, frame)
+    steps = np.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    return rounded(np.broadcast_to(start + steps, shape), out.region.tensor.element)
+
+
+def _map(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    fn, element = str(op.option("fn")), out.region.tensor.element
+    numbers = ins[1:] if fn == "where" else ins
+    kind = element
+    if element.kind == "pred" and fn not in ("and", "or", "not", "where"):
+        kind = _type(next((one for one in numbers if isinstance(one, Access)), numbers[0]))
+        for one in numbers:
+            kind = promote(kind, _type(one))
+    elif element.kind == "float":
+        kind = promote(element, element)
+    arrays = [_values(machine, one, op, frame, kind) for one in numbers]
+    if fn == "where":
+        arrays.insert(0, _values(machine, ins[0], op, frame, DTYPES["pred"]))
+    return rounded(np.asarray(FUNCTIONS[fn](*arrays)), element)
+
+
+def _reduce(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    fn, axes = str(op.option("fn")), op.option("axes")
+    values, exists = ins[0].values(), ins[0].exists()
+    if exists is not None:
+        values = np.where(exists, values, np.asarray(neutral(fn, ins[0].region.tensor.element)).astype(values.dtype))
+    return reduced(values, fn, axes, out.region.tensor.element)  # type: ignore[arg-type]
+
+
+def _scan(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    return scanned(ins[0].values(), str(op.option("fn")), int(op.option("axis", 0)), out.region.tensor.element)  # type: ignore[arg-type]
+
+
+def _gemm(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    a, b = ins[0].values(), ins[1].values()
+    c = _values(machine, ins[2], op, frame, out.region.tensor.element) if len(ins) > 2 else np.zeros(())
+    return matmul(a, b, np.broadcast_to(c, (a.shape[0], b.shape[0])), out.region.tensor.element)
+
+
+def _atomic(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+    cell: Access = ins[0]
+    element = cell.region.tensor.element
+    old = cell.values()
+    cell.put(rounded(old.astype(np.float64 if element.kind == "float" else np.int64)
+                     + _values(machine, ins[1], op, frame, element), element))  # fmt: skip
+    return old
+
+
+OPERATIONS: dict[str, Callable[..., Array]] = {
+    "copy": _copy, "fill": _fill, "iota": _iota, "cast": _copy, "map": _map, "reduce": _reduce, "scan": _scan,
+    "gemm": _gemm, "atomic_add": _atomic, "copy_async": _copy,
+}  # fmt: skip
+"""Operator -> the values of its output."""
+
+
+def _copy_async(machine: Machine, op: Op, frame: Frame) -> None:
+    """A copy in the background: an agent of its own; it knows what its issuer knew, and is known once waited for."""
+    source, out = (machine.access(one, frame, op.line) for one in (op.ins[0], op.outs[0]))  # type: ignore[arg-type]
+    number = machine.number()
+    for agent in frame.agents:
+        agent.tick()
+    label = f"an asynchronous copy of {frame.label}"
+    proxy = source.region.tensor.space == "shared"
+    clocks, fenced = [a.known for a in frame.agents], [a.fenced for a in frame.agents]
+    for access, kind in ((source, "read"), (out, "write")):
+        event = Event(((number, 1),), kind, op.line, head(op), label, proxy or kind == "write")  # type: ignore[arg-type]
+        (machine.ledger.read if kind == "read" else machine.ledger.write)(access, event, clocks, fenced)
+        frame.block.copies[number] = (event, kind == "write")
+    out.put(rounded(source.values(), out.region.tensor.element))
+    size = out.region.size * out.region.tensor.element.bits // 8
+    if op.barrier is not None:
+        barrier = machine.barrier(op.barrier, frame, op.line)
+        known, marked = publish(frame.agents, whole=False)
+        barrier.bring(size, ({**known, number: 1}, marked))
+        frame.block.copies.pop(number)
+        return
+    kind = "bulk" if source.region.tensor.space == "shared" else "cp.async"
+    if source.region.tensor.space not in ("shared", "global", "symmetric"):
+        refuse("completion", f"an asynchronous copy from {source.region.tensor.space} memory", op.line,
+               legal="global to shared, or shared to global")  # fmt: skip
+    for agent in frame.agents:
+        agent.open_copies.setdefault(kind, []).append(number)

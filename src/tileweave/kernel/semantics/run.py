@@ -1,0 +1,239 @@
+"""Runs of a kernel on the interpreter: every block of every device, with or without its arrays changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tileweave.index import evaluate
+from tileweave.kernel.ir import Alloc, Kernel, Line, On, Op, Region, Statement, blocks_of, free_symbols, verify, walk
+from tileweave.kernel.semantics.access import Ledger, refuse
+from tileweave.kernel.semantics.clocks import Agent
+from tileweave.kernel.semantics.machine import Block, Frame, Machine, entities
+from tileweave.kernel.semantics.memory import Storage
+from tileweave.kernel.semantics.operate import operate
+
+__all__ = ["LIMIT", "Report", "check_kernel", "run_kernel"]
+
+LIMIT = 20_000_000
+"""Statements after which a run counts as endless: minutes of interpretation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check saw.
+
+    Args:
+        blocks: blocks of all devices.
+        statements: statements executed.
+        accesses: accesses to memory, each checked.
+        outputs: parameter -> the array as the kernel leaves it.
+        warnings: what could not be judged.
+    """
+
+    blocks: int
+    statements: int
+    accesses: int
+    outputs: dict[str, Any] = field(repr=False, default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.blocks} blocks, {self.statements} statements, {self.accesses} accesses: every claim holds"
+        return "\n".join([text, *self.warnings])
+
+
+def check_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT) -> Report:
+    """Interpret a kernel on copies of the arrays; raise at the first claim that does not hold."""
+    verify(kernel)
+    run = _Run(kernel, tuple(args), limit)
+    run.execute()
+    return Report(run.blocks, run.machine.statements, run.machine.ledger.accesses, run.outputs(),
+                  tuple(dict.fromkeys(run.machine.warnings)))  # fmt: skip
+
+
+def run_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT) -> Report:
+    """The same, and the arrays take the values that the kernel leaves."""
+    given = tuple(args)
+    report = check_kernel(kernel, given, limit=limit)
+    for tensor, value in zip(kernel.params, given, strict=True):
+        found = report.outputs[tensor.name]
+        if tensor.name not in _written(kernel.body):
+            continue
+        if isinstance(value, list | tuple):
+            for one, array in zip(value, found, strict=True):
+                _give(one, array)
+        else:
+            _give(getattr(value, "array", value), found)
+    return report
+
+
+def _give(target: Any, values: Any) -> None:
+    if isinstance(target, np.ndarray):
+        target[...] = values
+    else:
+        np.from_dlpack(target)[...] = values
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else np.from_dlpack(value)
+
+
+def _written(body: tuple[Statement, ...]) -> set[str]:
+    names = set()
+    for s in walk(body):
+        if isinstance(s, Op):
+            names |= {one.tensor.name for one in s.outs}
+            if s.name == "atomic_add" and isinstance(s.ins[0], Region):
+                names.add(s.ins[0].tensor.name)
+    return names
+
+
+class _Run:
+    def __init__(self, kernel: Kernel, args: tuple[Any, ...], limit: int) -> None:
+        self.kernel = kernel
+        self.devices = kernel.mesh[0][1] if kernel.mesh else 1
+        self.blocks = 0
+        self.memory: dict[tuple[str, int], Storage] = {}
+        self.local: set[str] = set()
+        for tensor, value in zip(kernel.params, args, strict=True):
+            if isinstance(value, list | tuple):
+                self.local.add(tensor.name)
+                for device, one in enumerate(value):
+                    self._load(tensor, device, one)
+            else:
+                self._load(tensor, 0, getattr(value, "array", value))
+        for s in walk(kernel.body):
+            if isinstance(s, Alloc) and s.tensor.space in ("global", "symmetric"):
+                per_device = s.tensor.space == "global" and self.devices > 1
+                for device in range(self.devices if per_device else 1):
+                    self.memory[s.tensor.name, device] = Storage(s.tensor, self.devices, written=True)
+                if per_device:
+                    self.local.add(s.tensor.name)
+        written = _written(kernel.body)
+        for (name, _), storage in self.memory.items():
+            if name in written and storage.aliased:
+                refuse("injective", f"two elements of {storage.tensor} share a place, and it is written", kernel.line)
+        self.machine = Machine(self._storage, Ledger(written), operate, limit)
+
+    def _load(self, tensor: Any, device: int, value: Any) -> None:
+        storage = Storage(tensor, self.devices, written=True)
+        storage.load(_array(value))
+        self.memory[tensor.name, device] = storage
+
+    def _storage(self, device: int, region: Region) -> Storage:
+        name = region.tensor.name
+        return self.memory[name, device if name in self.local else 0]
+
+    def outputs(self) -> dict[str, Any]:
+        """Parameter -> array, or one array per device."""
+        found: dict[str, Any] = {}
+        for tensor in self.kernel.params:
+            arrays = []
+            for device in range(self.devices if tensor.name in self.local else 1):
+                storage = self.memory[tensor.name, device]
+                arrays.append(np.array(storage.read(tuple((0, n) for n in tensor.shape))))
+            found[tensor.name] = arrays if tensor.name in self.local else arrays[0]
+        return found
+
+    def execute(self) -> None:
+        """All blocks: one after another on each device; one that waits for another block steps aside."""
+        waiting: list[Block] = []
+        for block, frame in self._all_blocks():
+            self.blocks += 1
+            self.machine.start(self.kernel.body, frame)
+            waiting.append(block)
+            self._advance(waiting)
+        while waiting:
+            if not self._advance(waiting):
+                self._deadlock(waiting)
+
+    def _advance(self, waiting: list[Block]) -> bool:
+        moved = False
+        again = True
+        while again:
+            again = False
+            for block in list(waiting):
+                if self.machine.advance(block.strands):
+                    moved = again = True
+                block.strands[:] = [s for s in block.strands if not s.done]
+                if not block.strands:
+                    waiting.remove(block)
+                    self._finish(block)
+        stuck = [b for b in waiting if not any(s.blocked and s.blocked.elsewhere for s in b.strands)]
+        if stuck:
+            self._deadlock(stuck)
+        return moved
+
+    def _all_blocks(self) -> Iterator[tuple[Block, Frame]]:
+        grid = self.kernel.grid
+        axis = self.kernel.mesh[0][0] if self.kernel.mesh else ""
+        for number in range(int(grid.size)):  # type: ignore[arg-type]
+            for device in range(self.devices):
+                symbols = {str(grid.block): number, **({axis: device} if axis else {})}
+                for symbol, value in grid.coords:
+                    symbols[str(symbol)] = int(np.asarray(evaluate(value, _known(value, symbols))))
+                coords = ", ".join(f"{s} {symbols[str(s)]}" for s, _ in grid.coords)
+                label = f"block {number}" + (f" ({coords})" if len(grid.coords) > 1 else "")
+                label += f" of device {device}" if axis else ""
+                agents = tuple(
+                    Agent(self.machine.number(), threads, label) for threads in self._parts(symbols)
+                )  # fmt: skip
+                block = Block(label, device, agents)
+                yield block, Frame(block, agents, label, symbols, {})
+
+    def _parts(self, symbols: dict[str, int]) -> list[frozenset[int]]:
+        """The coarsest sets of threads that always execute the same statements."""
+        if not hasattr(self, "_cached"):
+            parts = [frozenset(range(self.kernel.threads))]
+            for members in _members(self.kernel.body, symbols):
+                parts = [p for whole in parts for p in (whole & members, whole - members) if p]
+            self._cached = sorted(parts, key=min)
+        return self._cached
+
+    def _finish(self, block: Block) -> None:
+        """A block has ended: nothing is left half-done."""
+        for agent in block.agents:
+            pending = [c for group in agent.groups.values() for g in group for c in g]
+            for number in [*pending, *(c for opened in agent.open_copies.values() for c in opened)]:
+                event, _ = block.copies[number]
+                refuse(
+                    "completion", f"the block ends while {event.text} is not known to be complete", event.line,
+                    threads=event.label, legal="commit and wait_group(0) before the end",
+                )  # fmt: skip
+        for barrier in block.barriers.values():
+            if barrier.arrived or barrier.pending_bytes:
+                refuse(
+                    "mbarrier", f"{barrier.name}: the block ends in the middle of a phase: {barrier.state()}",
+                    barrier.line, threads=block.label, legal="as many arrivals and bytes per phase as announced",
+                )  # fmt: skip
+
+    def _deadlock(self, blocks: list[Block]) -> None:
+        rows, line = {}, Line("", 0)
+        for block in blocks:
+            for strand in block.strands:
+                if strand.blocked is not None and strand.blocked.line.number:
+                    rows[strand.label] = f"waits {strand.blocked.why()}, at {strand.blocked.line}"
+                    line = line if line.number else strand.blocked.line
+        kept = dict(list(rows.items())[:8])
+        if len(rows) > 8:
+            kept["and"] = f"{len(rows) - 8} more"
+        refuse("deadlock", "no thread can go on", line, **kept)
+
+
+def _known(value: Any, symbols: dict[str, int]) -> dict[str, int]:
+    return {str(s): symbols[str(s)] for s in free_symbols(value) if str(s) in symbols}
+
+
+def _members(body: tuple[Statement, ...], symbols: dict[str, int]) -> Iterator[frozenset[int]]:
+    """The threads of every scope's entity."""
+    for s in body:
+        if isinstance(s, On):
+            for _, members, inner in entities(s, symbols, ""):
+                yield members
+                yield from _members(s.body, inner)
+        else:
+            for inside in blocks_of(s):
+                yield from _members(inside, symbols)
