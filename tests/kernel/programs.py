@@ -52,7 +52,7 @@ def matmul_roles(k, A, B, C, bm=128, bn=256, bk=64, stages=4):
         wg.copy(C.tile(bm, bn)[m, n], acc)
 
 
-@tk.kernel(mesh=dict(gpu=4))
+@tk.kernel(mesh={"gpu": 4})
 def gemm_rs(k, A, B, C, bm=128, bn=256, bk=64):
     m, n = k.grid(A.blocks(0, bm), B.blocks(0, bn), order="owner_last")
     P = k.symmetric((4, A.shape[0], B.shape[0]), dtype="f32", layout="4:1@gpu, ..")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tileweave.kernel.ir import Line
+from tileweave.kernel.ir import Line, Statement, head
 
 __all__ = ["Agent", "Clock", "Event", "publish", "synchronise"]
 
@@ -104,8 +104,7 @@ class Event:
     Args:
         who: (agent or copy, step).
         kind: read or write.
-        line: the user's line.
-        text: the statement.
+        statement: what did it.
         label: who, for people.
         asynchronous: whether the asynchronous proxy did it.
         registers: whether the other side was registers.
@@ -113,11 +112,20 @@ class Event:
 
     who: tuple[tuple[int, int], ...]
     kind: Literal["read", "write"]
-    line: Line
-    text: str
+    statement: Statement
     label: str
     asynchronous: bool = False
     registers: bool = False
+
+    @property
+    def line(self) -> Line:
+        """The user's line."""
+        return self.statement.line
+
+    @property
+    def text(self) -> str:
+        """The statement, on one line."""
+        return head(self.statement)
 
     def before(self, clock: Clock) -> bool:
         """Whether a clock knows all of it."""

@@ -6,6 +6,7 @@ strand of its own, which runs on beside it until the outer one needs its threads
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, evaluate, symbols_of
+from tileweave.index import Expr, evaluate, symbols_of, to_python
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -132,9 +133,19 @@ class Machine:
         if not isinstance(number, Expr):
             return number
         try:
-            return evaluate(number, {name: frame.symbols[name] for name in _names(number) if name in frame.symbols})
+            return eval(_compiled(number), _BUILTINS, frame.symbols)
+        except (ZeroDivisionError, NameError) as error:
+            refuse("range", str(error), line, expression=number, threads=frame.label)
+
+    def bind(self, symbol: Expr, value: int, frame: Frame, line: Line) -> None:
+        """Give a symbol a number within its range."""
+        try:
+            evaluate(
+                symbol, {str(symbol): value, **{n: frame.symbols[n] for n in _names(symbol) if n in frame.symbols}}
+            )
         except LayoutError as error:
-            refuse("range", str(error).splitlines()[0], line, expression=number, threads=frame.label)
+            refuse("range", str(error).splitlines()[0], line, symbol=repr(symbol), threads=frame.label)
+        frame.symbols[str(symbol)] = value
 
     def access(self, region: Region, frame: Frame, line: Line) -> Access:
         """A region at this moment, in bounds."""
@@ -210,7 +221,7 @@ class Machine:
             elif isinstance(s, Alloc):
                 self._alloc(s, frame)
             elif isinstance(s, Let) and not isinstance(s.value, Region):
-                frame.symbols[str(s.symbol)] = self.value(s.value, frame, s.line)
+                self.bind(s.symbol, self.value(s.value, frame, s.line), frame, s.line)
             else:
                 yield from self._join(frame)
                 yield from self._simple(s, frame)
@@ -283,7 +294,7 @@ class Machine:
         elif isinstance(s, Let):
             access = self.access(s.value, frame, s.line)  # type: ignore[arg-type]
             self.note(access, "read", s, frame)
-            frame.symbols[str(s.symbol)] = int(access.values())
+            self.bind(s.symbol, int(access.values()), frame, s.line)
         elif isinstance(s, Init):
             key = self._key(s.barrier, frame, s.line)
             count = self.value(s.count, frame, s.line)
@@ -381,7 +392,7 @@ class Machine:
     def note(self, access: Access, kind: Any, s: Statement, frame: Frame, *, registers: bool = False) -> None:
         """Check an access of the frame's threads and remember it."""
         who = tuple((a.number, a.tick()) for a in frame.agents)
-        event = Event(who, kind, s.line, head(s), frame.label, False, registers)
+        event = Event(who, kind, s, frame.label, False, registers)
         clocks = [a.known for a in frame.agents]
         fenced = [a.fenced for a in frame.agents]
         (self.ledger.read if kind == "read" else self.ledger.write)(access, event, clocks, fenced)
@@ -396,6 +407,15 @@ class Machine:
         self.note(cell, "write", s, frame)
         who = {a.number: a.step for a in frame.agents}
         merge(flag.known, who)
+
+
+_BUILTINS = {"__builtins__": {"min": min, "max": max, "abs": abs}, "math": math}
+
+
+@cache
+def _compiled(expr: Expr) -> Any:
+    """An expression as Python's own code: kernels evaluate the same ones at every step."""
+    return compile(to_python(expr), str(expr), "eval")
 
 
 @cache

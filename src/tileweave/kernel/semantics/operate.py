@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.kernel.ir import DTYPES, Dtype, Op, Region, Scalar, head, promote
+from tileweave.kernel.ir import DTYPES, Dtype, Op, Region, Scalar, promote
 from tileweave.kernel.semantics.access import Access, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
 from tileweave.kernel.semantics.compute import FUNCTIONS, matmul, neutral, reduced, rounded, scanned
@@ -144,7 +144,7 @@ def _copy_async(machine: Machine, op: Op, frame: Frame) -> None:
     proxy = source.region.tensor.space == "shared"
     clocks, fenced = [a.known for a in frame.agents], [a.fenced for a in frame.agents]
     for access, kind in ((source, "read"), (out, "write")):
-        event = Event(((number, 1),), kind, op.line, head(op), label, proxy or kind == "write")  # type: ignore[arg-type]
+        event = Event(((number, 1),), kind, op, label, proxy or kind == "write")  # type: ignore[arg-type]
         (machine.ledger.read if kind == "read" else machine.ledger.write)(access, event, clocks, fenced)
         frame.block.copies[number] = (event, kind == "write")
     out.put(rounded(source.values(), out.region.tensor.element))
