@@ -7,7 +7,7 @@ import os
 import resource
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tileweave.backends.cuda.cpu.build import INCLUDE
@@ -25,6 +25,7 @@ class Finding:
         place: ``FILE:LINE`` of the access that showed it.
         other: ``FILE:LINE`` of the other access, if there is one.
         note: whether it is only a remark: it does not make a program wrong.
+        frames: the places of `place` and `other` with the calls that were inlined there, innermost first.
     """
 
     rule: str
@@ -32,6 +33,7 @@ class Finding:
     place: str
     other: str = ""
     note: bool = False
+    frames: tuple[tuple[str, ...], tuple[str, ...]] = field(default=((), ()), compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
@@ -112,13 +114,14 @@ def _located(records: Sequence[Mapping[str, object]], program: Path) -> list[Fin
     places = _symbols(addresses, program)
     found = []
     for r in records:
-        here, there = (places.get(int(str(r[key])), "") for key in ("pc", "other"))
-        found.append(Finding(str(r["rule"]), str(r["text"]), here, there, r["kind"] == "note"))
+        here, there = (tuple(places.get(int(str(r[key])), ())) for key in ("pc", "other"))
+        first, second = (frames[0] if frames else "" for frames in (here, there))
+        found.append(Finding(str(r["rule"]), str(r["text"]), first, second, r["kind"] == "note", (here, there)))
     return found
 
 
-def _symbols(addresses: Sequence[int], program: Path) -> dict[int, str]:
-    """``FILE:LINE`` of return addresses: of inlined frames the innermost that is not in our headers."""
+def _symbols(addresses: Sequence[int], program: Path) -> dict[int, list[str]]:
+    """``FILE:LINE`` of return addresses: the inlined frames that are not in our headers, innermost first."""
     if not addresses:
         return {}
     queries = [hex(a - 1) for a in addresses]
@@ -132,7 +135,7 @@ def _symbols(addresses: Sequence[int], program: Path) -> dict[int, str]:
         )
     except OSError:
         return {}
-    places: dict[int, str] = {}
+    places: dict[int, list[str]] = {}
     current = 0
     for line in done.stdout.splitlines():
         if line.startswith("0x") and ":" not in line:
@@ -141,5 +144,5 @@ def _symbols(addresses: Sequence[int], program: Path) -> dict[int, str]:
         place = line.split(" (")[0]
         if place.startswith(("??", str(INCLUDE))) or place.endswith(":?") or "<launch>" in place:
             continue
-        places.setdefault(current, place)
+        places.setdefault(current, []).append(place)
     return places

@@ -30,7 +30,7 @@ _COORDINATES = {
 }  # fmt: skip
 _WORDS = {
     "__global__": "", "__device__": "", "__host__": "", "__constant__": "", "__managed__": "", "__grid_constant__": "",
-    "__forceinline__": "inline", "__noinline__": "__attribute__((noinline))",
+    "__forceinline__": "inline __attribute__((always_inline))", "__noinline__": "__attribute__((noinline))",
 }  # fmt: skip
 #: What the generated code marks as its own: no access of it is followed. Macros are expanded before.
 PLAIN = '__attribute__((no_sanitize("thread", "alignment", "bounds")))'

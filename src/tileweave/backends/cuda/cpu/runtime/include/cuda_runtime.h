@@ -13,6 +13,7 @@
 #ifndef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
 #endif
+#define TILEWEAVE_CPU 1
 #define __CUDACC__ 1
 #define __NVCC__ 1
 #define CUDART_VERSION 13000

@@ -1,0 +1,189 @@
+"""The prelude: one inline function an instruction, its PTX made from the atom table.
+
+Bodies of kernels call these functions and hold no asm of their own, so the same body runs on a device and on a CPU.
+"""
+
+from __future__ import annotations
+
+from tileweave.kernel.atoms import BITS, Atom, atom
+
+__all__ = ["HELPER_TEXT", "helper_name", "product_helper"]
+
+_HEAD = "__device__ __forceinline__ "
+
+
+def _asm(name: str, parameters: str, text: str, operands: str = "", template: str = "") -> str:
+    """A function of one asm statement, which orders memory."""
+    return f'{template}{_HEAD}void {name}({parameters}) {{\n  asm volatile("{text}" ::{operands} : "memory");\n}}'
+
+
+_N = "template <int N> "
+_BAR = '"r"(tw_shared(bar))'
+_LOOP = (
+    "{\\n.reg .pred done;\\nWAIT:\\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"
+    "@done bra DONE;\\nbra WAIT;\\nDONE:\\n}"
+)
+_PLAIN = {
+    "tw_shared": _HEAD + "unsigned tw_shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }",
+    "tw_move": "template <int BYTES> struct tw_unit;\n"
+    + "".join(
+        f"template <> struct tw_unit<{n}> {{ using type = {kind}; }};\n"
+        for n, kind in ((1, "unsigned char"), (2, "unsigned short"), (4, "unsigned"), (8, "uint2"), (16, "uint4"))
+    )
+    + f"template <int BYTES> {_HEAD}void tw_move(void* to, const void* from) {{\n"
+    "  using T = typename tw_unit<BYTES>::type;\n"
+    "  *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);\n}",
+    "tw_fill": f"template <int COUNT, class T> {_HEAD}void tw_fill(T* to, T value) {{\n"
+    "#pragma unroll\n  for (int i = 0; i < COUNT; ++i) to[i] = value;\n}",
+    "tw_copy_commit": _asm("tw_copy_commit", "", "cp.async.commit_group;"),
+    "tw_copy_wait": _asm("tw_copy_wait", "", "cp.async.wait_group %0;", '"n"(N)', _N),
+    "tw_barrier": _asm("tw_barrier", "int id, int threads", "bar.sync %0, %1;", '"r"(id), "r"(threads)'),
+    "tw_mbarrier_fence": _asm("tw_mbarrier_fence", "", "fence.mbarrier_init.release.cluster;"),
+    "tw_proxy_fence": _asm("tw_proxy_fence", "", "fence.proxy.async.shared::cta;"),
+    "tw_bulk_commit": _asm("tw_bulk_commit", "", "cp.async.bulk.commit_group;"),
+    "tw_bulk_wait": _asm("tw_bulk_wait", "", "cp.async.bulk.wait_group %0;", '"n"(N)', _N),
+    "tw_bulk_wait_read": _asm("tw_bulk_wait_read", "", "cp.async.bulk.wait_group.read %0;", '"n"(N)', _N),
+    "tw_wgmma_fence": _asm("tw_wgmma_fence", "", "wgmma.fence.sync.aligned;"),
+    "tw_wgmma_commit": _asm("tw_wgmma_commit", "", "wgmma.commit_group.sync.aligned;"),
+    "tw_wgmma_wait": _asm("tw_wgmma_wait", "", "wgmma.wait_group.sync.aligned %0;", '"n"(N)', _N),
+    "tw_registers_inc": _asm("tw_registers_inc", "", "setmaxnreg.inc.sync.aligned.u32 %0;", '"n"(N)', _N),
+    "tw_registers_dec": _asm("tw_registers_dec", "", "setmaxnreg.dec.sync.aligned.u32 %0;", '"n"(N)', _N),
+    "tw_signal": _asm(
+        "tw_signal", "void* flag, int amount", "red.release.sys.global.add.u32 [%0], %1;", '"l"(flag), "r"(amount)'
+    ),
+    "tw_wait": f"{_HEAD}void tw_wait(const void* flag, unsigned least) {{\n  unsigned seen;\n  do {{\n"
+    '    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");\n'
+    "  } while (seen < least);\n}",
+}
+_SHARED = {
+    "tw_mbarrier_init": _asm(
+        "tw_mbarrier_init", "void* bar, int count", "mbarrier.init.shared::cta.b64 [%0], %1;", f'{_BAR}, "r"(count)'
+    ),
+    "tw_mbarrier_expect": _asm(
+        "tw_mbarrier_expect", "void* bar, int bytes", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;",
+        f'{_BAR}, "r"(bytes)',
+    ),
+    "tw_mbarrier_arrive": _asm("tw_mbarrier_arrive", "void* bar", "mbarrier.arrive.shared::cta.b64 _, [%0];", _BAR),
+    "tw_mbarrier_wait": _asm("tw_mbarrier_wait", "void* bar, int parity", _LOOP, f'{_BAR}, "r"(parity)'),
+    "tw_descriptor": f"{_HEAD}unsigned long long tw_descriptor(const void* p, int lbo, int sbo, int swizzle) {{\n"
+    "  return (unsigned long long)swizzle << 62 | (unsigned long long)(sbo >> 4) << 32\n"
+    "         | (unsigned long long)(lbo >> 4) << 16 | (tw_shared(p) & 0x3FFFF) >> 4;\n}",
+}  # fmt: skip
+#: Helper -> (helpers that it needs, its definition).
+HELPER_TEXT: dict[str, tuple[tuple[str, ...], str]] = {
+    **{name: ((), text) for name, text in _PLAIN.items()},
+    **{name: (("tw_shared",), text) for name, text in _SHARED.items()},
+}
+
+
+def helper_name(name: str) -> str:
+    """The name of the inline function of an atom: its opcode in the characters of an identifier."""
+    short = name.replace(".sync.aligned", "").replace(".row.col", "").replace("::", "_").replace(".", "_")
+    return "tw_" + short
+
+
+def _words(operand: str, row: Atom, kind: str = "unsigned") -> tuple[str, int]:
+    """The C++ type of an operand's registers and how many there are."""
+    held = row[operand]
+    if held.dtype in ("f32", "f64", "s32"):
+        return {"f32": "float", "f64": "double", "s32": "int"}[held.dtype], held.registers
+    return kind, held.registers
+
+
+_CONSTRAINT = {"float": "f", "double": "d", "int": "r", "unsigned": "r"}
+
+
+def _list(start: int, count: int) -> str:
+    return "{" + ", ".join(f"%{start + i}" for i in range(count)) + "}"
+
+
+def product_helper(name: str) -> tuple[tuple[str, ...], str]:
+    """The helper of an instruction of the atom table: the helpers that it needs, and its definition."""
+    row = atom(name)
+    if row.family == "mma":
+        return (), _mma(row)
+    if row.family in ("ldmatrix", "stmatrix"):
+        return ("tw_shared",), _matrix(row)
+    if row.family == "cp.async":
+        opcode, _, size = name.rpartition(".")
+        given = '"r"(tw_shared(to)), "l"(from), "r"(bytes)'
+        parameters = "void* to, const void* from, int bytes"
+        return ("tw_shared",), _asm(helper_name(name), parameters, f"{opcode} [%0], [%1], {size}, %2;", given)
+    if row.family == "tensor copy":
+        return ("tw_shared",), _box(row)
+    if row.family == "wgmma":
+        return (), _wgmma(row)
+    raise KeyError(name)
+
+
+def _mma(row: Atom) -> str:
+    types = {role: _words(role, row) for role in "dab"}
+    (d, nd), (a, na), (b, nb) = types["d"], types["a"], types["b"]
+    outs = ", ".join(f'"+{_CONSTRAINT[d]}"(D[{i}])' for i in range(nd))
+    ins = ", ".join(
+        [f'"{_CONSTRAINT[a]}"(A[{i}])' for i in range(na)] + [f'"{_CONSTRAINT[b]}"(B[{i}])' for i in range(nb)]
+    )
+    return (
+        f"{_HEAD}void {helper_name(row.name)}(void* d, const void* a, const void* b) {{\n"
+        f"  {d}* D = reinterpret_cast<{d}*>(d);\n  const {a}* A = reinterpret_cast<const {a}*>(a);\n"
+        f"  const {b}* B = reinterpret_cast<const {b}*>(b);\n"
+        f'  asm volatile("{row.name} {_list(0, nd)}, {_list(nd, na)}, {_list(nd + na, nb)}, {_list(0, nd)};"\n'
+        f"               : {outs}\n               : {ins});\n}}"
+    )
+
+
+def _matrix(row: Atom) -> str:
+    count = row["d"].registers
+    name = helper_name(row.name)
+    if row.family == "ldmatrix":
+        outs = ", ".join(f'"=r"(D[{i}])' for i in range(count))
+        text = f"{row.name} {_list(0, count)}, [%{count}];"
+        return (
+            f"{_HEAD}void {name}(void* d, const void* row) {{\n  unsigned* D = reinterpret_cast<unsigned*>(d);\n"
+            f'  asm volatile("{text}"\n               : {outs} : "r"(tw_shared(row)) : "memory");\n}}'
+        )
+    ins = ", ".join(f'"r"(D[{i}])' for i in range(count))
+    text = f"{row.name} [%0], {_list(1, count)};"
+    return (
+        f"{_HEAD}void {name}(void* row, const void* d) {{\n"
+        f"  const unsigned* D = reinterpret_cast<const unsigned*>(d);\n"
+        f'  asm volatile("{text}" ::"r"(tw_shared(row)), {ins} : "memory");\n}}'
+    )
+
+
+def _box(row: Atom) -> str:
+    rank = int(row.name.split(".tensor.")[1][0])
+    at = "".join(f", int c{i}" for i in range(rank))
+    given = "".join(f', "r"(c{i})' for i in range(rank))
+    name = helper_name(row.name)
+    if ".shared::cluster.global" in row.name:
+        several = ".multicast" in row.name
+        places = ", ".join(f"%{3 + several + i}" for i in range(rank))
+        parameters = f"void* to, const CUtensorMap* map, void* bar{', unsigned short mask' * several}{at}"
+        operands = f"""{'"r"(tw_shared(to)), "l"(map)'}, {_BAR}{', "h"(mask)' * several}{given}"""
+        return _asm(name, parameters, f"{row.name} [%0], [%1, {{{places}}}], [%2]{', %3' * several};", operands)
+    places = ", ".join(f"%{2 + i}" for i in range(rank))
+    operands = f"""{'"l"(map), "r"(tw_shared(from))'}{given}"""
+    return _asm(
+        name, f"const CUtensorMap* map, const void* from{at}", f"{row.name} [%0, {{{places}}}], [%1];", operands
+    )
+
+
+def _wgmma(row: Atom) -> str:
+    """A and B by descriptors; the last argument says whether the old D counts."""
+    d, nd = _words("d", row)
+    outs = ", ".join(f'"+{_CONSTRAINT[d]}"(D[{i}])' for i in range(nd))
+    half = BITS[row["b"].dtype] == 16
+    signs = ", 1, 1" if row["d"].dtype != "s32" else ""
+    transposes = f", %{nd + 3}, %{nd + 4}" if half else ""
+    major = ', "n"(TA ? 1 : 0), "n"(TB ? 1 : 0)' if half else ""
+    template = "template <bool TA, bool TB> " if half else ""
+    return (
+        f"{template}{_HEAD}void {helper_name(row.name)}(\n"
+        "    void* d, unsigned long long a, unsigned long long b, int keep) {\n"
+        f"  {d}* D = reinterpret_cast<{d}*>(d);\n"
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{nd + 2}, 0;\\n"\n'
+        f'               "{row.name} {_list(0, nd)}, %{nd}, %{nd + 1}, p{signs}{transposes};\\n}}"\n'
+        f"               : {outs}\n"
+        f'               : "l"(a), "l"(b), "r"(keep){major});\n}}'
+    )

@@ -1,0 +1,5 @@
+"""Dispatch: which instruction does each operator, which layout has each register tensor; with reasons."""
+
+from tileweave.kernel.dispatch.lower import Lowered, lower
+
+__all__ = ["Lowered", "lower"]

@@ -1,0 +1,289 @@
+"""Elementwise operators, reductions and scans on registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from tileweave.index import Expr, ExprLike, as_expr, simplify
+from tileweave.kernel.dispatch import places
+from tileweave.kernel.dispatch.context import Context, declined, slot
+from tileweave.kernel.dispatch.copies import alike, converted, load_into, store_from
+from tileweave.kernel.dispatch.registers import Digit, Holding, blocked, holding
+from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, Tensor, promote
+from tileweave.kernel.threads import LANE, Address, Buffer, Operand
+
+__all__ = ["elementwise", "reduce", "scan"]
+
+Element = Callable[[ExprLike], Operand]
+
+
+def _target(context: Context, out: Region) -> tuple[Buffer, Holding, bool]:
+    """Where results go: the registers of the output, or fresh ones that are stored to memory afterwards."""
+    if out.tensor.space == "register":
+        held = context.holdings[out.tensor.name]
+        if out.extent != out.tensor.shape or out.dims != tuple(range(out.tensor.rank)):
+            raise declined(context.line, "a part of a register tensor", region=out)
+        return context.buffer(out.tensor), held, False
+    bits = out.tensor.element.bits
+    layout, padded = blocked(out.shape, max(1, context.threads.warps), places.vector(out, max(1, 128 // bits)))
+    held = holding(layout, padded, max(1, context.threads.warps))
+    return context.registers("result", out.tensor.dtype, held.slots), held, True
+
+
+def _operand(context: Context, op: Op, value: Region | Scalar, held: Holding) -> Element:
+    """How to name the element of an input that meets the element in a slot of the output."""
+    if isinstance(value, Scalar):
+        number = value.value
+        return lambda r: number
+    if value.tensor.space == "register":
+        have, buffer = context.holdings[value.tensor.name], context.buffer(value.tensor)
+        if value.extent != value.tensor.shape or value.dims != tuple(range(value.tensor.rank)):
+            raise declined(context.line, "a part of a register tensor", region=value)
+    else:
+        dims = _ones(value, held)
+        padded = tuple(1 if d in dims else n for d, n in enumerate(held.shape))
+        have = holding(held.without(dims), padded, held.warps) if dims else held
+        buffer = context.registers("part", value.tensor.dtype, have.slots)
+        load_into(context, buffer, have, value)
+    dims = _ones(value, held)
+    want = held
+    if dims:
+        want = holding(held.without(dims), tuple(1 if d in dims else n for d, n in enumerate(held.shape)), held.warps)
+    if not alike(have, want):
+        buffer, _ = converted(context, buffer, have, want, op)
+    if not dims:
+        return lambda r: slot(buffer, r)
+    return lambda r: slot(buffer, part_slot(held, dims, r))
+
+
+def _ones(value: Region, held: Holding) -> tuple[int, ...]:
+    """The dimensions in which an input has one element and the output may have more."""
+    return tuple(d for d, (a, b) in enumerate(zip(value.shape, held.shape, strict=True)) if a == 1 and b > 1)
+
+
+def part_slot(held: Holding, dims: tuple[int, ...], r: ExprLike) -> ExprLike:
+    """The slot of `Holding.without(dims)` that meets slot r."""
+    total: ExprLike = 0
+    width = 1
+    for digit in sorted((d for d in held.digits if d.axis == "reg" and d.dim >= 0), key=lambda d: d.stride):
+        if digit.dim in dims:
+            continue
+        total = total + digit.of(r) * width
+        width *= digit.extent
+    return simplify(total) if isinstance(total, Expr) else total
+
+
+def elementwise(context: Context, op: Op) -> None:
+    """Lowers ``map``, ``cast``, ``fill`` and ``iota``."""
+    out = op.outs[0]
+    target, held, away = _target(context, out)
+    if op.name == "iota":
+        axis = op.option("axis")
+        first = op.ins[0]
+        start = first.value if isinstance(first, Scalar) else 0
+        if not isinstance(axis, int) or not isinstance(start, int | Expr):
+            raise declined(op.line, f"numbers from {start!r} along axis {axis!r}")
+
+        def number(r: ExprLike) -> None:
+            at = held.coordinates(context.threads.warp, LANE, r)[axis]
+            context.instruction("map.cast", slot(target, r), simplify(as_expr(start + at)), dtype="s32")
+
+        context.loop(held.slots, number)
+    else:
+        name = {"fill": "id", "cast": "cast"}.get(op.name) or str(op.option("fn"))
+        inputs = [_operand(context, op, value, held) for value in op.ins]
+        given = _computed(op)
+        context.loop(
+            held.slots,
+            lambda r: context.instruction(f"map.{name}", slot(target, r), *(one(r) for one in inputs), dtype=given),
+        )
+    if away:
+        store_from(context, target, held, out)
+
+
+def _computed(op: Op) -> str:
+    """The type that an elementwise operator computes in: the output's; for a predicate, that of its inputs."""
+    out = op.outs[0].tensor.dtype
+    if out != "pred" or op.name != "map":
+        return out
+    types = [v.dtype if isinstance(v, Scalar) else v.tensor.dtype for v in op.ins]
+    found = DTYPES[types[0]]
+    for other in types[1:]:
+        found = promote(found, DTYPES[other])
+    return found.name
+
+
+#: Monoid -> the neutral number of floats and of integers of some bits.
+def neutral(fn: str, dtype: str) -> float | int:
+    """The neutral element of a monoid."""
+    one = DTYPES[dtype]
+    if fn in ("add", "mul"):
+        return int(fn == "mul")
+    if one.kind == "float":
+        return float("-inf") if fn == "max" else float("inf")
+    low = -(1 << one.bits - 1) if one.kind == "signed" else 0
+    high = (1 << one.bits - (one.kind == "signed")) - 1
+    return low if fn == "max" else high
+
+
+def reduce(context: Context, op: Op) -> None:
+    """Lowers ``reduce``: over the slots of a thread, over lanes by butterflies, over warps through shared memory."""
+    out, source = op.outs[0], op.ins[0]
+    axes, fn = op.option("axes"), str(op.option("fn"))
+    if not isinstance(source, Region) or not isinstance(axes, tuple):
+        raise declined(op.line, "a reduction of a number", op=op.name)
+    if source.tensor.space == "register":
+        held, buffer = context.holdings[source.tensor.name], context.buffer(source.tensor)
+        if source.extent != source.tensor.shape or source.dims != tuple(range(source.tensor.rank)):
+            raise declined(context.line, "a part of a register tensor", region=source)
+    else:
+        bits = source.tensor.element.bits
+        layout, padded = blocked(
+            source.shape, max(1, context.threads.warps), places.vector(source, max(1, 128 // bits))
+        )
+        held = holding(layout, padded, max(1, context.threads.warps))
+        buffer = context.registers("part", source.tensor.dtype, held.slots)
+        load_into(context, buffer, held, source)
+    padded = tuple(1 if d in axes else n for d, n in enumerate(held.shape))
+    part = holding(held.without(axes), padded, held.warps)
+    dtype = out.tensor.dtype
+    result = context.registers("sum" if fn == "add" else fn, dtype, part.slots)
+    begin = neutral(fn, dtype)
+    context.loop(part.slots, lambda r: context.instruction("map.id", slot(result, r), begin))
+
+    def one(r: ExprLike) -> None:
+        at = held.coordinates(context.threads.warp, LANE, r)
+        exists = places.inside(source, at, held.shape)
+        into = slot(result, part_slot(held, axes, r))
+        context.instruction(f"map.{fn}", into, into, slot(buffer, r), mask=exists, dtype=dtype)
+
+    context.loop(held.slots, one)
+    steps = _lanes(context, held, axes, fn, result, part, dtype)
+    warps = [d for d in held.digits if d.axis == "warp" and d.dim in axes]
+    if warps:
+        _warps(context, warps, fn, result, part, dtype)
+    means = ["slots"] + ["shuffles"] * bool(steps) + ["shared memory"] * bool(warps)
+    context.choose(op, ", ".join(means), Candidate(", ".join(means), True, f"{held.layout} over axes {axes}"))
+    _deliver(context, op, out, result, part)
+
+
+def _lanes(
+    context: Context, held: Holding, axes: tuple[int, ...], fn: str, result: Buffer, part: Holding, dtype: str
+) -> int:
+    """Butterflies over the digits of the lane that were reduced: every lane ends with the same total."""
+    distances = []
+    for digit in held.digits:
+        if digit.axis == "lane" and digit.dim in axes:
+            step = digit.stride
+            while step < digit.stride * digit.extent:
+                distances.append(step)
+                step *= 2
+    if not distances:
+        return 0
+    other = context.registers("other", dtype, 1)
+
+    def one(r: ExprLike) -> None:
+        for distance in sorted(distances, reverse=True):
+            context.instruction("shfl.sync.bfly.b32", slot(other, 0), slot(result, r), distance)
+            context.instruction(f"map.{fn}", slot(result, r), slot(result, r), slot(other, 0), dtype=dtype)
+
+    context.loop(part.slots, one)
+    return len(distances)
+
+
+def _warps(context: Context, digits: list[Digit], fn: str, result: Buffer, part: Holding, dtype: str) -> None:
+    """Over warps: each writes its partial results, all read those that belong together, in the order of the warps."""
+    threads = context.threads.count
+    trip = context.staging(dtype, part.slots * threads)
+    warp = context.threads.warp
+    context.sync()
+    context.loop(
+        part.slots,
+        lambda r: context.instruction(
+            "st.shared", Address(trip, simplify(r * threads + warp * 32 + LANE)), slot(result, r)
+        ),
+    )
+    context.sync()
+    other = context.registers("other", dtype, 1)
+    base: ExprLike = warp
+    count = 1
+    for d in digits:
+        base = base - d.of(warp) * d.stride
+        count *= d.extent
+
+    def one(r: ExprLike) -> None:
+        def step(i: ExprLike) -> None:
+            at, rest = base, i
+            for d in digits:
+                at = at + (rest % d.extent) * d.stride
+                rest = rest // d.extent
+            context.instruction("ld.shared", slot(other, 0), Address(trip, simplify(r * threads + at * 32 + LANE)))
+            context.instruction(f"map.{fn}", slot(result, r), slot(result, r), slot(other, 0), dtype=dtype)
+
+        context.instruction("map.id", slot(result, r), neutral(fn, dtype))
+        context.loop(count, step, "w")
+
+    context.loop(part.slots, one)
+
+
+def _deliver(context: Context, op: Op, out: Region, result: Buffer, part: Holding) -> None:
+    if out.tensor.space != "register":
+        store_from(context, result, part, out)
+        return
+    want = context.holdings[out.tensor.name]
+    moved, _ = converted(context, result, part, want, op)
+    target = context.buffer(out.tensor)
+    context.loop(want.slots, lambda r: context.instruction("map.id", slot(target, r), slot(moved, r)))
+
+
+def scan(context: Context, op: Op) -> None:
+    """Lowers ``scan``: the tile goes to shared memory, one thread runs along each row, and it comes back."""
+    out, source = op.outs[0], op.ins[0]
+    axis, fn = op.option("axis"), str(op.option("fn"))
+    if not isinstance(source, Region) or not isinstance(axis, int):
+        raise declined(op.line, "a scan of a number", op=op.name)
+    if source.tensor.space != "register":
+        raise declined(op.line, "a scan of memory", legal="load it first", region=source)
+    held = context.holdings[source.tensor.name]
+    shape = held.shape
+    dtype = out.tensor.dtype
+    steps = [prod(shape[d + 1 :]) for d in range(len(shape))]
+    trip = context.staging(dtype, prod(shape))
+    tensor = Tensor(trip.name, shape, dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
+    context.buffers[trip.name] = trip
+    box = Region(tensor, (0,) * len(shape), shape, shape, tuple(range(len(shape))))
+    context.sync()
+    store_from(context, context.buffer(source.tensor), held, box)
+    context.sync()
+    rows = prod(shape) // shape[axis]
+    total = context.registers("total", dtype, 1)
+    threads = context.threads.count
+
+    def row(v: ExprLike) -> None:
+        number = context.threads.thread + v * threads
+        inner = steps[axis]
+        first = number // inner * (inner * shape[axis]) + number % inner
+
+        def run() -> None:
+            context.instruction("map.id", slot(total, 0), neutral(fn, dtype))
+
+            def step(i: ExprLike) -> None:
+                where = Address(trip, simplify(first + i * inner))
+                context.instruction(f"map.{fn}", slot(total, 0), slot(total, 0), where, dtype=dtype)
+                context.instruction("map.id", where, slot(total, 0))
+
+            context.loop(shape[axis], step, "i", unroll=False)
+
+        if rows % threads:
+            context.branch(as_expr(number) < rows, run)
+        else:
+            run()
+
+    context.loop(-(-rows // threads), row, unroll=False)
+    context.sync()
+    target, want, away = _target(context, out)
+    load_into(context, target, want, box)
+    if away:
+        store_from(context, target, want, out)
+    context.choose(op, "shared memory", Candidate("shared memory", True, f"one thread a row of {shape[axis]}"))

@@ -1,0 +1,256 @@
+"""What lowering knows while it walks a kernel: the block's threads, buffers, holdings, and the statements so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+
+from tileweave.errors import BackendError
+from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
+from tileweave.kernel.dispatch.places import cosize
+from tileweave.kernel.dispatch.registers import Holding
+from tileweave.kernel.ir import Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
+from tileweave.kernel.threads import (
+    LANE,
+    Allocate,
+    Branch,
+    Buffer,
+    Instruction,
+    Local,
+    Loop,
+    Operand,
+    Place,
+    Slots,
+    Statement,
+    TensorBox,
+)
+
+__all__ = ["Context", "Threads", "declined", "place"]
+
+
+def place(line: Line) -> Place | None:
+    """The user's line as thread programs keep it."""
+    return Place(line.file, line.number) if line.number else None
+
+
+def declined(line: Line, problem: str, **inputs: object) -> BackendError:
+    """The error for what dispatch cannot lower, with the user's line."""
+    return BackendError("dispatch(kernel, arch)", problem, inputs={**inputs, "line": str(line)})
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads that execute together: whole warps from `first` on, or one thread each (`warps` 0).
+
+    Args:
+        first: the first warp, in the block.
+        warps: how many warps act together; 0: each thread by itself.
+        warp: the warp of a thread counted from the first of its entity.
+        number: the hardware barrier of the group; None: all threads of the block, or one warp.
+    """
+
+    first: int
+    warps: int
+    warp: ExprLike
+    number: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many threads."""
+        return 32 * self.warps or 1
+
+    @property
+    def thread(self) -> ExprLike:
+        """The number of a thread in the group."""
+        return self.warp * 32 + LANE if self.warps else 0
+
+
+@dataclass
+class Context:
+    """The state of lowering one kernel for one target."""
+
+    arch: str
+    warps: int
+    holdings: dict[str, Holding]
+    threads: Threads
+    out: list[Statement] = field(default_factory=list)
+    shared: list[Buffer] = field(default_factory=list)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    line: Line = field(default_factory=lambda: Line("", 0))
+    names: int = 0
+    barriers: int = 0
+    maps: dict[TensorBox, Buffer] = field(default_factory=dict)
+
+    # Statements.
+
+    def emit(self, *statements: Statement) -> None:
+        """Adds statements."""
+        self.out += statements
+
+    def instruction(self, atom: str, *operands: Operand, mask: Expr | None = None, **options: object) -> None:
+        """Adds an instruction at the current line."""
+        if mask is not None:
+            mask = simplify(mask)
+            if mask.op == "true":
+                mask = None
+        self.emit(Instruction(atom, operands, mask, tuple(sorted(options.items())), place(self.line)))
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing else has."""
+        self.names += 1
+        return f"{stem}{self.names}"
+
+    @contextmanager
+    def body(self) -> Iterator[list[Statement]]:
+        """Collects statements into a list of their own."""
+        before, self.out = self.out, []
+        try:
+            yield self.out
+        finally:
+            self.out = before
+
+    def loop(self, count: int, make: Callable[[ExprLike], None], stem: str = "v", unroll: bool = True) -> None:
+        """``make(i)`` for i below a known count: as it stands for one, else in a loop."""
+        if count == 1:
+            make(0)
+            return
+        i = symbol(self.fresh(stem), 0, count)
+        with self.body() as inside:
+            make(i)
+        self.emit(Loop(i, 0, count, tuple(inside), unroll=unroll, at=place(self.line)))
+
+    def branch(self, condition: Expr, make: Callable[[], None]) -> None:
+        """``if (condition) make()``."""
+        with self.body() as inside:
+            make()
+        if inside:
+            self.emit(Branch(simplify(condition), tuple(inside), (), place(self.line)))
+
+    def local(self, stem: str, value: ExprLike) -> ExprLike:
+        """A symbol for a value that is computed once; numbers stay numbers."""
+        from tileweave.index import bounds, constant_of
+
+        value = simplify(as_expr(value))
+        if constant_of(value) is not None:
+            return value
+        low, high = bounds(value)
+        name = symbol(self.fresh(stem), low, None if high is None else high + 1)
+        self.emit(Local(name, value, place(self.line)))
+        return name
+
+    # Buffers.
+
+    def registers(self, stem: str, dtype: str, count: int, note: str = "") -> Buffer:
+        """Registers of each thread."""
+        buffer = Buffer(
+            self.fresh(stem), dtype, "register", count, min(16, _power(count * dtype_of(dtype).bits // 8)), note
+        )
+        self.emit(Allocate(buffer, place(self.line)))
+        return buffer
+
+    def allocate(self, tensor: Tensor) -> Buffer:
+        """The buffer of a tensor that the kernel allocates."""
+        name = tensor.name
+        if tensor.space == "register":
+            held = self.holdings[name]
+            count = held.slots
+            buffer = Buffer(
+                name,
+                tensor.dtype,
+                "register",
+                count,
+                min(16, _power(count * tensor.element.bits // 8)),
+                str(held.layout),
+            )
+            self.emit(Allocate(buffer, place(self.line)))
+        elif tensor.dtype == "mbarrier":
+            buffer = Buffer(name, "b64", "barrier", prod(tensor.shape), 8)
+            self.shared.append(buffer)
+        elif tensor.space == "shared":
+            swizzled = tensor.swizzle is not None
+            note = f"{tensor.layout}{f' {tensor.swizzle}' if swizzled else ''}" if tensor.layout is not None else ""
+            buffer = Buffer(name, tensor.dtype, "shared", cosize(tensor), 1024 if swizzled else 128, note)
+            self.shared.append(buffer)
+        else:
+            raise declined(self.line, f"no memory {tensor.space!r} in CUDA text", tensor=tensor)
+        self.buffers[name] = buffer
+        return buffer
+
+    def tensor_map(self, box: TensorBox) -> Buffer:
+        """The parameter that holds the map of some boxes."""
+        if box not in self.maps:
+            self.maps[box] = Buffer(f"{box.tensor}_map{len(self.maps) or ''}", "b8", "map", 128, 64)
+        return self.maps[box]
+
+    def buffer(self, tensor: Tensor) -> Buffer:
+        """The buffer of a tensor."""
+        return self.buffers[tensor.name]
+
+    def staging(self, dtype: str, elements: int) -> Buffer:
+        """Shared memory for a trip between threads; every trip begins and ends with a barrier."""
+        buffer = Buffer(self.fresh("trip"), dtype, "shared", elements, 16)
+        self.shared.append(buffer)
+        return buffer
+
+    # Threads.
+
+    def sync(self) -> None:
+        """A barrier of the current threads."""
+        threads = self.threads
+        if threads.warps == 0:
+            return
+        if threads.warps == self.warps:
+            self.instruction("bar.sync", 0, 32 * self.warps)
+        elif threads.warps == 1:
+            self.instruction("bar.warp.sync")
+        else:
+            self.instruction("bar.sync", threads.number or 1, threads.count)
+
+    def scope(self, scope: Scope, each: Expr | None) -> Threads:
+        """The threads of a scope inside the current ones."""
+        table = sorted(scope.members())
+        if table == [table[0]] and each is None:
+            raise declined(self.line, "a scope of one thread", scope=scope)
+        whole = [range(t, t + 32) for t in table[::32]]
+        if len(table) % 32 or any(list(r) != table[32 * i : 32 * i + 32] for i, r in enumerate(whole)) or table[0] % 32:
+            raise declined(self.line, "a scope of parts of warps", scope=scope)
+        first, warps = table[0] // 32, len(table) // 32
+        if [r[0] // 32 for r in whole] != list(range(first, first + warps)):
+            raise declined(self.line, "a scope of warps that are apart", scope=scope)
+        block = symbol("warp", 0, self.warps)
+        if each is None:
+            if warps == self.threads.warps:
+                return self.threads
+            warp = block - first if first else block
+            shown = self.local("warp", warp) if first else _ranged(self, warps)
+            self.barriers += 1
+            return Threads(first, warps, shown, self.barriers)
+        size = {"warp": 1, "warpgroup": 4, "thread": 0}.get(scope.kind, warps)
+        if size == 0:
+            return Threads(first, 0, 0)
+        inner = (block - first) % size if size > 1 else 0
+        return Threads(first, size, self.local("warp", inner) if size > 1 else 0, 1 + self.barriers)
+
+    # Choices.
+
+    def choose(self, op: Op, atom: str, *reasons: Candidate) -> None:
+        """Notes what was taken for an operator, and why."""
+        self.choices.append(Choice(op, atom, reasons))
+
+
+def _ranged(context: Context, warps: int) -> ExprLike:
+    """The block's warp, known to be below `warps`: inside the branch that says so."""
+    return context.local("warp", symbol("warp", 0, context.warps) % warps)
+
+
+def _power(count: int) -> int:
+    """The largest power of two that divides a number, at least 1."""
+    return max(1, count & -count)
+
+
+def slot(buffer: Buffer, at: ExprLike, count: int = 1) -> Slots:
+    """Registers from a slot on."""
+    return Slots(buffer, simplify(at) if isinstance(at, Expr) else at, count)

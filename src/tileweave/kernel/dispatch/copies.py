@@ -1,0 +1,277 @@
+"""Copies: between memory and registers by vectors, within memory by all threads, between register layouts by a trip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd, prod
+
+from tileweave.errors import BackendError
+from tileweave.index import Expr, ExprLike, simplify
+from tileweave.kernel.dispatch import places
+from tileweave.kernel.dispatch.boxes import box_problem, copy_boxes
+from tileweave.kernel.dispatch.context import Context, declined, slot
+from tileweave.kernel.dispatch.registers import Holding, blocked, holding
+from tileweave.kernel.ir import Candidate, Op, Region, Tensor
+from tileweave.kernel.threads import LANE, Address, Allocate, Buffer
+
+__all__ = ["converted", "copy", "load", "memory_copy", "store"]
+
+
+def copy(context: Context, op: Op) -> None:
+    """Lowers ``copy`` and ``copy_async``."""
+    out, source = op.outs[0], op.ins[0]
+    if not isinstance(source, Region):
+        raise declined(op.line, "a copy of a number", op=op.name)
+    if _registers(out) and _registers(source):
+        _between(context, op, out, source)
+    elif _registers(out):
+        load(context, op, out, source)
+    elif _registers(source):
+        store(context, op, out, source)
+    elif op.option("use") in (None, "tma") and not box_problem(context.arch, op):
+        copy_boxes(context, op)
+    else:
+        if op.option("use") == "tma":
+            raise BackendError(
+                "copy_async(.., use='tma')", box_problem(context.arch, op), inputs={"line": str(op.line)}
+            )
+        memory_copy(context, op, out, source)
+
+
+def _registers(region: Region) -> bool:
+    return region.tensor.space == "register"
+
+
+def _shown(context: Context, region: Region) -> Holding:
+    """The holding of a register region with its dimensions in the region's order."""
+    held = context.holdings[region.tensor.name]
+    if region.extent != region.tensor.shape:
+        hidden = [d for d in range(region.tensor.rank) if d not in region.dims]
+        if any(region.tensor.shape[d] != 1 for d in hidden) or any(
+            region.extent[d] != region.tensor.shape[d] for d in region.dims
+        ):
+            raise declined(context.line, "a part of a register tensor", region=region)
+    if region.dims == tuple(range(region.tensor.rank)):
+        return held
+    moved = tuple(
+        replace(d, dim=region.dims.index(d.dim)) if d.dim >= 0 and d.dim in region.dims else d for d in held.digits
+    )
+    return Holding(held.layout, tuple(held.shape[d] for d in region.dims), moved, held.warps)
+
+
+def memory_at(region: Region, at: Sequence[ExprLike]) -> ExprLike:
+    """The place of an element of a box, by its coordinates in the dimensions that the box shows."""
+    coordinates: list[ExprLike] = list(region.begin)
+    for position, dim in enumerate(region.dims):
+        coordinates[dim] = region.begin[dim] + at[position]
+    return places.offset(region.tensor, coordinates)
+
+
+def both(*conditions: Expr | None) -> Expr | None:
+    """The conjunction of conditions, None being true."""
+    found: Expr | None = None
+    for condition in conditions:
+        if condition is not None:
+            found = condition if found is None else found & condition
+    return found
+
+
+def _width(held: Holding, memory: Region, bits: int) -> tuple[int, ...]:
+    """Slots that one access moves, and the widest access that memory and slots allow by themselves, for reasons."""
+    at = places.fastest(memory)
+    free = places.vector(memory, max(1, 128 // bits))
+    run = held.run(at) if at is not None else 1
+    return gcd(free, run), free, run
+
+
+def load(context: Context, op: Op, out: Region, source: Region) -> None:
+    """Memory to registers."""
+    held = _shown(context, out)
+    width, free, run = _width(held, source, source.tensor.element.bits)
+    buffer = context.buffer(out.tensor)
+    context.choose(op, f"ld.{source.tensor.space}", *_reasons("ld", source, width, free, run))
+    load_into(context, buffer, held, source, width)
+
+
+def _reasons(name: str, memory: Region, width: int, free: int, run: int) -> tuple[Candidate, ...]:
+    bits = memory.tensor.element.bits
+    limit = "the registers hold runs of" if run < free else "memory allows"
+    return (
+        Candidate(f"{name}.{memory.tensor.space} {width * bits // 8} B", True, f"{limit} {min(run, free)} elements"),
+    )
+
+
+def load_into(context: Context, buffer: Buffer, held: Holding, source: Region, width: int | None = None) -> None:
+    """Loads a box into registers that lie as `held` says; what does not exist is zero."""
+    element = source.tensor.element
+    if width is None:
+        width = _width(held, source, element.bits)[0]
+    memory = context.buffer(source.tensor)
+    cast = source.tensor.dtype != buffer.dtype
+
+    def one(v: ExprLike) -> None:
+        at = held.coordinates(context.threads.warp, LANE, v * width)
+        mask = places.inside(source, at, held.shape)
+        target = buffer
+        if cast:
+            target = Buffer(
+                context.fresh("raw"), source.tensor.dtype, "register", width, min(16, width * element.bits // 8)
+            )
+            context.emit(Allocate(target))
+        first = 0 if cast else v * width
+        where = Address(memory, simplify(memory_at(source, at)))
+        context.instruction(f"ld.{memory.space}", slot(target, first, width), where, mask=mask, fill=0)
+        if cast:
+            context.loop(width, lambda j: context.instruction("map.cast", slot(buffer, v * width + j), slot(target, j)))
+
+    context.loop(held.slots // width, one)
+
+
+def store(context: Context, op: Op, out: Region, source: Region) -> None:
+    """Registers to memory: where several threads hold an element, the first one writes."""
+    held = _shown(context, source)
+    width, free, run = _width(held, out, out.tensor.element.bits)
+    context.choose(op, f"st.{out.tensor.space}", *_reasons("st", out, width, free, run))
+    store_from(context, context.buffer(source.tensor), held, out, width, bool(op.option("accumulate")), source)
+
+
+def store_from(
+    context: Context, buffer: Buffer, held: Holding, out: Region, width: int | None = None, accumulate: bool = False,
+    shown: Region | None = None,
+) -> None:  # fmt: skip
+    """Stores registers that lie as `held` says into a box."""
+    element = out.tensor.element
+    if width is None:
+        width = _width(held, out, element.bits)[0]
+    memory = context.buffer(out.tensor)
+    cast = out.tensor.dtype != buffer.dtype
+    copies = held.first_copy(context.threads.warp, LANE) if context.threads.warps else ()
+    exists = shown if shown is not None and shown.masked else None
+
+    def one(v: ExprLike) -> None:
+        at = held.coordinates(context.threads.warp, LANE, v * width)
+        mask = both(places.inside(out, at, held.shape), *copies)
+        if exists is not None:
+            mask = both(mask, places.inside(exists, at, held.shape))
+        where = Address(memory, simplify(memory_at(out, at)))
+        if not cast and not accumulate:
+            context.instruction(f"st.{memory.space}", where, slot(buffer, v * width, width), mask=mask)
+            return
+        raw = Buffer(context.fresh("raw"), out.tensor.dtype, "register", width, min(16, width * element.bits // 8))
+        context.emit(Allocate(raw))
+        if accumulate:
+            old = Buffer(context.fresh("old"), out.tensor.dtype, "register", width, raw.alignment)
+            context.emit(Allocate(old))
+            context.instruction(f"ld.{memory.space}", slot(old, 0, width), where, mask=mask, fill=0)
+            context.loop(
+                width, lambda j: context.instruction("map.add", slot(raw, j), slot(old, j), slot(buffer, v * width + j))
+            )
+        else:
+            context.loop(width, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, v * width + j)))
+        context.instruction(f"st.{memory.space}", where, slot(raw, 0, width), mask=mask)
+
+    context.loop(held.slots // width, one)
+
+
+def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
+    """Memory to memory through registers; global to shared by ``cp.async`` where asked."""
+    bits = source.tensor.element.bits
+    wanted = [places.vector(region, max(1, 128 // bits)) for region in (out, source)]
+    alike = places.fastest(out) == places.fastest(source)
+    width = min(wanted) if alike else 1
+    at = places.fastest(source if source.tensor.space == "global" else out)
+    order = tuple(range(len(out.shape)))[::-1]
+    if at is not None:
+        order = (at, *(d for d in order if d != at))
+    layout, padded = blocked(out.shape, max(1, context.threads.warps), width, order)
+    held = holding(layout, padded, max(1, context.threads.warps))
+    width = gcd(width, held.run(order[0])) if order else 1
+    asynchronous = op.name == "copy_async" and source.tensor.space == "global" and out.tensor.space == "shared"
+    size = width * bits // 8
+    fits = size in (4, 8, 16) and source.tensor.dtype == out.tensor.dtype and not out.masked
+    reason = (
+        f"{size} B runs" if fits else f"{size} B runs, of 4, 8 or 16 that it moves" if size < 4 else "the types differ"
+    )
+    by_copy = asynchronous and fits
+    context.choose(
+        op, "cp.async" if by_copy else "ld, st", Candidate("tma", False, box_problem(context.arch, op)),
+        Candidate("cp.async", by_copy, reason if asynchronous else "no asynchronous copy was asked for"),
+        Candidate("ld, st", not by_copy, f"{size} B an access"),
+    )  # fmt: skip
+    copies = held.first_copy(context.threads.warp, LANE)
+    target, memory = context.buffer(out.tensor), context.buffer(source.tensor)
+
+    def one(v: ExprLike) -> None:
+        place = held.coordinates(context.threads.warp, LANE, v * width)
+        mask = places.inside(source, place, held.shape)
+        to = Address(target, simplify(memory_at(out, place)))
+        within = places.inside(out, place, held.shape)
+        guard = both(within, _in_extent(out, place, held.shape), *copies)
+        where = Address(memory, simplify(memory_at(source, place)))
+        if by_copy:
+            name = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
+            if guard is None:
+                context.instruction(name, to, where, mask=mask)
+            else:
+                context.branch(guard, lambda: context.instruction(name, to, where, mask=mask))
+            return
+        raw = Buffer(context.fresh("raw"), source.tensor.dtype, "register", width, min(16, size))
+        context.emit(Allocate(raw))
+        context.instruction(f"ld.{memory.space}", slot(raw, 0, width), where, mask=both(mask, guard), fill=0)
+        if source.tensor.dtype != out.tensor.dtype:
+            other = Buffer(context.fresh("raw"), out.tensor.dtype, "register", width, raw.alignment)
+            context.emit(Allocate(other))
+            context.loop(width, lambda j: context.instruction("map.cast", slot(other, j), slot(raw, j)))
+            raw = other
+        context.instruction(f"st.{target.space}", to, slot(raw, 0, width), mask=guard)
+
+    context.loop(held.slots // width, one)
+
+
+def _in_extent(region: Region, at: Sequence[ExprLike], padded: Sequence[int]) -> Expr | None:
+    """The condition that coordinates of padded threads are in the box at all."""
+    whole = replace(region, mask=region.extent)
+    return places.inside(whole, at, padded)
+
+
+def _between(context: Context, op: Op, out: Region, source: Region) -> None:
+    have, want = _shown(context, source), _shown(context, out)
+    buffer, held = converted(context, context.buffer(source.tensor), have, want, op)
+    target = context.buffer(out.tensor)
+    cast = "cast" if target.dtype != buffer.dtype else "id"
+    context.loop(held.slots, lambda r: context.instruction(f"map.{cast}", slot(target, r), slot(buffer, r)))
+
+
+def converted(context: Context, buffer: Buffer, have: Holding, want: Holding, op: Op) -> tuple[Buffer, Holding]:
+    """The registers in the layout that is wanted: as they are, or by a trip through shared memory."""
+    if alike(have, want):
+        return buffer, want
+    shape = tuple(max(a, b) for a, b in zip(have.shape, want.shape, strict=True))
+    pitch = list(shape)
+    pad = max(1, 16 // max(1, _bits(buffer.dtype) // 8))
+    if len(pitch) > 1:
+        pitch[-1] += pad
+    steps = [prod(pitch[d + 1 :]) for d in range(len(pitch))]
+    trip = context.staging(buffer.dtype, prod(pitch))
+    tensor = Tensor(trip.name, shape, buffer.dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
+    context.buffers[trip.name] = trip
+    box = Region(tensor, (0,) * len(shape), shape, shape, tuple(range(len(shape))))
+    result = context.registers("moved", buffer.dtype, want.slots, str(want.layout))
+    context.choose(op, "shared memory trip", Candidate("shared memory trip", True, f"{have.layout} to {want.layout}"))
+    context.sync()
+    store_from(context, buffer, have, box)
+    context.sync()
+    load_into(context, result, want, box)
+    return result, want
+
+
+def _bits(dtype: str) -> int:
+    from tileweave.kernel.ir import dtype_of
+
+    return dtype_of(dtype).bits
+
+
+def alike(a: Holding, b: Holding) -> bool:
+    """Whether two holdings put every element into the same slots of the same threads."""
+    return a.shape == b.shape and set(a.digits) == set(b.digits)

@@ -1,0 +1,240 @@
+"""From a kernel to what each of its threads does: every operator becomes instructions of one target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tileweave.errors import BackendError
+from tileweave.index import as_expr, constant_of, simplify, symbol
+from tileweave.kernel.dispatch import compute, copies, products
+from tileweave.kernel.dispatch.assign import assign
+from tileweave.kernel.dispatch.boxes import barrier_of, boxed, elected, elements
+from tileweave.kernel.dispatch.context import Context, Threads, declined, place
+from tileweave.kernel.dispatch.places import cosize
+from tileweave.kernel.ir import (
+    Alloc,
+    Arrive,
+    Await,
+    Commit,
+    Fence,
+    For,
+    Init,
+    Intrinsic,
+    Kernel,
+    Let,
+    On,
+    Op,
+    Region,
+    Signal,
+    Statement,
+    Sync,
+    Wait,
+    WaitGroup,
+    When,
+    walk,
+)
+from tileweave.kernel.threads import LANE, Address, Branch, Buffer, Local, Loop, ThreadProgram, instructions
+
+__all__ = ["Lowered", "lower"]
+
+_OPERATORS: dict[str, Callable[[Context, Op], None]] = {
+    "copy": copies.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
+    "cast": compute.elementwise, "map": compute.elementwise, "reduce": compute.reduce, "scan": compute.scan,
+    "gemm": products.gemm,
+}  # fmt: skip
+
+
+class Lowered(tuple):  # type: ignore[type-arg]
+    """A thread program and the choices that made it."""
+
+    __slots__ = ()
+
+    @property
+    def program(self) -> ThreadProgram:
+        """What each thread does."""
+        return self[0]  # type: ignore[no-any-return]
+
+    @property
+    def choices(self) -> tuple[object, ...]:
+        """What was taken for each operator, and why."""
+        return self[1]  # type: ignore[no-any-return]
+
+
+def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
+    """Chooses an instruction for every operator.
+
+    Args:
+        kernel: a kernel, every extent known.
+        arch: the target, ``sm_80``, ``sm_90a`` ..
+
+    Raises:
+        BackendError: something has no instruction on this target; names it and the user's line.
+    """
+    warps = kernel.threads // 32
+    found = tuple(s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm")
+    holdings = assign(kernel.body, warps, products.accumulator(arch, found))
+    block = symbol("warp", 0, warps)
+    context = Context(arch, warps, holdings, Threads(0, warps, block))
+    parameters = []
+    for tensor in kernel.params:
+        buffer = Buffer(tensor.name, tensor.dtype, "global", cosize(tensor), 16, str(tensor))
+        context.buffers[tensor.name] = buffer
+        parameters.append(buffer)
+    number = kernel.grid.block
+    size = kernel.grid.size
+    if not isinstance(size, int):
+        raise BackendError("dispatch(kernel, arch)", f"a grid of {size} blocks", legal="extents that are known")
+    context.emit(Local(number, symbol("blockIdx_x", 0, size), place(kernel.line)))
+    for name, value in kernel.grid.coords:
+        if name != number:
+            context.emit(Local(name, simplify(value), place(kernel.line)))
+    _body(context, kernel.body)
+    program = ThreadProgram(
+        kernel.name, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
+        (kernel.grid.cluster,), tuple((buffer.name, box) for box, buffer in context.maps.items()),
+    )  # fmt: skip
+    return Lowered((program, tuple(context.choices)))
+
+
+def _used(context: Context, parameters: list[Buffer]) -> tuple[Buffer, ...]:
+    """The tensors that some instruction addresses, and the maps."""
+    named = set()
+    for item in instructions(tuple(context.out)):
+        named |= {o.buffer.name for o in item.operands if isinstance(o, Address)}
+    return (*(p for p in parameters if p.name in named), *context.maps.values())
+
+
+def _body(context: Context, body: tuple[Statement, ...]) -> None:
+    """Lowers statements; where a stage of a ring is filled by threads, its arrival comes behind the copies."""
+    late: dict[int, list[Statement]] = {}
+    early: set[int] = set()
+    for i, statement in enumerate(body):
+        if isinstance(statement, Arrive) and statement.bytes is not None:
+            fills = [(j, op) for j, op in enumerate(body) if j > i and _fills(op, statement.barrier)]
+            slow = [op.outs[0] for _, op in fills if isinstance(op, Op) and not boxed(context, op)]
+            if slow:
+                moved = sum(elements(region) * region.tensor.element.bits // 8 for region in slow)
+                left = simplify(as_expr(statement.bytes) - moved)
+                bytes_ = None if constant_of(left) == 0 else left
+                late.setdefault(fills[-1][0], []).append(replace(statement, bytes=bytes_))
+                early.add(i)
+    for i, statement in enumerate(body):
+        context.line = statement.line
+        if i not in early:
+            _statement(context, statement)
+        for arrival in late.get(i, ()):
+            context.instruction("fence.proxy.async")
+            context.sync()
+            _order(context, arrival)
+
+
+def _fills(statement: Statement, barrier: Region) -> bool:
+    return isinstance(statement, Op) and statement.barrier == barrier
+
+
+def _statement(context: Context, statement: Statement) -> None:
+    if isinstance(statement, Op):
+        make = _OPERATORS.get(statement.name)
+        if make is None:
+            raise declined(statement.line, f"no instruction for the operator {statement.name}")
+        make(context, statement)
+    elif isinstance(statement, Alloc):
+        context.allocate(statement.tensor)
+    elif isinstance(statement, For):
+        _loop(context, statement)
+    elif isinstance(statement, When):
+        with context.body() as yes:
+            _body(context, statement.body)
+        with context.body() as no:
+            _body(context, statement.otherwise)
+        context.emit(Branch(simplify(statement.condition), tuple(yes), tuple(no), place(statement.line)))
+    elif isinstance(statement, On):
+        _on(context, statement)
+    elif isinstance(statement, Sync):
+        context.sync()
+    elif isinstance(statement, Let):
+        _let(context, statement)
+    elif isinstance(statement, Init | Arrive | Wait | Commit | WaitGroup | Fence | Signal | Await):
+        _order(context, statement)
+    else:
+        kind = statement.name if isinstance(statement, Intrinsic) else type(statement).__name__
+        raise declined(statement.line, f"no CUDA text for {kind}")
+
+
+def _loop(context: Context, loop: For) -> None:
+    with context.body() as inside:
+        _body(context, loop.body)
+    context.emit(Loop(loop.symbol, loop.start, loop.stop, tuple(inside), loop.step, loop.unroll, place(loop.line)))
+
+
+def _on(context: Context, on: On) -> None:
+    before = context.threads
+    with context.body() as inside:
+        inner = context.scope(on.scope, on.each)
+        if inner is before and on.each is None and not on.registers:
+            _body(context, on.body)
+        else:
+            context.threads = inner
+            if on.each is not None:
+                size = max(1, inner.warps) * (32 if inner.warps else 1)
+                thread = symbol("warp", 0, context.warps) * 32 + LANE - 32 * inner.first
+                context.emit(Local(on.each, simplify(thread // size), place(on.line)))
+            if on.registers:
+                more = on.registers * context.warps * 32 > 65536
+                context.instruction("setmaxnreg." + ("inc" if more else "dec"), on.registers)
+            _body(context, on.body)
+            context.threads = before
+    count = on.scope.threads // 32
+    if inner is before or count == before.warps:
+        context.emit(*inside)
+        return
+    warp = symbol("warp", 0, context.warps)
+    first = inner.first
+    condition = warp < first + count if not first else (warp >= first) & (warp < first + count)
+    context.emit(Branch(simplify(condition), tuple(inside), (), place(on.line)))
+
+
+def _let(context: Context, let: Let) -> None:
+    if not isinstance(let.value, Region):
+        context.emit(Local(let.symbol, let.value, place(let.line)))
+        return
+    raise declined(let.line, "a symbol from memory")
+
+
+def _order(context: Context, item: Statement) -> None:
+    if isinstance(item, Init):
+        context.instruction("mbarrier.init", barrier_of(context, item.barrier), item.count, mask=elected(context))
+    elif isinstance(item, Arrive):
+        where = barrier_of(context, item.barrier)
+        mask = {"each": None, "warp": as_expr(LANE) < 1, "one": elected(context)}[item.lanes]
+        if item.bytes is not None:
+            context.instruction("mbarrier.expect_tx", where, item.bytes, mask=mask)
+        else:
+            context.instruction("mbarrier.arrive", where, mask=mask)
+    elif isinstance(item, Wait):
+        context.instruction("mbarrier.wait", barrier_of(context, item.barrier), item.parity)
+    elif isinstance(item, Commit):
+        context.instruction(
+            {"cp.async": "cp.async.commit_group", "bulk": "cp.async.bulk.commit_group"}.get(
+                item.kind, "wgmma.commit_group"
+            )
+        )
+    elif isinstance(item, WaitGroup):
+        name = {"cp.async": "cp.async.wait_group", "bulk": "cp.async.bulk.wait_group"}.get(
+            item.kind, "wgmma.wait_group"
+        )
+        context.instruction(name + (".read" if item.read else ""), item.pending)
+    elif isinstance(item, Fence):
+        names = {"proxy.async": "fence.proxy.async", "mbarrier_init": "fence.mbarrier_init", "wgmma": "wgmma.fence"}
+        if item.kind not in names:
+            raise declined(item.line, f"no CUDA text for the fence {item.kind}")
+        context.instruction(names[item.kind])
+    elif isinstance(item, Signal):
+        context.sync()
+        flag = Address(context.buffer(item.flag.tensor), copies.memory_at(item.flag, (0,) * len(item.flag.dims)))
+        context.instruction("signal", flag, item.value, mask=elected(context))
+    elif isinstance(item, Await):
+        flag = Address(context.buffer(item.flag.tensor), copies.memory_at(item.flag, (0,) * len(item.flag.dims)))
+        context.instruction("wait", flag, item.at_least, mask=elected(context))
+        context.sync()

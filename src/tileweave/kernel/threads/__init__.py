@@ -1,0 +1,43 @@
+"""Thread programs: what each thread of a block does, as dispatch decided it and printers print it."""
+
+from tileweave.kernel.threads.values import (
+    LANE,
+    Address,
+    Allocate,
+    Barrier,
+    Branch,
+    Buffer,
+    Instruction,
+    Local,
+    Loop,
+    Operand,
+    Place,
+    Slots,
+    Statement,
+    TensorBox,
+    ThreadProgram,
+    instructions,
+    rewritten,
+    warp_symbol,
+)
+
+__all__ = [
+    "LANE",
+    "Address",
+    "Allocate",
+    "Barrier",
+    "Branch",
+    "Buffer",
+    "Instruction",
+    "Local",
+    "Loop",
+    "Operand",
+    "Place",
+    "Slots",
+    "Statement",
+    "TensorBox",
+    "ThreadProgram",
+    "instructions",
+    "rewritten",
+    "warp_symbol",
+]

@@ -1,0 +1,244 @@
+"""Thread programs: what each thread of a block does, instruction by instruction; printers obey them.
+
+Dispatch turns a kernel's operators into a `ThreadProgram`: buffers, loops, branches and instructions of the atom table.
+Everything that a printed text does is visible here: which instruction, which address, which slots of registers, which
+barrier. Index expressions speak of ``blockIdx_x`` .., of the loops' symbols, and of ``warp`` and ``lane``, the thread's
+place in its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tileweave.index import Expr, ExprLike, symbol
+
+__all__ = [
+    "LANE",
+    "Address",
+    "Allocate",
+    "Barrier",
+    "Branch",
+    "Buffer",
+    "Instruction",
+    "Local",
+    "Loop",
+    "Operand",
+    "Place",
+    "Slots",
+    "Statement",
+    "TensorBox",
+    "ThreadProgram",
+    "instructions",
+    "rewritten",
+    "warp_symbol",
+]
+
+#: The lane of a thread in its warp.
+LANE = symbol("lane", 0, 32)
+
+
+def warp_symbol(warps: int) -> Expr:
+    """The warp of a thread in its block."""
+    return symbol("warp", 0, warps)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that instructions address: a parameter, a part of shared memory, or registers of each thread.
+
+    Args:
+        name: its name in printed text.
+        dtype: the element type, by its PTX name.
+        space: where it is; ``"map"`` is a tensor map, ``"barrier"`` mbarriers in shared memory.
+        elements: how many; of one thread for registers.
+        alignment: bytes that its address is a multiple of.
+        note: a comment for readers: the layout it came from.
+    """
+
+    name: str
+    dtype: str
+    space: Literal["global", "shared", "register", "map", "barrier", "value"]
+    elements: int
+    alignment: int = 16
+    note: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBox:
+    """What a tensor map describes: boxes of a parameter.
+
+    Args:
+        tensor: the parameter's name.
+        box: its extents, in the order of the tensor's dimensions.
+        swizzle: bytes.
+    """
+
+    tensor: str
+    box: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Consecutive registers of the thread."""
+
+    buffer: Buffer
+    first: ExprLike = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An element of a buffer in memory, by its offset in elements."""
+
+    buffer: Buffer
+    offset: ExprLike = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """One mbarrier of a buffer of them."""
+
+    buffer: Buffer
+    index: ExprLike = 0
+
+
+Operand = Slots | Address | Barrier | Buffer | Expr | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    Args:
+        atom: its name in the atom table, or that of an elementwise function (``map.exp``), of a vector access
+            (``ld``, ``st``), of a barrier.
+        operands: values of `Operand`, in the order of the instruction's PTX.
+        mask: the condition under which the thread takes part; a load elsewhere gives `options` ``fill``.
+        options: further settings, by name.
+        at: the user's line.
+    """
+
+    atom: str
+    operands: tuple[Any, ...] = ()
+    mask: Expr | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    at: Place | None = field(default=None, compare=False)
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """A setting, or a default."""
+        return dict(self.options).get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for symbol in range(start, stop, step)``; the symbol's range is part of it."""
+
+    symbol: Expr
+    start: ExprLike
+    stop: ExprLike
+    body: tuple[Statement, ...]
+    step: ExprLike = 1
+    unroll: bool = False
+    at: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """``if condition: body else: otherwise``."""
+
+    condition: Expr
+    body: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
+    at: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A symbol whose value is computed once: ``const int name = value``."""
+
+    symbol: Expr
+    value: ExprLike
+    at: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Registers come into being here, uninitialised."""
+
+    buffer: Buffer
+    at: Place | None = field(default=None, compare=False)
+
+
+Statement = Instruction | Loop | Branch | Local | Allocate
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadProgram:
+    """A kernel as one thread sees it.
+
+    Args:
+        name: the kernel's name.
+        parameters: global buffers, maps and values, in the order of the call.
+        shared: buffers in shared memory and barriers, laid out in this order.
+        grid: blocks, x first.
+        warps: warps of a block.
+        body: the statements.
+        arch: the target that dispatch chose instructions for.
+        cluster: blocks of a cluster, x first.
+        maps: what the parameters that are tensor maps describe, by name.
+    """
+
+    name: str
+    parameters: tuple[Buffer, ...]
+    shared: tuple[Buffer, ...]
+    grid: tuple[int, ...]
+    warps: int
+    body: tuple[Statement, ...]
+    arch: str = "sm_80"
+    cluster: tuple[int, ...] = (1,)
+    maps: tuple[tuple[str, TensorBox], ...] = ()
+
+
+def instructions(body: tuple[Statement, ...]) -> Iterator[Instruction]:
+    """Every instruction, in the order of the text."""
+    for statement in body:
+        if isinstance(statement, Instruction):
+            yield statement
+        elif isinstance(statement, Loop):
+            yield from instructions(statement.body)
+        elif isinstance(statement, Branch):
+            yield from instructions(statement.body)
+            yield from instructions(statement.otherwise)
+
+
+def rewritten(
+    body: tuple[Statement, ...], change: Callable[[Statement], tuple[Statement, ...] | None]
+) -> tuple[Statement, ...]:
+    """The body with statements replaced: `change` gives the statements in its place, or None to go inside."""
+    out: list[Statement] = []
+    for statement in body:
+        new = change(statement)
+        if new is not None:
+            out += new
+        elif isinstance(statement, Loop):
+            out.append(replace(statement, body=rewritten(statement.body, change)))
+        elif isinstance(statement, Branch):
+            inner = rewritten(statement.body, change)
+            out.append(replace(statement, body=inner, otherwise=rewritten(statement.otherwise, change)))
+        else:
+            out.append(statement)
+    return tuple(out)

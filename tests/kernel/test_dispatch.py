@@ -1,0 +1,216 @@
+"""Dispatched kernels as printed CUDA on the checked fibers: values, choices, and rules that name the user's lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tileweave.backends.cuda.printer import run, text
+from tileweave.errors import BackendError
+from tileweave.index import symbol
+from tileweave.kernel.dispatch import lower
+from tileweave.kernel.ir import (
+    Alloc,
+    Arrive,
+    Fence,
+    For,
+    Grid,
+    Init,
+    Kernel,
+    Line,
+    On,
+    Op,
+    Region,
+    Scalar,
+    Sync,
+    Tensor,
+    Wait,
+    clipped,
+    cta_scope,
+    whole,
+)
+from tileweave.layout import parse
+from tileweave.layout.f2.swizzle import Swizzle
+
+NUMPY = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s32": np.int32,
+}  # fmt: skip
+
+
+def at(number):
+    return Line("user.py", number)
+
+
+def tile(tensor, rows, columns, i, j):
+    begin = (i * rows, j * columns)
+    mask = tuple(clipped(b, e, n) for b, e, n in zip(begin, (rows, columns), tensor.shape, strict=True))
+    return Region(tensor, begin, (rows, columns), mask, (0, 1))
+
+
+def product(m, n, k, bm, bn, bk, dtype="f16", sums="f32", threads=128, trans=False):
+    a, b, c = (
+        Tensor(x, s, d, "global") for x, s, d in (("A", (m, k), dtype), ("B", (n, k), dtype), ("C", (m, n), sums))
+    )
+    rows, columns = -(-m // bm), -(-n // bn)
+    block, i, j, step = (
+        symbol(s, 0, e) for s, e in (("block", rows * columns), ("i", rows), ("j", columns), ("s", -(-k // bk)))
+    )
+    text_of = (lambda r: f"({r}:1, {bk}:{r + 8})") if trans else (lambda r: f"({r}:{bk + 8}, {bk}:1)")
+    sa, sb = (Tensor(x, (r, bk), dtype, "shared", parse(text_of(r))) for x, r in (("sa", bm), ("sb", bn)))
+    acc = Tensor("acc", (bm, bn), sums, "register")
+    body = (
+        Alloc(sa), Alloc(sb), Alloc(acc),
+        Op("fill", (whole(acc),), (Scalar(0, sums),), line=at(1)),
+        For(step, 0, -(-k // bk), 1, (
+            Op("copy", (whole(sa),), (tile(a, bm, bk, i, step),), line=at(2)),
+            Op("copy", (whole(sb),), (tile(b, bn, bk, j, step),), line=at(3)),
+            Sync(line=at(4)),
+            Op("gemm", (whole(acc),), (whole(sa), whole(sb), whole(acc)), line=at(5)),
+            Sync(line=at(6)),
+        )),
+        Op("copy", (tile(c, bm, bn, i, j),), (whole(acc),), line=at(7)),
+    )  # fmt: skip
+    grid = Grid(block, rows * columns, ((i, block // columns), (j, block % columns)), (rows, columns))
+    return Kernel("product", (a, b, c), (), grid, (On(cta_scope(threads), body),))
+
+
+def swizzled(name, stages, rows, k):
+    inner = f", {k // 64}:{rows * 64}" if k > 64 else ""
+    layout = parse(f"({stages}:{rows * k}, {rows}:64{inner}, 64:1)")
+    return Tensor(name, (stages, rows, k), "f16", "shared", layout, Swizzle(3, 3, 3))
+
+
+def ring(m, n, k, bm=128, bn=64, bk=64, stages=3):
+    """A warpgroup fills a ring of stages, two multiply."""
+    a, b, c = (
+        Tensor(x, s, d, "global") for x, s, d in (("A", (m, k), "f16"), ("B", (n, k), "f16"), ("C", (m, n), "f32"))
+    )
+    rows, columns, steps = -(-m // bm), -(-n // bn), -(-k // bk)
+    block, i, j, s, t = (
+        symbol(x, 0, e) for x, e in (("block", rows * columns), ("i", rows), ("j", columns), ("s", steps), ("t", steps))
+    )
+    sa, sb = swizzled("sa", stages, bm, bk), swizzled("sb", stages, bn, bk)
+    full, empty = (Tensor(x, (stages,), "mbarrier", "shared", parse(f"({stages}:1)")) for x in ("full", "empty"))
+    acc = Tensor("acc", (bm, bn), "f32", "register")
+
+    def stage(tensor, number):
+        shape = tensor.shape[1:]
+        return Region(tensor, (number, 0, 0), (1, *shape), (1, *shape), (1, 2))
+
+    def bar(tensor, number):
+        return Region(tensor, (number,), (1,), (1,), ())
+
+    cta = cta_scope(384)
+    load = For(s, 0, steps, 1, (
+        Wait(bar(empty, s % stages), 1 - s // stages % 2, line=at(5)),
+        Arrive(bar(full, s % stages), "one", (bm + bn) * bk * 2, line=at(6)),
+        Op("copy_async", (stage(sa, s % stages),), (tile(a, bm, bk, i, s),), barrier=bar(full, s % stages), line=at(7)),
+        Op("copy_async", (stage(sb, s % stages),), (tile(b, bn, bk, j, s),), barrier=bar(full, s % stages), line=at(8)),
+    ))  # fmt: skip
+    use = For(t, 0, steps, 1, (
+        Wait(bar(full, t % stages), t // stages % 2, line=at(11)),
+        Op("gemm", (whole(acc),), (stage(sa, t % stages), stage(sb, t % stages), whole(acc)), line=at(12)),
+        Arrive(bar(empty, t % stages), "each", line=at(13)),
+    ))  # fmt: skip
+    inits = [Init(bar(x, r), n, line=at(1)) for r in range(stages) for x, n in ((full, 1), (empty, 256))]
+    body = (
+        Alloc(sa), Alloc(sb), Alloc(full), Alloc(empty), *inits, Fence("mbarrier_init", line=at(2)), Sync(line=at(3)),
+        On(cta.part("warpgroup", 0, 1), (load,), registers=40, line=at(4)),
+        On(cta.part("warpgroup", 1, 3), (
+            Alloc(acc), Op("fill", (whole(acc),), (Scalar(0, "f32"),), line=at(10)), use,
+            Op("copy", (tile(c, bm, bn, i, j),), (whole(acc),), line=at(14)),
+        ), registers=232, line=at(9)),
+    )  # fmt: skip
+    grid = Grid(block, rows * columns, ((i, block // columns), (j, block % columns)), (rows, columns))
+    return Kernel("ring", (a, b, c), (), grid, (On(cta, body),))
+
+
+def multiplied(kernel, arch, seed=0, check=True):
+    (m, k), (n, _) = kernel.params[0].shape, kernel.params[1].shape
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-3, 4, s).astype(NUMPY[kernel.params[0].dtype]) for s in ((m, k), (n, k)))
+    c = np.zeros((m, n), NUMPY[kernel.params[2].dtype])
+    run(kernel, {"A": a, "B": b, "C": c}, arch=arch, check=check)
+    return c.astype(np.float64) - a.astype(np.float64) @ b.astype(np.float64).T
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "atom"),
+    [
+        ((100, 72, 70, 64, 48, 32), {}, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
+        ((70, 40, 40, 64, 64, 32), {"trans": True}, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
+        ((33, 20, 17, 32, 24, 16), {"dtype": "f32", "threads": 64}, "fma"),
+        ((33, 20, 17, 32, 24, 16), {"dtype": "f64", "sums": "f64", "threads": 64}, "mma.sync.aligned.m8n8k4"),
+        ((50, 40, 64, 32, 24, 32), {"dtype": "s8", "sums": "s32", "threads": 96}, "mma.sync.aligned.m16n8k32"),
+    ],
+)
+def test_products_of_all_kinds_are_right(sizes, options, atom):
+    kernel = product(*sizes, **options)
+    assert (multiplied(kernel, "sm_80") == 0).all()
+    chosen = [c for c in lower(kernel, "sm_80").choices if c.op.name == "gemm"]
+    assert chosen[0].atom.startswith(atom)
+
+
+@pytest.mark.parametrize(("k", "copies"), [(200, "tma"), (70, "ld, st")])
+def test_a_ring_of_stages_feeds_wgmma(k, copies):
+    kernel = ring(140, 72, k)
+    assert (multiplied(kernel, "sm_90a") == 0).all()
+    choices = lower(kernel, "sm_90a").choices
+    assert [c.atom for c in choices if c.op.name == "copy_async"] == [copies, copies]
+    assert choices[2].atom == "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16"
+    if k == 70:
+        reasons = "; ".join(r.reason for r in choices[0].reasons)
+        assert "140 bytes, no multiple of 16" in reasons
+
+
+def _without(body, line):
+    kept = []
+    for one in body:
+        if one.line.number == line and not isinstance(one, On | For):
+            continue
+        kept.append(replace(one, body=_without(one.body, line)) if isinstance(one, On | For) else one)
+    return tuple(kept)
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "named"),
+    [
+        (2, "mbarrier-fence", 7),
+        (5, "mbarrier-count", 6),
+        (6, "deadlock", 11),
+        (11, "uninitialised", 12),
+        (13, "deadlock", 11),
+    ],
+)
+def test_a_missing_statement_of_the_ring_is_named_with_the_users_line(line, rule, named):
+    kernel = ring(128, 64, 320)
+    with pytest.raises(BackendError) as caught:
+        multiplied(replace(kernel, body=_without(kernel.body, line)), "sm_90a")
+    found = {(f.rule, f.place) for f in caught.value.findings}
+    assert (rule, f"user.py:{named}") in found, found
+
+
+def test_the_text_is_deterministic_and_readable():
+    kernel = ring(128, 64, 128)
+    assert text(kernel) == text(ring(128, 64, 128))
+    assert "tw_wgmma_mma_async_m64n64k16" in text(kernel) and "// (3:8192@m, 128:64@m, 64:1@m) Sw<3,3,3>" in text(
+        kernel
+    )
+
+
+def test_a_product_that_was_asked_for_and_does_not_fit_says_why():
+    kernel = product(64, 64, 32, 64, 64, 32)
+
+    def forced(body):
+        return tuple(
+            replace(s, body=forced(s.body)) if isinstance(s, On | For)
+            else replace(s, options=(("use", "wgmma"),)) if isinstance(s, Op) and s.name == "gemm" else s
+            for s in body
+        )  # fmt: skip
+
+    with pytest.raises(BackendError, match=r"not swizzled|neither dense") as caught:
+        text(replace(kernel, body=forced(kernel.body)), "sm_90a")
+    assert "user.py:5" in str(caught.value)
