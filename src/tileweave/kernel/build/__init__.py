@@ -1,0 +1,7 @@
+"""The tracing builder: a Python function runs once and leaves a kernel."""
+
+from tileweave.kernel.build.arguments import Sharded, Spec, sharded, spec
+from tileweave.kernel.build.function import KernelFunction, kernel
+from tileweave.kernel.build.order import grouped
+
+__all__ = ["KernelFunction", "Sharded", "Spec", "grouped", "kernel", "sharded", "spec"]

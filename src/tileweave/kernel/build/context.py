@@ -1,0 +1,255 @@
+"""What a traced function gets as `k`: the grid, memory, scopes, conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import LayoutError
+from tileweave.index import Expr, as_expr, equal, symbol
+from tileweave.kernel.build import flow
+from tileweave.kernel.build.order import Order, owner_last, row_major
+from tileweave.kernel.build.recorder import Recorder
+from tileweave.kernel.build.rings import Ring
+from tileweave.kernel.build.scopes import Opening, Selector
+from tileweave.kernel.build.views import View, as_number
+from tileweave.kernel.ir import DTYPES, Grid, Let, Number, cta_scope, dtype_of
+from tileweave.layout import Coord, Iter, Layout, parse, strided
+from tileweave.layout.analysis import remove_conflicts
+from tileweave.layout.f2.swizzle import Swizzle
+
+__all__ = ["Context", "Var"]
+
+
+class Var:
+    """An index that the kernel changes: `value` is what it holds now."""
+
+    def __init__(self, recorder: Recorder, value: Expr) -> None:
+        self._recorder = recorder
+        self.value = value
+
+    def set(self, value: Number) -> None:
+        """A new value."""
+        self._recorder.emit(Let(self.value, as_number(value), line=self._recorder.line()))
+
+
+class Context:
+    """The kernel being traced. Axes of the mesh are attributes: ``k.gpu`` is the number of this device."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Expr:
+        symbols = self.__dict__["_recorder"].mesh_symbols if "_recorder" in self.__dict__ else {}
+        if name in symbols:
+            return symbols[name]  # type: ignore[no-any-return]
+        raise AttributeError(f"k has no attribute {name!r}; axes of the mesh: {', '.join(symbols) or 'none'}")
+
+    # The grid.
+
+    def grid(self, *extents: int, order: Order | str = "rows", cluster: int = 1) -> Any:
+        """The blocks, one per point of the extents; gives a block's coordinates.
+
+        Args:
+            extents: blocks per coordinate.
+            order: ``"rows"``, `grouped`, ``"owner_last"`` on a mesh, or a function of (block, extents).
+            cluster: neighbouring blocks that run together.
+        """
+        recorder = self._recorder
+        if self._recorder.grid is not None or not extents or any(type(e) is not int or e < 1 for e in extents):
+            problem = "the grid is given already" if recorder.grid else f"the extents {extents} are no positive integers"
+            recorder.refuse("k.grid(..)", problem, legal="once, with positive integers")
+        size = prod(extents)
+        block = symbol(recorder.fresh("block"), 0, size)
+        values = self._order(order)(block, extents)
+        coords = []
+        for position, (extent, value) in enumerate(zip(extents, values, strict=True)):
+            name = recorder.fresh(recorder.target(position, "tile"))
+            coords.append((symbol(name, 0, extent), as_expr(value)))
+        recorder.grid = Grid(block, size, tuple(coords), tuple(extents), cluster)
+        found = tuple(one for one, _ in coords)
+        return found[0] if len(found) == 1 else found
+
+    def _order(self, order: Order | str) -> Callable[..., Any]:
+        if order == "rows":
+            return row_major
+        if order == "owner_last" and self._recorder.mesh:
+            axis, devices = self._recorder.mesh[0]
+            return owner_last(self._recorder.mesh_symbols[axis], devices)
+        if callable(order):
+            return order
+        self._recorder.refuse("k.grid(order)", f"no order {order!r}", legal='"rows" | grouped(n) | "owner_last"')
+
+    # Scopes.
+
+    def cta(self, threads: int | None = None, *, warpgroups: int | None = None, warps: int | None = None) -> Opening:
+        """All threads of a block."""
+        given = [(threads, 1), (warpgroups, 128), (warps, 32)]
+        counts = [n * size for n, size in given if n is not None]
+        if len(counts) != 1:
+            self._recorder.refuse("k.cta(..)", "one count is needed", legal="threads=, warps= or warpgroups=")
+        return Opening(self._recorder, cta_scope(counts[0]))
+
+    @property
+    def warpgroup(self) -> Selector:
+        """Warpgroups of the block."""
+        return Selector(self._recorder, "warpgroup", None)
+
+    @property
+    def warp(self) -> Selector:
+        """Warps of the block."""
+        return Selector(self._recorder, "warp", None)
+
+    @property
+    def thread(self) -> Selector:
+        """Threads of the block."""
+        return Selector(self._recorder, "thread", None)
+
+    # Memory.
+
+    def shared(self, shape: Sequence[int], dtype: Any = None, *, like: View | None = None,
+               layout: Layout | str | None = None, swizzle: int = 0) -> View:  # fmt: skip
+        """Shared memory of a block.
+
+        Args:
+            shape: extents.
+            dtype: the element type, or `like` a tensor's.
+            layout: places in elements; row-major by default; ``"conflict_free"``: the padding or swizzle for which
+                rows and columns of a matrix meet no bank twice.
+            swizzle: 0, or the width in bytes (32, 64, 128) of the hardware's swizzle: the last two dimensions lie as
+                TMA writes and wgmma reads them.
+        """
+        recorder, where = self._recorder, "k.shared(shape)"
+        extents = tuple(shape)
+        if not extents or any(type(e) is not int or e < 1 for e in extents):
+            recorder.refuse(where, f"the shape {shape!r} is not positive integers")
+        if (dtype is None) == (like is None):
+            recorder.refuse(where, "the element type is needed once", legal="dtype= or like=")
+        name = like.dtype if like is not None else dtype_of(dtype, where).name
+        made, found = _row_major(extents), None
+        if swizzle:
+            made, found = self._swizzled(extents, DTYPES[name].bits, swizzle)
+        elif layout == "conflict_free":
+            made, found = _conflict_free(extents, DTYPES[name].bytes)
+        elif layout is not None:
+            made = parse(layout) if isinstance(layout, str) else layout
+        if made.size != prod(extents):
+            recorder.refuse(where, f"the layout {made} has {made.size} elements", legal=f"{prod(extents)}")
+        return View(recorder, recorder.alloc(extents, name, "shared", made, found, stem="shared"))
+
+    def _swizzled(self, shape: tuple[int, ...], bits: int, width: int) -> tuple[Layout, Swizzle]:
+        row = width * 8 // bits
+        if width not in (32, 64, 128) or len(shape) < 2 or shape[-1] % row or shape[-2] % 8:
+            self._recorder.refuse(
+                f"k.shared({shape}, swizzle={width})", f"rows of {shape[-1]} elements are no multiple of {width} bytes",
+                legal=f"widths 32, 64, 128; rows of a multiple of {row} elements, a multiple of 8 rows", rule="swizzle",
+            )  # fmt: skip
+        *outer, rows, columns = shape
+        m = "m"
+        iters = [
+            Iter(rows, Coord(((m, row),))),
+            Iter(columns // row, Coord(((m, rows * row),))),
+            Iter(row, Coord(((m, 1),))),
+        ]
+        if columns == row:
+            iters = [Iter(rows, Coord(((m, row),))), Iter(row, Coord(((m, 1),)))]
+        pitch = rows * columns
+        for extent in reversed(outer):
+            iters.insert(0, Iter(extent, Coord(((m, pitch),))))
+            pitch *= extent
+        return Layout(tuple(iters)), Swizzle((width // 16).bit_length() - 1, (128 // bits).bit_length() - 1, 3)
+
+    def pipeline(self, stages: int, *, fills: int | None = None, uses: int | None = None) -> Ring:
+        """A ring of stages between scopes that fill it and scopes that use it; the numbers of both are checked."""
+        if type(stages) is not int or stages < 1:
+            self._recorder.refuse("k.pipeline(stages)", f"{stages!r} stages", legal="a positive integer")
+        return Ring(self._recorder, stages, fills, uses)
+
+    def barrier(self, count: int) -> View:
+        """An mbarrier of a count, for protocols that no ring says; `scope.arrive` and `scope.wait` use it."""
+        return View(self._recorder, self._recorder.barrier(count))
+
+    def symmetric(self, shape: Sequence[int], dtype: Any, layout: Layout | str | None = None) -> View:
+        """Memory that every device of the mesh can reach, zero before the kernel starts.
+
+        Args:
+            shape: extents; with a layout of text ``"n:1@axis, .."`` the first dimension counts devices and the
+                others lie in rows on each.
+            dtype: the element type.
+            layout: places on the axes of the mesh and on ``m``.
+        """
+        recorder, where = self._recorder, "k.symmetric(shape)"
+        if not recorder.mesh:
+            recorder.refuse(where, "the kernel has no mesh", legal="@tk.kernel(mesh=dict(gpu=4))")
+        extents, axis = tuple(shape), recorder.mesh[0][0]
+        if layout is None or isinstance(layout, str):
+            inner = _row_major(extents[1:])
+            made = Layout((Iter(extents[0], Coord(((axis, 1),))), *inner.shard))
+            if isinstance(layout, str) and not layout.replace(" ", "").endswith(",.."):
+                made = parse(layout)
+        else:
+            made = layout
+        return View(recorder, recorder.alloc(extents, dtype_of(dtype, where).name, "symmetric", made, stem="symmetric"))
+
+    def workspace(self, shape: Sequence[int], dtype: Any) -> View:
+        """Memory of the device that all blocks share, zero before the kernel starts."""
+        name = dtype_of(dtype, "k.workspace(shape)").name
+        layout = _row_major(tuple(shape))
+        return View(self._recorder, self._recorder.alloc(tuple(shape), name, "global", layout, stem="workspace"))
+
+    # Control.
+
+    def when(self, condition: Any) -> Any:
+        """``with k.when(condition):`` a body that runs where the condition on indices holds."""
+        return flow.under(self._recorder, condition)
+
+    def otherwise(self) -> Any:
+        """``with k.otherwise():`` directly behind `k.when`: the body of the other case."""
+        return flow.otherwise(self._recorder)
+
+    def while_(self, condition: Any) -> Any:
+        """``with k.while_(condition):`` a loop; the condition is on indices that the body changes (`k.var`)."""
+        return flow.while_(self._recorder, condition)
+
+    def var(self, value: Number = 0, *, below: int | None = None) -> Var:
+        """An index that changes: ``n = k.var(0)``, ``n.value``, ``n.set(n.value + 1)``."""
+        found = Var(self._recorder, self._recorder.counter("n", below, 0 if below is not None else -(1 << 62)))
+        found.set(value)
+        return found
+
+    def owns(self, view: View) -> Expr | bool:
+        """Whether this device holds a region of a tensor that is sharded over the mesh; all of it lies on one device."""
+        recorder, where = self._recorder, f"k.owns({view})"
+        region, layout = view.region, view.region.tensor.layout
+        if not recorder.mesh or layout is None:
+            recorder.refuse(where, "the kernel has no mesh", legal="@tk.kernel(mesh=dict(gpu=4))")
+        axis, _ = recorder.mesh[0]
+        try:
+            begin: tuple[Any, ...] = region.begin
+            place = layout.at(begin, region.tensor.shape)
+        except LayoutError as error:
+            recorder.refuse(where, f"its device is not known ({str(error).splitlines()[0]})")
+        device = place.get(axis, 0) if isinstance(place, dict) else place[axis] if isinstance(place, Coord) else 0
+        return equal(device, recorder.mesh_symbols[axis])
+
+
+def _row_major(shape: tuple[int, ...]) -> Layout:
+    strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
+    return strided(shape, strides)
+
+
+def _conflict_free(shape: tuple[int, ...], size: int) -> tuple[Layout, Swizzle | None]:
+    """A matrix whose rows and columns are both read without a bank met twice, as far as padding or a swizzle can."""
+    *_, rows, columns = shape
+    lanes = np.arange(32)
+    accesses = [lanes[: min(32, columns)], (lanes[: min(32, rows)]) * columns]
+    flat = strided((prod(shape),), (1,))
+    found = remove_conflicts(flat, accesses, columns, element_bytes=size)
+    if found.kind == "swizzle":
+        return _row_major(shape), found.swizzle
+    pitch = columns + found.padding
+    strides = [prod((*shape[d + 1 : -1], pitch)) if d < len(shape) - 1 else 1 for d in range(len(shape))]
+    return strided(shape, strides), None

@@ -1,0 +1,201 @@
+"""`@tk.kernel`: a Python function that leaves a kernel when it is traced, and what can be done with that."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, overload
+
+from tileweave.errors import LayoutError, VerifyError
+from tileweave.index import symbol
+from tileweave.kernel import targets
+from tileweave.kernel.build.arguments import param_of
+from tileweave.kernel.build.context import Context
+from tileweave.kernel.build.recorder import Recorder, shown_path
+from tileweave.kernel.build.views import View
+from tileweave.kernel.ir import (
+    Grid,
+    Kernel,
+    Line,
+    On,
+    Statement,
+    cta_scope,
+    replace_tensors,
+    to_text,
+    verify,
+    whole,
+)
+from tileweave.kernel.semantics import Report, check_kernel, run_kernel
+
+__all__ = ["KernelFunction", "kernel"]
+
+
+class KernelFunction:
+    """A kernel as written: `trace` gives its IR for arguments of some shapes, `check` interprets it.
+
+    Arguments are arrays, or `spec(shape, dtype)` where no data is needed; parameters of the function that have a
+    default are options, given by keyword.
+    """
+
+    def __init__(self, function: Callable[..., None], mesh: Mapping[str, int]) -> None:
+        self.function = function
+        self.mesh = tuple(mesh.items())
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        self._tensors = tuple(p.name for p in parameters if p.default is p.empty)
+        self._options = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._last: Kernel | None = None
+
+    @property
+    def _where(self) -> str:
+        return f"{self.name}({', '.join(self._tensors)})"
+
+    def trace(self, *args: Any, **options: Any) -> Kernel:
+        """The kernel for arguments of these shapes and types, verified.
+
+        Raises:
+            VerifyError: the function cannot be traced, or what it leaves is not well formed; with the user's line.
+        """
+        unknown = sorted(set(options) - set(self._options))
+        if unknown or len(args) != len(self._tensors):
+            problem = f"unknown options {', '.join(unknown)}" if unknown else f"{len(args)} arguments"
+            raise VerifyError(
+                self._where, problem, facts={"rule": "argument", "path": ""},
+                legal=f"{len(self._tensors)} arrays" + "".join(f", {k}={v!r}" for k, v in self._options.items()),
+            )  # fmt: skip
+        devices = self.mesh[0][1] if self.mesh else 1
+        params = tuple(param_of(n, a, self._where, devices) for n, a in zip(self._tensors, args, strict=True))
+        recorder = Recorder(self.name, params, self.mesh)
+        context = Context(recorder)
+        views = [View(recorder, whole(one)) for one in params]
+        try:
+            self.function(context, *views, **{**self._options, **options})
+        except LayoutError as error:
+            if error.where != "bool(Expr)":
+                raise
+            raise recorder.error(
+                self._where, f"the condition {error.inputs.get('expr', '')} has no truth value while the kernel is "
+                "traced", legal="`with k.when(condition):`", line=_line_of(error, self.function),
+            ) from None  # fmt: skip
+        kernel = self._finished(recorder)
+        verify(kernel)
+        self._last = kernel
+        return kernel
+
+    def _finished(self, recorder: Recorder) -> Kernel:
+        if recorder.poison is not None:
+            raise recorder.poison
+        code = self.function.__code__
+        line = Line(shown_path(code.co_filename), code.co_firstlineno)
+        statements = recorder.bodies[0].closed()
+        blocks = [s for s in statements if isinstance(s, On) and s.scope.kind == "cta"]
+        threads = {s.scope.threads for s in blocks} or {32 * recorder.warps}
+        if len(threads) != 1 or threads == {0}:
+            recorder.refuse(
+                self._where, f"blocks of {sorted(threads)} threads" if any(threads) else "no scope says who executes it",
+                legal="one `with k.cta(threads=n) as cta:`", line=line,
+            )  # fmt: skip
+        body: list[Statement] = []
+        for s in statements:
+            body += s.body if isinstance(s, On) and s.scope.kind == "cta" else [s]
+        grid = recorder.grid or Grid(symbol("block", 0, 1), 1, (), ())
+        outer = On(cta_scope(threads.pop()), tuple(body), line=blocks[0].line if blocks else line)
+        made = Kernel(self.name, recorder.params, self.mesh, grid, (outer,), line=line)
+        return replace_tensors(made, recorder.renamed)
+
+    def _kernel(self, args: tuple[Any, ...], options: Mapping[str, Any], what: str) -> Kernel:
+        if args or self._last is None or options:
+            if not args and self._tensors:
+                raise VerifyError(
+                    f"{self.name}.{what}", "the shapes are not known", facts={"rule": "argument", "path": ""},
+                    legal=f"{what}(.., {self._where}), or a call of check, run or trace before",
+                )  # fmt: skip
+            return self.trace(*args, **options)
+        return self._last
+
+    def check(self, *args: Any, **options: Any) -> Report:
+        """Interpret the kernel on copies of the arguments and check every claim that it makes.
+
+        Returns:
+            what was checked, and the arrays as the kernel leaves them.
+
+        Raises:
+            VerifyError: the first claim that does not hold: its rule, the lines, the element, what is missing.
+        """
+        return check_kernel(self.trace(*args, **options), args)
+
+    def run(self, *args: Any, on: str = "interpreter", arch: str = "", **options: Any) -> None:
+        """Execute the kernel on the arguments, in place.
+
+        Args:
+            args: arrays.
+            on: ``"interpreter"``, or a place of a target: ``"cpu"`` runs the printed CUDA text on the CPU, ``"cuda"``
+                on a device.
+            arch: the target's architecture; the target's default where it is empty.
+            options: of the kernel.
+        """
+        kernel = self.trace(*args, **options)
+        if on == "interpreter":
+            run_kernel(kernel, args)
+        else:
+            targets.runner(on)(kernel, args, on=on, **({"arch": arch} if arch else {}))
+
+    def expand(self, *args: Any, arch: str = "sm_90a", **options: Any) -> Any:
+        """The explicit program that dispatch makes of the kernel."""
+        return targets.dispatcher().expand(self._kernel(args, options, "expand"), arch)
+
+    def explain(self, *args: Any, arch: str = "sm_90a", **options: Any) -> str:
+        """Every candidate of every choice of dispatch, with its reason; resources; bank conflicts."""
+        return str(targets.dispatcher().explain(self._kernel(args, options, "explain"), arch))
+
+    def text(self, target: str = "ir", *args: Any, arch: str = "", **options: Any) -> str:
+        """The kernel in a target's text, or in that of the IR."""
+        kernel = self._kernel(args, options, "text")
+        if target == "ir":
+            return to_text(kernel)
+        return str(targets.printer(target)(kernel, **({"arch": arch} if arch else {})))
+
+    def __call__(self, *args: Any, **options: Any) -> None:
+        """`run` on the interpreter."""
+        self.run(*args, **options)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self._where}>"
+
+
+def _line_of(error: BaseException, function: Callable[..., None]) -> Line:
+    """The user's line in a traceback."""
+    found, trace = Line("", 0), error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == function.__code__.co_filename:
+            found = Line(shown_path(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+@overload
+def kernel(function: Callable[..., None], /) -> KernelFunction: ...
+@overload
+def kernel(*, mesh: Mapping[str, int] | None = None) -> Callable[[Callable[..., None]], KernelFunction]: ...
+def kernel(function: Callable[..., None] | None = None, /, *, mesh: Mapping[str, int] | None = None) -> Any:
+    """Make a kernel of a function of (k, tensors.., options..); on a mesh, every device executes it.
+
+    Example:
+        >>> import numpy as np
+        >>> @kernel
+        ... def double(k, x, y):
+        ...     row = k.grid(x.blocks(0, 1))
+        ...     with k.cta(threads=32) as cta:
+        ...         cta.store(y[row], cta.load(x[row]) * 2)
+        >>> x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
+        >>> double.run(x, y)
+        >>> y.tolist()
+        [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]]
+    """
+    if function is not None:
+        return KernelFunction(function, {})
+    return lambda made: KernelFunction(made, mesh or {})
+
+

@@ -1,0 +1,212 @@
+"""The recorder: statements as they are traced, the user's lines, names, and what is in reach."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from tileweave.errors import VerifyError
+from tileweave.index import Expr, symbol
+from tileweave.kernel.ir import Alloc, Fence, Grid, Init, Line, Number, Region, Scope, Statement, Sync, Tensor, whole
+from tileweave.layout import Coord, Iter, Layout, strided
+from tileweave.layout.f2.swizzle import Swizzle
+
+__all__ = ["Body", "Recorder", "shown_path", "user_frame"]
+
+_HERE = str(Path(__file__).parent)
+_TARGET = re.compile(r"\s*([A-Za-z_][\w, ]*?)\s*=[^=]|\s*for\s+([A-Za-z_][\w, ]*?)\s+in\b")
+
+
+def user_frame() -> FrameType:
+    """The nearest frame that is the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame if frame is not None else sys._getframe(0)
+
+
+def shown_path(path: str) -> str:
+    """A file as people are told of it: relative where it lies below the working directory."""
+    relative = os.path.relpath(path) if path and not path.startswith("<") else path
+    return path if relative.startswith("..") else relative
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """A body that is being written, and the scope that executes it."""
+
+    scope: Any
+    statements: list[Statement | Callable[[], list[Statement]]] = field(default_factory=list)
+
+    def closed(self) -> tuple[Statement, ...]:
+        """The statements, those included that could not be written before the end."""
+        return tuple(one for s in self.statements for one in (s() if callable(s) else [s]))
+
+
+class Recorder:
+    """What one trace has written so far."""
+
+    def __init__(self, name: str, params: tuple[Tensor, ...], mesh: tuple[tuple[str, int], ...]) -> None:
+        self.name = name
+        self.params = params
+        self.mesh = mesh
+        self.mesh_symbols = {axis: symbol(axis, 0, extent) for axis, extent in mesh}
+        self.bodies: list[Body] = [Body(None)]
+        self.home: dict[str, Body] = {one.name: self.bodies[0] for one in params}
+        self.names: set[str] = {one.name for one in params} | {axis for axis, _ in mesh}
+        self.automatic: dict[str, Tensor] = {}
+        self.renamed: dict[Tensor, Tensor] = {}
+        self.warps = 0
+        self.ended: set[Expr] = set()
+        self.stage: Any = None
+        self._flags: dict[str, Tensor] = {}
+        self.grid: Grid | None = None
+        self.poison: VerifyError | None = None
+
+    # The user's source.
+
+    def line(self) -> Line:
+        """Where the user's code is now."""
+        frame = user_frame()
+        return Line(shown_path(frame.f_code.co_filename), frame.f_lineno)
+
+    def refuse(self, where: str, problem: str, *, legal: str = "", rule: str = "trace", line: Line | None = None,
+               inputs: Mapping[str, object] | None = None) -> NoReturn:  # fmt: skip
+        """Raise the error of a trace, with the user's line."""
+        raise self.error(where, problem, legal=legal, rule=rule, line=line, inputs=inputs)
+
+    def error(self, where: str, problem: str, *, legal: str = "", rule: str = "trace", line: Line | None = None,
+              inputs: Mapping[str, object] | None = None) -> VerifyError:  # fmt: skip
+        """The error of a trace, with the user's line."""
+        line = line or self.line()
+        text = linecache.getline(line.file, line.number).strip()
+        rows = {"line": f"{line}: {text}" if text else str(line), **(inputs or {})}
+        return VerifyError(where, problem, inputs=rows, legal=legal, facts={"rule": rule, "path": "", "line": line})
+
+    # Names.
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing has yet."""
+        name, number = stem, 0
+        while name in self.names:
+            number += 1
+            name = f"{stem}_{number}"
+        self.names.add(name)
+        return name
+
+    def target(self, position: int, default: str) -> str:
+        """The name that the user's line assigns to."""
+        frame = user_frame()
+        found = _TARGET.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+        names = [n.strip() for n in (found.group(1) or found.group(2)).split(",")] if found else []
+        return names[position] if position < len(names) and names[position].isidentifier() else default
+
+    def counter(self, default: str, stop: Number | None, start: Number = 0, position: int = 0) -> Expr:
+        """A new symbol, named as the user's line names it."""
+        name = self.fresh(self.target(position, default))
+        if isinstance(start, int) and isinstance(stop, int) and stop <= start:
+            stop = start + 1
+        return symbol(name, start, stop)
+
+    def name_from(self, values: Mapping[str, Any]) -> None:
+        """Tensors without a name of the user's take that of the local variable that holds them."""
+        for name, value in values.items():
+            region = getattr(value, "region", None)
+            if isinstance(region, Region) and region.tensor.name in self.automatic:
+                old = self.automatic.pop(region.tensor.name)
+                self.renamed[old] = replace(old, name=self.fresh(name))
+
+    # Statements.
+
+    @property
+    def scope(self) -> Any:
+        """The handle of the innermost scope, None outside every scope."""
+        return self.bodies[-1].scope
+
+    def emit(self, statement: Statement) -> None:
+        """The next statement of the innermost body."""
+        if self.poison is not None:
+            raise self.poison
+        self.bodies[-1].statements.append(statement)
+
+    def defer(self, statements: Callable[[], list[Statement]]) -> None:
+        """Statements for here that are known when the body ends."""
+        self.bodies[-1].statements.append(statements)
+
+    def flags(self, view: Any, index: tuple[Any, ...]) -> Tensor:
+        """The flags of a tensor's tiles: one per device of the mesh and tile, zero before the kernel starts."""
+        tensor = view.region.tensor
+        if tensor.name not in self._flags:
+            if self.grid is None or len(index) != len(self.grid.extents):
+                self.refuse(
+                    f"scope.signal({view}, ..)", "the index has not the rank of the grid", legal="the tile of a block"
+                )
+            shape = tuple(extent for extent in self.grid.extents if isinstance(extent, int))
+            strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
+            layout, name = strided(shape, strides), self.fresh(f"{self.shown(view.region)}_flags")
+            if self.mesh:
+                axis, extent = self.mesh[0]
+                layout = Layout((Iter(extent, Coord(((axis, 1),))), *layout.shard))
+                shape = (extent, *shape)
+            self._flags[tensor.name] = Tensor(name, shape, "u32", "symmetric" if self.mesh else "global", layout)
+            self.home[name] = self.bodies[0]
+            self.bodies[0].statements.insert(0, Alloc(self._flags[tensor.name], line=self.line()))
+        return self._flags[tensor.name]
+
+    def barrier(self, count: int) -> Region:
+        """One mbarrier, started and published."""
+        region = self.alloc((1,), "mbarrier", "shared", strided((1,), (1,)), stem="barrier")
+        region = Region(region.tensor, (0,), (1,), (1,), ())
+        line = self.line()
+        for one in (Init(region, count, line=line), Fence("mbarrier_init", line=line), Sync(line=line)):
+            self.emit(one)
+        return region
+
+    @contextmanager
+    def body(self, scope: Any) -> Iterator[Body]:
+        """A body inside the innermost one; the caller emits the statement that holds it."""
+        inner = Body(scope)
+        self.bodies.append(inner)
+        try:
+            yield inner
+        finally:
+            self.bodies.remove(inner)
+
+    def alloc(
+        self, shape: tuple[int, ...], dtype: str, space: Any, layout: Layout | None = None,
+        swizzle: Swizzle | None = None, *, name: str = "", stem: str = "t",
+    ) -> Region:  # fmt: skip
+        """New storage in the innermost body; without a name it is named after the local variable that will hold it."""
+        chosen = self.fresh(name or stem)
+        tensor = Tensor(chosen, shape, dtype, space, layout, swizzle)
+        if not name:
+            self.automatic[chosen] = tensor
+        self.home[chosen] = self.bodies[-1]
+        self.emit(Alloc(tensor, line=self.line()))
+        return whole(tensor)
+
+    def require_in_reach(self, region: Region, where: str) -> None:
+        """Raise unless the region's tensor was declared in a body that is still open."""
+        if self.home.get(region.tensor.name) not in self.bodies:
+            self.refuse(
+                where, f"{self.shown(region)} was made in a body that has ended",
+                legal="declare it before the loop or the scope, and copy into it", rule="declared",
+            )  # fmt: skip
+
+    def shown(self, region: Region) -> str:
+        """The name of a region's tensor as the user knows it."""
+        return self.renamed.get(region.tensor, region.tensor).name
+
+    def scope_of_threads(self, scope: Scope) -> None:
+        """Note that these threads exist."""
+        last = scope.layout.bounds("warp")[1]
+        self.warps = max(self.warps, int(last) + 1) if isinstance(last, int) else self.warps

@@ -1,0 +1,93 @@
+"""Rings of stages in shared memory: mbarriers whose counts, bytes and parities follow from who fills and who uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tileweave.index import Expr
+from tileweave.kernel.build.flow import Filling
+from tileweave.kernel.build.recorder import Recorder
+from tileweave.kernel.build.views import as_number
+from tileweave.kernel.ir import Arrive, Fence, Init, Line, Number, Region, Scope, Statement, Sync, Wait
+from tileweave.layout import strided
+
+__all__ = ["Ring"]
+
+
+class Ring:
+    """A ring of stages: ``with ring.fill(i) as s:`` and ``with ring.use(i) as s:`` for step i of its life.
+
+    A stage has two mbarriers: *full* counts one arrival per filling scope, with the bytes of its copies; *empty*
+    counts one per warp that uses the stage. Step i waits for the phase that step i - stages has freed.
+    """
+
+    def __init__(self, recorder: Recorder, stages: int, fills: int | None, uses: int | None) -> None:
+        self._recorder = recorder
+        self._stages = stages
+        self._claims = {"fill": fills, "use": uses}
+        self._scopes: dict[str, list[Scope]] = {"fill": [], "use": []}
+        self._line = recorder.line()
+        name = recorder.target(0, "ring")
+        layout = strided((stages,), (1,))
+        self._full = recorder.alloc((stages,), "mbarrier", "shared", layout, name=f"{name}_full").tensor
+        self._empty = recorder.alloc((stages,), "mbarrier", "shared", layout, name=f"{name}_empty").tensor
+        recorder.defer(self._inits)
+
+    def _inits(self) -> list[Statement]:
+        """The start of the barriers, once it is known who arrives."""
+        counts = {"fill": sum(s.entities for s in self._scopes["fill"])}
+        counts["use"] = sum(s.threads // 32 for s in self._scopes["use"])
+        for what, claimed in self._claims.items():
+            found = sum(s.entities for s in self._scopes[what])
+            if not found or (claimed is not None and claimed != found):
+                self._recorder.refuse(
+                    "k.pipeline(stages, fills, uses)", f"{claimed if claimed is not None else 'some'} {what}s were "
+                    f"declared, {found} scopes {what} it", line=self._line, legal=f"{what}s={found}" if found else "",
+                    rule="ring",
+                )  # fmt: skip
+        line, inits = self._line, list[Statement]()
+        for stage in range(self._stages):
+            inits.append(Init(self._at(self._full, stage), counts["fill"], line=line))
+            inits.append(Init(self._at(self._empty, stage), counts["use"], line=line))
+        return [*inits, Fence("mbarrier_init", line=line), Sync(line=line)]
+
+    def _at(self, tensor: Any, stage: Number) -> Region:
+        return Region(tensor, (stage,), (1,), (1,), ())
+
+    def _step(self, step: Any) -> tuple[Number, Number]:
+        if not isinstance(step, int | Expr):
+            self._recorder.refuse("ring.fill(step)", f"{step!r} is no index", legal="the counter of the loop")
+        return as_number(step % self._stages), as_number(step // self._stages)
+
+    def _note(self, what: str) -> None:
+        scope = self._recorder.scope
+        if scope is None:
+            self._recorder.refuse(f"ring.{what}(step)", "no scope executes it", legal="inside a scope's `with`")
+        if scope.scope not in self._scopes[what]:
+            self._scopes[what].append(scope.scope)
+
+    @contextmanager
+    def fill(self, step: Number) -> Iterator[Number]:
+        """Wait until the stage is free and announce the bytes of the asynchronous copies inside, which complete on it."""
+        stage, turn = self._step(step)
+        self._note("fill")
+        line, recorder = self._recorder.line(), self._recorder
+        recorder.emit(Wait(self._at(self._empty, stage), as_number((turn + 1) % 2), line=line))
+        recorder.stage = inner = Filling(self._at(self._full, stage))
+        recorder.defer(lambda: [Arrive(inner.full, "one", inner.bytes or None, line=line)])
+        try:
+            yield stage
+        finally:
+            recorder.stage = None
+
+    @contextmanager
+    def use(self, step: Number) -> Iterator[Number]:
+        """Wait until the stage is full; at the end give it back."""
+        stage, turn = self._step(step)
+        self._note("use")
+        line: Line = self._recorder.line()
+        self._recorder.emit(Wait(self._at(self._full, stage), as_number(turn % 2), line=line))
+        yield stage
+        self._recorder.emit(Arrive(self._at(self._empty, stage), "warp", line=line))

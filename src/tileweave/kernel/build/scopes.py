@@ -1,0 +1,539 @@
+"""Scopes as a user holds them: `with k.cta(..) as cta:`; their operators write statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dataclasses import replace
+from math import gcd, prod
+from types import TracebackType
+from typing import Any, get_args
+
+from tileweave.index import Expr
+from tileweave.kernel.build import flow
+from tileweave.kernel.build.recorder import Body, Recorder, user_frame
+from tileweave.kernel.build.views import View, _least, compute_type, operand
+from tileweave.kernel.ir import (
+    DTYPES,
+    ELEMENTWISE,
+    MONOIDS,
+    Arrive,
+    Await,
+    Break,
+    Commit,
+    Continue,
+    Fence,
+    Let,
+    Number,
+    On,
+    Op,
+    Region,
+    Scalar,
+    Scope,
+    Signal,
+    Sync,
+    Wait,
+    WaitGroup,
+    cta_scope,
+    dtype_of,
+
+)
+from tileweave.kernel.ir.statements import FenceKind
+from tileweave.layout import Coord, Layout, parse
+
+__all__ = ["Handle", "Opening", "Selector"]
+
+_KINDS = ("warpgroup", "warp", "thread")
+_PER_SCOPE = {"warpgroup": 8, "warp": 32, "thread": 1024}
+
+
+class Selector:
+    """``k.warpgroup``, ``cta.warp``: entities of one kind within a scope, picked by ``[i]``, ``[a:b]`` or ``.each()``."""
+
+    def __init__(self, recorder: Recorder, kind: Any, around: Scope | None) -> None:
+        self._recorder = recorder
+        self._kind = kind
+        self._around = around
+
+    def __getitem__(self, part: int | slice) -> Opening:
+        around = self._around or cta_scope(1024)
+        start, stop = (part.start or 0, part.stop) if isinstance(part, slice) else (part, part + 1)
+        size = {"warpgroup": 128, "warp": 32, "thread": 1}[self._kind]
+        if stop is None:
+            stop = around.threads // size
+        try:
+            scope = around.part(self._kind, start, stop)
+        except ValueError as error:
+            self._recorder.refuse(f"{self._kind}[{part}]", str(error).splitlines()[0].split(": ", 1)[1], rule="scope")
+        return Opening(self._recorder, scope)
+
+    def each(self) -> Opening:
+        """Every entity by itself; the handle's `index` is its number."""
+        if self._around is None:
+            self._recorder.refuse(
+                f"k.{self._kind}.each()", "of how many is not known", legal="cta.warp.each(), k.warp[0:4].each()"
+            )
+        return Opening(self._recorder, Scope(self._kind, self._around.layout)).each()
+
+
+class Opening:
+    """A scope that a `with` statement opens; ``(registers=..)`` and ``.each()`` say more about it."""
+
+    def __init__(self, recorder: Recorder, scope: Scope) -> None:
+        self._recorder = recorder
+        self._scope = scope
+        self._registers: int | None = None
+        self._each = False
+        self._body: Body | None = None
+        self._handle: Handle | None = None
+
+    def __call__(self, *, registers: int | None = None) -> Opening:
+        if registers is not None and (type(registers) is not int or registers % 8 or not 24 <= registers <= 256):
+            self._recorder.refuse(
+                f"{self._scope.kind}(registers={registers})", "setmaxnreg does not take it",
+                legal="a multiple of 8 from 24 to 256",
+            )  # fmt: skip
+        self._registers = registers
+        return self
+
+    def each(self) -> Opening:
+        """Every entity executes the body by itself; the handle's `index` is its number."""
+        self._each = True
+        return self
+
+    def __enter__(self) -> Handle:
+        recorder = self._recorder
+        recorder.scope_of_threads(self._scope)
+        self._line = recorder.line()
+        index, inner = None, self._scope
+        if self._each:
+            index = recorder.counter(self._scope.kind, self._scope.entities)
+            size = self._scope.threads // self._scope.entities
+            first, layout = self._scope.part(self._scope.kind, 0, 1).layout, self._scope.layout
+            step: Any = layout(size) - layout(0) if self._scope.entities > 1 else Coord()
+            offset = first.offset + Coord(tuple((axis, stride * index) for axis, stride in step.terms))
+            if self._scope.kind == "thread":
+                number: Any = index
+                place = layout.at((number,), (layout.size,))
+                offset = Coord(tuple(place.items())) if isinstance(place, dict) else Coord(((layout.axes[0], place),))
+            inner = Scope(self._scope.kind, Layout(first.shard, (), offset))
+        self._handle = Handle(recorder, inner, index)
+        self._index = index
+        self._body = Body(self._handle)
+        recorder.bodies.append(self._body)
+        self._before = flow.bound(user_frame())
+        return self._handle
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
+        recorder, body = self._recorder, self._body
+        if body is None or body not in recorder.bodies:
+            return
+        frame = user_frame()
+        if kind is None:
+            recorder.name_from(frame.f_locals)
+            flow.refuse_rebinding(recorder, self._before, frame, "a scope")
+        recorder.bodies.remove(body)
+        if kind is None:
+            recorder.emit(
+                On(self._scope, body.closed(), self._index, self._registers, line=self._line)
+            )  # fmt: skip
+
+
+class Handle:
+    """A scope inside its `with`: operators that its threads execute together.
+
+    Shapes: an elementwise operator broadcasts extents of 1; a reduction keeps the reduced dimensions with extent 1.
+    Floats of fewer than 32 bits compute in f32; `store` and `copy` round to the destination's type.
+    """
+
+    def __init__(self, recorder: Recorder, scope: Scope, index: Expr | None = None) -> None:
+        self._recorder = recorder
+        self._scope = scope
+        self.index = index
+
+    # Parts of the scope.
+
+    @property
+    def scope(self) -> Scope:
+        """The threads."""
+        return self._scope
+
+    @property
+    def threads(self) -> int:
+        """The number of threads."""
+        return self._scope.threads
+
+    @property
+    def warpgroup(self) -> Selector:
+        """Warpgroups of this scope, counted from its first."""
+        return Selector(self._recorder, "warpgroup", self._scope)
+
+    @property
+    def warp(self) -> Selector:
+        """Warps of this scope, counted from its first."""
+        return Selector(self._recorder, "warp", self._scope)
+
+    @property
+    def thread(self) -> Selector:
+        """Threads of this scope, counted from its first."""
+        return Selector(self._recorder, "thread", self._scope)
+
+    def _where(self, name: str) -> str:
+        return f"{self._scope.kind}.{name}"
+
+    def _emit(self, name: str, outs: Sequence[Region], ins: Sequence[Region | Scalar] = (), *,
+              barrier: Region | None = None, **options: Any) -> None:  # fmt: skip
+        recorder = self._recorder
+        if recorder.scope is not self:
+            inner = "outside every scope" if recorder.scope is None else f"inside {recorder.scope._scope}"
+            recorder.refuse(
+                self._where(name), f"this is {inner}, not inside {self._scope}", legal="the innermost scope's handle",
+                rule="scope",
+            )  # fmt: skip
+        kept = tuple(sorted((key, value) for key, value in options.items() if value is not None))
+        recorder.emit(Op(name, tuple(outs), tuple(ins), kept, barrier, line=recorder.line()))
+
+    def _new(self, shape: tuple[int, ...], dtype: str, stem: str, mask: tuple[Number, ...] | None = None,
+             layout: Layout | str | None = None) -> Region:  # fmt: skip
+        made = parse(layout) if isinstance(layout, str) else layout
+        region = self._recorder.alloc(shape, dtype, "register", made, stem=stem)
+        return region if mask is None else replace(region, mask=mask)
+
+    def _view(self, value: Any, where: str) -> View:
+        if not isinstance(value, View):
+            self._recorder.refuse(where, f"{value!r} is no traced tensor", legal="a tensor, or a part of one")
+        self._recorder.require_in_reach(value.region, where)
+        return value
+
+    # Making and moving.
+
+    def zeros(self, shape: Sequence[int], dtype: Any = "f32", *, layout: Layout | str | None = None) -> View:
+        """Registers full of zeros."""
+        return self.full(shape, 0, dtype, layout=layout)
+
+    def full(self, shape: Sequence[int], value: Any, dtype: Any = "f32", *,
+             layout: Layout | str | None = None) -> View:  # fmt: skip
+        """Registers full of one value."""
+        made = self.empty(shape, dtype, layout=layout)
+        self._emit("fill", (made.region,), (operand(value, made.dtype, self._recorder, self._where("full")),))
+        return made
+
+    def empty(self, shape: Sequence[int], dtype: Any = "f32", *, layout: Layout | str | None = None) -> View:
+        """Registers without a value: reading them before they are written is an error."""
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(type(e) is not int or e < 1 for e in extents):
+            self._recorder.refuse(self._where("empty"), f"the shape {shape!r} is not positive integers")
+        name = dtype_of(dtype, self._where("empty")).name
+        return View(self._recorder, self._new(extents, name, "t", layout=layout))
+
+    def iota(self, shape: Sequence[int], axis: int = 0, start: Any = 0, dtype: Any = "s32") -> View:
+        """Registers that hold their own coordinate along an axis, plus `start`."""
+        made = self.empty(shape, dtype)
+        self._emit("iota", (made.region,), (operand(start, made.dtype, self._recorder, "iota"),), axis=axis)
+        return made
+
+    def load(self, source: View, dtype: Any = None, *, layout: Layout | str | None = None, use: str | None = None) -> View:
+        """The elements of a region in registers; where its tile is partial, or does not fill the threads, with a mask."""
+        view = self._view(source, self._where("load"))
+        shape, mask = view.shape, view.region.valid
+        if layout is None and shape:
+            shape = (*shape[:-1], _even(shape[-1], prod(shape[:-1]), self.threads))
+        made = self._new(shape, view.dtype if dtype is None else dtype_of(dtype).name, "t", mask, layout)
+        self._emit("copy", (made,), (_widened(view.region, shape),), use=use)
+        return View(self._recorder, made)
+
+    def store(self, target: View, value: Any, *, use: str | None = None) -> None:
+        """Write registers, or a number, to a region of memory, rounded to its type; what is masked stays as it was."""
+        self.copy(target, value, use=use)
+
+    def copy(self, target: View, source: Any, *, use: str | None = None) -> None:
+        """Copy a region to another of the same shape, rounded to the target's type; masked elements are read as zero."""
+        self._copy("copy", target, source, use=use)
+
+    def copy_async(self, target: View, source: View, *, barrier: View | None = None, use: str | None = None) -> None:
+        """The same, in the background: complete at its barrier, that of the ring being filled, or the next commit."""
+        found = barrier.region if barrier is not None else None
+        filling = flow.filling(self._recorder)
+        if found is None and filling is not None:
+            found = filling.full
+            filling.bytes += prod(target.shape) * DTYPES[target.dtype].bits // 8
+        self._copy("copy_async", target, source, barrier=found, use=use)
+
+    def _copy(self, name: str, target: View, source: Any, **options: Any) -> None:
+        where = self._where(name)
+        out = self._view(target, where).region
+        if not isinstance(source, View):
+            self._emit("fill", (out,), (operand(source, target.dtype, self._recorder, where),))
+            return
+        region = self._view(source, where).region
+        if len(region.shape) == len(out.shape):
+            common = tuple(map(max, out.shape, region.shape))
+            out, region = _widened(out, common), _widened(region, common)
+        if out.shape != region.shape:
+            self._recorder.refuse(
+                where, f"{source} of shape {source.shape} does not fit {target} of shape {target.shape}",
+                legal="equal shapes", rule="operator",
+            )  # fmt: skip
+        self._emit(name, (out,), (region,), **options)
+
+    # Computing.
+
+    def map(self, fn: str, *operands: Any, into: View | None = None) -> View:
+        """An elementwise function of `ELEMENTWISE`, by name."""
+        where = self._where(fn)
+        row = ELEMENTWISE.get(fn)
+        if row is None:
+            self._recorder.refuse(where, f"no function {fn!r}", legal=" | ".join(ELEMENTWISE))
+        numbers = operands[1:] if fn == "where" else operands
+        kind = compute_type(numbers, where)
+        if row.inputs == "float" and DTYPES[kind].kind != "float":
+            kind = "f32"
+        ins = [operand(value, kind, self._recorder, where) for value in operands]
+        shape, mask = self._broadcast([one for one in ins if isinstance(one, Region)], where)
+        if into is not None:
+            if shape != into.shape:
+                self._recorder.refuse(where, f"the result has shape {shape}, {into} {into.shape}", rule="operator")
+            self._emit("map", (into.region,), ins, fn=fn)
+            return into
+        made = self._new(shape, "pred" if row.result == "pred" else kind, fn, mask)
+        self._emit("map", (made,), ins, fn=fn)
+        return View(self._recorder, made)
+
+    def _broadcast(self, ins: list[Region], where: str) -> tuple[tuple[int, ...], tuple[Number, ...]]:
+        if not ins:
+            self._recorder.refuse(where, "no operand is a tensor", legal="scope.full(shape, value)")
+        rank = max(len(one.shape) for one in ins)
+        shape: list[int] = [1] * rank
+        mask: list[Number] = [1] * rank
+        for one in ins:
+            if len(one.shape) != rank or any(1 not in (e, s) and e != s for e, s in zip(one.shape, shape, strict=True)):
+                shapes = ", ".join(f"{self._recorder.shown(r)} {r.shape}" for r in ins)
+                self._recorder.refuse(
+                    where, f"the shapes do not fit: {shapes}", legal="equal extents, or 1", rule="operator"
+                )  # fmt: skip
+            for d, (extent, valid) in enumerate(zip(one.shape, one.valid, strict=True)):
+                if extent > shape[d]:
+                    shape[d], mask[d] = extent, valid
+                elif extent == shape[d]:
+                    mask[d] = _least(mask[d], valid)
+        return tuple(shape), tuple(mask)
+
+    def where(self, condition: Any, then: Any, otherwise: Any) -> View:
+        """Element by element, one or the other."""
+        return self.map("where", condition, then, otherwise)
+
+    def cast(self, value: View, dtype: Any) -> View:
+        """The values in another type: to the nearest, ties to even; to integers towards zero."""
+        view = self._view(value, self._where("cast"))
+        made = self._new(view.shape, dtype_of(dtype, self._where("cast")).name, "cast", view.region.valid)
+        self._emit("cast", (made,), (view.region,))
+        return View(self._recorder, made)
+
+    def reduce(self, fn: str, value: View, axis: int | Sequence[int] | None = None) -> View:
+        """Combine along axes, by default all; they stay with extent 1, and every thread of the scope gets the result."""
+        where = self._where(fn)
+        view = self._view(value, where)
+        axes, rank = self._axes(axis, len(view.shape), where), len(view.shape)
+        if fn not in MONOIDS:
+            self._recorder.refuse(where, f"no monoid {fn!r}", legal=" | ".join(MONOIDS))
+        shape = tuple(1 if d in axes else view.shape[d] for d in range(rank))
+        mask = tuple(1 if d in axes else view.region.valid[d] for d in range(rank))
+        made = self._new(shape, _sum_type(view.dtype) if fn in ("add", "mul") else view.dtype, fn, mask)
+        self._emit("reduce", (made,), (view.region,), axes=axes, fn=fn)
+        return View(self._recorder, made)
+
+    def _axes(self, axis: int | Sequence[int] | None, rank: int, where: str) -> tuple[int, ...]:
+        axes = tuple(range(rank)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+        if any(not -rank <= a < rank for a in axes):
+            self._recorder.refuse(where, f"axis {axis} of a tensor of rank {rank}", rule="operator")
+        return tuple(sorted({a % rank for a in axes}))
+
+    def scan(self, fn: str, value: View, axis: int = -1) -> View:
+        """Combine up to and with each coordinate of an axis."""
+        view = self._view(value, self._where("scan"))
+        (at,) = self._axes(axis, len(view.shape), self._where("scan"))
+        made = self._new(view.shape, _sum_type(view.dtype) if fn == "add" else view.dtype, "scan", view.region.valid)
+        self._emit("scan", (made,), (view.region,), axis=at, fn=fn)
+        return View(self._recorder, made)
+
+    def gemm(self, acc: View, a: View, b: View, *, use: str | None = None) -> None:
+        """``acc += a @ b.T``: a is (m, k), b is (n, k); exact products."""
+        where = self._where("gemm")
+        c, first, second = (self._view(v, where).region for v in (acc, a, b))
+        self._emit("gemm", (c,), (*_same_depth(first, second), c), use=use)
+
+    def dot(self, a: View, b: View, dtype: Any = "f32", *, use: str | None = None) -> View:
+        """``a @ b.T`` in new registers, masked where a row of a or of b does not exist."""
+        where = self._where("dot")
+        first, second = self._view(a, where).region, self._view(b, where).region
+        if len(first.shape) != 2 or len(second.shape) != 2:
+            self._recorder.refuse(where, f"shapes {first.shape} and {second.shape}", legal="(m, k) and (n, k)")
+        first, second = _same_depth(first, second)
+        shape, mask = (first.shape[0], second.shape[0]), (first.valid[0], second.valid[0])
+        made = self._new(shape, dtype_of(dtype, where).name, "dot", mask)
+        self._emit("gemm", (made,), (first, second, Scalar(0.0 if made.tensor.element.kind == "float" else 0, made.tensor.dtype)), use=use)  # fmt: skip
+        return View(self._recorder, made)
+
+    def sum(self, *args: Any, axis: Any = None) -> View | None:
+        """``sum(x, axis)`` gives the sum; ``sum(target, x, axis=0)`` writes that of x, at target's box, to target."""
+        if len(args) == 2 and isinstance(args[1], View):
+            self._sum_into(args[0], args[1], axis)
+            return None
+        return self.reduce("add", args[0], args[1] if len(args) == 2 else axis)
+
+    def _sum_into(self, target: View, source: View, axis: Any) -> None:
+        where = self._where("sum")
+        out, region = self._view(target, where).region, self._view(source, where).region
+        (at,) = self._axes(axis, len(region.shape), where)
+        if len(region.shape) != len(out.shape) + 1:
+            self._recorder.refuse(where, f"{source} has rank {len(region.shape)}, {target} {len(out.shape)}")
+        begin, extent, mask = list(region.begin), list(region.extent), list(region.mask)
+        others = [d for d in range(len(region.dims)) if d != at]
+        for d, o in zip(others, out.dims, strict=True):
+            k = region.dims[d]
+            begin[k], extent[k], mask[k] = out.begin[o], out.extent[o], out.mask[o]
+        box = Region(region.tensor, tuple(begin), tuple(extent), tuple(mask), region.dims)
+        shape = tuple(1 if d == at else e for d, e in enumerate(box.shape))
+        valid = tuple(1 if d == at else e for d, e in enumerate(box.valid))
+        total = self._new(shape, _sum_type(region.tensor.dtype), "sum", valid)
+        self._emit("reduce", (total,), (box,), axes=(at,), fn="add")
+        kept = tuple(d for d in total.dims if d != at)
+        self._emit("copy", (out,), (replace(total, dims=kept),))
+
+    # Ordering.
+
+    def sync(self, barrier: int | None = None) -> None:
+        """The threads of the scope wait for each other; what they wrote is then visible to all of them."""
+        self._recorder.emit(Sync(barrier, line=self._recorder.line()))
+
+    def fence(self, kind: str) -> None:
+        """Order accesses: ``proxy.async``, ``cta``, ``gpu``, ``sys``, ``mbarrier_init``, ``wgmma``."""
+        if kind not in get_args(FenceKind):
+            self._recorder.refuse(self._where("fence"), f"no fence {kind!r}", legal=" | ".join(get_args(FenceKind)))
+        self._recorder.emit(Fence(kind, line=self._recorder.line()))  # type: ignore[arg-type]
+
+    def commit(self, kind: Any = "cp.async") -> None:
+        """Close the group of the asynchronous copies issued so far."""
+        self._recorder.emit(Commit(kind, line=self._recorder.line()))
+
+    def wait_group(self, pending: int = 0, kind: Any = "cp.async") -> None:
+        """Wait until at most `pending` groups are unfinished."""
+        self._recorder.emit(WaitGroup(kind, pending, line=self._recorder.line()))
+
+    def arrive(self, barrier: View, *, lanes: Any = "each", bytes: Number | None = None) -> None:
+        """Arrive on an mbarrier."""
+        self._recorder.emit(Arrive(barrier.region, lanes, bytes, line=self._recorder.line()))
+
+    def wait(self, what: View, *index: Any, parity: Number | None = None, at_least: Number = 1) -> None:
+        """``wait(barrier, parity=p)`` on an mbarrier; ``wait(tensor, i, j)`` until every device has signalled it."""
+        line = self._recorder.line()
+        if what.dtype == "mbarrier":
+            self._recorder.emit(Wait(what.region, 0 if parity is None else parity, line=line))
+            return
+        flags = self._recorder.flags(what, index)
+        for number in range(flags.shape[0]) if flags.space == "symmetric" else (0,):
+            self._recorder.emit(Await(_flag(flags, number, index), at_least, line=line))
+
+    def signal(self, what: View, *index: Any) -> None:
+        """Tell whoever waits for ``(tensor, i, j)`` that what this scope wrote is there."""
+        flags = self._recorder.flags(what, index)
+        own: Number = next(iter(self._recorder.mesh_symbols.values()), 0)
+        self._recorder.emit(Signal(_flag(flags, own, index), line=self._recorder.line()))
+
+    def atomic_add(self, cell: View, value: Any = 1, *, name: str = "ticket") -> Expr:
+        """Add to one element of memory at once, and give the value before as an index."""
+        where = self._where("atomic_add")
+        region = self._view(cell, where).region
+        old = self._new((), region.tensor.dtype, "old")
+        self._emit("atomic_add", (old,), (region, operand(value, region.tensor.dtype, self._recorder, where)))
+        return self.read(View(self._recorder, old), name=name)
+
+    def read(self, element: View, *, below: int | None = None, name: str = "n") -> Expr:
+        """One element of an integer tensor as an index, the same for all threads of the scope."""
+        region = self._view(element, self._where("read")).region
+        if region.size != 1 or DTYPES[element.dtype].kind not in ("signed", "unsigned"):
+            self._recorder.refuse(self._where("read"), f"{element} is not one integer", legal="tensor[i, j]")
+        number = self._recorder.counter(name, below)
+        self._recorder.emit(Let(number, region, line=self._recorder.line()))
+        return number
+
+    # Control.
+
+    def range(self, *bounds: Any, stages: int = 1, unroll: bool = False) -> Iterator[Expr]:
+        """A loop; ``stages`` is how many of its iterations dispatch may have in flight."""
+        return flow.loop(self._recorder, bounds, stages, unroll)
+
+    def break_(self) -> None:
+        """Leave the nearest loop."""
+        self._recorder.emit(Break(line=self._recorder.line()))
+
+    def continue_(self) -> None:
+        """Go to the next iteration of the nearest loop."""
+        self._recorder.emit(Continue(line=self._recorder.line()))
+
+    def __str__(self) -> str:
+        return str(self._scope)
+
+
+def _elementwise(fn: str) -> Any:
+    def method(self: Handle, *operands: Any) -> View:
+        return self.map(fn, *operands)
+
+    method.__name__ = method.__qualname__ = fn
+    method.__doc__ = f"``{fn}`` of each element."
+    return method
+
+
+def _reduction(fn: str, text: str) -> Any:
+    def method(self: Handle, value: View, axis: int | Sequence[int] | None = None) -> View:
+        return self.reduce(fn, value, axis)
+
+    method.__doc__ = f"The {text} along axes, by default all; they stay with extent 1."
+    return method
+
+
+for _name in ELEMENTWISE:
+    if _name not in ("min", "max", "and", "or", "not", "where"):
+        setattr(Handle, _name, _elementwise(_name))
+Handle.maximum = _elementwise("max")  # type: ignore[attr-defined]
+Handle.minimum = _elementwise("min")  # type: ignore[attr-defined]
+Handle.max = _reduction("max", "greatest")  # type: ignore[attr-defined]
+Handle.min = _reduction("min", "least")  # type: ignore[attr-defined]
+
+
+def _sum_type(dtype: str) -> str:
+    one = DTYPES[dtype]
+    return dtype if one.bits >= 32 else "f32" if one.kind == "float" else "s32"
+
+
+def _flag(flags: Any, own: Number, index: tuple[Any, ...]) -> Region:
+    ones = (1,) * flags.rank
+    begin = (own, *index) if flags.space == "symmetric" else tuple(index)
+    return Region(flags, begin, ones, ones, ())
+
+
+def _even(extent: int, others: int, threads: int) -> int:
+    """The least extent from this one on that spreads evenly: the elements divide the threads, or these them."""
+    step = threads // gcd(threads, others)
+    whole = -(-extent // step) * step
+    return next((e for e in range(extent, whole) if others * e < threads and threads % (others * e) == 0), whole)
+
+
+def _same_depth(a: Region, b: Region) -> tuple[Region, Region]:
+    """The factors of a product with equal extents along k, where one is padded to its threads."""
+    if not a.shape or not b.shape or a.shape[-1] == b.shape[-1]:
+        return a, b
+    depth = max(a.shape[-1], b.shape[-1])
+    return _widened(a, (*a.shape[:-1], depth)), _widened(b, (*b.shape[:-1], depth))
+
+
+def _widened(region: Region, shape: tuple[int, ...]) -> Region:
+    """The region with greater extents, masked as before: what is beyond does not exist."""
+    extent = list(region.extent)
+    for d, size in zip(region.dims, shape, strict=True):
+        extent[d] = size
+    if region.tensor.space == "register" and any(e > s for e, s in zip(extent, region.tensor.shape, strict=True)):
+        return region
+    return replace(region, extent=tuple(extent))
+
+
