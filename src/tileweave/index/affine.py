@@ -151,8 +151,12 @@ def split_affine(expr: ExprLike, variable: Expr, *, given: Sequence[Expr] = ()) 
     where = "split_affine(expr, variable)"
     if not isinstance(variable, Expr) or variable.op != "sym":
         raise LayoutError(where, f"{variable!r} is no symbol", legal="a symbol of the expression")
-    normal = normal_of(given)
-    p = value_of(normal, as_number(expr, where))
+    return split_in(normal_of(given), as_number(expr, where), variable)
+
+
+def split_in(normal: Normal, expr: Expr, variable: Expr) -> tuple[Expr, Expr] | None:
+    """`split_affine` where the facts are at hand."""
+    p = value_of(normal, expr)
     ((mono, factor),) = value_of(normal, variable).items()  # the symbol, or its declared divisor times a quotient
     atom = mono[-1]
     slope, base, linear = split(p, atom)

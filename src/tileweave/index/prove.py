@@ -8,6 +8,7 @@ decides stays open, and is reported as open.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -20,17 +21,19 @@ from tileweave.index.expr import Expr, ExprLike, as_expr, as_number, equal, uneq
 from tileweave.index.normal.facts import known_divisor
 from tileweave.index.normal.intervals import Interval
 from tileweave.index.normal.poly import subtract
-from tileweave.index.normal.read import normal_of, range_of, value_of
+from tileweave.index.normal.read import follows, normal_of, range_of, value_of
 from tileweave.index.normal.rules import without_remainders
 from tileweave.index.provers import Verdict, ask, bijective_by_isl
 from tileweave.index.trees import symbols_of
 
-__all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bijective", "bounds", "divisor", "equivalent", "prove", "require"]
+__all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bijective", "bounds", "divisor", "equivalent", "prove", "proved", "require"]
 
 EXHAUSTIVE_LIMIT = 1 << 24
 """Points up to which every point is tried, unless the caller says otherwise."""
 CHUNK = 1 << 18
 SAMPLES = 1 << 12
+MEMORY = 1 << 12
+"""Conditions whose proof is remembered: a kernel's layouts ask for the range of the same index again and again."""
 REACH = 40
 """How far beyond a bound a symbol without an opposite bound is sampled."""
 
@@ -61,11 +64,34 @@ def prove(
     Source: own.
     """
     condition = _condition("prove(condition)", condition)
+    if proved(condition, given=given):
+        return Verdict(True, "ranges")
     normal = normal_of(given, (condition,))
     settled = normal.conditions[condition]
     if settled.op == "true" and settled.args[0]:
         return Verdict(True, "ranges")
     return _search(condition, given, limit, using)
+
+
+def proved(condition: Expr | bool, *, given: Sequence[Expr] = ()) -> bool:
+    """Whether the ranges alone prove a condition: `prove` without its search for a point where the condition fails.
+
+    Example:
+        >>> from tileweave.index.expr import symbol
+        >>> n = symbol("n", 1)
+        >>> i = symbol("i", 0, n)
+        >>> proved(i < n), proved(i < 5)
+        (True, False)
+    """
+    condition = _condition("proved(condition)", condition)
+    if isinstance(given, tuple | list) and all(isinstance(fact, Expr) for fact in given):
+        return _proved(condition, tuple(given))
+    return follows(normal_of(given), condition)  # which refuses what is given
+
+
+@lru_cache(maxsize=MEMORY)
+def _proved(condition: Expr, given: tuple[Expr, ...]) -> bool:
+    return follows(normal_of(given), condition)
 
 
 def require(condition: Expr | bool, where: str, *, given: Sequence[Expr] = ()) -> None:
@@ -85,6 +111,8 @@ def require(condition: Expr | bool, where: str, *, given: Sequence[Expr] = ()) -
         >>> require(i < 9, "f(i)")
     """
     condition = _condition(where, condition)
+    if proved(condition, given=given):
+        return
     verdict = prove(condition, given=given)
     if verdict:
         return

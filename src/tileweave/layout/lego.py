@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
-from tileweave.index import Expr, prove
+from tileweave.index import Expr, proved
 from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.core.composition import compose
 from tileweave.layout.core.exact import normalize, recover
@@ -273,7 +273,7 @@ def divides(t: Dim, n: Dim) -> bool:
 
 def always(condition: Expr) -> bool:
     """Whether a condition is proved for all values of its symbols."""
-    return bool(prove(condition, limit=0))
+    return proved(condition)
 
 
 # --- conversions

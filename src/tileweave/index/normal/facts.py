@@ -30,7 +30,7 @@ __all__ = [
 
 Sample = tuple[int | None, ...]
 """A value at each of a few points, which refute most of what no proof can show."""
-POINTS = 3
+POINTS = 5
 LONGEST_SAMPLE = 512
 """Bits of a value at a point beyond which it is not followed."""
 Key = frozenset[tuple[tuple[int, ...], int]]
@@ -68,16 +68,23 @@ class Atom:
 
 @dataclass(slots=True)
 class Memo:
-    """Results under one set of given facts: signs by polynomial, quotients and remainders, sums with pairs joined.
+    """Results under one set of given facts: signs by polynomial (of whole questions, and of steps on
+    the way), quotients and remainders, sums with pairs joined.
 
     `local` ones hold in one branch of a select only.
     """
 
     proved: dict[Key, bool] = field(default_factory=dict)
+    descents: dict[Key, bool] = field(default_factory=dict)
     floors: dict[tuple[Key, Key], Poly] = field(default_factory=dict)
     mods: dict[tuple[Key, Key], Poly] = field(default_factory=dict)
     joined: dict[Key, Poly] = field(default_factory=dict)
     local: bool = False
+
+    def forget_signs(self) -> None:
+        """More is known now: what was not proved may be provable."""
+        self.proved.clear()
+        self.descents.clear()
 
 
 @dataclass(slots=True)
@@ -162,7 +169,7 @@ def value_at(facts: Facts, p: Poly, point: int) -> int | None:
 
 
 def _drawn(facts: Facts, point: int, atom: Atom, number: int) -> int | None:
-    """A symbol's value at a point: its least, its greatest, and one between."""
+    """A symbol's value at a point: its least, its greatest, one between, and each end for every other symbol."""
     lower, upper = atom.lower, atom.upper
     low = None if lower is None else value_at(facts, lower, point)
     high = None if upper is None else value_at(facts, upper, point)
@@ -175,7 +182,8 @@ def _drawn(facts: Facts, point: int, atom: Atom, number: int) -> int | None:
         high = low + spread
     if low > high:
         return None
-    return (low, high, low + (high - low) * 2 // 3)[point]
+    ends = (low, high) if number % 2 else (high, low)
+    return (low, high, low + (high - low) * 2 // 3, *ends)[point]
 
 
 def _applied(kind: str, a: int | None, b: int | None) -> int | None:

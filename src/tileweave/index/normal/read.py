@@ -17,7 +17,7 @@ from tileweave.index.normal.signs import limits, nonnegative, positive, tighten
 from tileweave.index.normal.write import Writer
 from tileweave.index.trees import symbols_of
 
-__all__ = ["FALSE", "TRUE", "Normal", "keep_products", "load", "normal_of", "range_of", "value_of"]
+__all__ = ["FALSE", "TRUE", "Normal", "follows", "keep_products", "load", "normal_of", "range_of", "value_of"]
 
 TRUE, FALSE = equal(const(0), 0), unequal(const(0), 0)
 
@@ -68,7 +68,7 @@ def normal_of(given: Sequence[Expr] = (), roots: Iterable[Expr] = ()) -> Normal:
         load(normal, given)
         for condition in given:
             _assume(normal, condition)
-        facts.memo.proved.clear()
+        facts.memo.forget_signs()
     if roots:
         load(normal, roots)
     return normal
@@ -169,7 +169,7 @@ def _nonempty(normal: Normal, node: Expr, lower: Poly, upper: Poly) -> None:
         normal.facts.given.append(room)
     elif atom.low is None or atom.low < -offset:
         atom.low, atom.lower = -offset, constant(-offset)
-    normal.facts.memo.proved.clear()
+    normal.facts.memo.forget_signs()
 
 
 def _facts_of(normal: Normal, condition: Expr) -> list[Poly]:
@@ -386,6 +386,19 @@ def _compared(normal: Normal, op: str, left: Poly, right: Poly) -> Expr:
     return condition if op == "eq" else ~condition
 
 
+def follows(normal: Normal, condition: Expr) -> bool:
+    """Whether a condition is proved; nothing is asked of its opposite, and nothing is written."""
+    if condition.op == "and":
+        return all(follows(normal, part) for part in condition.args)
+    if condition.op not in ("lt", "le"):
+        load(normal, (condition,))
+        settled = normal.conditions[condition]
+        return settled.op == "true" and bool(settled.args[0])
+    load(normal, condition.args)
+    room = subtract(normal.values[condition.args[1]], normal.values[condition.args[0]])
+    return nonnegative(normal.facts, _tight(add(room, constant(-1)) if condition.op == "lt" else room))
+
+
 def _condition(normal: Normal, node: Expr) -> Expr:
     match node.op:
         case "lt" | "le" | "eq" | "ne":
@@ -425,7 +438,7 @@ def _decide(normal: Normal, p: Poly) -> bool | None:
 
 def _at_least_zero(normal: Normal, p: Poly) -> Expr:
     """The condition ``p >= 0``, as a comparison of sums with positive terms in lowest terms."""
-    p = _tight(normal, p)
+    p = _tight(p)
     decided = _decide(normal, p)
     if decided is not None:
         return TRUE if decided else FALSE
@@ -460,7 +473,7 @@ def _zero(normal: Normal, p: Poly) -> Expr:
     )
 
 
-def _tight(normal: Normal, p: Poly) -> Poly:
+def _tight(p: Poly) -> Poly:
     """The strongest ``q >= 0`` with the same solutions: divided by the common factor, constant rounded down."""
     divisor = known_divisor({mono: c for mono, c in p.items() if mono})
     if divisor <= 1:

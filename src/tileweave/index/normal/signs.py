@@ -184,6 +184,17 @@ def _descend(facts: Facts, p: Poly) -> bool:
         return False
     if high is not None and high < 0:
         return False
+    key, memo = key_of(p), facts.memo.descents
+    if key not in memo:
+        found = _replace_one(facts, p)
+        if not found and facts.steps <= 0:
+            return False  # perhaps for want of steps: asked again it may be found
+        memo[key] = found
+    return memo[key]
+
+
+def _replace_one(facts: Facts, p: Poly) -> bool:
+    """p >= 0 by one replacement, and what follows from it."""
     facts.steps -= 1
     facts.spent += 1
     if (whole := _without_paired_remainder(facts, p)) is not None and _descend(facts, whole):

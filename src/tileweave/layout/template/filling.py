@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tileweave.errors import LayoutError
@@ -18,8 +19,10 @@ from tileweave.index import (
     symbol,
     symbols_of,
 )
+from tileweave.index.affine import split_in
 from tileweave.index.expr import walk
-from tileweave.index.normal.read import range_of
+from tileweave.index.normal.facts import known_divisor
+from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
 from tileweave.index.text.program import Printable, c_prelude, fresh, program, shared_parts, statement, text_of
 from tileweave.layout.notation.lego_slices import Slice
 from tileweave.layout.template.values import Filled, IndexPart, TextTarget
@@ -135,6 +138,7 @@ class Filling:
         self.entered: set[Expr] = set()  # ranges that loops have counted with
         self.renamed: dict[Expr, Expr] = {}  # those of them that the loops around count with again
         self.blocks = 0
+        self.facts = normal_of(source.given)
 
     def mark(self, kind: str, name: str, *words: str) -> str:
         """A numbered mark for the text, and the use that it stands for."""
@@ -174,20 +178,18 @@ class Filling:
     def rendered(self) -> str:
         """The text with marks; undefined and unused names refused with their place."""
         import jinja2  # templates alone need it
-        from jinja2 import meta, nodes
 
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
         text, bindings = self.source.text, self.source.bindings
         try:
-            tree = environment.parse(text)
+            compiled, undeclared, used = _compiled(text)
         except jinja2.TemplateSyntaxError as error:
             raise LayoutError(self.where, f"line {error.lineno}: {error.message}", legal="Jinja2 text") from None
         lines = text.split("\n")
-        for name in sorted(meta.find_undeclared_variables(tree) - set(bindings) - set(RESERVED)):
-            number = next(node.lineno for node in tree.find_all(nodes.Name) if node.name == name)
+        for name in sorted(set(undeclared) - set(bindings) - set(RESERVED)):
+            number = undeclared[name]
             inputs = {f"line {number}": lines[number - 1].strip()}
             raise LayoutError(self.where, f"line {number}: {name!r} is undefined", inputs=inputs, legal=_list(bindings))
-        unused = sorted(set(bindings) - {node.name for node in tree.find_all(nodes.Name)})
+        unused = sorted(set(bindings) - used)
         if unused:
             raise LayoutError(self.where, f"{_list(unused)}: bound, but not in the text", legal="every name once")
         context: dict[str, Any] = {
@@ -198,7 +200,7 @@ class Filling:
         context["loop"] = lambda name: self.mark("loop", "", name)
         context |= {name: _Lazy(self, name) for name in ("arguments", "layouts", "prelude")}
         try:
-            return environment.from_string(text).render(context)
+            return str(compiled.render(context))
         except jinja2.TemplateError as error:
             raise LayoutError(self.where, str(error.message), legal="Jinja2 text") from None
 
@@ -300,11 +302,11 @@ class Filling:
     def _by_step(self, expr: Expr, counter: str, name: str, taken: set[str], bases: dict[Expr, Expr]) -> Expr:
         """``base + counter * step`` where the expression is of that form and its base is worth keeping."""
         variable = next(s for s in symbols_of((expr,)) if s.args[0] == counter)
-        parts = split_affine(expr, variable, given=self.source.given)
+        parts = split_in(self.facts, expr, variable)
         if parts is None or not parts[0].parts:
             return expr
         base, step = parts
-        low, high = range_of(_normal(self.source.given), base)
+        low, high = range_of(self.facts, base)
         stem = f"{name}_base"
         while stem in taken:
             stem += "_"
@@ -328,6 +330,19 @@ class Filling:
             )  # fmt: skip
         return level if self.scopes else -1
 
+    def _levels(self, ready: Printable) -> dict[Expr, int]:
+        """Of every node the first scope in which its symbols are known; one look-up for each set of symbols."""
+        defined = set().union(*(scope.known for scope in self.scopes))
+        wanted: dict[Expr, frozenset[str]] = {}
+        levels: dict[frozenset[str], int] = {}
+        for node in walk(ready.roots):
+            own = frozenset((node.args[0],)) & defined if node.op == "sym" else frozenset()
+            wanted[node] = own.union(*(wanted[part] for part in node.parts))
+        last = len(self.scopes) - 1
+        for names in set(wanted.values()):
+            levels[names] = next((k for k, scope in enumerate(self.scopes) if names <= scope.known), last)
+        return {node: levels[names] for node, names in wanted.items()}
+
     def _assign(self, ready: Printable, bases: dict[Expr, Expr]) -> None:
         """Temporaries at their scopes: ranges first, then common parts, invariants of loops, and bases."""
         if not self.scopes:
@@ -349,7 +364,7 @@ class Filling:
             index = ", ".join(":" if k == axis else "None" for k in range(rank))
             text = self.target.range.format(extent=extent, axis=f"[{index}]" if rank > 1 else "")
             self.scopes[0].lines.append(f"{name} = {text}")
-        levels = {node: self._level_of(node) for node in walk(ready.roots)}
+        levels = self._levels(ready)
         for kept, base in bases.items():
             levels[kept] = levels[base]
         chosen = set(shared_parts(ready)) | self._invariants(ready, levels)
@@ -425,7 +440,7 @@ class Filling:
         if _plainly_affine(expr):
             return text  # the target's own analysis sees the runs
         for axis, node in enumerate(value.ranges):
-            run, multiple = _run_of(expr, node, self.source.given)
+            run, multiple = _run_of(expr, node, self.facts)
             if run > 1 and multiple > 1:
                 rank = len(value.ranges)
                 shapes = [f"({', '.join(str(n if k == axis else 1) for k in range(rank))})" for n in (multiple, run)]
@@ -466,6 +481,20 @@ class _Lazy:
         return self._filling.mark(self._kind, "")
 
 
+@lru_cache(maxsize=64)
+def _compiled(text: str) -> tuple[Any, Mapping[str, int], frozenset[str]]:
+    """A template made ready by Jinja2; the names that it leaves to its bindings, with their lines; all names."""
+    import jinja2  # templates alone need it
+    from jinja2 import meta, nodes
+
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    tree = environment.parse(text)
+    undeclared = meta.find_undeclared_variables(tree)
+    lines = {node.name: node.lineno for node in reversed(list(tree.find_all(nodes.Name)))}
+    first = {name: number for name, number in lines.items() if name in undeclared}
+    return environment.from_string(text), first, frozenset(lines)
+
+
 def _helpers(text: str) -> str:
     """The helper functions that a CUDA text calls, without headers: NVRTC has none."""
     lines = c_prelude("int64_t", cuda=True).replace("int64_t", "long long").split("\n")
@@ -478,12 +507,6 @@ def _list(names: Any) -> str:
 
 def _is_range(node: Expr) -> bool:
     return bool(re.fullmatch(r"axis\d+_\d+_\d+", node.args[0]))
-
-
-def _normal(given: Sequence[Expr]) -> Any:
-    from tileweave.index.normal.read import normal_of
-
-    return normal_of(given)
 
 
 def _plainly_affine(expr: Expr) -> bool:
@@ -514,7 +537,7 @@ def _width_of(value: Slice, given: Sequence[Expr]) -> int:
         return 1
     node, mask = value.ranges[-1], value.mask
     where = (*given, mask) if isinstance(mask, Expr) and mask.op != "true" else tuple(given)
-    run, multiple = _run_of(simplify(value.offset, given=where), node, where)
+    run, multiple = _run_of(simplify(value.offset, given=where), node, normal_of(where))
     width = min(run, multiple)
     while width > 1 and isinstance(mask, Expr) and not _uniform(mask, node, width):
         width //= 2
@@ -538,20 +561,19 @@ def _uniform(mask: Expr, node: Expr, width: int) -> bool:
     return parts is not None and constant_of(parts[1]) == -1 and divisor(parts[0]) % width == 0
 
 
-def _run_of(expr: Expr, node: Expr, given: Sequence[Expr]) -> tuple[int, int]:
+def _run_of(expr: Expr, node: Expr, facts: Normal) -> tuple[int, int]:
     """The longest run of consecutive offsets along a range, and a power of two that divides the start of every run."""
     extent = constant_of(node.args[2]) or 1
-    whole = split_affine(expr, node, given=given)
+    whole = split_in(facts, expr, node)
     if whole is not None and constant_of(whole[1]) != 1:
         return 1, 1
     run = extent
     while run > 1:
         if whole is not None:
-            return run, _power_of_two(divisor(whole[0]), run)
+            return run, _power_of_two(known_divisor(value_of(facts, whole[0])), run)
         outer, inner = symbol("run_outer", 0, max(extent // run, 1)), symbol("run_inner", 0, run)
-        moved = simplify(substitute(expr, {node: outer * run + inner}), given=given)
-        parts = split_affine(moved, inner, given=given)
+        parts = split_in(facts, substitute(expr, {node: outer * run + inner}), inner)
         if parts is not None and constant_of(parts[1]) == 1:
-            return run, _power_of_two(divisor(parts[0]), run)
+            return run, _power_of_two(known_divisor(value_of(facts, parts[0])), run)
         run //= 2
     return 1, 1
