@@ -60,7 +60,9 @@ class Context:
         """
         recorder = self._recorder
         if self._recorder.grid is not None or not extents or any(type(e) is not int or e < 1 for e in extents):
-            problem = "the grid is given already" if recorder.grid else f"the extents {extents} are no positive integers"
+            problem = (
+                "the grid is given already" if recorder.grid else f"the extents {extents} are no positive integers"
+            )
             recorder.refuse("k.grid(..)", problem, legal="once, with positive integers")
         size = prod(extents)
         block = symbol(recorder.fresh("block"), 0, size)
@@ -81,7 +83,7 @@ class Context:
             return owner_last(self._recorder.mesh_symbols[axis], devices)
         if callable(order):
             return order
-        self._recorder.refuse("k.grid(order)", f"no order {order!r}", legal='"rows" | grouped(n) | "owner_last"')
+        return self._recorder.refuse("k.grid(order)", f"no order {order!r}", legal='"rows" | grouped(n) | "owner_last"')
 
     # Scopes.
 
@@ -221,7 +223,7 @@ class Context:
         return found
 
     def owns(self, view: View) -> Expr | bool:
-        """Whether this device holds a region of a tensor that is sharded over the mesh; all of it lies on one device."""
+        """Whether this device holds a region of a tensor sharded over the mesh; all of it lies on one device."""
         recorder, where = self._recorder, f"k.owns({view})"
         region, layout = view.region, view.region.tensor.layout
         if not recorder.mesh or layout is None:

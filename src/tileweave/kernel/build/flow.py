@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tileweave.index import Expr, symbols_of
 from tileweave.kernel.build.recorder import Recorder, user_frame
 from tileweave.kernel.build.views import View, as_number
-from tileweave.kernel.ir import For, Number, Op, Region, Statement, When, While
+from tileweave.kernel.ir import For, Number, Op, Region, When, While
 
 __all__ = ["Filling", "bound", "filling", "loop", "refuse_rebinding", "under", "while_"]
 
@@ -72,9 +72,11 @@ def refuse_rebinding(recorder: Recorder, before: dict[str, _Bound], frame: Frame
     for name, old, new in _rebound(recorder, before, frame):
         if isinstance(old.value, View) and recorder.home.get(old.value.region.tensor.name) not in recorder.bodies[:-1]:
             continue  # what it held had ended already
-        if isinstance(old.value, View) and isinstance(new, View) and recorder.home.get(
-            new.region.tensor.name
-        ) in recorder.bodies[:-1]:
+        if (
+            isinstance(old.value, View)
+            and isinstance(new, View)
+            and recorder.home.get(new.region.tensor.name) in recorder.bodies[:-1]
+        ):
             continue  # what it holds now was there before: no value is lost
         if not isinstance(old.value, View) and not isinstance(new, View | Expr):
             continue  # plain Python around a body that runs once
@@ -186,7 +188,7 @@ def under(recorder: Recorder, condition: Any) -> Iterator[Any]:
     line = recorder.line()
     if isinstance(condition, View):
         recorder.refuse(
-            "k.when(condition)", f"{condition} is a tensor", legal="scope.where(condition, a, b), or scope.read(element)"
+            "k.when(condition)", f"{condition} is a tensor", legal="scope.where(condition, a, b) or scope.read(element)"
         )  # fmt: skip
     if not isinstance(condition, Expr | bool):
         recorder.refuse("k.when(condition)", f"{condition!r} is no condition", legal="k.when(i < 4)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, overload
 
 from tileweave.errors import LayoutError, VerifyError
@@ -94,7 +93,8 @@ class KernelFunction:
         threads = {s.scope.threads for s in blocks} or {32 * recorder.warps}
         if len(threads) != 1 or threads == {0}:
             recorder.refuse(
-                self._where, f"blocks of {sorted(threads)} threads" if any(threads) else "no scope says who executes it",
+                self._where,
+                f"blocks of {sorted(threads)} threads" if any(threads) else "no scope says who executes it",
                 legal="one `with k.cta(threads=n) as cta:`", line=line,
             )  # fmt: skip
         body: list[Statement] = []
@@ -197,5 +197,3 @@ def kernel(function: Callable[..., None] | None = None, /, *, mesh: Mapping[str,
     if function is not None:
         return KernelFunction(function, {})
     return lambda made: KernelFunction(made, mesh or {})
-
-

@@ -29,7 +29,9 @@ _TARGET = re.compile(r"\s*([A-Za-z_][\w, ]*?)\s*=[^=]|\s*for\s+([A-Za-z_][\w, ]*
 def user_frame() -> FrameType:
     """The nearest frame that is the user's."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_HERE) or "contextlib" in frame.f_code.co_filename
+    ):
         frame = frame.f_back
     return frame if frame is not None else sys._getframe(0)
 

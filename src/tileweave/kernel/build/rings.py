@@ -70,7 +70,7 @@ class Ring:
 
     @contextmanager
     def fill(self, step: Number) -> Iterator[Number]:
-        """Wait until the stage is free and announce the bytes of the asynchronous copies inside, which complete on it."""
+        """Wait until the stage is free, announce the bytes of the asynchronous copies inside that complete on it."""
         stage, turn = self._step(step)
         self._note("fill")
         line, recorder = self._recorder.line(), self._recorder

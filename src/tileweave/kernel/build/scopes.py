@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
 from dataclasses import replace
 from math import gcd, prod
 from types import TracebackType
@@ -36,7 +35,6 @@ from tileweave.kernel.ir import (
     WaitGroup,
     cta_scope,
     dtype_of,
-
 )
 from tileweave.kernel.ir.statements import FenceKind
 from tileweave.layout import Coord, Layout, parse
@@ -48,7 +46,7 @@ _PER_SCOPE = {"warpgroup": 8, "warp": 32, "thread": 1024}
 
 
 class Selector:
-    """``k.warpgroup``, ``cta.warp``: entities of one kind within a scope, picked by ``[i]``, ``[a:b]`` or ``.each()``."""
+    """``k.warpgroup``, ``cta.warp``: entities of one kind in a scope, picked by ``[i]``, ``[a:b]`` or ``.each()``."""
 
     def __init__(self, recorder: Recorder, kind: Any, around: Scope | None) -> None:
         self._recorder = recorder
@@ -88,6 +86,7 @@ class Opening:
         self._handle: Handle | None = None
 
     def __call__(self, *, registers: int | None = None) -> Opening:
+        """Open the scope, perhaps with a number of registers for each thread."""
         if registers is not None and (type(registers) is not int or registers % 8 or not 24 <= registers <= 256):
             self._recorder.refuse(
                 f"{self._scope.kind}(registers={registers})", "setmaxnreg does not take it",
@@ -232,8 +231,10 @@ class Handle:
         self._emit("iota", (made.region,), (operand(start, made.dtype, self._recorder, "iota"),), axis=axis)
         return made
 
-    def load(self, source: View, dtype: Any = None, *, layout: Layout | str | None = None, use: str | None = None) -> View:
-        """The elements of a region in registers; where its tile is partial, or does not fill the threads, with a mask."""
+    def load(
+        self, source: View, dtype: Any = None, *, layout: Layout | str | None = None, use: str | None = None
+    ) -> View:
+        """The elements of a region in registers; with a mask where its tile is partial or does not fill the threads."""
         view = self._view(source, self._where("load"))
         shape, mask = view.shape, view.region.valid
         if layout is None and shape:
@@ -247,7 +248,7 @@ class Handle:
         self.copy(target, value, use=use)
 
     def copy(self, target: View, source: Any, *, use: str | None = None) -> None:
-        """Copy a region to another of the same shape, rounded to the target's type; masked elements are read as zero."""
+        """Copy a region to another of the same shape, rounded to its type; masked elements are read as zero."""
         self._copy("copy", target, source, use=use)
 
     def copy_async(self, target: View, source: View, *, barrier: View | None = None, use: str | None = None) -> None:
@@ -330,7 +331,7 @@ class Handle:
         return View(self._recorder, made)
 
     def reduce(self, fn: str, value: View, axis: int | Sequence[int] | None = None) -> View:
-        """Combine along axes, by default all; they stay with extent 1, and every thread of the scope gets the result."""
+        """Combine along axes, by default all; they stay with extent 1, every thread of the scope gets the result."""
         where = self._where(fn)
         view = self._view(value, where)
         axes, rank = self._axes(axis, len(view.shape), where), len(view.shape)
@@ -371,7 +372,8 @@ class Handle:
         first, second = _same_depth(first, second)
         shape, mask = (first.shape[0], second.shape[0]), (first.valid[0], second.valid[0])
         made = self._new(shape, dtype_of(dtype, where).name, "dot", mask)
-        self._emit("gemm", (made,), (first, second, Scalar(0.0 if made.tensor.element.kind == "float" else 0, made.tensor.dtype)), use=use)  # fmt: skip
+        zero = Scalar(0.0 if made.tensor.element.kind == "float" else 0, made.tensor.dtype)
+        self._emit("gemm", (made,), (first, second, zero), use=use)
         return View(self._recorder, made)
 
     def sum(self, *args: Any, axis: Any = None) -> View | None:
@@ -535,5 +537,3 @@ def _widened(region: Region, shape: tuple[int, ...]) -> Region:
     if region.tensor.space == "register" and any(e > s for e, s in zip(extent, region.tensor.shape, strict=True)):
         return region
     return replace(region, extent=tuple(extent))
-
-
