@@ -1,7 +1,8 @@
 """Train a small network on real handwritten digits: forward and backward passes are tileweave graphs.
 
 The data is scikit-learn's own copy of the UCI handwritten digits (1,797 images of 8 x 8 pixels). Every third image is
-held out. The loop is ordinary Python: each step runs one plan, which gives the loss and the gradients.
+held out. The loop is ordinary Python: each step runs one plan, which gives the loss and updates the weights and their
+momentum, arrays that are bound and given as ``out``. The picture ``out/digits.svg`` is that plan.
 """
 
 import time
@@ -30,7 +31,9 @@ def main() -> None:
         "w2": (rng.standard_normal((96, 10)) * np.sqrt(2 / 96)).astype(np.float32),
         "b2": np.zeros(10, np.float32),
     }
+    speed = {f"speed of {name}": np.zeros_like(value) for name, value in weights.items()}
     params = [tw.source(value, name=name) for name, value in weights.items()]
+    speeds = [tw.source(value, name=name) for name, value in speed.items()]
 
     def logits(x: tw.Tensor) -> tw.Tensor:
         w1, b1, w2, b2 = params
@@ -39,22 +42,19 @@ def main() -> None:
     # training: one graph, planned once, run at every step with the weights of that step
     y = logits(tw.source(images[~held], name="images"))
     loss = -tw.mean(tw.sum(tw.log_softmax(y) * tw.source(onehot[~held], name="labels"), axis=1))
-    step = tw.plan([loss, *tw.grad(loss, params)])
+    faster = [MOMENTUM * v - RATE * (1 - MOMENTUM) * g for v, g in zip(speeds, tw.grad(loss, params), strict=True)]
+    step = tw.plan([loss, *(w + v for w, v in zip(params, faster, strict=True)), *faster])
     print(step.explain(), "\n")
+    OUT.mkdir(exist_ok=True)
+    (OUT / "digits.svg").write_text(step._repr_svg_(), encoding="utf-8")
 
     start = time.perf_counter()
-    speed = {name: np.zeros_like(value) for name, value in weights.items()}
-    losses = []
-    for _ in track(range(STEPS), description="training"):
-        now, *gradients = tw.run(step, bind=weights)
-        losses.append(float(now))
-        for name, gradient in zip(weights, gradients, strict=True):
-            speed[name] = MOMENTUM * speed[name] - RATE * (1 - MOMENTUM) * gradient
-            weights[name] = weights[name] + speed[name]
+    state = weights | speed
+    into = [None, *state.values()]
+    losses = [float(tw.run(step, bind=state, out=into)[0]) for _ in track(range(STEPS), description="training")]
     seconds = time.perf_counter() - start
 
     # the test: a forward pass over the held-out images, written to a file
-    OUT.mkdir(exist_ok=True)
     scores = logits(tw.source(images[held], name="test images"))
     forward = tw.plan(tw.sink(scores, OUT / "logits.npy", overwrite=True))
     written = tw.run(forward, bind=weights)

@@ -38,6 +38,15 @@ def test_digits_reaches_95_percent_on_the_held_out_third(local):
     assert local[1].shape == (599, 10)
 
 
+def test_a_language_model_writes_as_well_with_a_cache(tmp_path):
+    out = run_example("generate", tmp_path)
+    first, last = map(float, re.search(r"loss ([\d.]+) -> ([\d.]+)", out).groups())
+    assert last < 0.3 * first
+    assert "the same without a cache: True" in out
+    assert len(re.search("text: (.*)", out)[1].split()) == 26
+    assert (tmp_path / "out" / "generate.svg").read_text().startswith("<svg")
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("runtime", ["local", "ray"])
 def test_digits_sharded_over_four_machines_agrees_within_two_images(local, runtime, tmp_path):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from strategies import random_layout, values
+from tileweave import graph
+from tileweave.backends.base import Decision
 from tileweave.errors import LayoutError, NotDivisible
 from tileweave.index import symbol
 from tileweave.layout import (
@@ -40,6 +42,9 @@ from tileweave.layout.core import composition, inverse, rows
 from tileweave.layout.core.checks import Witness
 from tileweave.layout.cute import CuteLayout, _, make_layout
 from tileweave.layout.lego import OrderBy, RegP, TileBy, to_core
+from tileweave.planner import machines, movements
+from tileweave.planner.plan import Plan
+from tileweave.planner.steps import steps_of
 from tileweave.teir.emit.elements import emit_copy
 from tileweave.teir.emit.terms import Operand
 
@@ -58,12 +63,25 @@ USERS = {
     "Axe slice": lambda: axe.slice(strided((4, 6), (12, 2)), (24,), ((2, 6),)),
     "LEGO to_core": lambda: _lego(),
     "TEIR emission": lambda: _teir(),
+    "planner's collectives": lambda: _plan(),
     "conversion between placements": lambda: conversion(parse("(4:1@lane, 2:1@reg)"), parse("(4:1@reg, 2:1@lane)")),
 }
 
 
 def _lego():
     return to_core(OrderBy(RegP((2, 3), (2, 1))).GroupBy((6,)))
+
+
+def _plan():
+    x = graph.exp(graph.as_tensor(np.ones((8, 8))))
+    columns = graph.Graph.of(graph.sum(x, 0))
+    grids = {op: (4, 1) if op.operator == "exp" else (1, 4) for op in columns.operations}
+    steps = steps_of(columns, {op: grids[op][::-1] for op in columns.operations}, 4, _decide, lambda sink: None)
+    return movements(Plan(columns, machines(4), steps))
+
+
+def _decide(operation, stage):
+    return Decision(stage)
 
 
 def _teir():

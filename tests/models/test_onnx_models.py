@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from difflib import SequenceMatcher
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -92,3 +95,23 @@ def test_one_recogniser_reads_words_of_any_width():
         x = np.random.default_rng(3).random((batch, 3, 48, width), np.float32) * 2 - 1
         assert_close(tw.run(plan, bind={"x": x}), session.run(None, {"x": x})[0])
     assert len(plan.made) == 2
+
+
+def test_a_photographed_page_is_read(tmp_path):
+    pytest.importorskip("skimage", reason="the photograph is scikit-image's")
+    example = Path(__file__).parent.parent.parent / "examples" / "ocr.py"
+    done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "out" / "ocr.txt").read_text().splitlines()
+    wanted = [
+        "Region-based segmentation",
+        "Let us first determine markers of the coins and the",
+        "background. These markers are pixels that we can label",
+        "unambiguously as either object or background. Here,",
+        "the markers are found at the two extreme parts of the",
+        "histogram of grey values:",
+    ]
+    for line, truth in zip(lines, wanted, strict=False):
+        assert SequenceMatcher(None, line.replace(" ", ""), truth.replace(" ", "")).ratio() > 0.95
+    assert len(lines) >= len(wanted)
+    assert (tmp_path / "out" / "ocr.svg").read_text().count("<rect") == len(lines) + 1

@@ -20,7 +20,6 @@ from tileweave.planner.plan import Plan
 from tileweave.planner.show.explain import cuts_text
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import Waves, candidates, steps_of
-from tileweave.planner.tasks import PARTIAL
 from tileweave.space import Box
 
 
@@ -46,7 +45,7 @@ def run_by_tasks(plan: Plan):
     written = {sink: np.zeros(sink.tensor.shape, int) for sink in plan.graph.sinks}
 
     def fetch(read):
-        out = np.empty(read.box.shape, read.tensor.dtype)
+        out = np.empty(read.box.shape, read.dtype)
         filled = np.zeros(read.box.shape, int)
         for piece in read.pieces:
             at = tuple(
@@ -70,18 +69,18 @@ def run_by_tasks(plan: Plan):
             results[step.node][at] = fetch(task.reads[0])
             written[step.node][at] += 1
         elif step.stage == "combine":
-            parts = [fetch(r) for r in task.reads if r.name == PARTIAL]
-            late = {r.name: fetch(r) for r in task.reads if r.name != PARTIAL}
+            parts = [fetch(r) for r in task.reads if r.partial]
+            late = {r.name: fetch(r) for r in task.reads if not r.partial}
             total = parts[0]
             for part in parts[1:]:
                 total = MONOIDS[next(iter(step.node.signature.monoids.values()))].combine(total, part)
             finished = operator_of(step.node).finished
             blocks[task.number] = finished(step.node, total, late) if finished else total
         else:
-            inputs = {r.name: fetch(r) for r in task.reads if r.name != PARTIAL}
+            inputs = {r.name: fetch(r) for r in task.reads if not r.partial}
             blocks[task.number] = operator_of(step.node).block(step.node, inputs)["out"]
             for r in task.reads:
-                if r.name == PARTIAL:  # a wave of a machine's part of a reduction adds to the wave before it
+                if r.partial:  # a wave of a machine's part of a reduction adds to the wave before it
                     monoid = MONOIDS[next(iter(step.node.signature.monoids.values()))]
                     blocks[task.number] = monoid.combine(fetch(r), blocks[task.number])
         if step.stage != "store":
@@ -119,7 +118,7 @@ def test_bytes_moved_are_the_points_that_lie_elsewhere():
             for piece in read.pieces:
                 if piece.task >= 0 and made[piece.task].machine != task.machine:
                     points |= {(piece.task, piece.map(p)) for p in piece.box}
-            counted += len(points) * read.tensor.dtype.itemsize
+            counted += len(points) * read.dtype.itemsize
     assert plan.bytes_moved == counted
 
 

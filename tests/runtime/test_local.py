@@ -106,7 +106,7 @@ def test_tasks_are_issued_in_the_plans_order() -> None:
     events: list[Any] = []
     run_plan(plan, threads=1, listeners=[events.append])
     told = [(event.step, event.shard) for event in events if isinstance(event, Progress)]
-    assert told == [(job.step, job.shard) for job in prepare(plan).jobs]
+    assert told == [(task.step, task.shard) for task in prepare(plan).tasks]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Units: rows of jobs that travel together. The oracle is the graph's meaning; units run here one after the other."""
+"""Units: rows of tasks that travel together. The oracle is the graph's meaning; units run here one after the other."""
 
 from typing import Any
 
@@ -8,11 +8,12 @@ from plans import random_plan, rows_plan
 from random_graphs import random_graph
 
 from tileweave import graph as g
+from tileweave.lower.reads import gather
 from tileweave.planner import machines
 from tileweave.runtime import units as units_module
 from tileweave.runtime.local import store
 from tileweave.runtime.prepare import prepare
-from tileweave.runtime.ray import _compute, _kernels, given_part
+from tileweave.runtime.ray import run_unit
 from tileweave.runtime.run import _open_destinations, _opened_sources
 from tileweave.runtime.units import Unit, units
 
@@ -29,22 +30,13 @@ def run_units(plan: Any, made: tuple[Unit, ...]) -> list[Any]:
         for number, unit in enumerate(made):
             assert set(unit.needs) <= done
             arguments = [gave[a] if a[0] >= 0 else sources[-1 - a[0]](a[1]) for a in unit.arguments]
-            blocks = [*(None for _ in unit.jobs), *arguments]
             if unit.stores:
-                (job,) = unit.jobs
-                store(
-                    job,
-                    lambda part, blocks=blocks: blocks[part.task] if part.task >= 0 else None,
-                    destinations[job.sink],
-                )
+                (task,) = unit.tasks
+                blocks = [None, *arguments]
+                holds = lambda piece, blocks=blocks: None if piece.constant else blocks[piece.task]  # noqa: E731
+                store(task, gather(task.reads[0]), holds, destinations[prepared.sink(task)])
             else:
-                results: list[Any] = []
-                for k, kernel in enumerate(_kernels(unit)):
-                    blocks[k], _ = _compute(kernel, blocks, 1)
-                    results += [blocks[k]] if kernel.keep else []
-                    results += [given_part(blocks[k], name, index) for name, index in kernel.given]
-                    for dropped in kernel.drops:
-                        blocks[dropped] = None
+                results, _ = run_unit(unit, prepared.steps, arguments, 1)
                 gave.update(zip(unit.results, results, strict=True))
             done.add(number)
     return [destination.value for destination in destinations]
@@ -57,24 +49,24 @@ def of_random(seed: int, dtype: str = "int64") -> tuple[Any, list[Any]]:
     return plan, tensors
 
 
-def test_units_hold_every_job_once_and_compute_what_the_graph_means() -> None:
+def test_units_hold_every_task_once_and_compute_what_the_graph_means() -> None:
     for seed in range(15):
         plan, tensors = of_random(seed)
         made = units(prepare(plan), [ROOM] * 3)
-        assert sorted(job.number for unit in made for job in unit.jobs) == list(range(plan.tasks))
-        assert all(len({job.machine for job in unit.jobs}) == 1 for unit in made)
+        assert sorted(task.number for unit in made for task in unit.tasks) == list(range(plan.tasks))
+        assert all(len({task.machine for task in unit.tasks}) == 1 for unit in made)
         for got, expected in zip(run_units(plan, made), g.evaluate(tensors), strict=True):
             np.testing.assert_array_equal(got, expected)
 
 
-def test_no_job_waits_for_more_than_the_first_of_its_unit() -> None:
+def test_no_task_waits_for_more_than_the_first_of_its_unit() -> None:
     for seed in range(15):
         plan, _ = of_random(seed)
         made = units(prepare(plan), [ROOM] * 3)
-        home = {job.number: k for k, unit in enumerate(made) for job in unit.jobs}
+        home = {task.number: k for k, unit in enumerate(made) for task in unit.tasks}
         before: list[set[int]] = []
         for k, unit in enumerate(made):
-            direct = [{home[n] for n in job.needs} - {k} for job in unit.jobs]
+            direct = [{home[n] for n in task.needs} - {k} for task in unit.tasks]
             first = set().union(direct[0], *(before[u] for u in direct[0]))
             assert all(waits <= first for waits in direct)
             before.append(first)
@@ -86,10 +78,10 @@ def test_a_chain_on_one_machine_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> 
     made = units(prepare(plan), [ROOM] * 4)
     assert [unit.stores for unit in made].count(False) == 4
     kernels = [unit for unit in made if not unit.stores]
-    assert all(sum(unit.keep) == 1 and not any(unit.given) for unit in kernels)
+    assert all(sum(g.whole for g in unit.gives) == 1 and not any(g.parts for g in unit.gives) for unit in kernels)
     assert all(unit.out_bytes == 16 * 16 * 8 for unit in kernels)
     monkeypatch.setattr(units_module, "UNIT_SECONDS", 0.0)
-    assert all(len(unit.jobs) == 1 for unit in units(prepare(plan), [ROOM] * 4))
+    assert all(len(unit.tasks) == 1 for unit in units(prepare(plan), [ROOM] * 4))
 
 
 def test_only_the_part_that_is_read_crosses_machines() -> None:
@@ -97,16 +89,16 @@ def test_only_the_part_that_is_read_crosses_machines() -> None:
     halo = x[1:-1] + x[2:] + x[:-2]
     plan = rows_plan(halo, machines(4, memory="1GiB"), 4)
     made = units(prepare(plan), [ROOM] * 4)
-    crossing = [region.size for unit in made for regions in unit.given for _, region in regions]
+    crossing = [region.size for unit in made for gives in unit.gives for _, region in gives.parts]
     assert crossing
     assert sum(crossing) < 40
     np.testing.assert_array_equal(run_units(plan, made)[0], g.evaluate([halo])[0])
 
 
-def test_jobs_stay_alone_where_rows_would_hold_more_than_a_machine_has() -> None:
+def test_tasks_stay_alone_where_rows_would_hold_more_than_a_machine_has() -> None:
     plan, tensors = of_random(3)
     alone = units(prepare(plan), [0, 0, 0])
-    assert all(len(unit.jobs) == 1 for unit in alone)
+    assert all(len(unit.tasks) == 1 for unit in alone)
     for got, expected in zip(run_units(plan, alone), g.evaluate(tensors), strict=True):
         np.testing.assert_array_equal(got, expected)
 
@@ -119,7 +111,7 @@ def test_a_sequence_point_is_kept() -> None:
     )
     plan = rows_plan(late, machines(1, memory="1GiB"), 1)
     made = units(prepare(plan), [ROOM])
-    order = [job.node for unit in made for job in unit.jobs]
+    order = [plan.steps[task.step].node for unit in made for task in unit.tasks]
     assert order.index(first) < order.index(late.producer)
     assert len([unit for unit in made if not unit.stores]) == 2
     assert run_units(plan, made)[0].tolist() == [-1, -2, -3, -4, -5, -6]

@@ -1,32 +1,35 @@
-"""One machine's work as one executable: what a run needs is decided before it, and kept between runs.
+"""A plan's tasks as one executable of this process: what a run needs is decided before it, and kept between runs.
 
-Results in between lie in one arena, where those that are never alive together share bytes. Kernels of a backend are
-bound to their arrays, and run one after the other without Python between them; only what has no kernel, a read that
-has to be put together, and arrays that change from run to run interrupt that.
+Results in between lie in one arena, where those that are never alive together share bytes. Blocks of a tensor that are
+read together lie together, and blocks of a result lie in the result, so that reading several is a slice and no copy.
+Kernels of a backend are bound to their arrays, and run one after the other without Python between them; only what has
+no kernel, a read that has to be put together, and arrays that change from run to run interrupt that.
 
-The layout of every array is known beforehand: sources have the strides of the samples, everything else is row-major.
+The layout of every array is known beforehand: sources have the strides of the samples, everything else is row-major,
+or a slice of what is row-major.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Calls, Decision, backend
+from tileweave.backends.base import Calls, backend
 from tileweave.backends.host import LINE_BYTES, allocation, empty
-from tileweave.graph import Operation, TensorType
-from tileweave.graph.ir.resolve import view
+from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.execute import copy, execute, kernel_of, regular
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import Block, Fetch, Part, block_bytes, own, values
-from tileweave.space import Box
+from tileweave.lower.reads import Block, block_bytes, constant, own, place, slices, view_of
+from tileweave.planner.plan import Step
+from tileweave.planner.tasks import Read, ReadPiece, Task
+from tileweave.space import AffineMap, Box
 
-__all__ = ["Executable", "Store", "Work", "WorkFailed", "place_in_time"]
+__all__ = ["Executable", "WorkFailed", "place_in_time"]
 
 Array = np.ndarray[Any, Any]
 Values = list[Any]
@@ -42,51 +45,11 @@ FIXED_BYTES = 1 << 20
 
 
 class WorkFailed(Exception):
-    """A kernel raised; `__cause__` says what."""
+    """A task raised; `__cause__` says what."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One operation on its whole index, or on what this machine has of it.
-
-    Args:
-        number: by which reads of others name its block.
-        operation: the whole operation.
-        stage: block, partial or combine.
-        index: the block of the index.
-        fetches: what it reads.
-        kinds: name and type of each output that it keeps.
-        decision: what computes it.
-    """
-
-    number: int
-    operation: Operation
-    stage: str
-    index: Box
-    fetches: tuple[Fetch, ...]
-    kinds: tuple[tuple[str, TensorType], ...]
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A read that is stored into a result.
-
-    Args:
-        number: for errors.
-        sink: number of the result.
-        fetch: what is read.
-        becomes: whether the one block that it reads may become the result.
-    """
-
-    number: int
-    sink: int
-    fetch: Fetch
-    becomes: bool
 
 
 def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
@@ -100,48 +63,73 @@ def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
         >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
         ([0, 128, 0], 256)
     """
-    placed: list[tuple[int, int, int, int]] = []  # (start, end, first, last)
-    starts = [0] * len(buffers)
-    for number in sorted(range(len(buffers)), key=lambda k: (-buffers[k][0], k)):
-        size, first, last = buffers[number]
-        size = -(-max(size, 1) // LINE_BYTES) * LINE_BYTES
-        at = 0
-        for start, end in sorted((p[0], p[1]) for p in placed if p[2] <= last and first <= p[3]):
+    count = len(buffers)
+    sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
+    sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
+    order = np.lexsort((np.arange(count), -sizes))
+    starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
+    for done, number in enumerate(order):
+        earlier = placed[:done]
+        meets = earlier[(first[earlier] <= last[number]) & (first[number] <= last[earlier])]
+        at, size = 0, int(sizes[number])
+        for start, end in sorted(zip(starts[meets].tolist(), (starts[meets] + sizes[meets]).tolist(), strict=True)):
             if start - at >= size:
                 break
             at = max(at, end)
-        starts[number] = at
-        placed.append((at, at + size, first, last))
-    return starts, max((end for _, end, _, _ in placed), default=0)
+        starts[number], placed[done] = at, number
+    return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """Where a block lies: in a slice of a buffer of the arena, or of a result.
+
+    Args:
+        key: of the buffer; (-1, number) for a result.
+        hold: the box of the block's tensor that the whole buffer has.
+    """
+
+    key: tuple[int, int]
+    hold: Box
+
+    @property
+    def result(self) -> int:
+        """The number of the result, or -1."""
+        return self.key[1] if self.key[0] < 0 else -1
 
 
 class Executable:
-    """Work made ready for sources of some strides; `run` it any number of times, one run at a time.
+    """Tasks made ready for sources of some strides; `run` them any number of times, one run at a time.
 
     Args:
-        steps: works and stores, in the order in which they run.
+        steps: of the plan.
+        tasks: in the order in which they run, all of them.
         sources: an array per source: the constant ones themselves, samples of the others.
-        constant: whether a source is the same array in every run.
-        sinks: the type of each result.
+        constant: the sources that are the same array in every run.
+        sinks: in the order of the results.
         threads: that kernels may use.
+        room_bytes: blocks of one tensor lie together while the arena does not exceed this.
     """
 
     def __init__(
         self,
-        steps: Sequence[Work | Store],
-        sources: Sequence[Array],
-        constant: Sequence[bool],
-        sinks: Sequence[TensorType],
+        steps: Sequence[Step],
+        tasks: Sequence[Task],
+        sources: Mapping[Source, Array],
+        constant: Collection[Source],
+        sinks: Sequence[Sink],
         threads: int,
+        room_bytes: int = 0,
     ) -> None:
-        self._threads = threads
-        self._sources = list(sources)
-        self._constant = list(constant)
+        self._steps, self._tasks, self._threads = steps, tasks, threads
+        self._samples, self._constant = sources, constant
+        self._slots = {source: number for number, source in enumerate(sources)}
         self._count = len(sources)
-        self._numbers = {step.number: k for k, step in enumerate(steps)}
-        self._works = {step.number: step for step in steps if isinstance(step, Work)}
-        self._new = [allocation(kind.shape, kind.dtype) for kind in sinks]
-        self._result_of = _results(steps)
+        self._sinks = {sink: number for number, sink in enumerate(sinks)}
+        self._boxes = [sink.tensor.type.box for sink in sinks]
+        kinds = [sink.tensor.type for sink in sinks]
+        self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
+        self._result_samples = [np.empty(kind.shape, kind.dtype) for kind in kinds]
         self._actions: list[tuple[int, Action]] = []
         self._pending: list[int] = []
         self._points: list[tuple[int, int, Get]] = []
@@ -151,19 +139,21 @@ class Executable:
         self._segment_of = -1
         self.python_steps = 0
         self.kernels = 0
-        self._static: dict[int, Any] = {}  # arrays, or blocks of several outputs
+        self._native = [_native(steps[task.step], task) for task in tasks]
         self._buffers: dict[tuple[int, int], Array] = {}
-        self._fixed = self._fixed_works(steps)
-        self.arena_bytes = self._lay_out(steps)
-        self._last = _last_reads(steps)
-        for step in steps:
-            if isinstance(step, Store):
-                self._store(step)
-            elif step.number in self._fixed:
-                self._fix(step)
+        self._homes: dict[int, _Home] = {}
+        self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
+        self.arena_bytes = self._lay_out(room_bytes)
+        dropped = self._dropped()
+        for task in tasks:
+            if steps[task.step].stage == "store":
+                self._store(task)
+            elif task.number in self._fixed:
+                self._fix(task)
             else:
-                self._work(step)
-            self._drop(step)
+                self._work(task)
+            if task.number in dropped:
+                self._drop([self._count + number for number in dropped[task.number]])
         self._flush()
 
     # ---- running ------------------------------------------------------------------------------------------------
@@ -176,13 +166,11 @@ class Executable:
             out: row-major arrays to write results to, apart from all sources; None: new ones.
 
         Raises:
-            WorkFailed: a step raised.
+            WorkFailed: a task raised.
         """
-        held: Values = [*sources, *[None] * len(self._numbers), None]
+        held: Values = [*sources, *[None] * len(self._tasks), None]
         results = [new() if given is None else given for new, given in zip(self._new, out, strict=True)]
         held[-1] = results
-        for number, sink in self._result_of.items():
-            held[self._slot(number)] = results[sink]
         if self.python_steps:
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
                 self._act_all(held)
@@ -199,111 +187,241 @@ class Executable:
         except Exception as error:
             raise WorkFailed(at) from error
 
-    # ---- the arena ----------------------------------------------------------------------------------------------
+    # ---- where blocks lie ---------------------------------------------------------------------------------------
 
-    def _fixed_works(self, steps: Sequence[Work | Store]) -> frozenset[int]:
-        """Works that depend on constants alone, other than those that make a result: done once, here.
+    def _lay_out(self, room_bytes: int) -> int:
+        """Places every block that a kernel makes; the bytes of the arena."""
+        results = self._in_results()
+        self._find_fixed(results)
+        results = {number: home for number, home in results.items() if number not in self._fixed}
+        together = self._together(results)
+        self._homes = {**self._alone(results, together), **together, **results}
+        buffers, total = self._placed()
+        if total > room_bytes and together:
+            self._homes = {**self._alone(results, {}), **results}
+            buffers, total = self._placed()
+        if total:
+            memory = empty((max(total, 1 << 16),), np.uint8)
+            for key, (kind, start) in buffers.items():
+                self._buffers[key] = np.ndarray(kind.shape, kind.dtype, memory, start)
+        return total
+
+    def _find_fixed(self, results: Mapping[int, _Home]) -> None:
+        """Tasks that depend on constants alone, other than those that only make a result: done once, here.
 
         A source is constant where nothing is bound to it and its array is read-only, as the weights of a model are.
         """
-        fixed: set[int] = set()
-        made = {step.fetch.parts[0].task for step in steps if isinstance(step, Store) and step.becomes}
 
-        def stays(part: Part) -> bool:
-            if part.source >= 0:
-                return self._constant[part.source] and not self._sources[part.source].flags.writeable
-            return part.task < 0 or part.task in fixed
+        readers = Counter(number for task in self._tasks for number in task.needs)
 
-        for step in steps:
-            if not isinstance(step, Work) or step.number in made:
+        def stays(piece: ReadPiece) -> bool:
+            if piece.source is not None:
+                return piece.source in self._constant and not self._samples[piece.source].flags.writeable
+            return piece.task < 0 or piece.task in self._fixed
+
+        for task in self._tasks:
+            if self._steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
                 continue
-            read = sum(_bytes(fetch.shape, fetch.dtype) for fetch in step.fetches)
-            kept = sum(_bytes(kind.shape, kind.dtype) for _, kind in step.kinds)
-            if kept <= max(read, FIXED_BYTES) and all(stays(part) for fetch in step.fetches for part in fetch.parts):
-                fixed.add(step.number)
-        return frozenset(fixed)
+            read = sum(read.size_bytes for read in task.reads)
+            kept = sum(kind.size_bytes for kind in self._kinds(task).values())
+            if kept <= max(read, FIXED_BYTES) and all(stays(piece) for read in task.reads for piece in read.pieces):
+                self._fixed[task.number] = None
+                self._native[task.number] = False
 
-    def _fix(self, step: Work) -> None:
-        """The block of a work that is done once.
+    def _fix(self, task: Task) -> None:
+        """Computes the block of a task that is done once.
 
         Raises:
             WorkFailed: its operator raised.
         """
+        step = self._steps[task.step]
         given: dict[str, Array] = {}
-        for fetch in step.fetches:
-            parts = [np.asarray(self._read(part)) for part in fetch.parts]  # all of them are arrays here
-            whole = parts[0] if len(parts) == 1 else np.empty(fetch.shape, fetch.dtype)
-            if len(parts) > 1:
-                for part, piece in zip(fetch.parts, parts, strict=True):
-                    whole[part.place] = piece
-            given[fetch.name] = whole
+        for read in task.reads:
+            pieces = [np.asarray(self._read(piece, read.dtype)) for piece in read.pieces]  # all of them are arrays here
+            whole = pieces[0] if len(pieces) == 1 else np.empty(read.box.shape, read.dtype)
+            if len(pieces) > 1:
+                for piece, values in zip(read.pieces, pieces, strict=True):
+                    whole[place(read, piece)] = values
+            given[read.name] = whole
         try:
-            made = execute(step.operation, step.stage, step.index, given, decision=step.decision)
+            made = execute(cast("Operation", step.node), step.stage, task.index, given, decision=step.kernel)
         except Exception as error:
-            raise WorkFailed(step.number) from error
-        block = _dense(own(made, [name for name, _ in step.kinds], given))
-        self._static[self._slot(step.number)] = block
+            raise WorkFailed(task.number) from error
+        block = _row_major(own(made, step.outputs, given))
+        self._fixed[task.number] = block
         self.arena_bytes += block_bytes(block)
 
-    def _lay_out(self, steps: Sequence[Work | Store]) -> int:
-        last = _last_reads(steps)
-        wanted: list[tuple[tuple[int, int], tuple[int, ...], np.dtype[Any], int, int]] = []
-        for at, step in enumerate(steps):
-            if step.number in self._fixed:
-                continue
-            fetches = (step.fetch,) if isinstance(step, Store) else step.fetches
-            if isinstance(step, Work):
-                for k, fetch in enumerate(fetches):
-                    if len(fetch.parts) != 1:
-                        wanted.append(((step.number, k), fetch.shape, fetch.dtype, at, at))
-                if _native(step) and step.number not in self._result_of:
-                    kind = step.kinds[0][1]
-                    wanted.append(((step.number, -1), kind.shape, kind.dtype, at, last.get(step.number, at)))
-        sizes = [(int(np.prod(shape, dtype=object)) * dtype.itemsize, a, b) for _, shape, dtype, a, b in wanted]
-        starts, total = place_in_time(sizes)
-        if total:
-            memory = empty((max(total, 1 << 16),), np.uint8)
-            for (key, shape, dtype, _, _), start in zip(wanted, starts, strict=True):
-                self._buffers[key] = np.ndarray(shape, dtype, memory, start)
-        for (number, which), array in self._buffers.items():
-            if which < 0:
-                self._static[self._slot(number)] = array
-        for k in range(self._count):
-            if self._constant[k]:
-                self._static[k] = self._sources[k]
-        return total
+    def _kinds(self, task: Task) -> dict[str, TensorType]:
+        """The outputs that a task keeps."""
+        step = self._steps[task.step]
+        types = cast("Operation", step.node).output_types
+        return {
+            name: TensorType(out.shape, types[name].dtype) for name, out in zip(step.outputs, task.outs, strict=True)
+        }
 
-    def _slot(self, number: int) -> int:
-        return self._count + self._numbers[number]
+    def _in_results(self) -> dict[int, _Home]:
+        """Tasks whose block is a part of a result as it is."""
+        found: dict[int, _Home] = {}
+        for task in self._tasks:
+            node = self._steps[task.step].node
+            if isinstance(node, Sink):
+                number = self._sinks[node]
+                for piece in task.reads[0].pieces:
+                    if piece.task >= 0 and piece.whole and self._single(piece.task):
+                        hold = self._boxes[number].translate(piece.map.offset)
+                        found.setdefault(piece.task, _Home((-1, number), hold))
+        return found
+
+    def _single(self, number: int) -> bool:
+        """Whether a task keeps one output."""
+        return len(self._tasks[number].outs) == 1
+
+    def _together(self, results: Mapping[int, _Home]) -> dict[int, _Home]:
+        """Blocks of one tensor of which some are read together, where they fill a box: slices of one buffer."""
+        wanted: set[int] = set()
+        for task in self._tasks:
+            for read in task.reads:
+                wanted |= (
+                    {self._tasks[p.task].step for p in read.pieces if p.task >= 0} if len(read.pieces) > 1 else set()
+                )
+        layers: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
+        seen: defaultdict[tuple[int, Box], int] = defaultdict(int)
+        for task in self._tasks:
+            if task.step in wanted and self._native[task.number] and task.number not in results:
+                layer = seen[task.step, task.out]  # partial results of one block lie in layers
+                seen[task.step, task.out] += 1
+                layers[task.step, layer].append(task)
+        found: dict[int, _Home] = {}
+        for (step, layer), members in layers.items():
+            hold = _bounds([task.out for task in members])
+            if len(members) > 1 and hold.size == sum(task.out.size for task in members):
+                home = _Home((len(self._tasks) + step, layer), hold)
+                found.update((task.number, home) for task in members)
+        return found
+
+    def _alone(self, *others: Mapping[int, _Home]) -> dict[int, _Home]:
+        return {
+            task.number: _Home((task.number, 0), task.out)
+            for task in self._tasks
+            if self._native[task.number] and not any(task.number in other for other in others)
+        }
+
+    def _placed(self) -> tuple[dict[tuple[int, int], tuple[TensorType, int]], int]:
+        """Per buffer of the arena (type, first byte), and the bytes of all; a buffer per read that is put together."""
+        kinds: dict[tuple[int, int], TensorType] = {}
+        spans: dict[tuple[int, int], tuple[int, int]] = {}
+
+        def used(number: int, at: int) -> None:
+            home = self._homes.get(number)
+            if home is not None and home.result < 0:
+                first, last = spans.get(home.key, (at, at))
+                spans[home.key] = min(first, at), max(last, at)
+                (kind,) = self._kinds(self._tasks[number]).values()
+                kinds[home.key] = TensorType(home.hold.shape, kind.dtype)
+
+        for at, task in enumerate(self._tasks):
+            used(task.number, at)
+            for number in task.needs:
+                used(number, at)
+            if self._steps[task.step].stage != "store" and task.number not in self._fixed:
+                for k, read in enumerate(task.reads):
+                    if len(self._merged(read)) != 1:
+                        spans[task.number, 1 + k] = at, at
+                        kinds[task.number, 1 + k] = TensorType(read.box.shape, read.dtype)
+        starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
+        return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
+
+    def _dropped(self) -> dict[int, list[int]]:
+        """Task -> the tasks whose blocks, held by Python, nobody reads after it."""
+        last: dict[int, int] = {}
+        for task in self._tasks:
+            if not self._stays(task.number) and self._steps[task.step].stage != "store":
+                last[task.number] = task.number
+            last.update((number, task.number) for number in task.needs if not self._stays(number))
+        out: dict[int, list[int]] = {}
+        for number, at in last.items():
+            out.setdefault(at, []).append(number)
+        return out
+
+    def _stays(self, number: int) -> bool:
+        """Whether a block lies at a place of its own, or was computed once."""
+        return number in self._homes or number in self._fixed
 
     # ---- reads --------------------------------------------------------------------------------------------------
 
-    def _read(self, part: Part) -> Array | Get:
-        """A part as an array that is always there, or as a function of the values of a run."""
-        if part.task < 0 and part.source < 0:
-            return values(part, None)
-        slot = part.source if part.source >= 0 else self._slot(part.task)
-        held = self._static.get(slot)
-        index, output = part.index, part.output
-        if part.source >= 0 and index is not None:  # sources are held whole here
-            index = _within(part)
-        if held is not None:
-            return _taken(part, held, index)
-        if index == (...,):
-            return (lambda now: now[slot][output]) if output else (lambda now: now[slot])
-        if index is not None and not output:
-            return lambda now: now[slot][index]
-        return lambda now: _taken(part, now[slot], index)
+    def _merged(self, read: Read) -> list[ReadPiece]:
+        """The pieces of a read, those together that are one slice of one buffer."""
+        if len(read.pieces) < 2:
+            return list(read.pieces)
+        groups: defaultdict[tuple[_Home, AffineMap], list[ReadPiece]] = defaultdict(list)
+        out = []
+        for piece in read.pieces:
+            home = self._homes.get(piece.task)
+            if home is None:
+                out.append(piece)
+            else:
+                groups[home, piece.map].append(piece)
+        for members in groups.values():
+            box = _bounds([piece.box for piece in members])
+            whole = len(members) > 1 and box.size == sum(piece.box.size for piece in members)
+            out += [replace(members[0], box=box)] if whole else members
+        return out
 
-    def _input(self, step: Work, k: int) -> Array | Get:
-        """An input of a step; what has parts is put together first."""
-        fetch = step.fetches[k]
-        if len(fetch.parts) == 1:
-            return self._read(fetch.parts[0])
-        whole = self._buffers[step.number, k]
-        for part in fetch.parts:
-            self._copy(step.number, whole[part.place], self._read(part))
-        return whole
+    def _read(self, piece: ReadPiece, dtype: np.dtype[Any]) -> Array | Get:
+        """A piece as an array that is always there, or as a function of the values of a run."""
+        if piece.constant:
+            return constant(piece, dtype)
+        if piece.source is not None:
+            found = view_of(piece, piece.source.type.box)
+            if piece.source in self._constant:
+                held = self._samples[piece.source]
+                return held if found is None else found(held)
+            return _getter(self._slots[piece.source], found)
+        home = self._homes.get(piece.task)
+        if piece.task in self._fixed:
+            block, found = self._fixed[piece.task], view_of(piece, piece.block)
+            held = block[piece.output] if isinstance(block, dict) else block
+            return held if found is None else found(held)
+        if home is None:
+            found = view_of(piece, piece.block)
+            get = _getter(self._count + piece.task, found)
+            if self._single(piece.task):
+                return get
+            slot, output = self._count + piece.task, piece.output
+            seen = found or (lambda array: array)
+            return lambda now: seen(now[slot][output])
+        found = view_of(piece, home.hold)
+        if home.result < 0:
+            held = self._buffers[home.key]
+            return held if found is None else found(held)
+        number = home.result
+        return (lambda now: now[-1][number]) if found is None else (lambda now: found(now[-1][number]))
+
+    def _sample(self, piece: ReadPiece, dtype: np.dtype[Any], read: Array | Get) -> Array:
+        """An array with the layout that a read will have; its elements are never touched."""
+        if not callable(read):
+            return read
+        home = self._homes.get(piece.task)
+        if piece.source is not None:
+            held, hold = self._samples[piece.source], piece.source.type.box
+        elif home is not None:
+            held, hold = self._result_samples[home.result], home.hold
+        else:
+            held, hold = np.empty(piece.block.shape, dtype), piece.block
+        found = view_of(piece, hold)
+        return held if found is None else found(held)
+
+    def _input(self, task: Task, k: int) -> tuple[Array | Get, Array]:
+        """(an input of a task, an array of its layout); what has several pieces is put together first."""
+        read = task.reads[k]
+        pieces = self._merged(read)
+        if len(pieces) == 1:
+            found = self._read(pieces[0], read.dtype)
+            return found, self._sample(pieces[0], read.dtype, found)
+        whole = self._buffers[task.number, 1 + k]
+        for piece in pieces:
+            self._copy(task.number, whole[place(read, piece)], self._read(piece, read.dtype))
+        return whole, whole
 
     def _copy(self, number: int, target: Array, source: Array | Get) -> None:
         if callable(source):
@@ -312,108 +430,98 @@ class Executable:
             ready = partial(copy, target, source, threads=self._threads)
             self._act(number, lambda now: ready())
 
-    # ---- steps --------------------------------------------------------------------------------------------------
+    # ---- tasks --------------------------------------------------------------------------------------------------
 
-    def _work(self, step: Work) -> None:
-        inputs = [self._input(step, k) for k in range(len(step.fetches))]
-        if _native(step) and self._bind(step, inputs):
+    def _target(self, task: Task) -> Array | Get | None:
+        """Where a task's block lies, as an array or a function of the values of a run."""
+        home = self._homes.get(task.number)
+        if home is None:
+            return None
+        index = slices(task.out.translate([-a for a in home.hold.start])) if task.out != home.hold else ...
+        if home.result < 0:
+            held = self._buffers[home.key]
+            return held if index is ... else np.asarray(held[index])
+        number = home.result
+        return (lambda now: now[-1][number]) if index is ... else (lambda now: now[-1][number][index])
+
+    def _work(self, task: Task) -> None:
+        step = self._steps[task.step]
+        node = cast("Operation", step.node)
+        found = [self._input(task, k) for k in range(len(task.reads))]
+        target = self._target(task)
+        if self._native[task.number] and target is not None and self._bind(task, step, found, target):
             return
-        names = [fetch.name for fetch in step.fetches]
-        slot, kept = self._slot(step.number), [name for name, _ in step.kinds]
-        target = self._static.get(slot)
-        threads = self._threads
+        names = [read.name for read in task.reads]
+        inputs = [one for one, _ in found]
+        slot, kept, threads = self._count + task.number, step.outputs, self._threads
 
         def compute(now: Values) -> None:
             given = {name: read(now) if callable(read) else read for name, read in zip(names, inputs, strict=True)}
-            made = execute(step.operation, step.stage, step.index, given, threads=threads, decision=step.decision)
-            block = own(made, kept, given)
-            if target is not None:
-                target[...] = block
-            elif isinstance(block, np.ndarray) and now[slot] is not None:
-                now[slot][...] = block
+            made = execute(node, step.stage, task.index, given, threads=threads, decision=step.kernel)
+            if target is None:
+                now[slot] = _row_major(own(made, kept, given))
             else:
-                now[slot] = _dense(block)
+                where = target(now) if callable(target) else target
+                where[...] = made[kept[0]]
 
         self.python_steps += 1
-        self._act(step.number, compute)
+        self._act(task.number, compute)
 
-    def _bind(self, step: Work, inputs: Sequence[Array | Get]) -> bool:
+    def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Get, Array]], target: Array | Get) -> bool:
         """Adds a kernel to the calls; False where the arrays' strides allow none."""
-        sample = [self._sample(step.fetches[k], read) for k, read in enumerate(inputs)]
-        slot, kind = self._slot(step.number), step.kinds[0][1]
-        out = self._static.get(slot)
-        place: Array | Get = (lambda now: now[slot]) if out is None else out
-        made = np.empty(kind.shape, kind.dtype) if out is None else out
+        sample = [array for _, array in found]
+        made = self._out_sample(task) if callable(target) else target
         if not all(regular(array) is array for array in sample):
             return False
-        by = step.decision.backend
-        threads = 1 if _is_small(step) else self._threads
-        arrays = {fetch.name: array for fetch, array in zip(step.fetches, sample, strict=True)}
-        kernel = kernel_of(by, step.operation, step.stage, arrays, made, threads)
+        node, by = cast("Operation", step.node), step.kernel.backend
+        threads = 1 if _is_small(node, task.index) else self._threads
+        arrays = {read.name: array for read, array in zip(task.reads, sample, strict=True)}
+        kernel = kernel_of(by, node, step.stage, arrays, made, threads)
         if self._by != by:
             self._flush()
             self._by = by
         calls = self._calls.get(by) or self._calls.setdefault(by, backend(by).calls())
         named = {name: k for k, name in enumerate(arrays)}
-        order = in_order(step.operation, named, -1)
+        order = in_order(node, named, -1)
         call = calls.add(kernel, [made if k < 0 else sample[k] for k in order])
-        for position, read in enumerate([place if k < 0 else inputs[k] for k in order]):
+        for position, read in enumerate([target if k < 0 else found[k][0] for k in order]):
             if callable(read):
                 self._points.append((call, position, read))
-        self._kept += [read for read in inputs if not callable(read)]
+        self._kept += [read for read, _ in found if not callable(read)]
         self._pending.append(call)
-        self._segment_of = step.number
+        self._segment_of = task.number
         self.kernels += 1
         return True
 
-    def _sample(self, fetch: Fetch, read: Array | Get) -> Array:
-        """An array with the layout that a read will have; its elements are never touched."""
-        if not callable(read):
-            return read
-        part = fetch.parts[0]
-        if part.source >= 0:
-            return _taken(part, self._sources[part.source], None if part.index is None else _within(part))
-        work = self._works[part.task]
-        kinds = dict(work.kinds)
-        kind = kinds[part.output] if part.output else work.kinds[0][1]
-        return _taken(part, np.empty(kind.shape, kind.dtype), part.index)
+    def _out_sample(self, task: Task) -> Array:
+        home = self._homes[task.number]
+        return np.asarray(self._result_samples[home.result][slices(task.out.translate([-a for a in home.hold.start]))])
 
-    def _store(self, step: Store) -> None:
-        sink = step.sink
-        if step.becomes:
-            number = step.fetch.parts[0].task
-            if number in self._result_of:
-                return  # it was written there
-            slot = self._slot(number)
+    def _store(self, task: Task) -> None:
+        sink = self._sinks[cast("Sink", self._steps[task.step].node)]
+        read = task.reads[0]
+        pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
+        for piece in self._merged(replace(read, pieces=tuple(pieces))):
+            found, index = self._read(piece, read.dtype), slices(piece.box)
 
-            def take(now: Values) -> None:
-                now[-1][sink] = now[slot]
+            def write(now: Values, read: Array | Get = found, index: Any = index) -> None:
+                copy(now[-1][sink][index], read(now) if callable(read) else read, threads=self._threads)
 
-            self._act(step.number, take)
-            return
-        for part in step.fetch.parts:
-            read, place = self._read(part), part.place
+            self._act(task.number, write)
 
-            def write(now: Values, read: Array | Get = read, place: Any = place) -> None:
-                copy(now[-1][sink][place], read(now) if callable(read) else read, threads=self._threads)
+    def _is_there(self, piece: ReadPiece, sink: int) -> bool:
+        """Whether a piece lies in a result already, in its place."""
+        home = self._homes.get(piece.task)
+        if home is None or home.result != sink or not piece.shifts:
+            return False
+        return home.hold == self._boxes[sink].translate(piece.map.offset)
 
-            self._act(step.number, write)
+    def _drop(self, slots: Sequence[int]) -> None:
+        def drop(now: Values) -> None:
+            for slot in slots:
+                now[slot] = None
 
-    def _drop(self, step: Work | Store) -> None:
-        """Let go of arrays that nobody reads after a step."""
-        at = self._numbers[step.number]
-        gone = [self._slot(n) for n, last in self._last.items() if last == at and self._slot(n) not in self._static]
-        gone = [slot for slot in gone if not _native(self._works[self._number(slot)])]
-        if gone:
-
-            def drop(now: Values) -> None:
-                for slot in gone:
-                    now[slot] = None
-
-            self._act(step.number, drop)
-
-    def _number(self, slot: int) -> int:
-        return next(n for n, k in self._numbers.items() if self._count + k == slot)
+        self._act(-1, drop)
 
     def _act(self, number: int, action: Action) -> None:
         self._flush()
@@ -435,59 +543,34 @@ class Executable:
         self._pending, self._points = [], []
 
 
-def _bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-    return prod(shape) * dtype.itemsize
+def _getter(slot: int, found: Callable[[Array], Array] | None) -> Get:
+    return (lambda now: now[slot]) if found is None else (lambda now: found(now[slot]))
 
 
-def _native(step: Work) -> bool:
-    """Whether a backend's kernel computes a step."""
-    some = all(kind.box.size for _, kind in step.kinds) and all(0 not in fetch.shape for fetch in step.fetches)
-    return bool(step.decision.backend) and some and len(step.kinds) == 1
+def _native(step: Step, task: Task) -> bool:
+    """Whether a backend's kernel computes a task."""
+    if (
+        step.stage == "store"
+        or not step.kernel.backend
+        or len(task.outs) != 1
+        or any(read.partial for read in task.reads)
+    ):
+        return False
+    return bool(task.out.size) and all(read.box.size for read in task.reads)
 
 
-def _results(steps: Sequence[Work | Store]) -> dict[int, int]:
-    """Work -> the result that it writes itself: where its block becomes one and a kernel makes it."""
-    native = {step.number for step in steps if isinstance(step, Work) and _native(step)}
-    found: dict[int, int] = {}
-    for step in steps:
-        if isinstance(step, Store) and step.becomes and step.fetch.parts[0].task in native:
-            found.setdefault(step.fetch.parts[0].task, step.sink)
-    return found
+def _bounds(boxes: Sequence[Box]) -> Box:
+    """The least box that holds all of them."""
+    start = [min(box.start[k] for box in boxes) for k in range(boxes[0].rank)]
+    stop = [max(box.stop[k] for box in boxes) for k in range(boxes[0].rank)]
+    return Box.between(start, stop)
 
 
-def _last_reads(steps: Sequence[Work | Store]) -> dict[int, int]:
-    """Work -> the place of the last step that reads its block."""
-    last: dict[int, int] = {}
-    for at, step in enumerate(steps):
-        for fetch in (step.fetch,) if isinstance(step, Store) else step.fetches:
-            for part in fetch.parts:
-                if part.task >= 0:
-                    last[part.task] = at
-    return last
-
-
-def _within(part: Part) -> Any:
-    """A part's index of the whole source, of which it names a region."""
-    if part.map.matrix != type(part.map).identity(part.box.rank).matrix:
-        return None
-    region = part.box.translate(part.map.offset)
-    return (*(slice(a, b) for a, b in zip(region.start, region.stop, strict=True)), ...)
-
-
-def _taken(part: Part, held: Block, index: Any) -> Array:
-    """The values of a part as a view of an array that is held; of a source, which is held whole."""
-    array = held[part.output] if isinstance(held, dict) else held
-    if index is not None:
-        return np.asarray(array[index])
-    return view(array, Box.of(array.shape) if part.source >= 0 else part.hold, part.map, part.box)
-
-
-def _dense(block: Block) -> Block:
+def _row_major(block: Block) -> Block:
     if isinstance(block, dict):
         return {name: np.ascontiguousarray(array) if array.ndim else array for name, array in block.items()}
     return block if block.flags.c_contiguous else np.ascontiguousarray(block)
 
 
-def _is_small(step: Work) -> bool:
-    points = step.index.size
-    return points < (SMALL_CONTRACTION if "equation" in dict(step.operation.parameters) else SMALL)
+def _is_small(operation: Operation, index: Box) -> bool:
+    return index.size < (SMALL_CONTRACTION if "equation" in dict(operation.parameters) else SMALL)

@@ -1,12 +1,11 @@
 """What a kernel reads: regions of blocks and sources, as views where one block holds them, else as copies.
 
-A read is resolved once, when a plan is prepared; what is left for a run is indexing.
+What is read is said by the plan's tasks (`planner.tasks.Read`), piece by piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,10 @@ from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph.ir.resolve import view
 from tileweave.lower.execute import copy
-from tileweave.space import AffineMap, Box
+from tileweave.planner.tasks import Read, ReadPiece
+from tileweave.space import Box
 
-__all__ = ["Block", "Fetch", "Part", "assemble", "block_bytes", "make_part", "own", "slices", "values"]
+__all__ = ["Block", "block_bytes", "constant", "fresh_bytes", "gather", "own", "place", "slices", "values", "view_of"]
 
 Array = np.ndarray[Any, Any]
 Block = Array | dict[str, Array]
@@ -51,103 +51,76 @@ def _memory(array: Array) -> Any:
     return array if array.base is None else array.base
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a read: one view of one held array.
-
-    Args:
-        box: the part, in coordinates of the tensor that is read.
-        place: the part as an index of the whole read.
-        map: from those coordinates to the held array's tensor.
-        hold: the box of its tensor that the held array has.
-        index: the view as a plain index of the held array, where the map allows that.
-        task: number of the task whose block is held, or -1.
-        source: number of the source, or -1; with both -1 the part is constant.
-        fill: the constant, as an array of rank 0.
-        output: which output of a block that has several; empty where the block is one array.
-    """
-
-    box: Box
-    place: Any
-    map: AffineMap
-    hold: Box
-    index: Any
-    task: int
-    source: int
-    fill: Array | None = None
-    output: str = ""
-
-    @property
-    def whole(self) -> bool:
-        """Whether the view is the held array itself."""
-        return bool(self.index == (...,))
+def place(read: Read, piece: ReadPiece) -> Any:
+    """Where a piece goes, as an index of an array that holds the whole read."""
+    return slices(piece.box.translate([-a for a in read.box.start]))
 
 
-def make_part(
-    box: Box,
-    place: Any,
-    map: AffineMap,
-    hold: Box,
-    *,
-    task: int = -1,
-    source: int = -1,
-    fill: Array | None = None,
-    output: str = "",
-) -> Part:
-    """A part; a map that only moves becomes an index."""
-    index = None
-    if fill is None and map.matrix == AffineMap.identity(box.rank).matrix:
-        region = box.translate(map.offset)
-        index = (...,) if region == hold else slices(region.translate([-a for a in hold.start]))
-    return Part(box, place, map, hold, index, task, source, fill, output)
+def view_of(piece: ReadPiece, hold: Box) -> Callable[[Array], Array] | None:
+    """From an array that holds a box of what a piece is read from, to the piece's values; None: the array itself."""
+    if not piece.shifts:
+        return lambda array: view(array, hold, piece.map, piece.box)
+    region = piece.box.translate(piece.map.offset)
+    if region == hold:
+        return None
+    index = slices(region.translate([-a for a in hold.start]))
+    return lambda array: np.asarray(array[index])
 
 
-def values(part: Part, held: Block | None) -> Array:
-    """The values of a part as a view of the block that holds them; not to be written."""
-    if part.fill is not None:
-        return np.broadcast_to(part.fill, part.box.shape)
-    if held is None:
-        raise RunError("run(plan)", f"the block that holds {part.box} is gone", legal="a block that is still held")
-    held = held[part.output] if isinstance(held, dict) else held
-    if part.index is not None:
-        return held if part.whole else np.asarray(held[part.index])
-    return view(held, part.hold, part.map, part.box)
+def constant(piece: ReadPiece, dtype: np.dtype[Any]) -> Array:
+    """The values of a piece that nothing holds."""
+    return np.broadcast_to(np.asarray(piece.fill).astype(dtype), piece.box.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """One input of a kernel: a region of a tensor.
-
-    Args:
-        name: of the kernel's input.
-        shape: of the region.
-        dtype: of the tensor.
-        parts: disjoint; together they cover the region.
-        local: whether one block of the reader's own machine holds the region, so that nothing is copied.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    parts: tuple[Part, ...]
-    local: bool
+Held = Callable[[ReadPiece], Block | None]
+"""What holds a piece: the block of its task, or the read region of its source."""
+Gather = Callable[[Held, int], tuple[Array, int]]
+"""(what holds pieces, threads) -> (the region as one array, not to be written; bytes that were newly made for it)."""
 
 
-def assemble(fetch: Fetch, held: Callable[[Part], Block | None], threads: int = 1) -> tuple[Array, int]:
-    """(the region as one array, not to be written; the bytes that were newly made for it)."""
-    if len(fetch.parts) == 1:
-        part = fetch.parts[0]
-        block = held(part)
-        return values(part, block), _fresh(part, block)
-    out = empty(fetch.shape, fetch.dtype)
-    fresh = 0
-    for part in fetch.parts:
-        block = held(part)
-        fresh = max(fresh, _fresh(part, block))
-        copy(out[part.place], values(part, block), threads=threads)
-    return out, out.nbytes + fresh
+def values(piece: ReadPiece, dtype: np.dtype[Any]) -> Callable[[Block | None], Array]:
+    """From what holds a piece to its values, as a view of that; not to be written."""
+    if piece.constant:
+        fixed = constant(piece, dtype)
+        return lambda held: fixed
+    found, output = view_of(piece, piece.block if piece.task >= 0 else piece.region), piece.output
+
+    def take(held: Block | None) -> Array:
+        if held is None:
+            raise RunError("run(plan)", f"the block that holds {piece.box} is gone", legal="a block that is still held")
+        array = held[output] if isinstance(held, dict) else held
+        return array if found is None else found(array)
+
+    return take
 
 
-def _fresh(part: Part, block: Block | None) -> int:
-    """The bytes that were newly made to read a part of a source."""
-    return block.nbytes if isinstance(block, np.ndarray) and part.task < 0 and block.base is None else 0
+def gather(read: Read) -> Gather:
+    """What reads a region: a view where one block or source holds it, else a copy of the pieces."""
+    takes = [(piece, values(piece, read.dtype)) for piece in read.pieces]
+    if len(takes) == 1:
+        piece, take = takes[0]
+        if piece.task >= 0:
+            return lambda held, threads: (take(held(piece)), 0)
+
+        def single(held: Held, threads: int) -> tuple[Array, int]:
+            block = held(piece)
+            return take(block), fresh_bytes(piece, block)
+
+        return single
+    shape, dtype, places = read.box.shape, read.dtype, [place(read, piece) for piece in read.pieces]
+
+    def several(held: Held, threads: int) -> tuple[Array, int]:
+        out = empty(shape, dtype)
+        fresh = 0
+        for where, (piece, take) in zip(places, takes, strict=True):
+            block = held(piece)
+            fresh = max(fresh, fresh_bytes(piece, block))
+            copy(out[where], take(block), threads=threads)
+        return out, out.nbytes + fresh
+
+    return several
+
+
+def fresh_bytes(piece: ReadPiece, block: Block | None) -> int:
+    """The bytes that were newly made to read a piece of a source."""
+    return block.nbytes if isinstance(block, np.ndarray) and piece.task < 0 and block.base is None else 0

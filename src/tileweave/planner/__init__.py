@@ -2,6 +2,7 @@
 
 from tileweave.planner import show
 from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, machine_tree, machines
+from tileweave.planner.movement import Movement, Redistribution, movements, redistribution
 from tileweave.planner.placement import Placement, placement
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.search import Cuts, make_plan
@@ -16,10 +17,12 @@ __all__ = [
     "LinkGroup",
     "Machine",
     "Machines",
+    "Movement",
     "Placement",
     "Plan",
     "Read",
     "ReadPiece",
+    "Redistribution",
     "Simulation",
     "Step",
     "Task",
@@ -27,7 +30,9 @@ __all__ = [
     "machine_tree",
     "machines",
     "make_plan",
+    "movements",
     "placement",
+    "redistribution",
     "show",
     "simulate",
     "tasks",

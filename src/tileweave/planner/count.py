@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast
 
-from tileweave.graph import FileTarget, Operation, Sink, Source
+from tileweave.graph import Operation, Source
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.steps import partition_of
+from tileweave.planner.steps import partition_of, takes_boxes
 from tileweave.planner.tasks import Enumerator, ReadPiece, Task, preimage
 from tileweave.space import Box
 
-__all__ = ["EFFICIENCY", "counted_peaks", "task_cost", "temporary_bytes"]
+__all__ = ["EFFICIENCY", "block_bytes", "counted_peaks", "task_cost", "temporary_bytes"]
 
 EFFICIENCY = 0.7
 """The fraction of the peak rates that a task is expected to reach."""
@@ -31,7 +31,7 @@ def counted_peaks(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for task in made:
         for number in task.needs:
             readers[number] += 1
-    outs = [_out_bytes(plan, task) for task in made]
+    outs = [block_bytes(plan.steps[task.step], task) for task in made]
     held = list(resident_bytes(plan))
     peaks, steps = list(held), [0] * len(plan.steps)
     for task, out_bytes in zip(made, outs, strict=True):
@@ -66,15 +66,13 @@ def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
     it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
     that takes any box is given its pieces one by one.
     """
-    node = step.node
-    by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
     total = 0
     for read in task.reads:
-        itemsize = read.tensor.dtype.itemsize
+        itemsize = read.dtype.itemsize
         arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
         if len(read.pieces) == 1:
             total += sum(arriving)
-        elif by_piece:
+        elif takes_boxes(step.node):
             total += max(arriving, default=0)
         else:
             total += read.size_bytes + max(arriving, default=0)
@@ -88,8 +86,8 @@ def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
     return piece.source is None
 
 
-def _out_bytes(plan: Plan, task: Task) -> int:
-    step = plan.steps[task.step]
+def block_bytes(step: Step, task: Task) -> int:
+    """The bytes of what a task makes."""
     if step.stage == "store":
         return 0
     return sum(out.size * tensor.dtype.itemsize for out, tensor in zip(task.outs, step.tensors, strict=True))
@@ -101,7 +99,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
     homes = plan.residents
     moved = fetched = messages = touched = 0
     for read in task.reads:
-        itemsize = read.tensor.dtype.itemsize
+        itemsize = read.dtype.itemsize
         touched += read.size_bytes
         for piece in read.pieces:
             if piece.source is None and piece.task < 0:
@@ -112,7 +110,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
             here = _points_here(plan, piece, task, made, homes)
             moved += (piece.points - here) * itemsize
             messages += here < piece.points
-    out_bytes = _out_bytes(plan, task)
+    out_bytes = block_bytes(plan.steps[task.step], task)
     written = task.out.size * step.tensor.dtype.itemsize if step.stage == "store" else 0
     flops = 0.0
     node = step.node

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
+from tileweave.graph import Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.costs import (
@@ -25,7 +25,7 @@ from tileweave.planner.costs import (
 )
 from tileweave.planner.placement import Boxes, IntArray, Placement, machine_blocks, machine_boxes, wave_counts
 from tileweave.planner.plan import Plan, Step
-from tileweave.planner.steps import partition_of
+from tileweave.planner.steps import partition_of, takes_boxes
 
 __all__ = ["Load", "Loads", "held_at"]
 
@@ -48,7 +48,8 @@ class Load:
         temporary: the most bytes that one shard newly holds while it runs.
         block: the most bytes that one shard makes.
         made: bytes of what it makes.
-        edges: (producing step, or -1 for a source; bytes moved) of each tensor that is read.
+        edges: bytes moved for each tensor that is read, in the order of `read_tensors`; at last those of partial
+            results, where the step combines them.
     """
 
     tasks: IntArray
@@ -61,7 +62,7 @@ class Load:
     temporary: IntArray
     block: IntArray
     made: IntArray
-    edges: tuple[tuple[Tensor, int], ...]
+    edges: tuple[int, ...]
 
 
 Counts = tuple[IntArray, ...]
@@ -83,11 +84,16 @@ class _Combined(NamedTuple):
 
 
 class Loads:
-    """The loads of a graph's steps; what depends on the graph alone is kept from plan to plan."""
+    """The loads of a graph's steps; what depends on the graph alone is kept from plan to plan.
+
+    Steps that are alike (a model's layers) share one load: what a load depends on goes by small numbers.
+    """
 
     def __init__(self) -> None:
         self.terms: dict[Tensor, tuple[Term, ...]] = {}
         self.loads: dict[Any, Load] = {}
+        self._numbers: dict[Any, int] = {}
+        self._kinds: dict[Operation | Sink, int] = {}
 
     def of(self, plan: Plan) -> list[Load]:
         """Per step of a plan."""
@@ -99,6 +105,25 @@ class Loads:
             self.terms[tensor] = read_terms(tensor)
         return self.terms[tensor]
 
+    def number(self, value: Any) -> int:
+        """A small number that stands for a value."""
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def kind(self, node: Operation | Sink) -> int:
+        """The same number for nodes that are alike but for where their inputs come from."""
+        if node not in self._kinds:
+            tensors = [node.tensor] if isinstance(node, Sink) else [tensor for _, tensor in node.inputs]
+            reads = [
+                tuple((t.dims, t.fixed, t.itemsize, () if t.origin is None else t.origin.type.box) for t in terms)
+                for terms in map(self.terms_of, tensors)
+            ]
+            about: Any = takes_boxes(node)
+            if isinstance(node, Operation):
+                names = tuple(name for name, _ in node.inputs)
+                about = (node.signature, node.index, node.outputs, names, operator_of(node).finish)
+            self._kinds[node] = self.number((about, tuple(reads), tuple(tensor.type for tensor in tensors)))
+        return self._kinds[node]
+
 
 class _PlanLoads:
     def __init__(self, plan: Plan, known: Loads) -> None:
@@ -106,7 +131,7 @@ class _PlanLoads:
         self.made: dict[Operation, Step] = {}
         self.partials: dict[Operation, Step] = {}
         self.held: dict[Tensor, Held | None] = {}
-        self.residents = plan.residents
+        self.places: dict[Any, Any] = {**plan.residents}
 
     def run(self) -> Iterator[Load]:
         for step in self.plan.steps:
@@ -116,20 +141,21 @@ class _PlanLoads:
             yield self.known.loads[key]
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = step
+                about = (self.known.kind(step.node), step.stage, step.cuts, step.where)
+                self.places[step.node] = self.known.number(about)
 
     def _key(self, step: Step) -> Any:
         """What a load depends on: the step's own cuts and place, and those of what it reads."""
-        node = step.node
+        node, known = step.node, self.known
         tensors = [node.tensor] if isinstance(node, Sink) else [tensor for _, tensor in node.inputs]
-        origins = {term.origin for tensor in tensors for term in self.known.terms_of(tensor) if term.origin is not None}
-        places: set[Any] = set()
-        for origin in origins:
-            made = origin.producer
-            before = self.made.get(made) if isinstance(made, Operation) else None
-            home = self.residents.get(made) if isinstance(made, Source) else None
-            places.add((origin, before and (before.stage, before.cuts, before.where), home))
-        own = self.partials.get(node) if step.stage == "combine" and isinstance(node, Operation) else None
-        return node, step.stage, step.cuts, step.where, step.outputs, own and own.where, self.count, frozenset(places)
+        places = tuple(
+            (self.places.get(term.origin.producer), term.origin.output)
+            for tensor in tensors
+            for term in known.terms_of(tensor)
+            if term.origin is not None
+        )
+        own = self.places[node] if step.stage == "combine" and isinstance(node, Operation) else None
+        return known.kind(node), step.stage, step.cuts, step.where, step.outputs, own, self.count, places
 
     def _boxes(self, step: Step, *, waves: bool = True) -> tuple[Boxes, Counts]:
         """The boxes of a step's index (or of the tensor that it combines or stores), and the waves that are there."""
@@ -158,8 +184,8 @@ class _PlanLoads:
         moved, messages, read, temporary, touched = (zero.copy() for _ in range(5))
         written, block, made = zero, zero, zero
         flops: Floats = np.zeros(count)
-        edges: list[tuple[Tensor, int]] = []
-        by_piece = isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
+        edges: list[int] = []
+        by_piece = takes_boxes(node)
         for reading in self._readings(step, boxes, counts):
             item = reading.tensor.dtype.itemsize
             size = volume(reading.region, counts) * item
@@ -180,7 +206,7 @@ class _PlanLoads:
                     arrived += int(got.moved.sum())
                 blocks += got.blocks
                 arriving = np.maximum(arriving, got.arriving)
-            edges.append((reading.tensor, arrived))
+            edges.append(arrived)
             one = _largest(reading.region) * item
             gathered = arriving if by_piece else one + arriving
             temporary += np.where(blocks <= 1, arriving, gathered)
@@ -192,7 +218,7 @@ class _PlanLoads:
             temporary, touched = temporary + joined.temporary, touched + joined.touched
             finishing = sum(name in operator_of(node).finish for name, _ in node.inputs)
             flops = volume(boxes, counts) * float((joined.parts - 1) * len(node.outputs) + finishing)
-            edges.append((step.tensor, int(joined.moved.sum())))
+            edges.append(int(joined.moved.sum()))
         elif node.signature is not None:
             points = volume(boxes, counts)
             flops = points * dict(node.signature.costs).get("flops", 0.0)
@@ -253,7 +279,7 @@ class _PlanLoads:
     def _find_held(self, origin: Tensor) -> Held | None:
         producer = origin.producer
         if not isinstance(producer, Operation):
-            home = self.residents.get(producer) if isinstance(producer, Source) else None
+            home = self.places.get(producer) if isinstance(producer, Source) else None
             return None if home is None else held_at(origin, home, self.count)
         step = self.made[producer]
         boxes, _ = self._boxes(step, waves=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,11 @@ from tileweave.planner.costs import volume
 from tileweave.planner.count import EFFICIENCY, counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.machines import Machines
+from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Costs, Plan
 from tileweave.planner.streams import needed_steps, streams
 
-__all__ = ["EFFICIENCY", "Busy", "Simulation", "costed", "peak_bound", "simulate", "with_costs"]
+__all__ = ["EFFICIENCY", "Busy", "Peaks", "Simulation", "costed", "peak_bound", "peaks_of", "simulate", "with_costs"]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COUNTED_TASKS = 500
@@ -62,7 +63,6 @@ class Simulation:
     Args:
         seconds: from start to end.
         peak_bytes: per machine.
-        peak_step: number of the step that runs at the greatest peak.
         steps: costs per step of the plan.
         spans: per step and group of like machines, when it runs.
         loads: per step, what every machine does, in the order in which machines fill.
@@ -70,7 +70,6 @@ class Simulation:
 
     seconds: float
     peak_bytes: tuple[int, ...]
-    peak_step: int
     steps: tuple[Costs, ...]
     spans: tuple[Busy, ...]
     loads: tuple[Load, ...]
@@ -89,11 +88,8 @@ def simulate(plan: Plan, known: Loads | None = None) -> Simulation:
         known: keeps what depends on the graph alone, for planning it again.
     """
     loads = (known or Loads()).of(plan)
-    order = plan.machines.order
-    peaks, at_step = peak_bound(plan, loads)
+    held = _held(plan, loads)
     seconds, spans, durations = _timeline(plan, loads)
-    back = np.empty(len(order), np.int64)
-    back[list(order)] = peaks
     steps = tuple(
         Costs(
             int(load.tasks.sum()),
@@ -104,10 +100,28 @@ def simulate(plan: Plan, known: Loads | None = None) -> Simulation:
             duration,
             int(peak),
         )
-        for load, duration, peak in zip(loads, durations, at_step, strict=True)
+        for load, duration, peak in zip(loads, durations, held.steps, strict=True)
     )
-    peak_step = int(np.argmax(at_step)) if len(at_step) else 0
-    return Simulation(seconds, tuple(back.tolist()), peak_step, steps, spans, tuple(loads))
+    return Simulation(seconds, held.machines, steps, spans, tuple(loads))
+
+
+class Peaks(NamedTuple):
+    """The most bytes that each machine holds, and the most that any holds while each step runs."""
+
+    machines: tuple[int, ...]
+    steps: IntArray
+
+
+def peaks_of(plan: Plan, known: Loads | None = None) -> Peaks:
+    """The expected memory of a plan, without its time."""
+    return _held(plan, (known or Loads()).of(plan))
+
+
+def _held(plan: Plan, loads: Sequence[Load]) -> Peaks:
+    peaks, at_step = peak_bound(plan, loads)
+    back = np.empty(len(plan.machines), np.int64)
+    back[list(plan.machines.order)] = peaks
+    return Peaks(tuple(back.tolist()), at_step)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -219,7 +233,7 @@ def _spans(number: int, machines: Machines, load: Load, arrive: Floats, start: F
 # memory
 
 
-def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
     """(the most that each machine holds, in the order in which they fill; the most while each step runs).
 
     What another stream reads is held whole, from the stream that makes it to the last one that reads it; what only the

@@ -14,7 +14,7 @@ from math import prod
 from typing import Literal, cast
 
 from tileweave.backends.base import Decision
-from tileweave.graph import Graph, Operation, Partition, Sink, Tensor
+from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.placement import Digits, Placement, nested_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
@@ -35,6 +35,7 @@ __all__ = [
     "partition_of",
     "sharding_of",
     "steps_of",
+    "takes_boxes",
     "uncut",
     "waved",
 ]
@@ -389,6 +390,11 @@ def _aligned(cuts: Sequence[int], atom: int, extent: int) -> tuple[int, ...]:
     if extent == 0:
         return (0, 0)
     return tuple(sorted({0, extent} | {min(extent, round(cut / atom) * atom) for cut in cuts[1:-1]}))
+
+
+def takes_boxes(node: Operation | Sink) -> bool:
+    """Whether a node is a sink that takes any box, so that what it stores comes piece by piece."""
+    return isinstance(node, Sink) and not (isinstance(node.target, FileTarget) and node.target.format == "zarr")
 
 
 def maker(tensor: Tensor) -> Operation:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
 
 from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor, resolve
 from tileweave.graph.ir.nodes import Value
@@ -25,7 +27,7 @@ from tileweave.space import AffineMap, Box
 __all__ = ["PARTIAL", "Enumerator", "Read", "ReadPiece", "Task", "block_partition", "preimage", "tasks"]
 
 PARTIAL = "partial"
-"""The input name under which a combine task reads its partial results, one read per part."""
+"""How the names of partial results begin, by which a later wave or a combination reads them: ``partial0.out``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +60,61 @@ class ReadPiece:
         moving = {dim for row in self.map.matrix for dim, c in enumerate(row) if c}
         return prod(n for dim, n in enumerate(self.box.shape) if dim in moving or n == 0)
 
+    @property
+    def constant(self) -> bool:
+        """Whether neither a block nor a source holds the values."""
+        return self.task < 0 and self.source is None
+
+    @property
+    def shifts(self) -> bool:
+        """Whether the map only moves: the values are a slice of the block."""
+        return not self.constant and self.map.matrix == AffineMap.identity(self.box.rank).matrix
+
+    @property
+    def whole(self) -> bool:
+        """Whether the values are the whole block as it is."""
+        return self.shifts and self.box.translate(self.map.offset) == self.block
+
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """One input of a task: a region of a tensor, and the pieces that fill it once.
 
     Args:
-        name: the input's name; `PARTIAL` for each output of each partial result that a combine task reads.
-        tensor: the tensor that is read.
+        name: as the kernel knows it: of the operation's input, or ``partial0.out`` and so on for partial results.
+        dtype: of the tensor.
         box: the region.
         pieces: disjoint; together they cover the region.
     """
 
     name: str
-    tensor: Tensor
+    dtype: np.dtype[Any]
     box: Box
     pieces: tuple[ReadPiece, ...]
 
     @property
     def size_bytes(self) -> int:
         """The bytes of the region as a dense array."""
-        return self.box.size * self.tensor.dtype.itemsize
+        return self.box.size * self.dtype.itemsize
+
+    @property
+    def partial(self) -> bool:
+        """Whether it reads a partial result."""
+        return self.name.startswith(PARTIAL) and "." in self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One shard of a step.
+    """A shard's work: the one record of it, from the planner's counting to the workers of a cluster.
+
+    What all shards of a step share (operation, stage, kernel, names of outputs) is in the step.
 
     Args:
         number: its place in the issue order.
         step: number of the step in the plan.
         shard: number of the shard in the step.
         machine: where it runs.
-        index: the block of the operation's index; the stored region for a sink.
+        index: the block of the operation's index; of its output for ``combine``; the stored region for a sink.
         reads: its inputs.
         outs: per output that it keeps, the box that it makes (for ``partial``, as if it were complete), or the box that
             it stores.
@@ -141,7 +165,7 @@ def block_partition(step: Step, output: str) -> Partition:
 Key = tuple[int, int]  # (step, shard)
 _Part = tuple[Box, AffineMap, Source | None, Box, Box, Value, str]  # a `ReadPiece` but for its task
 _Pieces = list[tuple[Key | None, _Part]]
-_Reads = list[tuple[str, Tensor, Box, _Pieces]]
+_Reads = list[tuple[str, np.dtype[Any], Box, _Pieces]]
 
 
 class Enumerator:
@@ -181,13 +205,13 @@ class Enumerator:
     def _sources(reads: _Reads) -> dict[Key, None]:
         return {who: None for _, _, _, pieces in reads for who, _ in pieces if who is not None}
 
-    def _find_reads(self, key: Key) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
+    def _find_reads(self, key: Key) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
         step = self.plan.steps[key[0]]
         place = step.cuts.place(key[1])
         node = step.node
         if isinstance(node, Sink):
             box = step.cuts.at(place)
-            yield "x", node.tensor, box, self._pieces(node.tensor, box)
+            yield "x", node.tensor.dtype, box, self._pieces(node.tensor, box)
             return
         late = operator_of(node).finish
         if step.stage == "combine":
@@ -203,11 +227,13 @@ class Enumerator:
                 continue
             else:
                 region = input_region(node, name, step.cuts.at(place))
-            yield name, tensor, region, self._pieces(tensor, region)
+            yield name, tensor.dtype, region, self._pieces(tensor, region)
         if step.accumulated:
             yield from self._accumulator(step, key[0], place)
 
-    def _accumulator(self, step: Step, number: int, place: Sequence[int]) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
+    def _accumulator(
+        self, step: Step, number: int, place: Sequence[int]
+    ) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
         """The block of the wave before, which a later wave of a machine's part of a reduction adds to."""
         before = list(place)
         for k in reversed(step.accumulated):
@@ -220,9 +246,11 @@ class Enumerator:
         for (cuts, rows), tensor in zip(self.outs(number), step.tensors, strict=True):
             box = cuts.at([0 if k is None else place[k] for k in rows])
             part = (box, AffineMap.identity(box.rank), None, box, box, None, tensor.output)
-            yield PARTIAL, tensor, box, [((number, step.cuts.number(before)), part)]
+            yield f"{PARTIAL}0.{tensor.output}", tensor.dtype, box, [((number, step.cuts.number(before)), part)]
 
-    def _partial_reads(self, node: Operation, box: Box, index: Box) -> Iterator[tuple[str, Tensor, Box, _Pieces]]:
+    def _partial_reads(
+        self, node: Operation, box: Box, index: Box
+    ) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
         """One read per part along the reduction dimensions and output, each gathered over the blocks that it spans."""
         number = self.partials[node]
         cuts = self.plan.steps[number].cuts
@@ -245,11 +273,11 @@ class Enumerator:
             if not common.empty:
                 parts.setdefault(part, []).append(((number, k), common, block))
         same = AffineMap.identity(box.rank)
-        for part in sorted(parts):
+        for at, part in enumerate(sorted(parts)):
             for tensor in tensors:
                 yield (
-                    PARTIAL,
-                    tensor,
+                    f"{PARTIAL}{at}.{tensor.output}",
+                    tensor.dtype,
                     box,
                     [
                         (who, (common, same, None, block, common, None, tensor.output))
@@ -319,14 +347,14 @@ class Enumerator:
         made = tuple(
             Read(
                 name,
-                tensor,
+                dtype,
                 region,
                 tuple(
                     ReadPiece(part[0], part[1], -1 if who is None else self.number[who], *part[2:])
                     for who, part in pieces
                 ),
             )
-            for name, tensor, region, pieces in reads
+            for name, dtype, region, pieces in reads
         )
         place = step.cuts.place(shard)
         box = step.cuts.at(place)

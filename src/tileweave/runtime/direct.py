@@ -1,4 +1,4 @@
-"""Plans that are one machine's work on arrays: run as one executable, which is kept with the prepared plan.
+"""Plans on arrays: run as one executable of this process, which is kept with the prepared plan.
 
 What such a run does beside its kernels is to look whether the bound arrays fit, to make arrays for the results, and to
 tell the kernels where both lie.
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import RunError
-from tileweave.graph import ArrayData, MemoryTarget, Operation, Sink, Source, Tensor
-from tileweave.lower.executable import Executable, Store, Work
+from tileweave.graph import ArrayData, MemoryTarget, Source
+from tileweave.lower.executable import Executable
 from tileweave.planner import Plan
-from tileweave.runtime.prepare import Job, Prepared
+from tileweave.runtime.prepare import Prepared
 
 __all__ = ["Found", "check_out", "executable", "fitting", "into", "run"]
 
@@ -52,7 +52,7 @@ def fitting(source: Source, given: Any) -> Array:
 
 
 def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threads: int) -> Found | None:
-    """What runs the plan as a whole; None where it is for several machines, in parts, or reads or writes files."""
+    """What runs the plan as a whole; None where it reads or writes files, or gains from tasks that run at once."""
     if not _fits(plan, prepared):
         return None
     arrays: list[Array] = []
@@ -76,11 +76,12 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
     try:
         found = idle.pop()  # two runs at once never share one
     except IndexError:
-        constant = [source not in bind for source in prepared.sources]
-        kinds = [sink.tensor.type for sink in prepared.sinks]
-        found = Executable([_step(plan, job) for job in prepared.jobs], arrays, constant, kinds, threads)
-        room = plan.machines.machines[0].memory_bytes - prepared.peak_bytes[0]
-        if found.arena_bytes > max(prepared.peak_bytes[0], room):
+        constant = [source for source in prepared.sources if source not in bind]
+        sources = dict(zip(prepared.sources, arrays, strict=True))
+        peak = sum(prepared.peak_bytes)
+        room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
+        found = Executable(plan.steps, prepared.tasks, sources, constant, prepared.sinks, threads, room)
+        if found.arena_bytes > room:
             prepared.extra["whole"] = False
             return None
     return Found(found, tuple(arrays), idle)
@@ -89,19 +90,20 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
 def _fits(plan: Plan, prepared: Prepared) -> bool:
     known = prepared.extra.get("whole")
     if known is None:
-        whole = len(plan.machines) == 1 and len(prepared.jobs) == len(plan.steps)
         here = all(isinstance(sink.target, MemoryTarget) for sink in prepared.sinks)
         once = len(set(plan.graph.sinks)) == len(plan.graph.sinks) == len(prepared.sinks)
-        known = prepared.extra["whole"] = whole and here and once
+        known = prepared.extra["whole"] = here and once and _slow_seconds(plan) < WORTH_THREADS
     return bool(known)
 
 
-def _step(plan: Plan, job: Job) -> Work | Store:
-    if isinstance(job.node, Sink):
-        return Store(job.number, job.sink, job.fetches[0], job.hand_over)
-    operation: Operation = job.node
-    kinds = tuple((name, Tensor(operation, name).type) for name, _, _ in job.outs)
-    return Work(job.number, operation, job.stage, job.index, job.fetches, kinds, job.decision)
+WORTH_THREADS = 1e-3
+"""Seconds of work without kernels from which on threads that take tasks gain more than they cost: some 0.1 ms each."""
+
+
+def _slow_seconds(plan: Plan) -> float:
+    """The estimated seconds of steps that NumPy computes shard by shard, and several threads could at once."""
+    several = (step for step in plan.steps if step.cuts.count > 1 and len(plan.machines) > 1)
+    return sum(step.costs.seconds for step in several if step.stage == "block" and not step.kernel.backend)
 
 
 def check_out(plan: Plan, out: Sequence[Array | None] | None) -> Sequence[Array | None]:

@@ -13,16 +13,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from tileweave import lower
 from tileweave.graph import Operation
-from tileweave.lower.reads import Block, Part, assemble, block_bytes, own, values
+from tileweave.lower.reads import Block, Gather, Held, block_bytes, gather, own, values
+from tileweave.planner import ReadPiece, Step, Task
 from tileweave.runtime.events import Event, Progress
-from tileweave.runtime.prepare import Job, Prepared
+from tileweave.runtime.prepare import Prepared
 from tileweave.space import Box
 
 __all__ = ["Destination", "ReadSource", "run_local", "store"]
@@ -47,9 +49,9 @@ class Destination(Protocol):
 class TaskFailed(Exception):
     """A kernel raised; `__cause__` says what."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self.job = job
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 def run_local(
@@ -59,7 +61,7 @@ def run_local(
     notify: Callable[[Event], None] | None,
     threads: int,
 ) -> tuple[int, ...]:
-    """Runs every job; returns the measured peak of bytes held per machine.
+    """Runs every task; returns the measured peak of bytes held per machine.
 
     Args:
         prepared: the plan.
@@ -71,7 +73,7 @@ def run_local(
     Raises:
         TaskFailed: a task raised; nothing runs any more.
     """
-    width = max((job.width for job in prepared.jobs), default=1)
+    width = max(map(prepared.width, range(len(prepared.steps))), default=1)
     workers = max(1, min(threads, width))
     run = _Run(prepared, sources, destinations, notify, threads)
     with _blas_threads(max(1, threads // workers)):
@@ -110,6 +112,43 @@ def _blas_threads(count: int) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A task, with its reads ready to be done.
+
+    Args:
+        task: the task.
+        step: its step.
+        reads: (name, what gathers it) of each input.
+        sink: number of the sink that it stores into, or -1.
+        width: how many shards of its step may run at once.
+    """
+
+    task: Task
+    step: Step
+    reads: tuple[tuple[str, Gather], ...]
+    sink: int
+    width: int
+
+
+def _ready(prepared: Prepared) -> tuple[_Ready, ...]:
+    """The tasks, made ready once per plan."""
+    if "ready" not in prepared.extra:
+        widths = [prepared.width(number) for number in range(len(prepared.steps))]
+        prepared.extra["ready"] = tuple(
+            _Ready(
+                task,
+                prepared.steps[task.step],
+                tuple((read.name, gather(read)) for read in task.reads),
+                prepared.sink(task),
+                widths[task.step],
+            )
+            for task in prepared.tasks
+        )
+    found: tuple[_Ready, ...] = prepared.extra["ready"]
+    return found
+
+
 class _Run:
     """The state of one run; every field below `turn` is read and written under it."""
 
@@ -121,81 +160,86 @@ class _Run:
         notify: Callable[[Event], None] | None,
         threads: int,
     ) -> None:
-        self.jobs = prepared.jobs
-        self.limits = prepared.peak_bytes
-        self.sources, self.destinations, self.notify, self.threads = sources, destinations, notify, threads
+        self.prepared, self.ready = prepared, _ready(prepared)
+        self.limits, self.need_bytes = prepared.peak_bytes, prepared.need_bytes
+        self.sources = dict(zip(prepared.sources, sources, strict=True))
+        self.destinations, self.notify, self.threads = destinations, notify, threads
         self.turn = threading.Condition()
         self.head = self.done_count = self.running = 0
         self.error: BaseException | None = None
-        self.done = [False] * len(self.jobs)
-        self.to_come = Counter(job.step for job in self.jobs)  # jobs of each step that are not done
-        self.blocks: list[Block | None] = [None] * len(self.jobs)
-        self.left = [job.readers for job in self.jobs]
+        self.missing = [len(task.needs) for task in prepared.tasks]  # what a task reads that is not made yet
+        self.to_come = Counter(task.step for task in prepared.tasks)  # tasks of each step that are not done
+        self.blocks: list[Block | None] = [None] * len(self.ready)
+        self.left = list(prepared.readers)
         self.promised = [0] * len(self.limits)  # planned bytes of blocks that are held and of tasks that run
         self.held = list(self.promised)  # measured
         self.peaks = list(self.promised)
+        self.readers_of: list[list[int]] = [[] for _ in self.ready]
+        for task in prepared.tasks:
+            for number in task.needs:
+                self.readers_of[number].append(task.number)
 
     def work(self) -> None:
-        """Takes jobs until there is none or the run stops."""
+        """Takes tasks until there is none or the run stops."""
         with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
-            while (job := self._take()) is not None:
+            while (ready := self._take()) is not None:
                 try:
-                    self._do(job)
+                    self._do(ready)
                 except Exception as error:
-                    failed = TaskFailed(job)
+                    failed = TaskFailed(ready.task)
                     failed.__cause__ = error
                     self.stop(failed)
                 except BaseException as error:
                     self.stop(error)
 
     def stop(self, error: BaseException) -> None:
-        """No further job starts."""
+        """No further task starts."""
         with self.turn:
             self.error = self.error or error
             self.turn.notify_all()
 
-    def _take(self) -> Job | None:
+    def _take(self) -> _Ready | None:
         with self.turn:
             while True:
-                if self.error is not None or self.head == len(self.jobs):
+                if self.error is not None or self.head == len(self.ready):
                     return None
-                job = self.jobs[self.head]
-                if self._may_start(job):
+                ready = self.ready[self.head]
+                if self._may_start(ready.task):
                     self.head += 1
                     self.running += 1
-                    self.promised[job.machine] += job.need_bytes
-                    return job
+                    self.promised[ready.task.machine] += self.need_bytes[ready.task.number]
+                    return ready
                 self.turn.wait()
 
-    def _may_start(self, job: Job) -> bool:
+    def _may_start(self, task: Task) -> bool:
         if not self.running:
             return True
-        room = self.promised[job.machine] + job.need_bytes <= self.limits[job.machine]
-        if not room or any(self.to_come[step] for step in job.after):
-            return False
-        return all(self.done[number] for number in job.needs)
+        room = self.promised[task.machine] + self.need_bytes[task.number] <= self.limits[task.machine]
+        return room and not self.missing[task.number] and not any(self.to_come[step] for step in task.after)
 
-    def _holds(self, part: Part) -> Block | None:
-        if part.task >= 0:
-            return self.blocks[part.task]
-        return self.sources[part.source](part.hold) if part.source >= 0 else None
+    def _holds(self, piece: ReadPiece) -> Block | None:
+        if piece.task >= 0:
+            return self.blocks[piece.task]
+        return self.sources[piece.source](piece.region) if piece.source is not None else None
 
-    def _do(self, job: Job) -> None:
-        node, threads = job.node, max(1, self.threads // job.width)
-        if not isinstance(node, Operation):
-            used = store(job, self._holds, self.destinations[job.sink], threads)
-            self._hold(job.machine, used)
-            self._finish(job, None, used)
+    def _do(self, ready: _Ready) -> None:
+        task, step, threads = ready.task, ready.step, max(1, self.threads // ready.width)
+        if ready.sink >= 0:
+            whole = self.prepared.hands_over(task)
+            used = store(task, ready.reads[0][1], self._holds, self.destinations[ready.sink], threads, whole)
+            self._hold(task.machine, used)
+            self._finish(task, None, used)
             return
         inputs, used = {}, 0
-        for fetch in job.fetches:
-            inputs[fetch.name], fresh = assemble(fetch, self._holds, threads)
+        for name, gathered in ready.reads:
+            inputs[name], fresh = gathered(self._holds, threads)
             used += fresh
-        self._hold(job.machine, used)
-        made = lower.execute(node, job.stage, job.index, inputs, threads=threads, decision=job.decision)
-        block = own(made, [name for name, _, _ in job.outs], inputs)
-        self._hold(job.machine, block_bytes(block))
-        self._finish(job, block, used)
+        self._hold(task.machine, used)
+        node = cast("Operation", step.node)
+        made = lower.execute(node, step.stage, task.index, inputs, threads=threads, decision=step.kernel)
+        block = own(made, step.outputs, inputs)
+        self._hold(task.machine, block_bytes(block))
+        self._finish(task, block, used)
 
     def _hold(self, machine: int, size_bytes: int) -> None:
         if size_bytes:
@@ -203,46 +247,50 @@ class _Run:
                 self.held[machine] += size_bytes
                 self.peaks[machine] = max(self.peaks[machine], self.held[machine])
 
-    def _finish(self, job: Job, block: Block | None, used: int) -> None:
+    def _finish(self, task: Task, block: Block | None, used: int) -> None:
+        machine, number = task.machine, task.number
         with self.turn:
-            self.promised[job.machine] -= job.need_bytes
-            self.held[job.machine] -= used
-            if block is not None and job.readers:
-                self.blocks[job.number] = block
-                self.promised[job.machine] += job.out_bytes
+            self.promised[machine] -= self.need_bytes[number]
+            self.held[machine] -= used
+            if block is not None and self.left[number]:
+                self.blocks[number] = block
+                self.promised[machine] += self.prepared.out_bytes[number]
             elif block is not None:
-                self.held[job.machine] -= block_bytes(block)
-            for number in job.releases:
-                self._release(number)
-            self.done[job.number] = True
-            self.to_come[job.step] -= 1
+                self.held[machine] -= block_bytes(block)
+            for reader in self.readers_of[number]:
+                self.missing[reader] -= 1
+            for needed in task.needs:
+                self._release(needed)
+            self.to_come[task.step] -= 1
             self.done_count += 1
             self.running -= 1
             if self.notify is not None:
-                self.notify(Progress(job.step, job.shard, job.machine, self.done_count, len(self.jobs)))
+                self.notify(Progress(task.step, task.shard, machine, self.done_count, len(self.ready)))
             self.turn.notify_all()
 
     def _release(self, number: int) -> None:
         self.left[number] -= 1
         block = self.blocks[number]
         if not self.left[number] and block is not None:
-            owner = self.jobs[number]
-            self.promised[owner.machine] -= owner.out_bytes
-            self.held[owner.machine] -= block_bytes(block)
+            machine = self.ready[number].task.machine
+            self.promised[machine] -= self.prepared.out_bytes[number]
+            self.held[machine] -= block_bytes(block)
             self.blocks[number] = None
 
 
-def store(job: Job, holds: Callable[[Part], Block | None], destination: Destination, threads: int = 1) -> int:
-    """Stores what a job reads; returns the bytes that were newly made for it."""
-    (fetch,) = job.fetches
-    block = holds(fetch.parts[0]) if job.hand_over else None
+def store(
+    task: Task, gathered: Gather, holds: Held, destination: Destination, threads: int = 1, hand_over: bool = False
+) -> int:
+    """Stores what a task reads; returns the bytes that were newly made for it."""
+    (read,) = task.reads
+    block = holds(read.pieces[0]) if hand_over else None
     if isinstance(block, np.ndarray) and block.flags.writeable:
         destination.take(block)
         return 0
-    if destination.whole_blocks and len(fetch.parts) > 1:
-        array, fresh = assemble(fetch, holds, threads)
-        destination.write(job.index, array)
+    if destination.whole_blocks and len(read.pieces) > 1:
+        array, fresh = gathered(holds, threads)
+        destination.write(task.index, array)
         return fresh
-    for part in fetch.parts:
-        destination.write(part.box, values(part, holds(part)))
+    for piece in read.pieces:
+        destination.write(piece.box, values(piece, read.dtype)(holds(piece)))
     return 0

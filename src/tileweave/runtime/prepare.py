@@ -1,8 +1,7 @@
-"""A plan made ready to run: its tasks with every read resolved to array operations, once per plan.
+"""A plan made ready to run: its tasks and what follows from them, once per plan.
 
 A training loop runs one plan hundreds of times. What can be known before arrays are there is computed here and kept
-for as long as the plan's graph lives: the order, the reads as slices and views, who may be freed after whom,
-and the memory that the plan's own order needs.
+for as long as the plan's graph lives: the order, who may be freed after whom, and the memory that this order needs.
 """
 
 from __future__ import annotations
@@ -13,88 +12,63 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from tileweave.graph import Graph, MemoryTarget, Sink, Source
+from tileweave.planner import Machines, Plan, Step, Task, tasks
+from tileweave.planner.count import block_bytes, temporary_bytes
 
-from tileweave.backends.base import Decision
-from tileweave.graph import Graph, MemoryTarget, Operation, Sink, Source
-from tileweave.graph.passes.shard import index_of_output
-from tileweave.lower.reads import Fetch, Part, make_part, slices
-from tileweave.planner import Machines, Plan, Read, ReadPiece, Step, Task, tasks
-from tileweave.planner.count import task_cost
-from tileweave.planner.tasks import PARTIAL
-from tileweave.space import Box
-
-__all__ = ["Job", "Prepared", "label", "prepare"]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One task, ready.
-
-    Args:
-        number: its place in the issue order.
-        step: number of its step.
-        shard: number of the shard in the step.
-        machine: where it runs.
-        node: the operation, or the sink that it stores into.
-        stage: block, partial, combine or store.
-        index: what the kernel is told: the block of the index, or for ``store`` the stored box.
-        fetches: its inputs.
-        needs: numbers of the tasks whose blocks it reads.
-        after: numbers of the steps all of whose tasks come before it.
-        releases: numbers of the tasks whose blocks it reads, once each.
-        readers: how many tasks read its block.
-        outs: (output, box in its tensor, bytes per element) for each output that its block keeps.
-        out_bytes: of its block.
-        need_bytes: the most that the task holds while it runs, its block included.
-        width: how many shards of its step may run at once.
-        seconds: estimated.
-        decision: what computes it.
-        sink: number of the sink among the plan's sinks, or -1.
-        hand_over: the stored block may become the result itself, since nobody else holds it.
-    """
-
-    number: int
-    step: int
-    shard: int
-    machine: int
-    node: Operation | Sink
-    stage: str
-    index: Box
-    fetches: tuple[Fetch, ...]
-    needs: tuple[int, ...]
-    after: tuple[int, ...]
-    releases: tuple[int, ...]
-    readers: int
-    outs: tuple[tuple[str, Box, int], ...]
-    out_bytes: int
-    need_bytes: int
-    width: int
-    seconds: float
-    decision: Decision
-    sink: int = -1
-    hand_over: bool = False
+__all__ = ["Prepared", "label", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan's jobs in issue order, and what they stand on.
+    """A plan's tasks in issue order, and what follows from them for every run; lists are by the number of a task.
 
     Args:
-        jobs: in issue order.
-        sources: what is read.
+        steps: of the plan.
+        tasks: in issue order.
+        sources: what is read, in order of first use.
         sinks: what is stored, each once.
-        labels: of the steps, for people.
-        peak_bytes: per machine, of the jobs run one after the other.
+        readers: how many tasks read its block.
+        out_bytes: of its block.
+        need_bytes: the most that it holds while it runs, its block included.
+        peak_bytes: per machine, of the tasks run one after the other.
         extra: what a runtime keeps with the plan.
     """
 
-    jobs: tuple[Job, ...]
+    steps: tuple[Step, ...]
+    tasks: tuple[Task, ...]
     sources: tuple[Source, ...]
     sinks: tuple[Sink, ...]
-    labels: tuple[str, ...]
+    readers: tuple[int, ...]
+    out_bytes: tuple[int, ...]
+    need_bytes: tuple[int, ...]
     peak_bytes: tuple[int, ...]
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the steps, for people."""
+        return tuple(map(label, self.steps))
+
+    def width(self, step: int) -> int:
+        """How many shards of a step may run at once."""
+        return min(self.steps[step].cuts.count, len(self.peak_bytes))
+
+    def sink(self, task: Task) -> int:
+        """The number of the sink that a task stores into, or -1."""
+        node = self.steps[task.step].node
+        return self.sinks.index(node) if isinstance(node, Sink) else -1
+
+    def hands_over(self, task: Task) -> bool:
+        """Whether the one block that a task stores may become the result itself, since nobody else holds it."""
+        step, pieces = self.steps[task.step], task.reads[0].pieces
+        in_memory = isinstance(step.node, Sink) and isinstance(step.node.target, MemoryTarget)
+        if not in_memory or step.cuts.count > 1 or len(pieces) != 1:
+            return False
+        piece = pieces[0]
+        if piece.task < 0 or not piece.whole or self.readers[piece.task] > 1:
+            return False
+        return len(self.steps[self.tasks[piece.task].step].outputs) == 1
 
 
 def label(step: Step) -> str:
@@ -110,12 +84,12 @@ KEEP_PER_GRAPH = 8
 
 
 def prepare(plan: Plan) -> Prepared:
-    """The plan's jobs; the same object for the same plan, as long as its graph lives."""
+    """The plan's tasks; the same object for the same plan, as long as its graph lives."""
     with _LOCK:
         for (steps, machines), found in _KEPT.get(plan.graph, ()):
             if steps is plan.steps and machines == plan.machines:
                 return found
-    made = _Maker(plan).run()
+    made = _prepared(plan)
     with _LOCK:
         kept = _KEPT.setdefault(plan.graph, [])
         kept.insert(0, ((plan.steps, plan.machines), made))
@@ -123,109 +97,37 @@ def prepare(plan: Plan) -> Prepared:
     return made
 
 
-class _Maker:
-    """Turns a plan's tasks into jobs."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.tasks = tasks(plan)
-        stored = [step.node for step in plan.steps if isinstance(step.node, Sink)]  # some only order others
-        self.sinks = tuple(dict.fromkeys([*plan.graph.sinks, *stored]))
-        self.sources: dict[Source, int] = {}
-        self.readers = [0] * len(self.tasks)
-        for task in self.tasks:
-            for number in _read_tasks(task):
-                self.readers[number] += 1
-
-    def run(self) -> Prepared:
-        jobs = tuple(self._job(task) for task in self.tasks)
-        labels = tuple(map(label, self.plan.steps))
-        return Prepared(jobs, tuple(self.sources), self.sinks, labels, self._peaks(jobs))
-
-    def _job(self, task: Task) -> Job:
-        step = self.plan.steps[task.step]
-        node = step.node
-        fetches = tuple(self._fetch(task, read, name) for read, name in zip(task.reads, _names(task), strict=True))
-        costs, temporary, out_bytes = task_cost(self.plan, task, self.tasks)
-        index = task.index
-        if step.stage == "combine" and isinstance(node, Operation):
-            index = index_of_output(node, step.outputs[0], task.out)
-        sink = self.sinks.index(node) if isinstance(node, Sink) else -1
-        return Job(
-            task.number,
-            task.step,
-            task.shard,
-            task.machine,
-            node,
-            step.stage,
-            index,
-            fetches,
-            task.needs,
-            task.after,
-            tuple(sorted(_read_tasks(task))),
-            self.readers[task.number],
-            tuple((t.output, out, t.dtype.itemsize) for t, out in zip(step.tensors, task.outs, strict=True)),
-            out_bytes,
-            temporary + out_bytes,
-            min(step.cuts.count, len(self.plan.machines)),
-            costs.seconds,
-            step.kernel,
-            sink,
-            isinstance(node, Sink) and self._hands_over(node, step, fetches),
-        )
-
-    def _hands_over(self, sink: Sink, step: Step, fetches: Sequence[Fetch]) -> bool:
-        if not isinstance(sink.target, MemoryTarget) or step.cuts.count > 1 or len(fetches[0].parts) != 1:
-            return False
-        part = fetches[0].parts[0]
-        return part.whole and part.task >= 0 and not part.output and self.readers[part.task] == 1
-
-    def _fetch(self, task: Task, read: Read, name: str) -> Fetch:
-        parts = tuple(self._part(read, piece) for piece in read.pieces)
-        only = parts[0].task if len(parts) == 1 else -1
-        local = only >= 0 and self.tasks[only].machine == task.machine
-        return Fetch(name, read.box.shape, read.tensor.dtype, parts, local)
-
-    def _part(self, read: Read, piece: ReadPiece) -> Part:
-        place = slices(piece.box.translate([-a for a in read.box.start]))
-        if piece.task >= 0:
-            several = len(self.plan.steps[self.tasks[piece.task].step].outputs) > 1
-            output = piece.output if several else ""
-            return make_part(piece.box, place, piece.map, piece.block, task=piece.task, output=output)
-        if piece.source is not None:
-            number = self.sources.setdefault(piece.source, len(self.sources))
-            return make_part(piece.box, place, piece.map, piece.region, source=number)
-        fill = np.asarray(piece.fill).astype(read.tensor.dtype)
-        return make_part(piece.box, place, piece.map, piece.block, fill=fill)
-
-    def _peaks(self, jobs: Sequence[Job]) -> tuple[int, ...]:
-        """Per machine, the most that is held when the jobs run one after the other, as the planner counts it."""
-        held = [0] * len(self.plan.machines)
-        peaks = list(held)
-        left = list(self.readers)
-        for job in jobs:
-            peaks[job.machine] = max(peaks[job.machine], held[job.machine] + job.need_bytes)
-            held[job.machine] += job.out_bytes if job.readers else 0
-            for number in job.releases:
-                left[number] -= 1
-                if not left[number]:
-                    held[jobs[number].machine] -= jobs[number].out_bytes
-        return tuple(peaks)
+def _prepared(plan: Plan) -> Prepared:
+    made = tasks(plan)
+    stored = [step.node for step in plan.steps if isinstance(step.node, Sink)]  # some only order others
+    sinks = tuple(dict.fromkeys([*plan.graph.sinks, *stored]))
+    readers = [0] * len(made)
+    sources: dict[Source, None] = {}
+    for task in made:
+        for number in task.needs:
+            readers[number] += 1
+        for read in task.reads:
+            sources.update((piece.source, None) for piece in read.pieces if piece.source is not None)
+    out_bytes = [block_bytes(plan.steps[task.step], task) for task in made]
+    need_bytes = [
+        temporary_bytes(plan.steps[task.step], task, made) + size for task, size in zip(made, out_bytes, strict=True)
+    ]
+    peaks = _peaks(made, readers, out_bytes, need_bytes, len(plan.machines))
+    return Prepared(plan.steps, made, tuple(sources), sinks, tuple(readers), tuple(out_bytes), tuple(need_bytes), peaks)
 
 
-def _names(task: Task) -> list[str]:
-    """Names of a task's reads as kernels know them: partial results are numbered, and name their output."""
-    names = []
-    counts: dict[str, int] = {}
-    for read in task.reads:
-        if read.name != PARTIAL:
-            names.append(read.name)
-            continue
-        output = read.tensor.output
-        number = counts[output] = counts.get(output, -1) + 1
-        names.append(f"{PARTIAL}{number}.{output}")
-    return names
-
-
-def _read_tasks(task: Task) -> set[int]:
-    return {piece.task for read in task.reads for piece in read.pieces if piece.task >= 0}
+def _peaks(
+    made: Sequence[Task], readers: Sequence[int], out_bytes: Sequence[int], need_bytes: Sequence[int], machines: int
+) -> tuple[int, ...]:
+    """Per machine, the most that is held when the tasks run one after the other, as the planner counts it."""
+    held = [0] * machines
+    peaks, left = list(held), list(readers)
+    for task in made:
+        machine, number = task.machine, task.number
+        peaks[machine] = max(peaks[machine], held[machine] + need_bytes[number])
+        held[machine] += out_bytes[number] if readers[number] else 0
+        for n in task.needs:
+            left[n] -= 1
+            if not left[n]:
+                held[made[n].machine] -= out_bytes[n]
+    return tuple(peaks)

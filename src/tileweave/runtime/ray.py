@@ -1,7 +1,7 @@
 """The same plan on a Ray cluster.
 
 Kernels run in Ray workers and blocks stay in Ray's object store. Sources are read and sinks written by this process,
-so files need not be shared, and a sink appears whole or not at all as it does locally. One Ray task is a unit: jobs
+so files need not be shared, and a sink appears whole or not at all as it does locally. One Ray task is a unit: tasks
 of one machine in a row (see `tileweave.runtime.units`). What a killed worker or machine loses is computed again, by
 Ray, since every unit is a function of its inputs.
 
@@ -21,21 +21,20 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from tileweave import lower
-from tileweave.backends.base import Decision
 from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
 from tileweave.graph import Hole, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import OPERATORS, Operator, operator_of
-from tileweave.lower.reads import Block, Fetch, Part, assemble, block_bytes, own, slices
-from tileweave.planner import Plan
+from tileweave.lower.reads import Block, block_bytes, gather, own, slices
+from tileweave.planner import Plan, ReadPiece, Step, Task
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
-from tileweave.runtime.prepare import Job, Prepared
+from tileweave.runtime.prepare import Prepared
 from tileweave.runtime.units import Unit, left_bytes, units
 from tileweave.space import Box
 
@@ -187,61 +186,36 @@ atexit.register(shutdown)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
-    """One job of a unit as a worker sees it.
+class _Table:
+    """A plan as workers know it.
 
     Args:
-        number: of the task in the plan.
-        node: the operation, cut off from the graph that it stands in.
-        stage: block, partial or combine.
-        index: what `lower.execute` is told.
-        fetches: inputs; `Part.task` is the number of a block of the unit or of an argument.
-        outputs: names of the outputs that the block keeps.
-        keep: whether the whole block is returned.
-        given: parts of the block that are returned beside it: (output, index of its array).
-        drops: blocks of the unit that are not needed any more.
-        decision: what computes it.
+        units: what each unit does; None for a store of the driver's.
+        threads: per unit, how many threads it may use.
+        steps: of the plan, each operation cut off from the graph that it stands in.
+        operators: that a worker would not know from importing tileweave.
     """
 
-    number: int
-    node: Operation
-    stage: str
-    index: Box
-    fetches: tuple[Fetch, ...]
-    outputs: tuple[str, ...]
-    keep: bool
-    given: tuple[tuple[str, Any], ...]
-    drops: tuple[int, ...]
-    decision: Decision
+    units: tuple[Unit | None, ...]
+    threads: tuple[int, ...]
+    steps: tuple[Step, ...]
+    operators: tuple[Operator, ...]
 
 
-_Work = tuple[tuple[_Kernel, ...], int]
-"""The kernels of a unit and the threads that they may use."""
-
-
-def _kernels(unit: Unit) -> tuple[_Kernel, ...]:
-    return tuple(_kernel(*one) for one in zip(unit.jobs, unit.keep, unit.given, unit.drops, strict=True))
-
-
-def _kernel(job: Job, keep: bool, given: tuple[tuple[str, Box], ...], drops: tuple[int, ...]) -> _Kernel:
-    node = job.node
+def _alone(step: Step) -> Step:
+    """A step that can be pickled without the graph, and without the arrays that it reads."""
+    node = step.node
     if isinstance(node, Sink):
-        raise RunError("run(plan, runtime='ray')", f"task {job.number} stores, which no worker does")
+        return replace(step, node=replace(node, tensor=Tensor(Source(Hole(), node.tensor.type))))
     inputs = tuple((name, Tensor(Source(Hole(), tensor.type, name))) for name, tensor in node.inputs)
-    alone = replace(node, inputs=inputs, after=())  # pickling the operation must not drag its graph along
-    starts = {name: out.start for name, out, _ in job.outs}
-    starts[""] = job.outs[0][1].start
-    cut = tuple((name, slices(region.translate([-a for a in starts[name]]))) for name, region in given)
-    outputs = tuple(starts)[:-1]
-    return _Kernel(job.number, alone, job.stage, job.index, job.fetches, outputs, keep, cut, drops, job.decision)
+    return replace(step, node=replace(node, inputs=inputs, after=()))
 
 
-def _foreign_operators(prepared: Prepared) -> list[Operator]:
+def _foreign_operators(prepared: Prepared) -> tuple[Operator, ...]:
     """Operators that a worker would not know from importing tileweave."""
-    found = {
-        operator_of(job.node).name: operator_of(job.node) for job in prepared.jobs if not isinstance(job.node, Sink)
-    }
-    return [o for o in found.values() if not o.block.__module__.startswith("tileweave.")]
+    nodes = (step.node for step in prepared.steps)
+    found = {operator_of(node).name: operator_of(node) for node in nodes if isinstance(node, Operation)}
+    return tuple(o for o in found.values() if not o.block.__module__.startswith("tileweave."))
 
 
 @contextlib.contextmanager
@@ -257,21 +231,20 @@ def _by_value(cloudpickle: Any, operators: Sequence[Operator]) -> Iterator[None]
             cloudpickle.unregister_pickle_by_value(module)
 
 
-_Table = tuple[tuple[_Work | None, ...], list[Operator]]
 _TABLES: OrderedDict[bytes, _Table] = OrderedDict()  # in a worker: the plans that it has seen lately
 
 
-def _table(reference: Any) -> tuple[_Work | None, ...]:
-    """The work of a plan's units, fetched once per worker."""
+def _table(reference: Any) -> _Table:
+    """A plan's table, fetched once per worker."""
     name = reference.binary()
     if name not in _TABLES:
         _TABLES[name] = _load().get(reference)
-        for operator in _TABLES[name][1]:
+        for operator in _TABLES[name].operators:
             OPERATORS.setdefault(operator.name, operator)
         if len(_TABLES) > 8:
             _TABLES.popitem(last=False)
     _TABLES.move_to_end(name)
-    return _TABLES[name][0]
+    return _TABLES[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,47 +264,56 @@ class _KernelFailed(Exception):
 
 
 def _work(references: Sequence[Any], number: int, *arguments: Block) -> Any:
-    """One unit, in a worker: (note, what each job gives..)."""
-    work = _table(references[0])[number]
-    if work is None:
+    """One unit, in a worker: (note, what each task gives..)."""
+    table = _table(references[0])
+    unit = table.units[number]
+    if unit is None:
         raise RunError("worker", f"unit {number} is no work for a worker")
-    kernels, threads = work
-    blocks: list[Block | None] = [*(None for _ in kernels), *arguments]
-    out: list[Any] = []
-    held = most = 0
-    for k, kernel in enumerate(kernels):
-        try:
-            block, used = _compute(kernel, blocks, threads)
-        except Exception as error:
-            raise _KernelFailed(kernel.number, _sendable(error)) from error
-        held += block_bytes(block)
-        most = max(most, held + used)
-        blocks[k] = block
-        out += [block] if kernel.keep else []
-        out += [given_part(block, name, index) for name, index in kernel.given]
-        for dropped in kernel.drops:
-            gone = blocks[dropped]
-            held -= block_bytes(gone) if gone is not None and not kernels[dropped].keep else 0
-            blocks[dropped] = None
+    out, most = run_unit(unit, table.steps, arguments, table.threads[number])
     note = _Note(_attempts(), most)
     return (note, *out) if out else note
 
 
-def given_part(block: Block, output: str, index: Any) -> Array:
-    """A part of a block, or of one of its outputs, as an array of its own."""
+def run_unit(unit: Unit, steps: Sequence[Step], arguments: Sequence[Block], threads: int) -> tuple[list[Any], int]:
+    """(what each task of a unit gives, the most bytes that were held)."""
+    blocks: list[Block | None] = [*(None for _ in unit.tasks), *arguments]
+    out: list[Any] = []
+    held = most = 0
+    for k, (task, gives) in enumerate(zip(unit.tasks, unit.gives, strict=True)):
+        step = steps[task.step]
+        try:
+            block, used = _compute(task, step, blocks, threads)
+        except Exception as error:
+            raise _KernelFailed(task.number, _sendable(error)) from error
+        held += block_bytes(block)
+        most = max(most, held + used)
+        blocks[k] = block
+        out += [block] if gives.whole else []
+        out += [_given(block, step, task, output, region) for output, region in gives.parts]
+        for dropped in gives.drops:
+            gone = blocks[dropped]
+            held -= block_bytes(gone) if gone is not None and not unit.gives[dropped].whole else 0
+            blocks[dropped] = None
+    return out, most
+
+
+def _given(block: Block, step: Step, task: Task, output: str, region: Box) -> Array:
+    """A region of a block, or of one of its outputs, as an array of its own."""
+    start = task.outs[step.outputs.index(output)].start
     array = block[output] if isinstance(block, dict) else block
-    return np.array(array[index])
+    return np.array(array[slices(region.translate([-a for a in start]))])
 
 
-def _compute(kernel: _Kernel, blocks: Sequence[Block | None], threads: int) -> tuple[Block, int]:
-    """(the block of a job, the bytes that were newly made to read its inputs)."""
+def _compute(task: Task, step: Step, blocks: Sequence[Block | None], threads: int) -> tuple[Block, int]:
+    """(the block of a task, the bytes that were newly made to read its inputs)."""
     inputs, used = {}, 0
-    for fetch in kernel.fetches:
-        inputs[fetch.name], fresh = assemble(fetch, lambda part: blocks[part.task] if part.task >= 0 else None)
+    for read in task.reads:
+        inputs[read.name], fresh = gather(read)(lambda piece: blocks[piece.task], threads)
         used += fresh
+    node = cast("Operation", step.node)
     with np.errstate(all="ignore"):
-        made = lower.execute(kernel.node, kernel.stage, kernel.index, inputs, threads=threads, decision=kernel.decision)
-    return own(made, kernel.outputs, inputs), used
+        made = lower.execute(node, step.stage, task.index, inputs, threads=threads, decision=step.kernel)
+    return own(made, step.outputs, inputs), used
 
 
 def _sendable(error: Exception) -> Exception:
@@ -359,7 +341,7 @@ Engine = Callable[[Sequence[ReadSource], Sequence[Destination], Callable[[Event]
 
 
 def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | None) -> Engine:
-    """What runs a plan's jobs on the cluster; connecting comes first, so that a cluster that is missing is an error.
+    """What runs a plan's tasks on the cluster; connecting comes first, so that a cluster that is missing is an error.
 
     Raises:
         RunError: Ray is missing, or no cluster answers.
@@ -423,18 +405,27 @@ class _Run:
         kept = self.prepared.extra.get("table")
         if kept is not None and kept[0] is self.session:
             return kept[1]
-        work = tuple(None if unit.stores else (_kernels(unit), self._threads(unit)) for unit in self.units)
         operators = _foreign_operators(self.prepared)
+        table = _Table(
+            tuple(None if unit.stores else unit for unit in self.units),
+            tuple(map(self._threads, self.units)),
+            tuple(map(_alone, self.prepared.steps)),
+            operators,
+        )
         with _by_value(self.ray.cloudpickle, operators):
-            reference = self.ray.put((work, operators))
+            reference = self.ray.put(table)
         self.prepared.extra["table"] = (self.session, reference)
         return reference
 
     def _threads(self, unit: Unit) -> int:
         if self.session.own:
-            return max(1, self.session.cores // unit.width)
+            return max(1, self.session.cores // self._width(unit))
         cores = self.plan.machines.machines[unit.machine].cores
         return max(1, min(cores, self._node(unit.machine)[1]))
+
+    def _width(self, unit: Unit) -> int:
+        """How many units like it may run at once."""
+        return max(self.prepared.width(task.step) for task in unit.tasks)
 
     def _node(self, machine: int) -> tuple[str, int]:
         return self.session.nodes[machine % len(self.session.nodes)]
@@ -465,7 +456,7 @@ class _Run:
         if not flying:
             return True
         room = self.promised[unit.machine] + unit.need_bytes <= self.limits[unit.machine]
-        strict = any(getattr(job.node, "after", ()) for job in unit.jobs)  # an order that Ray could not see
+        strict = any(task.after for task in unit.tasks)  # an order that Ray could not see
         return flying < window and room and (not strict or self._is_ready(unit))
 
     def _start(self, number: int) -> None:
@@ -483,7 +474,7 @@ class _Run:
 
     def _remote(self, unit: Unit, count: int) -> Any:
         known = self.prepared.extra.setdefault("remote", {})
-        key = (self.session, unit.machine, count, unit.width)
+        key = (self.session, unit.machine, count, self._width(unit))
         if key not in known:
             options: dict[str, Any] = {"num_returns": count, "max_retries": MAX_RETRIES}
             options["num_cpus"] = self._threads(unit)
@@ -517,54 +508,54 @@ class _Run:
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, _KernelFailed):
-                job = next(job for job in unit.jobs if job.number == cause.number)
-                raise TaskFailed(job) from cause.cause_of_it
-            raise TaskFailed(unit.jobs[0]) from (cause if isinstance(cause, Exception) else error)
+                failed = next(task for task in unit.tasks if task.number == cause.number)
+                raise TaskFailed(failed) from cause.cause_of_it
+            raise TaskFailed(unit.tasks[0]) from (cause if isinstance(cause, Exception) else error)
         except self.ray.exceptions.RayError as error:
-            raise TaskFailed(unit.jobs[0]) from error
+            raise TaskFailed(unit.tasks[0]) from error
         if said.attempts > 1 and self.notify is not None:
-            first = unit.jobs[0]
+            first = unit.tasks[0]
             self.notify(Retry(first.step, first.shard, first.machine, said.attempts))
         self._finish(number, said.peak_bytes)
 
     def _store(self, number: int) -> None:
         unit = self.units[number]
-        (job,) = unit.jobs
+        (task,) = unit.tasks
         arrays: dict[int, Block] = {}
 
-        def held(part: Part) -> Block | None:
-            if part.task < 0:
+        def held(piece: ReadPiece) -> Block | None:
+            if piece.constant:
                 return None
-            if part.task not in arrays:
-                value = self._argument(unit.arguments[part.task - len(unit.jobs)])
-                arrays[part.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
-            return arrays[part.task]
+            if piece.task not in arrays:
+                value = self._argument(unit.arguments[piece.task - len(unit.tasks)])
+                arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
+            return arrays[piece.task]
 
         try:
-            used = store(job, held, self.destinations[job.sink])
+            used = store(task, gather(task.reads[0]), held, self.destinations[self.prepared.sink(task)])
         except Exception as error:
-            raise TaskFailed(job) from error
+            raise TaskFailed(task) from error
         self._finish(number, used)
 
     def _finish(self, number: int, most: int) -> None:
         unit, machine = self.units[number], self.units[number].machine
         self.peaks[machine] = max(self.peaks[machine], self.held[machine] + most)
         self.promised[machine] -= unit.need_bytes
-        for job, keep, given in zip(unit.jobs, unit.keep, unit.given, strict=True):
-            size_bytes = left_bytes(job, keep, given)
+        for task, gives in zip(unit.tasks, unit.gives, strict=True):
+            size_bytes = left_bytes(self.prepared, task, gives)
             if size_bytes:
-                self.left[job.number] = machine, size_bytes
+                self.left[task.number] = machine, size_bytes
                 self.promised[machine] += size_bytes
                 self.held[machine] += size_bytes
-        for task in unit.releases:
-            self.readers[task] -= 1
-            if not self.readers[task]:
-                self._free(task)
+        for released in unit.releases:
+            self.readers[released] -= 1
+            if not self.readers[released]:
+                self._free(released)
         self.done[number] = True
-        for job in unit.jobs:
+        for task in unit.tasks:
             self.tasks_done += 1
             if self.notify is not None:
-                self.notify(Progress(job.step, job.shard, machine, self.tasks_done, len(self.prepared.jobs)))
+                self.notify(Progress(task.step, task.shard, machine, self.tasks_done, len(self.prepared.tasks)))
 
     def _free(self, task: int) -> None:
         machine, size_bytes = self.left.pop(task, (0, 0))

@@ -78,7 +78,7 @@ def run_plan(
             if found is not None:
                 return direct.run(plan, prepared, found, given)
         except WorkFailed as failed:
-            error = TaskFailed(prepared.jobs[failed.number])
+            error = TaskFailed(prepared.tasks[failed.number])
             error.__cause__ = failed.__cause__
             raised = _explained(error, plan, prepared)
             raise raised from raised.__cause__
@@ -89,7 +89,7 @@ def run_plan(
         try:
             engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
             if tell is not None:
-                tell(Started(runtime, prepared.labels, len(prepared.jobs), len(plan.machines)))
+                tell(Started(runtime, prepared.labels, len(prepared.tasks), len(plan.machines)))
             if engine is not None:
                 peaks = engine(sources, destinations, tell)
             else:
@@ -145,18 +145,18 @@ def _explained(error: BaseException, plan: Plan, prepared: Prepared) -> BaseExce
         return error.__cause__
     if not isinstance(error, TaskFailed):
         return error
-    job, cause = error.job, error.__cause__
-    step = plan.steps[job.step]
-    name = prepared.labels[job.step]
+    task, cause = error.task, error.__cause__
+    step = plan.steps[task.step]
+    name = prepared.labels[task.step]
     raised = RunError(
         "run(plan)",
         f"{name} failed with {type(cause).__name__}; no sink was written",
         inputs={
             "operation": f"{name} {step.tensor.type} over {step.cuts.box}",
-            "shard": f"{job.shard} of {step.cuts.count}, {job.index}, on machine {job.machine}",
+            "shard": f"{task.shard} of {step.cuts.count}, {task.index}, on machine {task.machine}",
             "cause": f"{type(cause).__name__}: {cause}",
         },
-        facts={"operation": name, "step": job.step, "shard": job.shard, "machine": job.machine},
+        facts={"operation": name, "step": task.step, "shard": task.shard, "machine": task.machine},
     )
     raised.__cause__ = cause
     return raised

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from tileweave.errors import BackendError
 
-__all__ = ["Kernel", "Parameter", "kernels_of"]
+__all__ = ["Kernel", "Parameter", "kernels_of", "merged"]
 
 _DTYPES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32",
@@ -105,15 +105,39 @@ def kernels_of(text: str) -> dict[str, Kernel]:
     return found
 
 
+def merged(texts: Mapping[str, str]) -> str:
+    """One module with the kernels of several texts of one kernel each, every kernel under its text's key.
+
+    Example:
+        >>> f = "module { gpu.module @k { gpu.func @f() kernel { gpu.return } } }"
+        >>> list(kernels_of(merged({"a": f, "b": f})))
+        ['a', 'b']
+
+    Raises:
+        BackendError: a text has no kernel, or several.
+    """
+    bodies = []
+    for name, text in texts.items():
+        found = list(kernels_of(text))
+        opened = re.search(r"gpu\.module\s+@\w+[^{]*", text)
+        if len(found) != 1 or opened is None:
+            raise BackendError("merged(texts)", f"the text of {name} has {len(found)} kernels", legal="one")
+        body = _inside(text, opened.end(), "{", "}").strip("\n")
+        bodies.append(re.sub(rf"@{found[0]}\b", f"@{name}", body))
+    inner = "\n".join(bodies)
+    return f"module {{\n  gpu.module @kernels {{\n{inner}\n  }}\n}}\n"
+
+
 def _bare_type(text: str) -> str:
     return re.sub(r"\s*(\{.*\}|loc\(.*\))\s*$", "", text.strip()).strip()
 
 
-def _inside(text: str, at: int) -> str:
-    """What stands between the bracket at a position and the one that closes it."""
+def _inside(text: str, at: int, opening: str = "(<{[", closing: str = ")>}]") -> str:
+    """What stands between the bracket at a position and the one that closes it; an arrow is no bracket."""
     depth = 0
     for i in range(at, len(text)):
-        depth += (text[i] in "(<{[") - (text[i] in ")}]" or (text[i] == ">" and text[i - 1] != "-"))
+        arrow = text[i] == ">" and text[i - 1] == "-"
+        depth += (text[i] in opening) - (text[i] in closing and not arrow)
         if not depth:
             return text[at + 1 : i]
     return text[at + 1 :]

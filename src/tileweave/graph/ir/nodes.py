@@ -20,11 +20,15 @@ Source: Tapestry, "TEG: Tapestry Expression Graph" and "Representing Graphs".
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cache
+from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
@@ -47,7 +51,40 @@ class _Interned(type):
         node = super().__call__(*args, **kwargs)
         key = (cls, *[_key(getattr(node, name)) for name in _field_names(cls)])
         with _Interned._lock:
-            return _Interned._table.setdefault(key, node)
+            found = _Interned._table.setdefault(key, node)
+            if cls is Operation and found not in _LINES:
+                line = _BUILDING.get()
+                _LINES[found] = _user_line() if line is None else line
+            return found
+
+
+_LINES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Operation -> where the user's program first made it."""
+_BUILDING: ContextVar[str | None] = ContextVar("_BUILDING", default=None)
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+def _user_line() -> str:
+    """``file:line`` of the innermost frame outside this package."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def line_of(node: Node) -> str:
+    """``file:line`` of the user's program that made an operation; empty where that is not known."""
+    return _LINES.get(node, "")
+
+
+@contextmanager
+def built_for(node: Node) -> Iterator[None]:
+    """Operations that are made inside stand for another one, and so have its line."""
+    before = _BUILDING.set(line_of(node) or None)
+    try:
+        yield
+    finally:
+        _BUILDING.reset(before)
 
 
 @cache

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Literal, cast
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, children
+from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, built_for, children
 from tileweave.graph.passes.shard import moved
 
 
@@ -270,15 +270,16 @@ def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Rewri
     steps = []
     context = Context(uses, kept)
     for position, node in enumerate(nodes):
-        new[node] = moved(node, new)
-        if isinstance(node, Operation) and node in pinned:
-            kept.add(cast("Operation", new[node]))
-        if not isinstance(node, Tensor):
-            continue
-        tensor = cast("Tensor", new[node])
-        for rule, choice, replacement in decide(position, tensor, context):
-            steps.append(RewriteStep(number, position, rule.name, choice, repr(tensor), repr(replacement)))
-            tensor = replacement
+        with built_for(node.producer if isinstance(node, Tensor) else node):
+            new[node] = moved(node, new)
+            if isinstance(node, Operation) and node in pinned:
+                kept.add(cast("Operation", new[node]))
+            if not isinstance(node, Tensor):
+                continue
+            tensor = cast("Tensor", new[node])
+            for rule, choice, replacement in decide(position, tensor, context):
+                steps.append(RewriteStep(number, position, rule.name, choice, repr(tensor), repr(replacement)))
+                tensor = replacement
         new[node] = tensor
         uses[tensor] = uses.get(tensor, 0) + old_uses.get(node, 0)
     return cast("Graph", new[graph]), steps

@@ -145,7 +145,7 @@ MLIR = Dialect(
     },
     floor={"floordiv": ("floordivsi", ATOM)},
     width=64,
-    statement="  {name} = arith.{text} : {type}",
+    statement="{name} = arith.{text} : {type}",
 )  # fmt: skip
 
 DIALECTS = {dialect.name: dialect for dialect in (PYTHON, NUMPY, TRITON, C, CUDA, MLIR)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import count
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
@@ -12,7 +13,7 @@ from tileweave.index.normal.signs import positive
 from tileweave.index.text.dialect import MLIR
 from tileweave.index.text.program import plain_division, program
 
-__all__ = ["to_mlir"]
+__all__ = ["Operations", "to_mlir"]
 
 Exprs = ExprLike | Iterable[ExprLike]
 
@@ -55,7 +56,8 @@ def to_mlir(
             raise LayoutError(where, f"{text!r} is no name of an argument", legal="an identifier")
     order = walk(ready.roots)
     arguments = [node for node in order if node.op == "sym"]
-    body = _Body(type, ready.normal)
+    numbers = count()
+    body = Operations(type, ready.normal, lambda: f"%{next(numbers)}")
     for node in arguments:
         body.names[node] = f"%{names.get(node.args[0], node.args[0])}"
     for node in order:
@@ -66,42 +68,53 @@ def to_mlir(
     head = ", ".join(f"{body.names[node]}: {type}" for node in arguments)
     lines = [
         f"func.func @{function}({head}) -> {returned} {{",
-        *body.constants,
-        *body.lines,
+        *(f"  {line}" for line in (*body.constants, *body.lines)),
         f"  return {results} : {kinds}",
     ]
     return "\n".join([*lines, "}"])
 
 
-class _Body:
-    """The operations of one function, in order, and the SSA name of every node."""
+class Operations:
+    """Expressions as SSA operations of the dialect arith, each node once.
 
-    def __init__(self, type: str, normal: Normal) -> None:
+    Args:
+        type: of arguments and numbers: ``index``, ``i32`` or ``i64``.
+        normal: decides which divisions need no care for signs.
+        fresh: a name, with its percent sign, that nobody has taken.
+        taken: names without their percent sign that constants may not have.
+    """
+
+    def __init__(
+        self, type: str, normal: Normal, fresh: Callable[[], str], taken: Collection[str] = frozenset()
+    ) -> None:
         self.type = type
         self.normal = normal
         self.names: dict[Expr, str] = {}
         self.constants: list[str] = []
         self.lines: list[str] = []
-        self.known: dict[object, str] = {}
+        self._fresh = fresh
+        self._taken = taken
+        self._known: dict[str, str] = {}
+        self._same: dict[tuple[str, ...], str] = {}
 
     def constant(self, value: int | bool) -> str:
-        """The SSA name of a constant, declared once at the head."""
+        """The SSA name of a constant, declared once in `constants`."""
         key = str(value)
-        if key not in self.known:
+        if key not in self._known:
             if isinstance(value, bool):
                 name, text = f"%{key.lower()}", f"arith.constant {key.lower()}"
             else:
                 name = f"%c{value}" if value >= 0 else f"%cm{-value}"
                 text = f"arith.constant {value} : {self.type}"
-            while name in self.names.values():
+            while name in self.names.values() or name[1:] in self._taken:
                 name += "_"
-            self.known[key] = name
-            self.constants.append(f"  {name} = {text}")
-        return self.known[key]
+            self._known[key] = name
+            self.constants.append(f"{name} = {text}")
+        return self._known[key]
 
     def add(self, op: str, *operands: str, kind: str | None = None) -> str:
         """Append an operation; its SSA name."""
-        name = f"%{len(self.lines)}"
+        name = self._fresh()
         text = f"{op} {', '.join(operands)}"
         self.lines.append(MLIR.statement.format(name=name, text=text, type=kind or self.type))
         return name
@@ -110,8 +123,8 @@ class _Body:
         """The integer square root by way of 64-bit floats, which is exact below 2**52."""
         wide = operand if self.type == "i64" else self.add(_CASTS[self.type][0], operand, kind=f"{self.type} to i64")
         real = self.add("sitofp", wide, kind="i64 to f64")
-        root = f"%{len(self.lines)}"
-        self.lines.append(f"  {root} = math.sqrt {real} : f64")
+        root = self._fresh()
+        self.lines.append(f"{root} = math.sqrt {real} : f64")
         found = self.add("fptosi", root, kind="f64 to i64")
         return found if self.type == "i64" else self.add(_CASTS[self.type][1], found, kind=f"i64 to {self.type}")
 
@@ -123,6 +136,10 @@ class _Body:
             self.names[node] = self.constant(node.args[0])
             return
         parts = [self.names[part] for part in node.parts]
+        key = (node.op, *(sorted(parts) if node.op in _COMMUTING else parts))
+        if key in self._same:  # a + b and b + a are two nodes
+            self.names[node] = self._same[key]
+            return
         op = MLIR.calls.get(node.op, "")
         match node.op:
             case "floordiv" if not plain_division(self.normal, node):
@@ -137,7 +154,7 @@ class _Body:
                 name = self.add("xori", parts[0], self.constant(True), kind="i1")
             case _:
                 name = self.add(op, *parts)
-        self.names[node] = name
+        self.names[node] = self._same[key] = name
 
     def _remainder(self, node: Expr, parts: list[str]) -> str:
         """The floor remainder: the truncated one, moved by the divisor where its sign differs from the divisor's."""
@@ -155,5 +172,6 @@ class _Body:
         return self.add("select", wrong, moved, truncated)
 
 
+_COMMUTING = ("add", "mul", "xor", "and", "or", "min", "max", "eq", "ne")
 _CASTS = {"i32": ("extsi", "trunci"), "index": ("index_cast", "index_cast")}
 """To 64 bits and back."""

@@ -23,6 +23,9 @@ from tileweave.layout.template.values import TARGETS, Filled
 __all__ = ["Template", "template"]
 
 
+_BOUND = Slice | Expr | int | float | str
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A text with placeholders and what they mean; made by `template`."""
@@ -37,7 +40,7 @@ class Template:
         """The kernel's text for a target.
 
         Args:
-            target: ``"triton"`` or ``"cuda"``.
+            target: ``"triton"``, ``"cuda"`` or ``"mlir"``.
 
         Raises:
             LayoutError: an undefined or unused name, with its place; a symbol used before it is defined; a tile that
@@ -70,7 +73,8 @@ def template(
         grid: the numbers of programs.
         given: conditions that hold besides the ranges of the symbols; those over sizes become checks of the host.
         name: for messages and comments.
-        bindings: name -> a slice of a layout (``layout[i, :]``), an index expression, a condition, an int or a word.
+        bindings: name -> a slice of a layout (``layout[i, :]``), an index expression, a condition, an int or a word;
+            or a tuple of slices and expressions, whose parts the text names ``a[0]``, ``a[1]``, and so on.
 
     Example:
         >>> from tileweave.index import symbol
@@ -94,8 +98,10 @@ def template(
     for key, value in bindings.items():
         if key in RESERVED:
             raise LayoutError(where, f"the name {key!r} is taken", legal=f"names other than {', '.join(RESERVED)}")
-        if not isinstance(value, Slice | Expr | int | float | str):
-            raise LayoutError(where, f"{key} is bound to {value!r}", legal="a slice, an expression, a number, a word")
+        parts = value if isinstance(value, tuple) and value else (value,)
+        if not all(isinstance(part, Slice | Expr if parts is value else _BOUND) for part in parts):
+            legal = "a slice, an expression, a number, a word, or a tuple of slices and expressions"
+            raise LayoutError(where, f"{key} is bound to {value!r}", legal=legal)
     if not all(isinstance(fact, Expr) and fact.is_condition for fact in given):
         raise LayoutError(where, f"given {given!r}", legal="conditions")
     return Template(name or "template", text, dict(bindings), tuple(grid), tuple(given))

@@ -25,6 +25,7 @@ from tileweave.index.normal.facts import known_divisor
 from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
 from tileweave.index.text.program import Printable, c_prelude, fresh, program, shared_parts, statement, text_of
 from tileweave.layout.notation.lego_slices import Slice
+from tileweave.layout.template.operations import access, assign_operations, name_symbols
 from tileweave.layout.template.values import Filled, IndexPart, TextTarget
 
 if TYPE_CHECKING:
@@ -97,6 +98,13 @@ class _Placeholder:
             self._filling.values[name] = replace(_substituted(value, {value.ranges[-1]: 0}), ranges=value.ranges[:-1])
         return _Placeholder(self._filling, name, self._filling.values[name])
 
+    def choice(self, masked: str, always: str) -> str:
+        """The mark of one of two texts: where the mask is not proved to hold always, or where it is.
+
+        In both ``[offset]`` and ``[mask]`` stand for what this placeholder means.
+        """
+        return self._mark("choice", str(masked), str(always))
+
     def load(self, pointer: str, other: object = 0.0) -> str:
         """The mark of a whole load."""
         return self._mark("load", str(pointer), str(other))
@@ -135,6 +143,9 @@ class Filling:
         self.scopes: list[_Scope] = []
         self.kept: set[str] = set()  # the names of bases
         self.values: dict[str, Any] = dict(source.bindings)  # and what the text derives from them
+        for key, value in source.bindings.items():
+            if isinstance(value, tuple):
+                self.values |= {f"{key}[{k}]": part for k, part in enumerate(value)}
         self.entered: set[Expr] = set()  # ranges that loops have counted with
         self.renamed: dict[Expr, Expr] = {}  # those of them that the loops around count with again
         self.blocks = 0
@@ -193,7 +204,11 @@ class Filling:
         if unused:
             raise LayoutError(self.where, f"{_list(unused)}: bound, but not in the text", legal="every name once")
         context: dict[str, Any] = {
-            name: _Placeholder(self, name, value) if isinstance(value, Slice | Expr) else value
+            name: [_Placeholder(self, f"{name}[{k}]", part) for k, part in enumerate(value)]
+            if isinstance(value, tuple)
+            else _Placeholder(self, name, value)
+            if isinstance(value, Slice | Expr)
+            else value
             for name, value in bindings.items()
         }
         context["define"] = lambda *names: self.mark("define", "", *names)
@@ -259,7 +274,7 @@ class Filling:
             offset, mask = (value.offset, value.mask) if isinstance(value, Slice) else (value, True)
             if isinstance(offset, int):
                 offset = symbol("zero", 0, 1) * 0 + offset
-            wants_mask = use.kind in ("mask", "load", "store")
+            wants_mask = use.kind in ("mask", "load", "store", "choice")
             if use.kind != "mask":
                 given = (*self.source.given, *([mask] if isinstance(mask, Expr) and mask.op != "true" else []))
                 self._part(use.name, "offset", offset, simplify(offset, given=given, width=width))
@@ -294,6 +309,8 @@ class Filling:
         self.ranges = {s: rename[s.args[0]] for s in ranges}
         ready = program(self.where, tuple(nodes), self.target.dialect, rename, given=self.source.given, strict=True)
         self.taken = taken
+        if self.target.ssa:
+            name_symbols(ready, self.ranges)
         count = len(bases)
         bases = dict(zip(bases, ready.roots[:count], strict=True))
         self.shown = dict(zip(shown, ready.roots[count:], strict=True))
@@ -346,6 +363,10 @@ class Filling:
     def _assign(self, ready: Printable, bases: dict[Expr, Expr]) -> None:
         """Temporaries at their scopes: ranges first, then common parts, invariants of loops, and bases."""
         if not self.scopes:
+            if self.target.ssa:
+                raise LayoutError(
+                    self.where, "no place for operations", legal="{{ define('name') }} where they may stand"
+                )
             return
         known = self.scopes[-1].known
         closed = [str(node) for node in self.ranges if str(node) not in known]
@@ -367,6 +388,10 @@ class Filling:
         levels = self._levels(ready)
         for kept, base in bases.items():
             levels[kept] = levels[base]
+        if self.target.ssa:
+            places = [scope.lines for scope in self.scopes]
+            assign_operations(ready, levels, places, bases, self.taken, constants=self._constants())
+            return
         chosen = set(shared_parts(ready)) | self._invariants(ready, levels)
         homes: dict[Expr, list[Expr]] = {}
         for kept, base in bases.items():
@@ -384,6 +409,14 @@ class Filling:
                 if node in ready.wide:
                     ready.declared.add(kept)
                 ready.written.setdefault(node, str(kept))
+
+    def _constants(self) -> tuple[int | bool, ...]:
+        """The numbers that loops and conditions of the text need, for a target in which they have names."""
+        loops = [0, 1] if any(use.kind == "open" for use in self.uses) else []
+        extents = [int(node.args[2].args[0]) for node in self.ranges] if loops else []
+        masks = [self.shown.get((use.name, "mask")) for use in self.uses if use.kind == "mask"]
+        bare = any(mask is None or mask.op == "true" for mask in masks)
+        return (*loops, *extents, *([True] if bare else []))
 
     def _invariants(self, ready: Printable, levels: Mapping[Expr, int]) -> set[Expr]:
         """The greatest parts of what stands in a loop that the loop does not change."""
@@ -425,11 +458,16 @@ class Filling:
         text = self._hinted(use, text_of(ready, offset))
         if use.kind == "offset":
             return text
+        condition = "" if always or mask is None else text_of(ready, mask)
+        if use.kind == "choice":
+            chosen = use.words[0] if condition else use.words[1]
+            return chosen.replace("[offset]", text).replace("[mask]", condition)
         words = {"pointer": use.words[0], "offset": text, "other": use.words[1], "value": use.words[1]}
-        if always or mask is None:
-            return (self.target.load if use.kind == "load" else self.target.store).format(**words)
-        form = self.target.masked_load if use.kind == "load" else self.target.masked_store
-        return form.format(**words, mask=text_of(ready, mask))
+        words["mask"] = condition
+        kind = f"masked_{use.kind}" if condition else use.kind
+        if self.target.ssa:
+            return access(self.where, self.target, kind, words, self.uses.index(use))
+        return str(getattr(self.target, kind).format(**words))
 
     def _hinted(self, use: _Use, text: str) -> str:
         """The offset with what its layout proves of runs and divisibility, where that says something."""
@@ -458,16 +496,16 @@ class Filling:
         for depth, (word, scope) in enumerate(zip(use.words, scopes, strict=True)):
             name, extent = names[word]
             inside = [f"  {line}" for line in scope.lines]
-            lines += [
-                "  " * depth + line for line in (f"for (int {name} = 0; {name} < {extent}; ++{name}) {{", *inside)
-            ]
+            head = self.target.loop.format(name=name, extent=extent)
+            lines += ["  " * depth + line for line in (head, *inside)]
         return lines
 
     def _comments(self) -> list[str]:
         lines = [f"{self.target.comment} {self.source.name}"]
         for name, value in self.source.bindings.items():
-            if isinstance(value, Slice):
-                lines.append(f"{self.target.comment} {name}: {value.text}")
+            first, many = (value[0], f"[0..{len(value) - 1}]") if isinstance(value, tuple) else (value, "")
+            if isinstance(first, Slice):
+                lines.append(f"{self.target.comment} {name}{many}: {first.text}")
         return lines
 
 

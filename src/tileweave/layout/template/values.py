@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, constant_of, cost, evaluate, ops, prove, symbols_of
 from tileweave.index.expr import walk
-from tileweave.index.text.dialect import CUDA, TRITON, Dialect
+from tileweave.index.text.dialect import CUDA, MLIR, TRITON, Dialect
 
 __all__ = ["TARGETS", "Filled", "IndexPart", "TextTarget"]
 
@@ -30,6 +30,9 @@ class TextTarget:
         argument: a format of ``{name}``, for a size that the kernel takes.
         hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
         always: a condition that holds always.
+        loop: a format of ``{name}`` and ``{extent}``, for a ``:`` in a language without ranges.
+        ssa: every operation is a statement with a name; loads and stores are also formats of ``{name}``,
+            ``{attributes}``, ``{type}``, ``{element}``, ``{dialect}`` and ``{local}`` (`operations.access`).
     """
 
     name: str
@@ -43,6 +46,8 @@ class TextTarget:
     argument: str = "{name}"
     hint: str = ""
     always: str = "True"
+    loop: str = "for (int {name} = 0; {name} < {extent}; ++{name}) {{"
+    ssa: bool = False
 
 
 TARGETS = {
@@ -68,6 +73,21 @@ TARGETS = {
         "if ({mask}) {pointer}[{offset}] = {value}",
         "int {name}",
         always="true",
+    ),
+    "mlir": TextTarget(
+        "mlir",
+        MLIR,
+        "//",
+        "",
+        "{dialect}.load {name}[{offset}]{attributes} : {type}",
+        "scf.if {mask} -> ({element}) {{ {local} = {dialect}.load {name}[{offset}]{attributes} : {type} "
+        "scf.yield {local} : {element} }} else {{ scf.yield {other} : {element} }}",
+        "{dialect}.store {value}, {name}[{offset}]{attributes} : {type}",
+        "scf.if {mask} {{ {dialect}.store {value}, {name}[{offset}]{attributes} : {type} }}",
+        "%{name}: index",
+        always="%true",
+        loop="scf.for %{name} = %c0 to %c{extent} step %c1 {{",
+        ssa=True,
     ),
 }
 

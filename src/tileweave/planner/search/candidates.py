@@ -31,12 +31,12 @@ from tileweave.planner.placement import (
 from tileweave.planner.steps import Sharding, combine_placement, index_placement, uncut
 from tileweave.space import Box
 
-__all__ = ["Offered", "meshes", "offered", "offered_home", "operation_shardings", "shardings"]
+__all__ = ["FEW_OPERATIONS", "Offered", "meshes", "offered", "offered_home", "operation_shardings", "shardings"]
 
 Size = Callable[[Sequence[int]], float]
 MOST_MESHES = 4
 FEW_OPERATIONS = 40
-"""Graphs of up to so many operations are offered twice as many meshes."""
+"""Graphs of up to so many operations are offered twice as many meshes, and every power of two of waves."""
 MOST_SHARDINGS = 64
 """Shardings that one operation is offered; a pair of neighbours is costed for all pairs of them."""
 MOST_ENTRIES = 1 << 22

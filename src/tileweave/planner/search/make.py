@@ -21,12 +21,12 @@ from tileweave.planner.loads import Loads
 from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step
-from tileweave.planner.search.candidates import meshes
+from tileweave.planner.search.candidates import FEW_OPERATIONS, meshes
 from tileweave.planner.search.pareto import Pareto
 from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
 from tileweave.planner.search.solve import Solved, beam, polished
 from tileweave.planner.search.tables import Measures, Tables
-from tileweave.planner.simulate import Simulation, costed, simulate
+from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
 from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
 
 __all__ = ["BALANCED", "OBJECTIVES", "PlanRequest", "make_plan", "search"]
@@ -101,22 +101,20 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
     machines, known = problem.machines, Loads()
     budgets = [machine.memory_bytes for machine in machines.machines]
     order = OBJECTIVES[problem.objective][1]
-    offers: list[_Offer] = []
+    tried: list[tuple[_Offer, Peaks]] = []
     for _, level in groupby(_offers(problem, known), lambda offer: offer.waves):
         fitting = []
         for offer in level:
-            offers.append(offer)
-            result = simulate(offer.plan, known)
-            if all(peak <= limit for peak, limit in zip(result.peak_bytes, budgets, strict=True)):
-                priced = replace(offer.plan, seconds=result.seconds, peak_bytes=result.peak_bytes)
-                steps = tuple(replace(s, costs=c) for s, c in zip(priced.steps, result.steps, strict=True))
-                fitting.append((offer.label, replace(priced, steps=steps), result))
+            tried.append((offer, peaks_of(offer.plan, known)))
+            if all(peak <= limit for peak, limit in zip(tried[-1][1].machines, budgets, strict=True)):
+                result = simulate(offer.plan, known)
+                fitting.append((offer.label, with_costs(offer.plan, result), result))
         if fitting:
             _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
             plan, result = costed(best, known)
             rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
             return replace(plan, alternatives=rows), result
-    raise _refusal(problem, offers, known)
+    raise _refusal(problem, tried, known)
 
 
 def tables_of(problem: PlanRequest, known: Loads) -> Tables:
@@ -195,14 +193,15 @@ def wave_counts(graph: Graph, machines: int) -> Iterator[Waves]:
     shapes = [op.index.shape for op in graph.operations] + [sink.tensor.shape for sink in graph.sinks]
     largest = max((max(shape, default=1) for shape in shapes), default=1)
     size = max((op.index.size for op in graph.operations), default=1)
-    count = 2
+    factor = 2 if len(graph.operations) <= FEW_OPERATIONS else 4
+    count = factor
     while count <= min(MOST_WAVES, max(size, largest)):
         if count <= min(largest, MOST_RANGES // machines):
             yield Waves(count)
             yield Waves(count, "longest")
         if count <= size:
             yield Waves(count, "all")
-        count *= 2
+        count *= factor
 
 
 def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
@@ -213,7 +212,7 @@ def _label(steps: Sequence[Step], rank: int, waves: Waves) -> str:
     return f"{name}, {waves.count} {'blocks' if waves.along == 'all' else 'waves'}"
 
 
-def _refusal(problem: PlanRequest, offers: Sequence[_Offer], known: Loads) -> PlanError:
+def _refusal(problem: PlanRequest, tried: Sequence[tuple[_Offer, Peaks]], known: Loads) -> PlanError:
     """The error that names the least that was found to do, for machines that all have it.
 
     Where machines differ, they are filled in another order once all have the same, so everything is looked at again.
@@ -222,17 +221,17 @@ def _refusal(problem: PlanRequest, offers: Sequence[_Offer], known: Loads) -> Pl
     budget = min(machine.memory_bytes for machine in machines.machines)
     if any(machine.memory_bytes != budget for machine in machines.machines):
         alike = replace(machines, machines=tuple(replace(m, memory_bytes=budget) for m in machines.machines))
-        offers = list(_offers(replace(problem, machines=alike), known))
-    results = [simulate(offer.plan, known) for offer in offers]
-    least, k = min((max(result.peak_bytes), k) for k, result in enumerate(results))
-    found, step = offers[k], offers[k].plan.steps[results[k].peak_step]
+        offers = _offers(replace(problem, machines=alike), known)
+        tried = [(offer, peaks_of(offer.plan, known)) for offer in offers]
+    found, peaks = min(tried, key=lambda one: max(one[1].machines))
+    least, step = max(peaks.machines), found.plan.steps[int(peaks.steps.argmax())]
     return PlanError(
         "plan(target, machines)",
         f"no plan that was found fits {size_text(budget)} per machine",
         inputs={
             "machines": machines,
             "operation": f"{step.name} {step.tensor.type} over {step.cuts.box}, cut {step.cuts}, stage {step.stage}",
-            "least": f"{size_text(least)} ({least} bytes) per machine, by {found.label!r}, of {len(offers)} plans",
+            "least": f"{size_text(least)} ({least} bytes) per machine, by {found.label!r}, of {len(tried)} plans",
         },
         legal=f"a budget of {least} bytes per machine, or more machines",
         facts={"least_bytes": least, "operation": step.name},

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tileweave.graph import FileTarget, Operation, Sink, Source
 from tileweave.planner.bounds import best_factor_grid, lower_bound_words, product_of
-from tileweave.planner.loads import Loads
+from tileweave.planner.loads import Load, Loads
 from tileweave.planner.machines import size_text
+from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
 
-__all__ = ["count_text", "cuts_text", "explain", "kernel_text", "seconds_text", "step_label", "to_json"]
+__all__ = ["count_text", "cuts_text", "explain", "kernel_text", "move_text", "seconds_text", "step_label", "to_json"]
 
 
 def count_text(value: float) -> str:
@@ -117,7 +118,9 @@ def explain(plan: Plan) -> str:
         f"peak memory: {size_text(peak)} per machine of {size_text(budget)}; results in memory and kernels' own "
         "temporaries come on top",
     ]
-    lines += list(_ratios(plan))
+    loads = Loads().of(plan) if len(plan.machines) > 1 else []
+    lines += list(_ratios(plan, loads))
+    lines += list(_moves(plan, loads))
     if len(plan.alternatives) > 1:
         lines.append("simulated:")
         lines += [
@@ -127,12 +130,37 @@ def explain(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _ratios(plan: Plan) -> Iterator[str]:
+MOST_MOVES = 12
+"""Edges that are listed, those that move most first."""
+
+
+def _moves(plan: Plan, loads: Sequence[Load]) -> Iterator[str]:
+    """What moves between machines: how much, as which collective, for which operation and line of the program."""
+    found = [m for m in movements(plan, loads) if m.bytes_moved] if loads else []
+    if not found:
+        return
+    yield "moved:"
+    for one in sorted(found, key=lambda m: -m.bytes_moved)[:MOST_MOVES]:
+        yield f"  {move_text(plan, one)}"
+    if len(found) > MOST_MOVES:
+        rest = sum(sorted(m.bytes_moved for m in found)[:-MOST_MOVES])
+        yield f"  {len(found) - MOST_MOVES} edges more, {size_text(rest)}"
+
+
+def move_text(plan: Plan, one: Movement) -> str:
+    """One edge: step, what it reads, bytes, collective, and the user's line."""
+    step, producer = plan.steps[one.step], one.tensor.producer
+    what = f"source {producer.name or 'array'}" if isinstance(producer, Source) else repr(one.tensor)[8:-1]
+    reads = "its partial results" if producer is step.node else what
+    line = f", {'/'.join(one.line.split('/')[-2:])}" if one.line else ""
+    return f"{size_text(one.bytes_moved):>9}  {one.collective}: step {one.step} {step.name} takes {reads}{line}"
+
+
+def _ratios(plan: Plan, loads: Sequence[Load]) -> Iterator[str]:
     """Per product of matrices on several machines: what it receives, beside the least that any plan could."""
     count = len(plan.machines)
     if count == 1:
         return
-    loads = Loads().of(plan)
     words: dict[Any, Any] = {}
     for step, load in zip(plan.steps, loads, strict=True):
         words[step.node] = words.get(step.node, 0) + load.moved + load.read
@@ -187,6 +215,19 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "reason": step.kernel.reason,
             }
             for step in plan.steps
+        ],
+        "moves": [
+            {
+                "step": one.step,
+                "reads": repr(one.tensor)[1:-1],
+                "bytes_moved": one.bytes_moved,
+                "collective": one.collective.kind,
+                "members": one.collective.members,
+                "groups": one.collective.groups,
+                "line": one.line,
+            }
+            for one in (movements(plan) if len(plan.machines) > 1 else ())
+            if one.bytes_moved
         ],
         "alternatives": [
             {"label": label, "seconds": seconds, "peak_bytes": peak, "bytes_moved": moved}
