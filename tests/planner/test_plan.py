@@ -138,6 +138,20 @@ def test_a_long_contraction_is_cut_along_its_reduction():
     assert plan.bytes_moved < 8 * 8 * 8 * 4
 
 
+def test_a_product_combined_in_runs_is_right():
+    """Deep on seven machines: no boxes share 12 x 10 elements evenly among seven."""
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((12, 700)), rng.standard_normal((700, 10))
+    x, y = g.as_tensor(a), g.as_tensor(b)
+    place = {x.producer: "balanced", y.producer: "balanced"}
+    graph = g.Graph.of(g.relu(g.matmul(x, y)) * 2.0)
+    plan = make_plan(
+        graph, machines(7, memory="1GiB"), lambda op, stage: Decision(stage), place=place, objective="words"
+    )
+    assert any(step.where.run for step in plan.steps)
+    np.testing.assert_allclose(run_by_tasks(plan)[0][0], np.maximum(a @ b, 0) * 2)
+
+
 def test_peak_memory_is_what_the_tasks_hold():
     """Recounted block by block from the tasks, without the simulator."""
     plan = plan_of(mlp(np.random.default_rng(2)), count=2)

@@ -161,13 +161,13 @@ class Held:
     """Where an origin lies.
 
     Args:
-        boxes: the box of each machine.
+        boxes: the box of each machine, or several that have no point in common.
         bounds: boundaries of its blocks per dimension, or None where each machine's box is one block of even cuts.
         shape: of the tensor.
         parts: blocks per dimension, where there are no bounds.
     """
 
-    boxes: Boxes
+    boxes: tuple[Boxes, ...]
     bounds: tuple[IntArray, ...] | None
     shape: tuple[int, ...] = ()
     parts: tuple[Any, ...] = ()
@@ -215,56 +215,69 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
         counts: per index dimension, how many waves each machine has; without waves, nothing.
     """
     waves = len(counts)
-    lengths, mine, touched, longest, span = [], [], [], [], []
+    lengths, touched, longest, span = [], [], [], []
     here = reader.here
-    own_here = held.boxes.here if held is not None else np.zeros(1, np.bool_)
-    own_here = own_here.reshape(own_here.shape + (1,) * waves)
     for at, dim in enumerate(term.dims):
-        low, high = np.maximum(reader.low[at], dim.clip[0]), np.minimum(reader.high[at], dim.clip[1])
+        low, high = _clipped(reader, at, dim)
         size = np.maximum(high - low, 0)
         if not dim.rows:
-            some = np.minimum(size, 1)
-            lengths.append(some)
-            mine.append(some)
+            lengths.append(np.minimum(size, 1))
             continue
         lengths.append(size)
-        first, last = low, high
         for row, step, offset in dim.rows:
             ends = (step * low + offset, step * (high - 1) + offset)
             ends = ends if step > 0 else ends[::-1]
             span.append(np.where(size > 0, ends[1] - ends[0] + 1, 0))
-            if held is None:
-                continue
-            a, b = (_spread(x[row], waves) for x in (held.boxes.low, held.boxes.high))
-            a, b = (a - offset, b - 1 - offset) if step > 0 else (b - 1 - offset, a - offset)
-            first, last = np.maximum(first, -(-a // step)), np.minimum(last, b // step + 1)
-            touched.append(np.where(size > 0, held.part(row, ends[1]) - held.part(row, ends[0]) + 1, 0))
-            longest.append(np.minimum(span[-1], held.longest(row)))
-        mine.append(np.maximum(last - first, 0))
-    for row, where in term.fixed:
-        if held is not None:
-            a, b = (_spread(x[row], waves) for x in (held.boxes.low, held.boxes.high))
-            own_here = own_here & (a <= where) & (where < b)
+            if held is not None:
+                touched.append(np.where(size > 0, held.part(row, ends[1]) - held.part(row, ends[0]) + 1, 0))
+                longest.append(np.minimum(span[-1], held.longest(row)))
     item = term.itemsize
     wanted = wave_sum([here, *lengths], counts) * item
+    full = [np.minimum(n, 1) for n in lengths]
     if held is None:
-        full = [np.minimum(n, 1) for n in lengths]
         some = wave_sum([here, *full], counts)
         read = wave_sum([here, *full, *span], counts) * item
         return Arrival(wanted, read, some, np.minimum(some, 1), _most([here, *full, *span], waves) * item)
-    own = wave_sum([here & own_here, *mine], counts) * item
-    near = wave_sum([here & own_here, *(np.minimum(n, 1) for n in mine)], counts)
-    full = [np.minimum(n, 1) for n in lengths]
-    blocks = wave_sum([here, *full, *touched], counts)
+    own: Any = 0
+    near: Any = 0
+    complete: Any = 0
+    for boxes in held.boxes:
+        own_here, mine = _held_part(term, reader, boxes, lengths, waves)
+        own = own + wave_sum([here & own_here, *mine], counts) * item
+        near = near + wave_sum([here & own_here, *(np.minimum(n, 1) for n in mine)], counts)
+        all_here = [(m == n) * np.minimum(n, 1) for m, n in zip(mine, lengths, strict=True)]
+        complete = complete + wave_sum([here & own_here, *all_here], counts)
     if term.source is not None:  # a source is read as one box, however many machines hold it
-        away = wave_sum([here, *full], counts) - wave_sum(
-            [here & own_here, *((m == n) * np.minimum(n, 1) for m, n in zip(mine, lengths, strict=True))], counts
-        )
+        away = wave_sum([here, *full], counts) - complete
         return Arrival(
             wanted, wanted - own, away, _most([here, *full], waves), _most([here, *full, *span], waves) * item
         )
+    blocks = wave_sum([here, *full, *touched], counts)
     arriving = np.where(own < wanted, _most([here, *full, *longest], waves) * item, 0)
     return Arrival(wanted, wanted - own, np.maximum(blocks - near, 0), _most([here, *full, *touched], waves), arriving)
+
+
+def _clipped(reader: Boxes, at: int, dim: TermDim) -> tuple[IntArray, IntArray]:
+    return np.maximum(reader.low[at], dim.clip[0]), np.minimum(reader.high[at], dim.clip[1])
+
+
+def _held_part(
+    term: Term, reader: Boxes, held: Boxes, lengths: Sequence[IntArray], waves: int
+) -> tuple[Flags, list[IntArray]]:
+    """(whether a machine's box of the origin can be read, how much of each dimension of the read lies in it)."""
+    own_here = held.here.reshape(held.here.shape + (1,) * waves)
+    mine = []
+    for at, (dim, size) in enumerate(zip(term.dims, lengths, strict=True)):
+        first, last = _clipped(reader, at, dim)
+        for row, step, offset in dim.rows:
+            a, b = (_spread(x[row], waves) for x in (held.low, held.high))
+            a, b = (a - offset, b - 1 - offset) if step > 0 else (b - 1 - offset, a - offset)
+            first, last = np.maximum(first, -(-a // step)), np.minimum(last, b // step + 1)
+        mine.append(np.maximum(last - first, 0) if dim.rows else size)
+    for row, where in term.fixed:
+        a, b = (_spread(x[row], waves) for x in (held.low, held.high))
+        own_here = own_here & (a <= where) & (where < b)
+    return own_here, mine
 
 
 def _spread(array: IntArray, waves: int) -> IntArray:

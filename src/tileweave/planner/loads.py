@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,7 +23,15 @@ from tileweave.planner.costs import (
     read_terms,
     volume,
 )
-from tileweave.planner.placement import Boxes, IntArray, Placement, machine_blocks, machine_boxes, wave_counts
+from tileweave.planner.placement import (
+    Boxes,
+    IntArray,
+    Placement,
+    machine_blocks,
+    machine_boxes,
+    machine_runs,
+    wave_counts,
+)
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import partition_of, takes_boxes
 
@@ -157,13 +165,20 @@ class _PlanLoads:
         own = self.places[node] if step.stage == "combine" and isinstance(node, Operation) else None
         return known.kind(node), step.stage, step.cuts, step.where, step.outputs, own, self.count, places
 
-    def _boxes(self, step: Step, *, waves: bool = True) -> tuple[Boxes, Counts]:
-        """The boxes of a step's index (or of the tensor that it combines or stores), and the waves that are there."""
+    def _boxes(self, step: Step) -> tuple[Boxes, ...]:
+        """All that each machine works on, of a step's index or of the tensor that it combines or stores."""
         bounds = [np.asarray(edges, np.int64) for edges in step.cuts.cuts]
-        boxes = machine_boxes(bounds, step.where, self.count, waves=waves and step.where.wave_count > 1)
-        if not boxes.waves:
-            return boxes, ()
-        return boxes, wave_counts(step.where, self.count)
+        if step.where.run:
+            return tuple(boxes for boxes, _ in machine_runs(bounds, step.where, self.count))
+        return (machine_boxes(bounds, step.where, self.count),)
+
+    def _waves(self, step: Step) -> list[tuple[Boxes, Counts]]:
+        """The same wave by wave, and how many waves there are."""
+        bounds = [np.asarray(edges, np.int64) for edges in step.cuts.cuts]
+        if step.where.run:
+            return machine_runs(bounds, step.where, self.count, waves=True)
+        boxes = machine_boxes(bounds, step.where, self.count, waves=step.where.wave_count > 1)
+        return [(boxes, wave_counts(step.where, self.count) if boxes.waves else ())]
 
     def _readings(self, step: Step, boxes: Boxes, counts: Counts) -> Iterator[_Reading]:
         node = step.node
@@ -178,8 +193,11 @@ class _PlanLoads:
                 yield _Reading(tensor, input_boxes(node, name, boxes), counts)
 
     def _load(self, step: Step) -> Load:
+        parts = [self._load_of(step, *waves) for waves in self._waves(step)]
+        return _joined(parts, machine_blocks(step.where, self.count)) if len(parts) > 1 else parts[0]
+
+    def _load_of(self, step: Step, boxes: Boxes, counts: Counts) -> Load:
         node, count = step.node, self.count
-        boxes, counts = self._boxes(step)
         zero = np.zeros(count, np.int64)
         moved, messages, read, temporary, touched = (zero.copy() for _ in range(5))
         written, block, made = zero, zero, zero
@@ -255,11 +273,12 @@ class _PlanLoads:
         """What combining takes: each owner gets its part of every partial result but its own."""
         partial = self.partials[node]
         parts = prod(partial.where.parts[k] for k in (node.signature.monoids if node.signature else ()))
-        own, _ = self._boxes(partial, waves=False)
+        (own,) = self._boxes(partial)
         moved = messages = temporary = touched = np.zeros(self.count, np.int64)
         for tensor in partial.tensors:
             cuts = output_partition(node, tensor.output, partial.cuts).cuts
-            held = Held(output_boxes(node, tensor.output, own), tuple(np.asarray(edges, np.int64) for edges in cuts))
+            bounds = tuple(np.asarray(edges, np.int64) for edges in cuts)
+            held = Held((output_boxes(node, tensor.output, own),), bounds)
             whole = tuple(TermDim((0, n), ((r, 1, 0),)) for r, n in enumerate(tensor.shape))
             got = arrival(Term(tensor, whole, (), tensor.dtype.itemsize), boxes, held, counts)
             here = (got.moved < got.wanted).astype(np.int64)
@@ -282,13 +301,22 @@ class _PlanLoads:
             home = self.places.get(producer) if isinstance(producer, Source) else None
             return None if home is None else held_at(origin, home, self.count)
         step = self.made[producer]
-        boxes, _ = self._boxes(step, waves=False)
+        boxes = self._boxes(step)
         if step.stage == "combine":
             return Held(boxes, tuple(np.asarray(edges, np.int64) for edges in step.cuts.cuts))
         cuts = output_partition(producer, origin.output, step.cuts)
-        return Held(
-            output_boxes(producer, origin.output, boxes), tuple(np.asarray(edges, np.int64) for edges in cuts.cuts)
-        )
+        made = tuple(output_boxes(producer, origin.output, one) for one in boxes)
+        return Held(made, tuple(np.asarray(edges, np.int64) for edges in cuts.cuts))
+
+
+def _joined(parts: Sequence[Load], tasks: IntArray) -> Load:
+    """The load of waves that are given in several parts."""
+    most = ("temporary", "block")
+    arrays = {name: [getattr(part, name) for part in parts] for name in (f.name for f in fields(Load))}
+    joined = {
+        name: np.maximum.reduce(row) if name in most else sum(row) for name, row in arrays.items() if name != "edges"
+    }
+    return replace(Load(**joined, edges=tuple(map(sum, zip(*arrays["edges"], strict=True)))), tasks=tasks)
 
 
 def _largest(boxes: Boxes) -> IntArray:
@@ -309,4 +337,4 @@ def _some(boxes: Boxes) -> IntArray:
 def held_at(tensor: Tensor, home: Placement, count: int) -> Held:
     """A tensor that lies by a placement."""
     bounds = tuple(np.asarray(edges, np.int64) for edges in partition_of(tensor.type.box, home).cuts)
-    return Held(machine_boxes(bounds, home, count), bounds)
+    return Held((machine_boxes(bounds, home, count),), bounds)

@@ -123,12 +123,19 @@ def _edges(plan: Plan, step: Step, made: dict[Operation, Step], known: Loads) ->
         rows = drivers(node, step.outputs[0])
         cut = tuple(() if k is None else before.digits[k] for k in rows)
         goal = step.where
-        yield step.tensor, (_Spread(cut, (), before.offset, terms), _Spread(goal.digits, goal.replica, goal.offset))
+        yield (
+            step.tensor,
+            None
+            if goal.run
+            else (_Spread(cut, (), before.offset, terms), _Spread(goal.digits, goal.replica, goal.offset)),
+        )
 
 
 def _needed(step: Step, tensor: Tensor) -> _Spread | None:
     """Where a step needs a tensor; None where its blocks are not blocks of one cut (windows)."""
     node, where = step.node, step.where
+    if where.run:
+        return None
     if isinstance(node, Sink):
         return _Spread(where.digits, where.replica, where.offset)
     if node.signature is None:
@@ -162,7 +169,7 @@ def _held(plan: Plan, made: dict[Operation, Step], origin: Tensor) -> _Spread | 
     elif isinstance(producer, Operation):
         step = made[producer]
         where = output_placement(producer, origin.output, step.where) if step.stage == "block" else step.where
-    return None if where is None else _Spread(where.digits, where.replica, where.offset)
+    return None if where is None or where.run else _Spread(where.digits, where.replica, where.offset)
 
 
 def _way(tensor: Tensor, need: _Spread | None, term: Term | None, held: _Spread | None) -> Way | None:
@@ -277,6 +284,6 @@ def redistribution(kind: TensorType, source: Placement, target: Placement, machi
     tensor = Tensor(Source(Hole("redistribution"), kind))
     held, need = (held_at(tensor, where, machines) for where in (source, target))
     whole = tuple(TermDim((0, n), ((r, 1, 0),)) for r, n in enumerate(kind.shape))
-    moved = arrival(Term(tensor, whole, (), kind.dtype.itemsize), need.boxes, held).moved
+    moved = arrival(Term(tensor, whole, (), kind.dtype.itemsize), need.boxes[0], held).moved
     way = (_Spread(where.digits, where.replica, where.offset) for where in (source, target))
     return Redistribution(recognised(*way), int(np.sum(moved)), int(np.max(moved)))

@@ -3,7 +3,8 @@
 A grid cuts every dimension into blocks. The layout sends the grid coordinates of a block to the axes ``machine`` and
 ``wave``: each dimension is split, slowest first, into iters that move along machines (one per mesh axis) and one iter
 that moves along waves, the blocks of one machine in turn. Replica iters hold copies. So a machine always holds one
-box per tensor, and every question about traffic is about two boxes per machine.
+box per tensor, and every question about traffic is about two boxes per machine. A placement in runs takes the blocks
+of the whole grid row-major instead, so many for each machine: three boxes at most.
 
 A mesh numbers machines by several coordinates; "cut along a mesh axis" is an iter with that axis' stride.
 
@@ -31,6 +32,7 @@ __all__ = [
     "Placement",
     "machine_blocks",
     "machine_boxes",
+    "machine_runs",
     "mesh_digits",
     "mesh_name",
     "nested_bounds",
@@ -87,6 +89,7 @@ class Placement:
         waves: per dimension, how many consecutive blocks one machine holds.
         replica: (extent, stride) of machines that hold copies.
         offset: the machine of the first block.
+        run: how many blocks each machine holds, row-major over the grid, instead of by digits and waves; 0: by these.
 
     Raises:
         PlanError: the digits and waves of a dimension do not reach all of its blocks.
@@ -104,12 +107,13 @@ class Placement:
     waves: tuple[int, ...]
     replica: Digits = ()
     offset: int = 0
+    run: int = 0
 
     def __post_init__(self) -> None:
         if not len(self.grid) == len(self.digits) == len(self.waves):
             raise PlanError("Placement(grid, digits, waves)", "the ranks differ", inputs={"placement": self.grid})
         for blocks, extent, waves in zip(self.grid, self.parts, self.waves, strict=True):
-            if extent * waves < blocks:
+            if extent * waves < blocks and not self.run:
                 raise PlanError(
                     "Placement(grid, digits, waves)",
                     f"{extent} runs of {waves} blocks do not hold {blocks} blocks",
@@ -124,6 +128,9 @@ class Placement:
     @property
     def layout(self) -> Layout:
         """The Axe layout, on the grid rounded up to whole runs of waves."""
+        if self.run:
+            machines = Iter(-(-prod(self.grid) // self.run), Coord((("machine", 1),)))
+            return Layout((machines, Iter(self.run, Coord((("wave", 1),)))))
         steps = [prod(self.waves[k + 1 :]) for k in range(len(self.waves))]
         shard = []
         for digits, waves, step in zip(self.digits, self.waves, steps, strict=True):
@@ -141,6 +148,8 @@ class Placement:
     def machine(self, place: Sequence[int]) -> int:
         """The (first) machine that holds the block at grid coordinates, in the order in which machines are filled."""
         number = self.offset
+        if self.run:
+            return number + self._flat(place) // self.run
         for at, digits, waves in zip(place, self.digits, self.waves, strict=True):
             part = at // waves
             for extent, stride in reversed(digits):
@@ -158,14 +167,22 @@ class Placement:
     def wave(self, place: Sequence[int]) -> int:
         """The number of the block among those of its machine, the last dimension fastest."""
         number = 0
+        if self.run:
+            return self._flat(place) % self.run
         for at, waves in zip(place, self.waves, strict=True):
             number = number * waves + at % waves
+        return number
+
+    def _flat(self, place: Sequence[int]) -> int:
+        number = 0
+        for at, blocks in zip(place, self.grid, strict=True):
+            number = number * blocks + at
         return number
 
     @property
     def wave_count(self) -> int:
         """The most blocks that one machine holds."""
-        return prod(self.waves)
+        return self.run or prod(self.waves)
 
     def wave_places(self, wave: int, inner: Sequence[int] = ()) -> list[tuple[int, ...]]:
         """The grid coordinates of the blocks of one wave, at most one per machine.
@@ -174,10 +191,19 @@ class Placement:
             wave: number over the waves of all dimensions, the last fastest, and the inner ones faster than others.
             inner: dimensions whose waves follow each other first.
         """
+        places: list[tuple[int, ...]] = []
+        if self.run:
+            for number in range(wave, prod(self.grid), self.run):
+                place: tuple[int, ...] = ()
+                for blocks in reversed(self.grid):
+                    number, digit = divmod(number, blocks)
+                    place = (digit, *place)
+                places.append(place)
+            return places
         at = [0] * len(self.grid)
         for k in (*reversed(inner), *(k for k in reversed(range(len(self.grid))) if k not in inner)):
             wave, at[k] = divmod(wave, self.waves[k])
-        places: list[tuple[int, ...]] = [()]
+        places = [()]
         for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
             row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
             places = [(*head, digit) for head in places for digit in row]
@@ -185,7 +211,7 @@ class Placement:
 
     def text(self, names: Sequence[str] = ()) -> str:
         """For people: dimension, parts and the stride of each cut; ``m0`` where one machine holds everything."""
-        words = []
+        words = [f"runs of {self.run}"] if self.run else []
         for k, digits in enumerate(self.digits):
             cut = [f"{extent}:{stride}" for extent, stride in digits if extent > 1]
             if cut:
@@ -287,6 +313,9 @@ def wave_counts(where: Placement, machines: int) -> tuple[IntArray, ...]:
 
 def machine_blocks(where: Placement, machines: int) -> IntArray:
     """How many blocks each machine holds, empty ones among them."""
+    if where.run:
+        first = (np.arange(machines, dtype=np.int64) - where.offset) * where.run
+        return np.where(first < 0, 0, np.clip(prod(where.grid) - first, 0, where.run))
     _, here = _machine_parts(where.digits, where.replica, where.offset, machines)
     return np.asarray(prod(wave_counts(where, machines), start=here.astype(np.int64)), np.int64)
 
@@ -317,3 +346,51 @@ def machine_boxes(bounds: Sequence[IntArray], where: Placement, machines: int, *
         high.append(edge[np.minimum(last, blocks)].reshape(shape))
     axes = rank if waves else 0
     return Boxes(low, high, here.reshape((machines,) + (1,) * axes), axes)
+
+
+def machine_runs(
+    bounds: Sequence[IntArray], where: Placement, machines: int, *, waves: bool = False
+) -> list[tuple[Boxes, tuple[IntArray, ...]]]:
+    """What each machine holds of a placement in runs: the end of a row, whole rows, the start of a row.
+
+    Args:
+        bounds: boundaries of the blocks per dimension, of which two at most are cut.
+        where: of the blocks.
+        machines: how many.
+        waves: whether each block's own range is given, as by `machine_boxes`.
+
+    Returns:
+        Boxes, and with waves how many blocks of each dimension each machine has in them.
+    """
+    rank, cut = len(where.grid), [k for k, blocks in enumerate(where.grid) if blocks > 1]
+    row, column = ([-1, -1, *cut])[-2:]
+    columns = 1 if column < 0 else where.grid[column]
+    some = machine_blocks(where, machines)
+    zero = np.zeros_like(some)
+    start = np.maximum(np.arange(machines, dtype=np.int64) - where.offset, 0) * where.run
+    stop = start + some
+    first, last = start // columns, np.maximum(stop - 1, start) // columns
+    one, end = first == last, (stop - 1) % columns + 1
+    ranges = [
+        ((first, first + 1), (start % columns, np.where(one, end, columns)), some > 0),
+        ((first + 1, last), (zero, zero + columns), (some > 0) & (last > first + 1)),
+        ((last, last + 1), (zero, end), (some > 0) & ~one),
+    ]
+    out = []
+    for rows, places, here in ranges:
+        low, high, counts = [], [], []
+        for k, edge in enumerate(bounds):
+            a, b = (np.where(here, x, 0) for x in {row: rows, column: places}.get(k, (zero, zero + 1)))
+            counts.append(b - a)
+            if waves:
+                most = max(1, int(counts[-1].max(initial=0)))
+                shape = (machines, *(most if j == k else 1 for j in range(rank)))
+                a = np.minimum(a[:, None] + np.arange(most, dtype=np.int64), b[:, None])
+                low.append(edge[a].reshape(shape))
+                high.append(edge[np.minimum(a + 1, b[:, None])].reshape(shape))
+            else:
+                low.append(edge[a])
+                high.append(edge[b])
+        axes = rank if waves else 0
+        out.append((Boxes(low, high, here.reshape((machines,) + (1,) * axes), axes), tuple(counts)))
+    return out

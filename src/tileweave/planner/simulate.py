@@ -249,8 +249,8 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
             last_in_row[n] = number
     live = np.zeros(len(plan.machines), np.int64)
     for source, home in plan.residents.items():
-        boxes = held_at(Tensor(source), home, len(plan.machines)).boxes
-        live = live + volume(boxes) * source.type.dtype.itemsize
+        for boxes in held_at(Tensor(source), home, len(plan.machines)).boxes:
+            live = live + volume(boxes) * source.type.dtype.itemsize
     peaks, at_step = live.copy(), np.zeros(len(loads), np.int64)
     ends: dict[int, list[int]] = {}
     for number, k in last.items():

@@ -208,10 +208,12 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
 
 def partition_of(box: Box, placement: Placement) -> Partition:
     """The cuts of a box by a placement's levels: machine parts first, waves inside."""
-    levels = (
+    levels = [
         (*(extent for extent, _ in digits), waves)
         for digits, waves in zip(placement.digits, placement.waves, strict=True)
-    )
+    ]
+    if placement.run:
+        levels = [(blocks,) for blocks in placement.grid]
     rows = zip(box.shape, levels, box.start, strict=True)
     return Partition(tuple(tuple(nested_bounds(n, level, a).tolist()) for n, level, a in rows))
 
@@ -296,6 +298,27 @@ def _shared(shape: Sequence[int], digits: Sequence[Digits], owners: Sequence[tup
     return out
 
 
+def shared_in_runs(operation: Operation, machines: int) -> Placement | None:
+    """Where the results of a cut reduction are combined by all machines, as evenly as single elements allow.
+
+    The result is cut along its two longest dimensions: the first into single rows, the second into as few pieces as
+    keep the run of each machine within 0.2 % of the least. None where the result has no two dimensions.
+    """
+    shape = operation.outputs[0][1].shape
+    if len(shape) < 2:
+        return None
+    row, column = sorted(sorted(range(len(shape)), key=lambda k: -shape[k])[:2])
+    ways = []
+    for parts in range(1, shape[column] + 1):
+        run = -(-shape[row] * parts // machines)
+        ways.append((run * -(-shape[column] // parts), parts, run))
+    least = min(ways)[0]
+    _, parts, run = next(way for way in ways if way[0] <= 1.002 * least)
+    grid = [1] * len(shape)
+    grid[row], grid[column] = shape[row], parts
+    return Placement(tuple(grid), ((),) * len(grid), (1,) * len(grid), run=run)
+
+
 SMALL_BYTES = 1 << 16
 """Results below this are combined by one machine."""
 
@@ -312,6 +335,8 @@ def steps_of(
     atoms: Atoms,
     waves: Waves = WHOLE,
     places: Sequence[int] = (),
+    *,
+    runs: bool = False,
 ) -> tuple[Step, ...]:
     """The steps of a choice: operations with their cuts, combinations of cut reductions, stores.
 
@@ -323,6 +348,7 @@ def steps_of(
         atoms: sink -> the extents of the region that must have one writer, or None.
         waves: how every machine's part is cut again.
         places: machine number -> its place in the order in which machines are filled, for sinks that are pinned.
+        runs: whether all machines combine the results of a cut reduction, in runs (`shared_in_runs`).
     """
     out: list[Step] = []
     made: dict[Operation, Step] = {}
@@ -339,7 +365,7 @@ def steps_of(
             kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]
             if node.signature is not None and any(where.grid[k] > 1 for k in node.signature.monoids):
                 out.append(Step(node, "partial", cuts, decide(node, "partial"), outputs=names, where=where))
-                joined = combine_placement(node, where)
+                joined = (shared_in_runs(node, machines) if runs else None) or combine_placement(node, where)
                 cuts = partition_of(node.outputs[0][1].box, joined)
                 made[node] = Step(node, "combine", cuts, decide(node, "combine"), outputs=kept, where=joined)
             else:
@@ -359,8 +385,9 @@ def _store(
     """The blocks that exist, where the tensor is an operation's own output; otherwise even rows; aligned to chunks."""
     tensor = sink.tensor
     producer = tensor.producer
-    if isinstance(producer, Operation):
-        step = made[producer]
+    step = made[producer] if isinstance(producer, Operation) else None
+    if step is not None and not (step.where.run and (atom or sink.placement is not None)):
+        producer = maker(tensor)
         cuts = output_partition(producer, tensor.output, step.cuts) if step.stage == "block" else step.cuts
         where = output_placement(producer, tensor.output, step.where) if step.stage == "block" else step.where
     else:

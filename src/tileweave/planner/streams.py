@@ -182,6 +182,8 @@ def _plain(matrix: Sequence[Sequence[int]]) -> bool:
 
 def _levels(step: Step, rows: Sequence[int | None], fine: bool = False) -> Levels | None:
     """The cuts of the dimensions that have waves, in the order of the waves; None where one moves no row, or two."""
+    if step.where.run:
+        return None
     out, inner = [], step.accumulated
     for k in (*(k for k in range(len(step.where.waves)) if k not in inner), *(inner if fine else ())):
         waves = step.where.waves[k]

@@ -174,7 +174,7 @@ class Offered:
         parts = [np.maximum((high - low).max(-1), 1) for low, high in zip(boxes.low, boxes.high, strict=True)]
         grid = tuple(np.maximum(-(-n // longest), 1)[None, :, None] for n, longest in zip(shape, parts, strict=True))
         lifted = Boxes([x[None] for x in boxes.low], [x[None] for x in boxes.high], boxes.here[None])
-        return Held(lifted, None, shape, grid)
+        return Held((lifted,), None, shape, grid)
 
 
 def _chosen(which: np.ndarray[tuple[int], np.dtype[np.bool_]], yes: Boxes, no: Boxes) -> Boxes:

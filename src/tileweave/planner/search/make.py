@@ -122,7 +122,8 @@ def tables_of(problem: PlanRequest, known: Loads) -> Tables:
     allowed = dict(problem.allowed)
     homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
     on = meshes(problem.graph, problem.machines, problem.extra)
-    return Tables(problem.graph, problem.machines, on, homes, problem.placed, allowed, known)
+    runs = problem.objective == "words"
+    return Tables(problem.graph, problem.machines, on, homes, problem.placed, allowed, known, runs=runs)
 
 
 def solved(tables: Tables, objective: str) -> list[Solved]:
@@ -169,20 +170,24 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
         choices.append(whole)
     seen: set[tuple[Step, ...]] = set()
+    in_runs = (False, True) if problem.objective == "words" else (False,)
     for waves in wave_counts(graph, len(machines)):
         for rank, chosen in enumerate(choices):
-            plan = plan_of(problem, tables, chosen, waves)
-            if plan.steps not in seen:
-                seen.add(plan.steps)
-                yield _Offer(waves, plan, _label(plan.steps, rank, waves))
+            for runs in in_runs:
+                plan = plan_of(problem, tables, chosen, waves, runs=runs)
+                if plan.steps not in seen:
+                    seen.add(plan.steps)
+                    yield _Offer(waves, plan, _label(plan.steps, rank, waves))
 
 
-def plan_of(problem: PlanRequest, tables: Tables, chosen: Sequence[int], waves: Waves = WHOLE) -> Plan:
+def plan_of(
+    problem: PlanRequest, tables: Tables, chosen: Sequence[int], waves: Waves = WHOLE, *, runs: bool = False
+) -> Plan:
     """The plan of a choice, without costs."""
     graph, machines = problem.graph, problem.machines
     cut = {operation: tables.sharding(operation, chosen) for operation in graph.operations}
     places = sorted(range(len(machines)), key=machines.order.__getitem__)
-    steps = steps_of(graph, cut, len(machines), problem.decide, problem.atoms, waves, places)
+    steps = steps_of(graph, cut, len(machines), problem.decide, problem.atoms, waves, places, runs=runs)
     homes = (*problem.homes, *tables.homes_of(chosen))
     return Plan(graph, machines, steps, homes=homes)
 

@@ -74,6 +74,8 @@ class Tables:
         homes: where sources lie; a source that the plan places is in `placed` instead.
         placed: sources of which the plan places one balanced copy.
         allowed: operation -> the shardings that it may have, where these are limited.
+        known: what depends on the graph alone.
+        runs: whether cut reductions may be combined in runs, so by all machines evenly.
     """
 
     def __init__(
@@ -85,7 +87,10 @@ class Tables:
         placed: Sequence[Source] = (),
         allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
         known: Loads | None = None,
+        *,
+        runs: bool = False,
     ) -> None:
+        self.runs = runs
         self.graph, self.machines, self.on = graph, machines, tuple(on)
         self.count, self.homes, self.known = len(machines), homes, known or Loads()
         self.nodes: list[Operation | Source] = [*placed, *graph.operations]
@@ -175,6 +180,8 @@ class Tables:
                 moved, messages = moved + got.moved, messages + got.messages
         if offer.combined is not None:
             size = volume(offer.combined) * sum(kind.dtype.itemsize for _, kind in node.outputs)
+            if self.runs:
+                size = np.minimum(size, -(-sum(kind.size_bytes for _, kind in node.outputs) // self.count))
             others = np.where(offer.partial, offer.parts - 1, 0)[:, None]
             moved, messages = moved + size * others, messages + (size > 0) * others
             touched = touched + size * np.where(offer.partial, offer.parts + 1, 0)[:, None]

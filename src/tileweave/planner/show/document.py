@@ -146,6 +146,7 @@ def _placement(where: Placement) -> dict[str, Any]:
         "waves": list(where.waves),
         "replica": replica,
         "offset": where.offset,
+        **({"run": where.run} if where.run else {}),
     }
 
 
@@ -154,7 +155,8 @@ def _placed(row: dict[str, Any]) -> Placement:
         return tuple((int(a), int(b)) for a, b in items)
 
     digits = tuple(pairs(items) for items in row["digits"])
-    return Placement(tuple(row["grid"]), digits, tuple(row["waves"]), pairs(row["replica"]), int(row["offset"]))
+    copies, offset, run = pairs(row["replica"]), int(row["offset"]), int(row.get("run", 0))
+    return Placement(tuple(row["grid"]), digits, tuple(row["waves"]), copies, offset, run)
 
 
 _MACHINE = tuple(Machine.__dataclass_fields__)
