@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from tileweave.teir.ir.program import Invocation, Program
 
 __all__ = [
     "ELEMENTS",
+    "Arranged",
+    "ArrangesConstants",
     "Backend",
     "Calls",
     "Compiled",
@@ -105,6 +107,22 @@ class Calls(Protocol):
 
     def sequence(self, calls: Sequence[int]) -> Callable[[], object]:
         """A function that runs these calls one after the other."""
+
+
+@runtime_checkable
+class Arranged(Compiled, Protocol):
+    """A kernel that reads constant arrays in an order of its own."""
+
+    def arranged(self, arrays: Sequence[Array]) -> list[Array]:
+        """The arrays to run on, in the order of `__call__`: constant ones may be new, in the kernel's order."""
+
+
+@runtime_checkable
+class ArrangesConstants(Protocol):
+    """A backend that may have constant operands arranged once, before the first run; not every backend is one."""
+
+    def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> Arranged:
+        """The program's kernel, to be run on what its `arranged` makes of the arrays of constant tensors."""
 
 
 class Tuning(Protocol):

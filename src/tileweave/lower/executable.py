@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Calls, backend
+from tileweave.backends.base import Arranged, Calls, backend
 from tileweave.backends.host import LINE_BYTES, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.execute import copy, execute, kernel_of, regular
@@ -211,22 +211,25 @@ class Executable:
 
         A source is constant where nothing is bound to it and its array is read-only, as the weights of a model are.
         """
-
         readers = Counter(number for task in self._tasks for number in task.needs)
-
-        def stays(piece: ReadPiece) -> bool:
-            if piece.source is not None:
-                return piece.source in self._constant and not self._samples[piece.source].flags.writeable
-            return piece.task < 0 or piece.task in self._fixed
-
         for task in self._tasks:
             if self._steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
                 continue
             read = sum(read.size_bytes for read in task.reads)
             kept = sum(kind.size_bytes for kind in self._kinds(task).values())
-            if kept <= max(read, FIXED_BYTES) and all(stays(piece) for read in task.reads for piece in read.pieces):
+            if kept <= max(read, FIXED_BYTES) and all(map(self._never_changes, task.reads)):
                 self._fixed[task.number] = None
                 self._native[task.number] = False
+
+    def _never_changes(self, read: Read) -> bool:
+        """Whether what is read is the same in every run."""
+
+        def same(piece: ReadPiece) -> bool:
+            if piece.source is not None:
+                return piece.source in self._constant and not self._samples[piece.source].flags.writeable
+            return piece.task < 0 or piece.task in self._fixed
+
+        return all(map(same, read.pieces))
 
     def _fix(self, task: Task) -> None:
         """Computes the block of a task that is done once.
@@ -476,14 +479,20 @@ class Executable:
         node, by = cast("Operation", step.node), step.kernel.backend
         threads = 1 if _is_small(node, task.index) else self._threads
         arrays = {read.name: array for read, array in zip(task.reads, sample, strict=True)}
-        kernel = kernel_of(by, node, step.stage, arrays, made, threads)
+        fixed = [read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read)]
+        kernel = kernel_of(by, node, step.stage, arrays, made, threads, constant=fixed)
         if self._by != by:
             self._flush()
             self._by = by
         calls = self._calls.get(by) or self._calls.setdefault(by, backend(by).calls())
         named = {name: k for k, name in enumerate(arrays)}
         order = in_order(node, named, -1)
-        call = calls.add(kernel, [made if k < 0 else sample[k] for k in order])
+        given = [made if k < 0 else sample[k] for k in order]
+        own = kernel.arranged(given) if isinstance(kernel, Arranged) else given
+        call = calls.add(kernel, own)
+        new = [array for array, old in zip(own, given, strict=True) if array is not old]
+        self._kept += new
+        self.arena_bytes += sum(array.nbytes for array in new)
         for position, read in enumerate([target if k < 0 else found[k][0] for k in order]):
             if callable(read):
                 self._points.append((call, position, read))
@@ -573,4 +582,6 @@ def _row_major(block: Block) -> Block:
 
 
 def _is_small(operation: Operation, index: Box) -> bool:
+    if "dilation" in dict(operation.parameters) and operation.signature is not None:
+        return dict(operation.signature.costs).get("flops", 2.0) / 2 * index.size < SMALL_CONTRACTION
     return index.size < (SMALL_CONTRACTION if "equation" in dict(operation.parameters) else SMALL)

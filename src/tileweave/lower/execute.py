@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Backend, Compiled, Decision, backend, backends
+from tileweave.backends.base import ArrangesConstants, Backend, Compiled, Decision, backend, backends
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.lower.programs import TEIR_DTYPES, View, in_order, program, whole_program
+from tileweave.lower.programs import TEIR_DTYPES, View, in_order, lowering, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -188,8 +188,14 @@ def kernel_of(
     out: Array,
     threads: int | None,
     tune: bool = False,
+    constant: Sequence[str] = (),
 ) -> Compiled:
-    """The kernel of a backend for operands by name and an output, of these types, shapes and strides; kept."""
+    """The kernel of a backend for operands by name and an output, of these types, shapes and strides; kept.
+
+    With constant operands it may be one that reads them in an order of its own (`base.Arranged`).
+    """
+    arranges = isinstance(backend(by), ArrangesConstants) and lowering(operation, stage).startswith("windows")
+    fixed = tuple(constant) if arranges and not tune else ()
     key = (
         by,
         operation.operator,
@@ -197,6 +203,7 @@ def kernel_of(
         stage,
         threads,
         tune,
+        fixed,
         out.dtype,
         out.strides,
         *((name, array.dtype, array.shape, array.strides) for name, array in arrays.items()),
@@ -204,22 +211,37 @@ def kernel_of(
     found = _KERNELS.get(key)
     if found is None:
         views = {name: View.of(array) for name, array in arrays.items()}
-        found = _kept(key, by, program(operation, stage, views, View.of(out)), threads, tune)
+        made = program(operation, stage, views, View.of(out))
+        names = in_order(operation, {name: name for name in arrays}, "")
+        specs = [spec for spec in made.tensors if spec.role != "scratch"]
+        named = frozenset(spec.name for spec, name in zip(specs, names, strict=True) if name in fixed)
+        found = _kept(key, by, made, threads, tune, named)
     return found
 
 
-def _kept(key: Any, by: str, program: Program, threads: int | None, tune: bool = False) -> Compiled:
+def _kept(
+    key: Any,
+    by: str,
+    program: Program,
+    threads: int | None,
+    tune: bool = False,
+    constant: frozenset[str] = frozenset(),
+) -> Compiled:
     """The program's kernel, kept for the next call with the same key."""
-    kernel = _compiled(backend(by), program, threads, tune)
+    kernel = _compiled(backend(by), program, threads, tune, constant)
     _KERNELS[key] = kernel
     while len(_KERNELS) > KEEP_KERNELS:
         _KERNELS.popitem(last=False)
     return kernel
 
 
-def _compiled(by: Backend, program: Program, threads: int | None, tune: bool) -> Compiled:
+def _compiled(
+    by: Backend, program: Program, threads: int | None, tune: bool, constant: frozenset[str] = frozenset()
+) -> Compiled:
     with _TUNING if tune else _LOCK:
         try:
+            if constant and isinstance(by, ArrangesConstants):
+                return by.compile_constant(program, constant, threads=threads)
             return by.tune(program, threads=threads).kernel if tune else by.compile(program, threads=threads)
         except BackendError:
             raise

@@ -32,7 +32,9 @@ from tileweave.teir import (
     emit_reduction,
     summed_length,
 )
+from tileweave.teir.emit.compose import sequence
 from tileweave.teir.ir.extensions import BINARY, FILL, REDUCTIONS, UNARY
+from tileweave.teir.ir.program import TensorSpec
 
 __all__ = ["TEIR_DTYPES", "View", "in_order", "lowering", "program", "whole_program"]
 
@@ -120,6 +122,8 @@ def lowering(operation: Operation, stage: str) -> str:
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
     if operation.operator == "rows":
         return "group" if _group(operation) else ""
+    if operation.operator == "conv_chain":
+        return "windows, chain" if dtype in _FLOATS and _chain(operation) else ""
     if asked in _MONOIDS:
         if _slides(operation):
             return "windows" if operation.input("x").dtype == dtype and dtype in _FLOATS else ""
@@ -156,7 +160,7 @@ def _chain(operation: Operation) -> Chain:
     types = {dtype, *(tensor.dtype for _, tensor in operation.inputs)}
     if types != {dtype} or dtype not in TEIR_DTYPES:
         return ()
-    if operation.operator == "fused":
+    if operation.operator in ("fused", "conv_chain"):
         done: Sequence[tuple[str, tuple[int, ...], str]] = operation.parameter("program")
     else:
         done = [(operation.operator, tuple(range(len(operation.inputs))), dtype.name)]
@@ -258,6 +262,8 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
         return _emit_rows(operation, list(views.values()), out)
     if family == "windows":
         return _windowed(operation, views, out)
+    if family == "windows, chain":
+        return _windowed_chain(operation, views, out)
     if family == "chain":
         spread = [view.spread(out.shape).operand for view in views.values()]
         return emit_chain(_chain(operation), spread, made, name=operation.operator)
@@ -292,6 +298,28 @@ def _windowed(operation: Operation, views: Mapping[str, View], out: View) -> Pro
         w = w.divided(0, filters)
         equation = f"ngc{spatial}{inner},gfc{inner}->ngf{spatial}"
     return emit_contraction(equation, (seen.operand, w.operand), out.operand, name="conv")
+
+
+def _windowed_chain(operation: Operation, views: Mapping[str, View], out: View) -> Program:
+    """A convolution to scratch memory, and the chain from there: unless a backend keeps sums elsewhere."""
+    sums = _windowed(operation, views, out)
+    extras = [view.spread(out.shape).operand for name, view in views.items() if name not in ("x", "w")]
+    chain = emit_chain(_chain(operation), [out.operand, *extras], out.operand, name=operation.operator)
+    last = sum((n - 1) * abs(stride) for n, stride in zip(out.shape, out.strides, strict=True))
+    dtype = dtype_name(out.dtype)
+    names = {f"in{k + 1}": f"in{k + 2}" for k in range(len(extras))}
+    rows = [spec for spec in chain.tensors if spec.role == "scratch"]
+    tensors = (
+        *(TensorSpec(f"in{k}", dtype, "in") for k in range(len(extras) + 2)),
+        TensorSpec("out", dtype, "out"),
+        TensorSpec("sums", dtype, "scratch", last + out.dtype.itemsize),
+        *rows,
+    )
+    parts = (
+        (sums, {"in0": "in0", "in1": "in1", "out": "sums"}),
+        (chain, {"in0": "sums", **names, "out": "out", **{spec.name: spec.name for spec in rows}}),
+    )
+    return sequence(parts, tensors, name=operation.operator)
 
 
 def _letters(count: int) -> str:

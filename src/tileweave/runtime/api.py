@@ -37,6 +37,7 @@ from tileweave.graph import (
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.passes.chains import CONV_CHAIN
 from tileweave.graph.passes.groups import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
@@ -186,10 +187,10 @@ def plan(
         target: a tensor, a sink, or several.
         machines: from `machines`, a count, or a TOML file; this host as one machine by default.
         fuse: whether operations that can be one are planned as one: a chain of elementwise operations, a product with
-            its bias and relu, reductions and what stands around them row by row
-            (`tileweave.graph.passes.rules.FUSIONS`, `groups.ROWS`). The value stays, up to the rounding of a sum.
-            A large chain takes in only what there is compiled code for, so that no step falls back to NumPy for
-            another's sake.
+            its bias and relu, a convolution with the chain behind it, reductions and what stands around them row by row
+            (`tileweave.graph.passes.rules.FUSIONS`, `chains.CONV_CHAIN`, `groups.ROWS`). The value stays, up to the
+            rounding of a sum. A large chain takes in only what there is compiled code for, so that no step falls back
+            to NumPy for another's sake.
         place: source -> where it lies: a `Placement`, ``"storage"`` (the default: every machine reads what it needs),
             or ``"balanced"`` (one copy over the machines, placed by the plan).
         pin: tensor -> parts per dimension of the operation that makes it, by name (``{"batch": 4}``) or in order.
@@ -230,11 +231,11 @@ def _source_of(tensor: Any) -> Source:
 
 def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
     """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
-    fused = rewrite(graph, (*FUSIONS, ROWS), choose=_chooser(machines)).graph
+    fused = rewrite(graph, (*FUSIONS, CONV_CHAIN, ROWS), choose=_chooser(machines)).graph
     try:
         return make_plan(fused, machines, lower.decide, io.atom, **(how or {}))
     except PlanError as refused:
-        if not any(operation.operator == "rows" for operation in fused.operations):
+        if not any(operation.operator in ("rows", "conv_chain") for operation in fused.operations):
             raise
         apart = rewrite(graph, FUSIONS, choose=_chooser(machines)).graph
         try:
@@ -251,9 +252,12 @@ def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, T
             made = tensor.producer
             if isinstance(made, Selector):
                 made = made.inputs[0][1].producer
-            if not isinstance(made, Operation) or made.operator not in ("fused", "rows"):
+            if not isinstance(made, Operation) or made.operator not in ("fused", "rows", "conv_chain"):
                 return number
-            if made.operator == "rows":
+            if made.operator == "conv_chain":
+                if lower.decide(made, "block").backend:
+                    return number
+            elif made.operator == "rows":
                 if _pays(made, len(machines)) and lower.decide(made, "block").backend:
                     return number
             elif made.index.size < lower.ELEMENTS or lower.decide(made, "block").backend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -38,6 +38,10 @@ class Cpu:
     def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Kernel:
         """The program as native code."""
         return compile(program, threads=threads, merge=merge)
+
+    def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> Kernel:
+        """The program as native code that reads constant tensors in an order of its own: see `Kernel.arranged`."""
+        return compile(program, threads=threads, constant=constant)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""

@@ -10,7 +10,7 @@ import struct
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,7 @@ class Kernel:
         self.source = nest.source
         self.from_cache = code.from_cache
         self._plan = plan
+        self._packings = nest.packings
         self._entry = code.function("entry", None, ctypes.c_void_p)
         self._entry_objects = code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
         self._extents = bounds(program)
@@ -120,6 +121,14 @@ class Kernel:
             entry(address)
 
         return call
+
+    def arranged(self, arrays: Sequence[Array]) -> list[Array]:
+        """The arrays that it runs on, for those that were called constant when it was compiled: some in its order."""
+        names = [spec.name for spec in self._specs]
+        return [
+            self._packings[name].arranged(array) if name in self._packings else array
+            for name, array in zip(names, arrays, strict=True)
+        ]
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
@@ -396,6 +405,7 @@ def compile(
     cache: bool = True,
     settings: Settings = DEFAULT,
     tune: bool = False,
+    constant: Collection[str] = (),
 ) -> Kernel:
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
@@ -412,6 +422,7 @@ def compile(
         settings: wishes for how contractions are cut.
         tune: whether good settings are found by timing, and remembered, as `tileweave.backends.cpu.tune` does; they
             stand in for ``settings``.
+        constant: tensors whose arrays never change: the kernel runs on what its `arranged` makes of them.
 
     Raises:
         VerifyError: the program is not well formed.
@@ -437,7 +448,7 @@ def compile(
         found = _TUNERS[-1](program, threads=threads, target=target, cache=cache)
         program, threads, settings = found.program, found.choice.threads, found.choice.settings
     target, threads = usable(target), thread_count("compile(program, threads=..)", threads)
-    key = (program, threads, merge, target, settings)
+    key = (program, threads, merge, target, settings, frozenset(constant))
     if cache:
         with _LOCK, contextlib.suppress(TypeError):  # what has no hash is no program, and is refused below
             if key in _KERNELS:
@@ -446,7 +457,7 @@ def compile(
     verify(program)
     _check_settings(settings)
     form = merged(program, merge=merge)
-    nest = emit_program(form, target, threads, settings, general=is_general(form))
+    nest = emit_program(form, target, threads, settings, general=is_general(form), constant=constant)
     code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
     kernel = Kernel(program, nest, code, show(form, lambda op: nest.notes.get(op, ())), threads, target)
     if cache:

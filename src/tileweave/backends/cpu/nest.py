@@ -15,10 +15,10 @@ parallel region everything is sequential.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from tileweave.backends.cpu.direct.emit import emit_direct
+from tileweave.backends.cpu.direct.emit import Packing, emit_direct
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
 from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, emit_scalar, may_start, without_start
@@ -58,6 +58,7 @@ class Nest:
         thread_bytes: working memory of each thread.
         notes: per operation, what it is classified as and how it is computed.
         sizes: those that code reads from a table; None: all are constants of the text.
+        packings: tensor -> how its array is arranged before the code reads it.
     """
 
     source: str
@@ -65,6 +66,7 @@ class Nest:
     thread_bytes: int
     notes: Mapping[Op, tuple[str, ...]]
     sizes: Sizes | None = None
+    packings: Mapping[str, Packing] = field(default_factory=dict)
 
     @property
     def table(self) -> list[int]:
@@ -78,17 +80,34 @@ def table_at(program: Program) -> int:
 
 
 def emit_program(
-    form: Merged, target: Target, threads: int, settings: Settings = DEFAULT, *, general: bool = False
+    form: Merged,
+    target: Target,
+    threads: int,
+    settings: Settings = DEFAULT,
+    *,
+    general: bool = False,
+    constant: Collection[str] = (),
 ) -> Nest:
-    """The module of a merged program; ``general``: code that serves other sizes as well."""
+    """The module of a merged program.
+
+    Args:
+        form: the program.
+        target: the processor.
+        threads: that it may use.
+        settings: wishes for how contractions are cut.
+        general: whether the code serves other sizes as well.
+        constant: tensors whose arrays may be arranged otherwise, once, before the first run.
+    """
     program = form.program
-    found = match(form, target) if settings == DEFAULT else None
+    found = match(form, target, constant) if settings == DEFAULT else None
+    packings: dict[str, Packing] = {}
     sizes = Sizes() if general and found is None else None
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
     if found is not None:
-        lines = emit_direct(emitter.module, target, "direct", found, threads)
+        lines, packing = emit_direct(emitter.module, target, "direct", found, threads)
+        packings = {program.tensors[found.tensors[1]].name: packing} if packing is not None else {}
         emitter.notes.update({op: lines for op in form.body if isinstance(op, Op)})
         f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
     else:
@@ -96,7 +115,7 @@ def emit_program(
     f.ret()
     _emit_objects(emitter.module, program)
     memory = emitter.memory
-    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes)
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes, packings)
 
 
 def _emit_objects(module: Module, program: Program) -> None:

@@ -457,7 +457,8 @@ def _alone(name: str, dtype: str) -> Operation:
     return Operation(name, Box.of(()), (), kind, (("dtype", dtype),))
 
 
-def _fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+def fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    """The last result of an operation's program of elementwise steps on its inputs, in order."""
     given = list(inputs.values())
     program = operation.parameter("program")
     last_use = {a: k for k, (_, args, _) in enumerate(program) for a in args if a < 0}
@@ -508,4 +509,4 @@ def _program(node: Operation, value: object) -> str:
     return "" if not dtype_form(node, value[-1][2]) else legal
 
 
-register(Operator("fused", _fused_block, Form(None, {"program": _program}), _fused_gradient))
+register(Operator("fused", fused_block, Form(None, {"program": _program}), _fused_gradient))

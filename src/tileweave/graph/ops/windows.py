@@ -205,14 +205,29 @@ def conv(
     return add(result, unsqueeze(b, tuple(range(1, rank + 1))))
 
 
+def conv_projections(
+    w: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int
+) -> tuple[Projection, Projection, Projection]:
+    """What an index (batch, group or filter, out..) reads of x and w and makes, the channels being whole."""
+    rank, kernel = len(w) - 2, w[2:]
+    inputs = rank + 2
+    each = w[0] // groups if groups > 1 else 1  # filters of an index
+    lead = AffineMap(_rows(inputs, {0: (0, 1), 1: (1, w[1] if groups > 1 else 0)}), (0, 0), inputs)
+    read = _window_projection(lead, 2, kernel, stride, dilation, (1, w[1]))
+    per_group = AffineMap(_rows(inputs, {0: (1, each)}, 2 + rank), (0,) * (2 + rank), inputs)
+    rows = {0: (0, 1), 1: (1, each)} | {k: (k, 1) for k in range(2, rank + 2)}
+    made = Projection(AffineMap(_rows(inputs, rows), (0,) * len(rows), inputs), (1, each, *(1,) * rank))
+    return read, Projection(per_group, (each, w[1], *kernel)), made
+
+
 def _conv(
     x: Tensor, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...], groups: int, out: tuple[int, ...]
 ) -> Tensor:
     rank, kernel = len(out), w.shape[2:]
     each = (w.shape[0] // groups, w.shape[1])  # filters and channels of a group
-    inputs = rank + 3 if groups == 1 else rank + 2
     spatial = tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
     if groups == 1:
+        inputs = rank + 3
         index = Box.of((x.shape[0], w.shape[0], *out, w.shape[1]))
         dims = ("batch", "filter", *spatial, "channel")
         read = _window_projection(AffineMap.select((0, inputs - 1), inputs), 2, kernel, stride, dilation, (1, 1))
@@ -223,12 +238,7 @@ def _conv(
     else:
         index = Box.of((x.shape[0], groups, *out))
         dims = ("batch", "group", *spatial)
-        lead = AffineMap(_rows(inputs, {0: (0, 1), 1: (1, each[1])}), (0, 0), inputs)
-        read = _window_projection(lead, 2, kernel, stride, dilation, (1, each[1]))
-        per_group = AffineMap(_rows(inputs, {0: (1, each[0])}, 2 + rank), (0,) * (2 + rank), inputs)
-        filters = Projection(per_group, (each[0], each[1], *kernel))
-        rows = {0: (0, 1), 1: (1, each[0])} | {k: (k, 1) for k in range(2, rank + 2)}
-        made = Projection(AffineMap(_rows(inputs, rows), (0,) * len(rows), inputs), (1, each[0], *(1,) * rank))
+        read, filters, made = conv_projections(w.shape, stride, dilation, groups)
         reductions = ()
         flops = 2.0 * prod(kernel) * prod(each)
     signature = Signature(dims, (("x", read), ("w", filters)), (("out", made),), reductions, (("flops", flops),))

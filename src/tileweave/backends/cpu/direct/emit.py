@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tileweave.backends.cpu.direct.match import Convolution, Tiling, tiling
 from tileweave.backends.cpu.llvm import vectors
@@ -20,7 +25,7 @@ from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import Registers
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = ["emit_direct"]
+__all__ = ["Packing", "emit_direct"]
 
 UNROLLED_TERMS = 32
 """Sums of so few terms are written out, with the places of the terms in the instructions."""
@@ -30,16 +35,44 @@ _ENTRY_BYTES = 16
 """Of a segment in the table of vectors: bytes to lane 0, first lane, last lane."""
 
 
-def emit_direct(module: Module, target: Target, name: str, c: Convolution, threads: int) -> tuple[str, ...]:
-    """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor; how it works, in a few lines."""
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How weights are arranged, once: panels of filters, in each the terms, in each the filters of the panel."""
+
+    c: Convolution
+    rows: int
+
+    def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The weights as the code reads them."""
+        c, width = self.c, self.c.element.width_bytes
+        flat = np.ascontiguousarray(array).reshape(-1)
+        first = np.minimum(np.arange(0, c.filters[0], self.rows), c.filters[0] - self.rows)
+        row = (first[:, None, None] + np.arange(self.rows)) * (c.filters[1] // width)
+        places = row + np.array([place for _, place in c.terms])[:, None] // width
+        groups = [range(mode.extent) for mode in c.outer if mode.strides[1]]
+        strides = [mode.strides[1] // width for mode in c.outer if mode.strides[1]]
+        starts = [sum(i * s for i, s in zip(index, strides, strict=True)) for index in product(*groups)]
+        return np.concatenate([flat[places + start].reshape(-1) for start in starts])
+
+
+def emit_direct(
+    module: Module, target: Target, name: str, c: Convolution, threads: int
+) -> tuple[tuple[str, ...], Packing | None]:
+    """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor.
+
+    Returns:
+        How it works, in a few lines, and how the weights are arranged, if they are.
+    """
     tiles = tiling(c, target)
     _Writer(module, target, name, c, tiles, threads).write()
     outer = prod(mode.extent for mode in c.outer)
-    return (
+    lines = (
         f"direct convolution: {tiles.filters} filters by {tiles.widths[0]} vectors of pixels, {len(c.terms)} terms",
         f"{len(tiles.widths)} tiles in {tiles.blocks} blocks, {outer} images and groups, "
-        f"{tiles.crossed} loads per vector" + (", the chain in registers" if c.chain is not None else ""),
+        f"{tiles.crossed} loads per vector{', packed weights' if c.packed else ''}"
+        + (", the chain in registers" if c.chain is not None else ""),
     )
+    return lines, Packing(c, tiles.filters) if c.packed else None
 
 
 @dataclass
@@ -133,6 +166,8 @@ class _Writer:
                     at = g.add(at, g.mul(digit, mode.strides[k]))
                 if k:
                     at = g.add(at, g.mul(first, c.filters[k]))
+                if k == 1 and c.packed:
+                    at = self.packed_panel(g, digits, panel)
                 moved.append(g.at(bases[tensor], at))
             others = []
             for extra in c.extras.values():
@@ -147,6 +182,15 @@ class _Writer:
 
         g.loop(g.div(g.mul("%task", jobs), count), g.div(g.mul(g.add("%task", 1), jobs), count), job)
         g.ret()
+
+    def packed_panel(self, g: Function, digits: Sequence[Value], panel: Value) -> Value:
+        """Where a panel of packed weights begins."""
+        number: Value = 0
+        for digit, mode in zip(digits, self.c.outer, strict=True):
+            if mode.strides[1]:
+                number = g.add(g.mul(number, mode.extent), digit)
+        size = len(self.c.terms) * self.tiles.filters * self.width
+        return g.mul(g.add(g.mul(number, self.panels), panel), size)
 
     def tiles_of(
         self, g: Function, begin: Value, end: Value, moved: Sequence[str], others: Sequence[str], sums: str
@@ -187,7 +231,8 @@ class _Writer:
             places.append([f.at("%x", f.load("i64", at, 8)) for at in entries])
             masks.append([self.masks(f, at) if self.masked else () for at in entries])
         numbers = Registers(f, self.target, self.lanes).floats(self.c.element)
-        stride = self.c.filters[1]
+        stride = self.width if self.c.packed else self.c.filters[1]
+        along = rows * self.width  # from term to term, in packed weights
 
         def term(place: Value, weights: str, held: Sequence[str]) -> list[str]:
             seen = [self.read(f, [f.at(p, place) for p in places[j]], masks[j]) for j in range(count)]
@@ -203,14 +248,15 @@ class _Writer:
 
             def body(number: Value, carried: list[str]) -> list[str]:
                 entry = f.at(f"@{self.name}.terms", f.mul(number, 16))
-                place, weight = f.load("i64", entry, 8), f.load("i64", f.at(entry, 8), 8)
+                place = f.load("i64", entry, 8)
+                weight = f.mul(number, along) if self.c.packed else f.load("i64", f.at(entry, 8), 8)
                 return term(place, f.at("%w", weight), carried)
 
             sums = f.loop(0, len(self.c.terms), body, carry=[(self.full, start) for start in held])
             held = [str(value) for value in sums]
         else:
-            for place, weight in self.c.terms:
-                held = term(place, f.at("%w", weight), held)
+            for number, (place, weight) in enumerate(self.c.terms):
+                held = term(place, f.at("%w", number * along if self.c.packed else weight), held)
         for k, value in enumerate(held):
             f.store(self.full, value, f.at("%sums", k * self.lanes * self.width), self.lanes * self.width)
         f.ret()

@@ -9,8 +9,8 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, prod
 
@@ -61,6 +61,7 @@ class Convolution:
         chain: what follows each sum, or None.
         sums: the chain's operand that the sums are.
         extras: the chain's other operands, by number.
+        packed: whether the weights lie panel by panel, as `Packing` arranges them.
     """
 
     element: Element
@@ -73,6 +74,7 @@ class Convolution:
     chain: Op | None
     sums: int
     extras: dict[int, Extra]
+    packed: bool = False
 
     @property
     def pointers(self) -> tuple[int, ...]:
@@ -110,8 +112,14 @@ class Convolution:
         return prod(mode.extent for mode in self.outer) * self.filters[0] * len(self.terms) * self.pixels
 
 
-def match(form: Merged, target: Target) -> Convolution | None:
-    """The convolution that a program is; None where it is none, or where another way is better."""
+def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolution | None:
+    """The convolution that a program is; None where it is none, or where another way is better.
+
+    Args:
+        form: the program.
+        target: the processor.
+        packed: tensors that may be arranged otherwise, once, before any run.
+    """
     steps = form.body
     ops = [step for step in steps if isinstance(step, Op) and not step.guard]
     if len(ops) != len(steps) or not 1 <= len(ops) <= 2:
@@ -130,9 +138,25 @@ def match(form: Merged, target: Target) -> Convolution | None:
         return None
     for x in (1, 0):
         found = _sorted(product_op, x, chain, one, target)
-        if found is not None:
+        if found is None:
+            continue
+        constant = specs[found.tensors[1]].name in packed and found.offsets[1] == 0
+        found = replace(found, packed=constant and all(place >= 0 for _, place in found.terms))
+        if found.packed or _windowed(product_op, x) or _reads_well(found, target):
             return found
     return None
+
+
+def _windowed(op: Op, x: int) -> bool:
+    """Whether the windows of a convolution overlap, or each channel has filters of its own."""
+    each = not any(mode.strides[2] and not mode.strides[x] for mode in op.modes if mode.extent > 1)
+    width = op.width_bytes
+    return each or not injective(tuple(mode for mode in op.modes if mode.strides[x]), x, width)
+
+
+def _reads_well(c: Convolution, target: Target) -> bool:
+    """Whether a product without windows is as fast read in place as packed: measured against packed panels."""
+    return c.step == 1 and _kept_rows(c.filters[1], target) >= 16
 
 
 def _follows(chain: Op, product_op: Op) -> bool:
@@ -186,9 +210,7 @@ def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> C
     filters.sort(key=lambda item: -item[0].extent)
     best, outer = filters[:1], outer + filters[1:]
     modes_of_sums = tuple(mode for mode, _ in terms)
-    windowed = not injective(tuple(mode for mode, _ in modes if mode.strides[x]), x, width)
-    each = not filters
-    if chain is None and not (windowed or each):
+    if chain is None and not _windowed(op, x):
         return None  # a matrix product
     extras = {}
     for o in others:
@@ -308,7 +330,7 @@ def tiling(c: Convolution, target: Target) -> Tiling:
     lanes = target.lanes(c.element.width_bytes)
     vectors = -(-c.pixels // lanes)
     crossed = max(len(c.segments(first, lanes)) for first in range(0, c.pixels, lanes))
-    most_rows = min(c.filters[0], 24, _kept_rows(c.filters[1], target))
+    most_rows = min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
     registers = target.registers - (target.registers > 16)
     _, rows, width = min(
         (_cycles(c, rows, width, crossed, vectors), rows, width)
