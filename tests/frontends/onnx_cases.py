@@ -12,6 +12,7 @@ from onnx import TensorProto, numpy_helper
 from tileweave.errors import GraphError
 from tileweave.frontends.model import Model
 from tileweave.frontends.onnx import load
+from tileweave.frontends.symbolic import SymbolicModel
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -39,7 +40,8 @@ def bound(case: Any, inputs: Sequence[Any]) -> tuple[Model, list[Any]]:
                 raise
             bind[name] = given[name]
             continue
-        return model, [given[name] for name in model.inputs]
+        arrays = [given[name] for name in model.inputs]
+        return (model.at(**model.extents(*arrays)) if isinstance(model, SymbolicModel) else model), arrays
 
 
 def array(value: Any) -> Any:
