@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from arrays import same
 
+import tileweave
 from tileweave import graph as tw
 from tileweave.errors import DtypeError
+from tileweave.graph.ir.dtypes import NARROW as NAMES
+from tileweave.graph.ir.dtypes import bounds
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 NARROW = [np.dtype(np.float16), BF16]
@@ -226,3 +229,63 @@ def test_gradients_that_are_zero_are_zero_beside_infinity():
     y = tw.as_tensor(np.array([1.0, 3.0, 2.0]))
     same(tw.grad(tw.max(y) * np.inf, y), [0.0, np.inf, 0.0])
     same(tw.grad(tw.sum(tw.max_pool(tw.unsqueeze(y, (0, 1)), 3)) * np.inf, y), [0.0, np.inf, 0.0])
+
+
+EIGHT_BITS = [np.dtype(getattr(ml_dtypes, name)) for name in NAMES if name.startswith("float8")]
+WITH_ZERO = [dtype for dtype in EIGHT_BITS if dtype.name != "float8_e8m0fnu"]
+
+
+def float32s(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("machines", [None, 3])
+@pytest.mark.parametrize("dtype", WITH_ZERO, ids=str)
+def test_floats_of_8_bits_are_elements(dtype, machines):
+    x, y = narrow((6, 8), dtype, 0.5, 2), narrow((8, 5), dtype, 0.5, 2)
+    wide = float32s(x) @ float32s(y)
+    cases = [
+        (tw.matmul(x, y), wide),
+        (tw.einsum("ij,jk->ki", x, y), wide.T),
+        (tw.sum(x, 1), float32s(x).sum(1)),
+        (tw.max(x, 0), float32s(x).max(0)),
+        (tw.min(x, 0), float32s(x).min(0)),
+        (tw.multiply(x, 2.0), float32s(x) * 2),
+        (tw.concat([x, x])[1:, ::2], np.concatenate([float32s(x)] * 2)[1:, ::2]),
+        (tw.max_pool(tw.reshape(x, (1, 1, 6, 8)), 2), float32s(x).reshape(1, 1, 3, 2, 4, 2).max((3, 5))),
+        (tw.cast(x, np.float32), float32s(x)),
+    ]
+    for tensor, exact in cases:
+        with np.errstate(over="ignore"):
+            wanted = exact.astype(tensor.dtype)
+        for got in (tileweave.run(tensor, machines=machines), tw.evaluate([tensor])[0]):
+            assert got.dtype == tensor.dtype
+            np.testing.assert_array_equal(float32s(got), float32s(wanted))
+
+
+@pytest.mark.parametrize("dtype", [BF16, *EIGHT_BITS], ids=str)
+def test_the_bounds_of_narrow_floats(dtype):
+    low, high = bounds(dtype)
+    every = np.arange(256, dtype=np.uint8).view(dtype) if dtype.itemsize == 1 else None
+    assert float(low) < float(high)
+    if every is not None:
+        numbers = float32s(every)
+        assert float(low) == np.nanmin(numbers) and float(high) == np.nanmax(numbers)
+    assert tw.full((2,), 1.0, dtype.name).dtype == dtype
+
+
+def test_narrow_floats_beside_other_types():
+    x = np.ones(3, ml_dtypes.float8_e4m3fn)
+    assert tw.add(x, 2.0).dtype == x.dtype
+    assert tw.add(x, np.ones(3, np.float32)).dtype == np.float32
+    assert tw.add(x, np.ones(3, ml_dtypes.float8_e5m2)).dtype == np.float32
+    assert tw.einsum("i,i->", x, np.ones(3, ml_dtypes.float8_e5m2)).dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [BF16, *EIGHT_BITS], ids=str)
+def test_documents_keep_narrow_floats(dtype):
+    x = np.array([0.5, 1.0, 2.0]).astype(dtype)
+    graph = tw.Graph.of(tw.reshape(x, (3, 1)))
+    again = tw.from_json(tw.to_json(graph))
+    (tensor,) = [sink.tensor for sink in again.sinks]
+    np.testing.assert_array_equal(float32s(tw.evaluate([tensor])[0]), float32s(x)[:, None])

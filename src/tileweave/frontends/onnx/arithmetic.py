@@ -10,8 +10,9 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
-from tileweave.frontends.values import Value
+from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import is_floating
 
 __all__: list[str] = []
 
@@ -157,8 +158,7 @@ def cast(node: OnnxNode) -> Tensor:
 @operator("CastLike")
 def cast_like(node: OnnxNode) -> Any:
     """To the element type of another tensor."""
-    x, dtype = node.inputs[0], node.tensor(1).dtype
-    return x.astype(dtype) if isinstance(x, np.ndarray) else converted(node, node.tensor(0), dtype)
+    return folded(converted(node, node.tensor(0), node.tensor(1).dtype), isinstance(node.inputs[0], np.ndarray))
 
 
 @operator("BitCast")
@@ -168,8 +168,37 @@ def bit_cast(node: OnnxNode) -> Any:
 
 
 def converted(node: OnnxNode, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """A cast, unless the type is the same."""
-    return x if x.dtype == dtype else g.cast(x, dtype)
+    """A cast, unless the type is the same; to floats of 8 bits, what is too large becomes their largest number."""
+    if x.dtype == dtype:
+        return x
+    if dtype.itemsize > 1 or not is_floating(dtype):
+        return g.cast(x, dtype)
+    if dtype.name == "float8_e8m0fnu":
+        return powers(node, x, dtype)
+    return saturated(x, dtype) if node.get("saturate", 1) else g.cast(x, dtype)
+
+
+def powers(node: OnnxNode, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Powers of two, rounded up, down or to the nearest one, kept within the type."""
+    x = g.cast(x, np.float64)
+    near = g.exp2(g.round(g.log2(x)))
+    mode = node.text("round_mode", "up")
+    if mode == "up":
+        near = g.where(g.less(near, x), near * 2.0, near)
+    elif mode == "down":
+        near = g.where(g.greater(near, x), near / 2.0, near)
+    else:
+        near = x
+    return saturated(near, dtype) if node.get("saturate", 1) else g.cast(near, dtype)
+
+
+def saturated(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Floats in another type, kept between its least and greatest finite number; what is no number stays none."""
+    import ml_dtypes
+
+    info = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)
+    low, high = g.full((), float(info.min), x.dtype), g.full((), float(info.max), x.dtype)
+    return g.cast(g.minimum(g.maximum(x, low), high), dtype)
 
 
 def element_type(node: OnnxNode, number: int) -> np.dtype[Any]:

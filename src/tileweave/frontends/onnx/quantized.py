@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tileweave import graph as g
-from tileweave.frontends.onnx.arithmetic import element_type
+from tileweave.frontends.onnx.arithmetic import element_type, saturated
 from tileweave.frontends.onnx.networks import window_of
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import is_narrow
 
 __all__: list[str] = []
 
@@ -38,36 +37,33 @@ def quantize(node: OnnxNode) -> Tensor:
         dtype = node.tensor(2).dtype
     else:
         dtype = element_type(node, node.get("output_dtype")) if node.get("output_dtype") else np.dtype(np.uint8)
-    if dtype.kind not in "iu":
-        raise node.refuse(f"quantisation to {dtype.name}", legal="int8, uint8, int16, uint16")
+    if dtype.kind not in "iu" and not is_narrow(dtype):
+        raise node.refuse(f"quantisation to {dtype.name}", legal="int8, uint8, int16, uint16, floats of 8 bits")
     wide = np.float32 if x.dtype.itemsize <= 4 else np.float64
     value = g.divide(g.cast(x, wide), g.cast(_spread(node, scale, x, axis, block), wide))
+    if is_narrow(dtype):
+        return saturated(value, dtype) if node.get("saturate", 1) else g.cast(value, dtype)
     rounded = g.round(value)
     if node.has(2):
         rounded = g.add(rounded, g.cast(_spread(node, node.tensor(2), x, axis, block), wide))
     return saturated(rounded, dtype)
 
 
-def saturated(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """Floats as integers, kept within the type."""
-    info = np.iinfo(dtype)
-    low, high = g.full((), float(info.min), x.dtype), g.full((), float(info.max), x.dtype)
-    return g.cast(g.minimum(g.maximum(x, low), high), dtype)
-
-
 @operator("DequantizeLinear")
 def dequantize(node: OnnxNode) -> Tensor:
     """(x - zero point) scale."""
     x, scale = node.tensor(0), node.tensor(1)
-    if x.dtype.kind not in "iu":
-        raise node.refuse(f"elements of type {x.dtype.name}", legal="int8, uint8, int16, uint16, int32")
+    if x.dtype.kind not in "iu" and not is_narrow(x.dtype):
+        legal = "int8, uint8, int16, uint16, int32, floats of 8 bits"
+        raise node.refuse(f"elements of type {x.dtype.name}", legal=legal)
     axis = node.get("axis", 1)
     axis = axis % len(x.shape) if x.shape else 0
     block = node.get("block_size", 0)
     out = element_type(node, node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
-    value = g.cast(x, np.int32)
+    held = np.float32 if is_narrow(x.dtype) else np.int32
+    value = g.cast(x, held)
     if node.has(2):
-        value = g.subtract(value, g.cast(_spread(node, node.tensor(2), x, axis, block), np.int32))
+        value = g.subtract(value, g.cast(_spread(node, node.tensor(2), x, axis, block), held))
     wide = np.float32 if scale.dtype.itemsize <= 4 else scale.dtype
     return g.cast(g.multiply(g.cast(value, wide), g.cast(_spread(node, scale, x, axis, block), wide)), out)
 

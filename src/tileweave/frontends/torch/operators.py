@@ -13,6 +13,7 @@ from tileweave import graph as g
 from tileweave.errors import GraphError
 from tileweave.frontends.values import Value, tensor
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import element_type
 
 __all__ = ["OPERATORS", "AtenCall"]
 
@@ -97,10 +98,7 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
 
 def dtype_of(kind: Any) -> np.dtype[Any]:
     """The NumPy type of a torch one."""
-    import ml_dtypes
-
-    name = str(kind).removeprefix("torch.")
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    return element_type("from_torch(module)", str(kind).removeprefix("torch."))
 
 
 def real(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.torch.operators import OPERATORS, AtenCall
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
@@ -189,15 +190,11 @@ def _flat(item: Any) -> list[Any]:
 
 def _dtype(kind: Any) -> np.dtype[Any]:
     """The NumPy type of a torch one."""
-    import ml_dtypes
-
     name = str(kind).removeprefix("torch.")
     try:
-        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+        return narrow_type(name) or np.dtype(name)
     except TypeError as error:
-        legal = "bool, integers, float16, bfloat16, float32, float64"
-        raise GraphError("from_torch(module)", f"elements of type {name}", legal=legal) from error
-    return found
+        raise GraphError("from_torch(module)", f"elements of type {name}", legal=LEGAL) from error
 
 
 def _array(tensor: Any, name: str) -> Array:
@@ -206,6 +203,7 @@ def _array(tensor: Any, name: str) -> Array:
 
     dtype = _dtype(tensor.dtype)
     plain = tensor.detach().cpu()
-    if plain.dtype == torch.bfloat16:
-        return read_only(np.asarray(plain.view(torch.int16).numpy()).view(dtype))
+    if is_narrow(dtype):
+        bits = torch.int16 if dtype.itemsize == 2 else torch.int8
+        return read_only(np.asarray(plain.view(bits).numpy()).view(dtype))
     return read_only(np.asarray(plain.numpy()))

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, cast
 import numpy as np
 
 from tileweave.errors import TileweaveError, VerifyError
-from tileweave.graph.ir.dtypes import supported
+from tileweave.graph.ir.dtypes import is_narrow, narrow_type, supported
 from tileweave.graph.ir.nodes import (
     ArrayData,
     FileData,
@@ -54,6 +54,10 @@ _LETTERS: dict[type[Node], str] = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # writing
+
+
+_BITS = {1: np.uint8, 2: np.uint16}
+"""Bytes of an element -> the type as which .npy has what it does not know."""
 
 
 def to_json(graph: Graph, *, arrays: Literal["inline", "omit"] = "inline") -> str:
@@ -154,7 +158,7 @@ def _data(node: Source, keys: dict[Node, str]) -> dict[str, Any]:
         case ArrayData() if node in keys:
             return {"kind": "none", "key": keys[node]}
         case ArrayData(array) if supported(array.dtype):
-            array = array.view(np.uint16) if array.dtype.name == "bfloat16" else array  # .npy knows no bfloat16
+            array = array.view(_BITS[array.itemsize]) if is_narrow(array.dtype) else array  # .npy knows none of them
             buffer = io.BytesIO()
             np.save(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
             return {"kind": "array", "npy": base64.b64encode(buffer.getvalue()).decode("ascii")}
@@ -358,12 +362,8 @@ def _type(place: _Place) -> TensorType:
 
 def _dtype(place: _Place) -> np.dtype[Any]:
     name = place.text()
-    if name == "bfloat16":
-        import ml_dtypes  # NumPy knows this type only through it
-
-        return cast("np.dtype[Any]", np.dtype(ml_dtypes.bfloat16))
     try:
-        dtype: np.dtype[Any] = np.dtype(name)
+        dtype: np.dtype[Any] = narrow_type(name) or np.dtype(name)
     except (TypeError, ValueError):
         dtype = np.dtype(np.void)
     if dtype.name != name or not supported(dtype):
@@ -413,7 +413,7 @@ def _array(place: _Place, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = cast("np.ndarray[Any, Any]", np.load(io.BytesIO(raw), allow_pickle=False))
     except (ValueError, EOFError, OSError):
         _refuse(place.path, "not the base64 of an .npy file")
-    return array.view(dtype) if dtype.name == "bfloat16" and array.dtype == np.uint16 else array
+    return array.view(dtype) if is_narrow(dtype) and array.dtype == _BITS[dtype.itemsize] else array
 
 
 def _read_selector(got: dict[str, _Place], made: dict[str, Node]) -> Node:

@@ -1,4 +1,4 @@
-"""Element types: bool, integers and floats of NumPy, and bfloat16."""
+"""Element types: bool, integers and floats of NumPy; bfloat16 and the floats of 8 bits, which ml_dtypes defines."""
 
 from __future__ import annotations
 
@@ -8,30 +8,47 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 
+NARROW = (
+    "bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+"""The floats that NumPy knows through ml_dtypes only."""
+LEGAL = "bool, integers, float16, bfloat16, float32, float64, floats of 8 bits"
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether an element type is a float of ml_dtypes."""
+    return dtype.name in NARROW
+
+
+def narrow_type(name: str) -> np.dtype[Any] | None:
+    """The float of ml_dtypes that has this name, or None."""
+    if name not in NARROW:
+        return None
+    import ml_dtypes  # NumPy knows the name only once this is loaded
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether an element type is a floating one: NumPy's own, or bfloat16."""
-    return issubclass(dtype.type, np.floating) or dtype.name == "bfloat16"
+    """Whether an element type is a floating one: NumPy's own, or a narrow one."""
+    return issubclass(dtype.type, np.floating) or is_narrow(dtype)
 
 
 def supported(dtype: np.dtype[Any]) -> bool:
     """Whether tensors may have an element type: bool, integers, floats, in this machine's byte order."""
-    return dtype.isnative and (dtype.kind in "biuf" or dtype.name == "bfloat16")
+    return dtype.isnative and (dtype.kind in "biu" or is_floating(dtype))
 
 
 def element_type(where: str, dtype: Any) -> np.dtype[Any]:
     """The element type that a user names: bool, an integer or a floating type, in this machine's byte order."""
-    if isinstance(dtype, str) and dtype == "bfloat16":
-        import ml_dtypes  # NumPy knows the name only once this is loaded
-
-        dtype = ml_dtypes.bfloat16
-    legal = "bool, integers, float16, bfloat16, float32, float64"
     try:
-        kind: np.dtype[Any] = np.dtype(dtype)
+        kind: np.dtype[Any] = (narrow_type(dtype) if isinstance(dtype, str) else None) or np.dtype(dtype)
     except TypeError:
-        raise DtypeError(where, f"{dtype!r} is not an element type", legal=legal) from None
+        raise DtypeError(where, f"{dtype!r} is not an element type", legal=LEGAL) from None
     if kind.kind not in "biu" and not is_floating(kind):
-        raise DtypeError(where, f"element type {kind} is not supported", legal=legal)
+        raise DtypeError(where, f"element type {kind} is not supported", legal=LEGAL)
     return kind if kind.isnative else kind.newbyteorder("=")
 
 
@@ -42,11 +59,27 @@ def wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def epsilon(dtype: np.dtype[Any]) -> float:
     """The distance from 1 to the next number of a floating type."""
-    if dtype.kind == "f":
-        return float(np.finfo(dtype).eps)
+    return float(_limits(dtype).eps)
+
+
+def bounds(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The least and the greatest value of an element type, infinities where it has them."""
+    if dtype.kind == "b":
+        return False, True
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    with np.errstate(all="ignore"):
+        low, high = dtype.type(-np.inf), dtype.type(np.inf)
+    limits = _limits(dtype)
+    return low if low < high else limits.min, high if low < high else limits.max
+
+
+def _limits(dtype: np.dtype[Any]) -> Any:
+    if not is_narrow(dtype):
+        return np.finfo(dtype)
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(dtype).eps)
+    return ml_dtypes.finfo(dtype)
 
 
 def stored(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:

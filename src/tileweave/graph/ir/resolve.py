@@ -24,6 +24,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tileweave.errors import GraphError
+from tileweave.graph.ir.dtypes import is_narrow
 from tileweave.graph.ir.nodes import Selector, Tensor, Value
 from tileweave.space import AffineMap, Box, Lattice
 
@@ -137,7 +138,14 @@ def view(block: np.ndarray[Any, Any], block_box: Box, map: AffineMap, box: Box) 
     # a zero-copy view at a byte offset: index the start element, then stride from there
     index: Any = (*(slice(at - low, at - low + 1) for at, low in zip(first, block_box.start, strict=True)), ...)
     corner = block[index]  # an array at rank 0 too, where an index without the dots would give a copy
-    return as_strided(corner, box.shape, strides, writeable=False)
+    return strided_view(corner, box.shape, strides)
+
+
+def strided_view(array: np.ndarray[Any, Any], shape: Sequence[int], strides: Sequence[int]) -> np.ndarray[Any, Any]:
+    """A read-only view from the first element of an array on, with strides in bytes."""
+    if is_narrow(array.dtype) and array.itemsize == 1:  # NumPy takes float8_e5m2 for a float of its own
+        return as_strided(array.view(np.uint8), shape, strides, writeable=False).view(array.dtype)
+    return as_strided(array, shape, strides, writeable=False)
 
 
 def common_map(box: Box, parts: Sequence[tuple[Box, AffineMap]]) -> AffineMap | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.ir.dtypes import element_type, is_floating, stored
+from tileweave.graph.ir.dtypes import NARROW, element_type, is_floating, is_narrow, stored
 from tileweave.graph.ir.forms import Check, Form, are_integers, dtype_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
 from tileweave.graph.ir.select import full, unsqueeze
@@ -54,8 +54,15 @@ def promoted(types: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
     """The element type that several types promote to."""
     try:
         return np.result_type(*types)
-    except TypeError:  # bfloat16 beside a wide integer: as their sum
-        return reduce(lambda a, b: np.add.resolve_dtypes((a, b, None))[-1], types)
+    except TypeError:  # a narrow float beside a wide integer: as their sum; beside another narrow float: float32
+        return reduce(lambda a, b: _FLOAT32 if is_narrow(a) and is_narrow(b) and a != b else _sum_type(a, b), types)
+
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+def _sum_type(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
+    return np.add.resolve_dtypes((a, b, None))[-1]
 
 
 def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[Tensor], np.dtype[Any]]:
@@ -68,8 +75,8 @@ def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[T
             kinds.append(as_tensor(value, where).dtype)
     if builtins.all(isinstance(kind, type) for kind in kinds):
         kinds = [np.asarray(value).dtype for value in values]
-    narrow = next((kind for kind in kinds if not isinstance(kind, type) and kind.name == "bfloat16"), None)
-    if narrow is not None:  # NumPy does not know that bfloat16 holds floats
+    narrow = next((kind for kind in kinds if not isinstance(kind, type) and is_narrow(kind)), None)
+    if narrow is not None:  # NumPy does not know that it holds floats
         kinds = [narrow if kind is float else kind for kind in kinds]
     try:
         *loop, out = ufunc.resolve_dtypes((*kinds, None))
@@ -432,7 +439,7 @@ def _parameters_of(name: str) -> Iterator[str]:
 # programs: what fusion makes of elementwise operators, as one operation with the same value
 # Source: Tapestry, "Graph Fusion Operators".
 
-_DTYPES = frozenset(("bool", "bfloat16", *(f"{kind}{n}" for kind in ("int", "uint") for n in (8, 16, 32, 64)),
+_DTYPES = frozenset(("bool", *NARROW, *(f"{kind}{n}" for kind in ("int", "uint") for n in (8, 16, 32, 64)),
                      "float16", "float32", "float64", "longdouble", "float128"))  # fmt: skip
 
 

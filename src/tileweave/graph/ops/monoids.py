@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.graph.ir.dtypes import bounds
+
 Array = np.ndarray[Any, Any]
 State = tuple[Any, ...]
 """Arrays of NumPy, or tensors of a graph."""
@@ -47,25 +49,13 @@ class Monoid:
     identity: Callable[[np.dtype[Any]], Any]
 
 
-def _least(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind == "b":
-        return False
-    return np.iinfo(dtype).min if dtype.kind in "iu" else dtype.type(-np.inf)
-
-
-def _greatest(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind == "b":
-        return True
-    return np.iinfo(dtype).max if dtype.kind in "iu" else dtype.type(np.inf)
-
-
 MONOIDS: dict[str, Monoid] = {
     monoid.name: monoid
     for monoid in (
         Monoid("sum", np.add, lambda dtype: dtype.type(0)),
         Monoid("product", np.multiply, lambda dtype: dtype.type(1)),
-        Monoid("max", np.maximum, _least),
-        Monoid("min", np.minimum, _greatest),
+        Monoid("max", np.maximum, lambda dtype: bounds(dtype)[0]),
+        Monoid("min", np.minimum, lambda dtype: bounds(dtype)[1]),
     )
 }
 """Monoid name -> monoid."""

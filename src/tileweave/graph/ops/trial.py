@@ -171,5 +171,5 @@ def _same(a: Array, b: Array) -> bool:
         return False
     if a.dtype.kind in "biu":
         return bool((a == b).all())
-    tolerance = 2.0 ** {2: -5, 4: -18}.get(a.dtype.itemsize, -40)
+    tolerance = 2.0 ** {1: 1, 2: -5, 4: -18}.get(a.dtype.itemsize, -40)
     return bool(np.isclose(a.astype(np.float64), b.astype(np.float64), tolerance, tolerance, equal_nan=True).all())

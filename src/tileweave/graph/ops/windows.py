@@ -14,13 +14,13 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.assemble import pad, spread
 from tileweave.graph.ir.dtypes import is_floating, wide_type
 from tileweave.graph.ir.forms import Form, given_parameters, integer, sizes_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.resolve import strided_view
 from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
@@ -121,7 +121,7 @@ def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: S
     out = tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes)
     steps = tuple(s * step for s, step in zip(stride, strides, strict=True))
     inner = tuple(d * step for d, step in zip(dilation, strides, strict=True))
-    return as_strided(x, (*lead, *out, *kernel), (*x.strides[:-rank], *steps, *inner), writeable=False)
+    return strided_view(x, (*lead, *out, *kernel), (*x.strides[:-rank], *steps, *inner))
 
 
 def _window_projection(
