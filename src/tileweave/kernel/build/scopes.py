@@ -8,7 +8,7 @@ from math import gcd, prod
 from types import TracebackType
 from typing import Any, get_args
 
-from tileweave.index import Expr
+from tileweave.index import Expr, bounds
 from tileweave.kernel.build import flow
 from tileweave.kernel.build.recorder import Body, Recorder, user_frame
 from tileweave.kernel.build.views import View, _least, compute_type, operand
@@ -268,8 +268,7 @@ class Handle:
             return
         region = self._view(source, where).region
         if len(region.shape) == len(out.shape):
-            common = tuple(map(max, out.shape, region.shape))
-            out, region = _widened(out, common), _widened(region, common)
+            out, region = _as_wide(out, region), _as_wide(region, out)
         if out.shape != region.shape:
             self._recorder.refuse(
                 where, f"{source} of shape {source.shape} does not fit {target} of shape {target.shape}",
@@ -512,6 +511,16 @@ def _flag(flags: Any, own: Number, index: tuple[Any, ...]) -> Region:
     ones = (1,) * flags.rank
     begin = (own, *index) if flags.space == "symmetric" else tuple(index)
     return Region(flags, begin, ones, ones, ())
+
+
+def _as_wide(region: Region, padded: Region) -> Region:
+    """The region as wide as a register tile that is padded to its threads and whose elements all fit the region."""
+    shape = list(region.shape)
+    for d, (extent, valid) in enumerate(zip(padded.shape, padded.valid, strict=True)):
+        most = bounds(valid)[1]
+        if extent > shape[d] and most is not None and most <= shape[d]:
+            shape[d] = extent
+    return _widened(region, tuple(shape))
 
 
 def _even(extent: int, others: int, threads: int) -> int:

@@ -94,11 +94,13 @@ class View:
         for d, part in zip(self.region.dims, parts, strict=False):
             if isinstance(part, slice):
                 start, length = self._slice(part, extent[d])
-                begin[d], mask[d], extent[d] = as_number(begin[d] + start), clipped(start, length, mask[d]), length
             else:
-                number = self._index(part, extent[d])
-                begin[d], mask[d], extent[d] = as_number(begin[d] + number), clipped(number, 1, mask[d]), 1
+                start, length = self._index(part, extent[d]), 1
                 dims.remove(d)
+            begin[d] = as_number(begin[d] + start)
+            # an index that leaves a whole dimension is a mistake to be found; in a masked one it meets the mask
+            mask[d] = length if mask[d] == extent[d] else clipped(start, length, mask[d])
+            extent[d] = length
         return View(
             self._recorder, Region(self.region.tensor, tuple(begin), tuple(extent), tuple(mask), tuple(dims))
         )  # fmt: skip

@@ -403,7 +403,6 @@ class Machine:
         flag = self.flags.setdefault(key, Flag())
         for agent in frame.agents:
             merge(agent.known, flag.known)
-        self.note(cell, "read", s, frame)
         self.note(cell, "write", s, frame)
         who = {a.number: a.step for a in frame.agents}
         merge(flag.known, who)

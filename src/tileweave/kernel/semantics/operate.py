@@ -121,7 +121,7 @@ def _gemm(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
 def _atomic(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
     cell: Access = ins[0]
     element = cell.region.tensor.element
-    old = cell.values()
+    old = cell.values().copy()
     cell.put(rounded(old.astype(np.float64 if element.kind == "float" else np.int64)
                      + _values(machine, ins[1], op, frame, element), element))  # fmt: skip
     return old

@@ -1,0 +1,328 @@
+"""Every claim that a kernel makes is checked: one kernel per rule that breaks it, and the error names both lines."""
+
+import numpy as np
+import pytest
+
+from tileweave import kernel as tk
+from tileweave.errors import VerifyError
+from tileweave.kernel import check_kernel
+
+
+def arrays():
+    x = np.arange(4 * 64, dtype=np.float32).reshape(4, 64)
+    return x, np.zeros_like(x)
+
+
+def refused(function, *args, **options):
+    with pytest.raises(VerifyError) as caught:
+        tk.kernel(function).check(*(args or arrays()), **options)
+    return caught.value
+
+
+def no_sync(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy(s, x[0])
+        cta.copy(y[0], s)
+
+
+def no_sync_before_reuse(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        for i in cta.range(4):
+            cta.copy(s, x[i])
+            cta.sync()
+            cta.copy(y[i], s)
+
+
+def two_scopes(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.warp[0] as a:
+        a.copy(s, x[0])
+    with k.warp[1] as b:
+        b.copy(y[0], s)
+
+
+def two_blocks_write(k, x, y):
+    k.grid(3)
+    with k.cta(threads=64) as cta:
+        cta.copy(y[0], cta.load(x[0]))
+
+
+def threads_write_the_same(k, x, y):
+    with k.cta(threads=64) as cta, cta.thread.each() as t:
+        t.copy(y[0, 0], t.load(x[0, 0]))
+
+
+@pytest.mark.parametrize("body", [no_sync, no_sync_before_reuse, two_scopes, two_blocks_write, threads_write_the_same])
+def test_a_race(body):
+    error = refused(body)
+    assert error.rule == "race" and "first" in error.inputs and "second" in error.inputs
+    assert error.inputs["first"].count("test_claims.py:") == 1 and error.line.number
+
+
+def unwritten(k, x, y):
+    with k.cta(threads=64) as cta:
+        a = cta.empty((64,))
+        cta.store(y[0], a)
+
+
+def partly_written(k, x, y):
+    s = k.shared((2, 64), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy(s[0], x[0])
+        cta.sync()
+        cta.copy(y[0:2], s)
+
+
+@pytest.mark.parametrize("body", [unwritten, partly_written])
+def test_reading_what_was_never_written(body):
+    assert refused(body).rule == "initialised"
+
+
+def leaves(k, x, y):
+    with k.cta(threads=32) as cta:
+        for i in cta.range(3):
+            cta.copy(y[i * 2], cta.load(x[0]))
+
+
+def leaves_by_data(k, x, n, y):
+    with k.cta(threads=32) as cta:
+        cta.copy(y[cta.read(n[0])], cta.load(x[0]))
+
+
+def test_leaving_a_tensor():
+    error = refused(leaves)
+    assert error.rule == "bounds" and "y[4, 0] is outside shape [4, 64]" in str(error)
+    x, y = arrays()
+    assert refused(leaves_by_data, x, np.array([7], np.int32), y).rule == "bounds"
+    assert refused(leaves_by_data, x, np.array([-1], np.int32), y).rule == "range"
+
+
+def no_wait(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy_async(s, x[0])
+        cta.commit()
+        cta.sync()
+        cta.copy(y[0], s)
+        cta.wait_group(0)
+
+
+def wait_without_sync(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy_async(s, x[0])
+        cta.commit()
+        cta.wait_group(0)
+        cta.copy(y[0], s)
+
+
+def waits_for_too_few(k, x, y):
+    s = k.shared((2, 64), like=x)
+    with k.cta(threads=64) as cta:
+        for i in range(2):
+            cta.copy_async(s[i], x[i])
+            cta.commit()
+        cta.wait_group(1)
+        cta.sync()
+        cta.copy(y[0:2], s)
+        cta.wait_group(0)
+
+
+def never_waits(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy_async(s, x[0])
+        cta.commit()
+
+
+def stores_and_reuses(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy(s, x[0])
+        cta.fence("proxy.async")
+        cta.sync()
+        cta.copy_async(y[0], s)
+        cta.commit("bulk")
+        cta.copy(s, x[1])
+        cta.wait_group(0, "bulk")
+
+
+@pytest.mark.parametrize("body", [no_wait, wait_without_sync, waits_for_too_few, never_waits, stores_and_reuses])
+def test_a_copy_that_is_not_complete(body):
+    assert refused(body).rule == "completion"
+
+
+def no_fence(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        cta.copy(s, x[0])
+        cta.sync()
+        cta.copy_async(y[0], s)
+        cta.commit("bulk")
+        cta.wait_group(0, "bulk")
+
+
+def fence_behind_the_sync(k, x, y):
+    s = k.shared((64,), like=x)
+    with k.warp[0] as a:
+        a.copy(s, x[0])
+    with k.cta(threads=64) as cta:
+        cta.sync()
+        with cta.warp[1] as b:
+            b.copy_async(y[0], s)
+            b.commit("bulk")
+            b.wait_group(0, "bulk")
+
+
+@pytest.mark.parametrize("body", [no_fence, fence_behind_the_sync])
+def test_a_missing_proxy_fence(body):
+    error = refused(body)
+    assert error.rule == "proxy" and "proxy.async" in str(error)
+
+
+def barriers(k, x, y, count=2, arrivals=1, parity=0, size=256, init=True):
+    s = k.shared((64,), like=x)
+    bar = k.barrier(count) if init else k.shared((1,), "mbarrier")[0]
+    with k.warp[0] as a:
+        a.copy_async(s, x[0], barrier=bar)
+        for _ in range(arrivals):
+            a.arrive(bar, lanes="one")
+        a.arrive(bar, lanes="one", bytes=size)
+    with k.warp[1] as b:
+        b.wait(bar, parity=parity)
+        b.copy(y[0], s)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule", "word"),
+    [
+        ({"parity": 1}, "deadlock", "for bar[0] parity 1"),
+        ({"count": 3}, "deadlock", "2 of 3 arrivals"),
+        ({"count": 1}, "mbarrier", "more than the count"),
+        ({"arrivals": 0}, "deadlock", "1 of 2 arrivals"),
+        ({"arrivals": 2}, "mbarrier", "more than the count"),
+        ({"size": 128}, "deadlock", "128 bytes came that nobody announced"),
+        ({"size": 512}, "deadlock", "256 announced bytes have not come"),
+        ({"init": False}, "mbarrier", "before its init"),
+        ({"parity": 2}, "mbarrier", "0 or 1"),
+    ],
+)
+def test_an_mbarrier(options, rule, word):
+    assert "every claim holds" in str(tk.kernel(barriers).check(*arrays()))
+    error = refused(barriers, **options)
+    assert (error.rule, word in str(error)) == (rule, True), error
+
+
+def test_a_deadlock_says_who_waits_for_whom(golden):
+    error = refused(barriers, count=3)
+    text = "\n".join(line.split(", at ")[0] for line in str(error).splitlines() if not line.startswith("  line"))
+    golden("kernel/deadlock.txt", text + "\n")
+
+
+def endless(k, x, y):
+    with k.cta(threads=32) as cta:
+        n = k.var(0, below=2)
+        with k.while_(n.value < 1):
+            cta.sync()
+
+
+def test_a_kernel_that_does_not_end_is_reported():
+    kernel = tk.kernel(endless).trace(*arrays())
+    with pytest.raises(VerifyError) as caught:
+        check_kernel(kernel, arrays(), limit=1000)
+    assert caught.value.rule == "endless"
+
+
+def test_an_index_that_leaves_its_declared_range():
+    def body(k, x, n, y):
+        with k.cta(threads=32) as cta:
+            cta.copy(y[cta.read(n[0], below=2)], cta.load(x[0]))
+
+    x, y = arrays()
+    assert refused(body, x, np.array([3], np.int32), y).rule == "range"
+
+
+def test_two_elements_in_one_place():
+    def body(k, x, y):
+        s = k.shared((2, 32), like=x, layout="(2:16@m, 32:1@m)")
+        with k.cta(threads=32) as cta:
+            cta.copy(s, x.tile(2, 32)[0, 0])
+
+    assert refused(body).rule == "injective"
+
+
+def test_registers_are_held_by_the_scope():
+    def body(k, x, y):
+        with k.warp[0] as warp:
+            warp.zeros((64,), layout="(2:1@warp, 32:1@lane)")
+
+    assert refused(body).rule == "replicas"
+
+
+@tk.kernel
+def pass_on(k, x, y, wait=True):
+    """Block i waits for block i - 1."""
+    row = k.grid(x.blocks(0, 1))
+    work = k.workspace((4, 64), "f32")
+    with k.cta(threads=64) as cta:
+        cta.copy(work[row], cta.load(x[row]))
+        cta.signal(work, row)
+        with k.when(row > 0):
+            if wait:
+                cta.wait(work, row - 1)
+            cta.copy(y[row], cta.load(work[row - 1]))
+
+
+def test_blocks_that_pass_data_on():
+    x, y = arrays()
+    pass_on.run(x, y)
+    assert (y[1:] == x[:-1]).all()
+    with pytest.raises(VerifyError) as caught:
+        pass_on.check(x, y, wait=False)
+    assert caught.value.rule == "race"
+
+
+def waits_for_itself(k, x, y):
+    row = k.grid(4)
+    with k.cta(threads=64) as cta:
+        cta.wait(y, row)
+        cta.signal(y, row)
+
+
+def test_blocks_that_wait_for_each_other():
+    error = refused(waits_for_itself)
+    assert error.rule == "deadlock" and "y_flags[3] to reach 1: it is 0" in str(error)
+
+
+def test_another_devices_shard():
+    @tk.kernel(mesh={"gpu": 2})
+    def reads(k, x, y):
+        with k.cta(threads=32) as cta:
+            cta.store(y[k.gpu], cta.load(x[0]))
+
+    x, y = np.ones((2, 32), np.float32), np.zeros((2, 32), np.float32)
+    with pytest.raises(VerifyError) as caught:
+        reads.check(tk.sharded(x, "gpu", 0, 2), tk.sharded(y, "gpu", 0, 2))
+    assert caught.value.rule == "device" and "x[0, 0] is on device 0" in str(caught.value)
+
+
+def test_a_ticket_orders_blocks():
+    @tk.kernel
+    def tickets(k, x, y):
+        k.grid(4)
+        counter = k.workspace((1,), "u32")
+        with k.cta(threads=64) as cta:
+            ticket = cta.atomic_add(counter[0])
+            cta.copy(y[ticket], cta.load(x[ticket]))
+
+    x, y = arrays()
+    tickets.run(x, y)
+    assert (y == x).all()
+
+
+def test_an_error_reads_like_every_error(golden):
+    error = refused(no_sync)
+    lines = [line.split(" at ")[0].split(": cta")[0] for line in str(error).splitlines() if "  line" not in line]
+    golden("kernel/race.txt", "\n".join(lines) + "\n")
