@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tileweave.backends import triton
+from tileweave.backends import mlir, triton
 from tileweave.backends.cuda import templates
 from tileweave.cli.main import main
 
@@ -62,3 +62,16 @@ def test_cuda_kernels_are_printed_and_checked(capsys):
     if shutil.which("g++"):
         assert "checked: run on the CPU against NumPy: 70 x 101, 1 launches, largest difference 0" in err
     assert ("checked: compiles for sm_80" in err) or ("not checked: compilation" in err)
+
+
+def test_mlir_kernels_are_printed_and_checked(capsys):
+    assert main(["codegen", "--list", "--target", "mlir"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in mlir.KERNELS) and "softmax" not in listed
+    assert main(["codegen", "transpose_shared", "--target", "mlir", "--set", "M=40", "N=70", "--check"]) == 0
+    out, err = capsys.readouterr()
+    assert out == mlir.kernel("transpose_shared").fill(M=40, N=70).text and "gpu.func @transpose_shared" in out
+    if mlir.installed():
+        assert f"not checked: {mlir.installed()}" in err
+    else:
+        assert "checked: mlir-opt accepts the text" in err and "checked: lowers to PTX" in err and "failed" not in err

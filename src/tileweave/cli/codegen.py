@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tileweave.backends import cuda, triton
+from tileweave.backends import cuda, mlir, triton
 from tileweave.backends.cuda import templates as cuda_templates
 from tileweave.errors import BackendError, LayoutError
 
@@ -18,6 +18,7 @@ __all__ = ["codegen"]
 
 DTYPE = "fp16"
 CUDA_ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
+MLIR_ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 
 Options = dict[str, Any]
 
@@ -130,20 +131,7 @@ def _check_cuda(name: str, options: Options) -> int:
     """Run on the CPU with every access followed, against NumPy; compile for devices."""
     entry = cuda_templates.kernel(name)
     text = entry.text(**options)
-    failed = 0
-    if shutil.which("g++") is None:
-        _say("not checked: values; g++ is not on PATH")
-    else:
-        try:
-            trial = cuda_templates.run_trial(entry, text, options, check=True)
-        except BackendError as error:
-            failed += 1
-            _say(f"failed: on the CPU: {error.problem}")
-        else:
-            wrong = not trial.difference() <= trial.tolerance
-            failed += wrong
-            found = f"{trial.sizes}, {len(trial.launches)} launches, largest difference {trial.difference():.3g}"
-            _say(f"{'failed' if wrong else 'checked'}: run on the CPU against NumPy: {found}")
+    failed = _ran(lambda: cuda_templates.run_trial(entry, text, options, check=True))
     for architecture in CUDA_ARCHITECTURES:
         try:
             made = cuda.compile(text.text, architecture)
@@ -159,7 +147,57 @@ def _check_cuda(name: str, options: Options) -> int:
     return failed
 
 
+def _ran(trial: Callable[[], cuda_templates.Trial]) -> int:
+    """Whether a run on the CPU failed, having said how far its answer is off."""
+    if shutil.which("g++") is None:
+        _say("not checked: values; g++ is not on PATH")
+        return 0
+    try:
+        done = trial()
+    except BackendError as error:
+        _say(f"failed: on the CPU: {error.problem}")
+        return 1
+    wrong = not done.difference() <= done.tolerance
+    found = f"{done.sizes}, {len(done.launches)} launches, largest difference {done.difference():.3g}"
+    _say(f"{'failed' if wrong else 'checked'}: run on the CPU against NumPy: {found}")
+    return int(wrong)
+
+
+# -- MLIR ----------------------------------------------------------------------------------------------------
+
+
+def _mlir_text(name: str, options: Options) -> tuple[str, str]:
+    filled = mlir.kernel(name).fill(**options)
+    return filled.text, filled.explain()
+
+
+def _check_mlir(name: str, options: Options) -> int:
+    """Verify, run on the CPU with every access followed, against NumPy; lower to PTX and machine code."""
+    entry = mlir.kernel(name)
+    filled = entry.fill(**options)
+    missing = mlir.installed()
+    if missing:
+        _say(f"not checked: {missing}")
+        return 0
+    mlir.verify(filled.text)
+    _say("checked: mlir-opt accepts the text")
+    failed = _ran(lambda: mlir.run_trial(entry, filled, options, check=True))
+    for architecture in MLIR_ARCHITECTURES:
+        try:
+            made = mlir.assemble(filled.text, architecture)
+        except BackendError as error:
+            failed += 1
+            _say(f"failed: {architecture}: {error.problem}")
+        else:
+            used = f"PTX and machine code ({made.registers} registers, {made.spills} spilled)"
+            _say(
+                f"checked: lowers to {used if made.cubin else 'PTX; not checked: ptxas is not on PATH'}, {architecture}"
+            )
+    return failed
+
+
 TARGETS = {
     "triton": _Target(lambda: {n: k.options for n, k in triton.KERNELS.items()}, _triton_text, _check_triton),
     "cuda": _Target(lambda: {n: k.options for n, k in cuda_templates.KERNELS.items()}, _cuda_text, _check_cuda),
+    "mlir": _Target(lambda: {n: k.options for n, k in mlir.KERNELS.items()}, _mlir_text, _check_mlir),
 }

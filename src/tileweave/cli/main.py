@@ -433,7 +433,9 @@ def _split(words: Sequence[str]) -> list[str]:
 
 def _codegen_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("template", nargs="?", metavar="TEMPLATE", help="a kernel's name; --list shows them")
-    parser.add_argument("--target", choices=("triton", "cuda"), help="the language (default: the first that has it)")
+    parser.add_argument(
+        "--target", choices=("triton", "cuda", "mlir"), help="the language (default: the first that has it)"
+    )
     parser.add_argument(
         "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="sizes, tiles and orders, as M=4096"
     )

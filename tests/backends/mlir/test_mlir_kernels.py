@@ -2,63 +2,51 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tileweave.backends import mlir
+from tileweave.errors import BackendError, LayoutError
 from tileweave.index import evaluate
 
 ORDERS = ("forward", "reversed", 3)
 
 
-def launch_all(cases, **options):
-    """Fills, merges and runs kernels in one program.
+def run_cases(cases, symbolic=False, **options):
+    """Fills, merges and runs kernels in one program; the largest difference of each from NumPy's answer.
 
     Args:
-        cases: name of the case -> (kernel, options, arrays, scalars).
+        cases: kernel, options and sizes of each.
+        symbolic: sizes are arguments.
     """
-    texts, launches = {}, []
-    for name, (kernel, settings, arrays, sizes) in cases.items():
+    texts, trials = {}, []
+    for k, (kernel, settings, sizes) in enumerate(cases):
         entry = mlir.kernel(kernel)
-        filled = entry.template(**settings).fill("mlir")
-        texts[name] = filled.text
-        grid = filled.launch(**sizes)
-        scalars = {argument: sizes[argument] for argument in filled.arguments}
-        launches.append(mlir.Launch(grid, entry.block(settings), arrays | scalars, name))
+        filled = entry.fill(**settings, **({} if symbolic else sizes))
+        texts[f"case{k}"] = filled.text
+        trials.append(entry.trial(filled, **settings, **sizes))
+    launches = [replace(launch, kernel=f"case{k}") for k, trial in enumerate(trials) for launch in trial.launches]
     mlir.run_all(mlir.merged(texts), launches, **({"order": ORDERS} | options))
+    return [trial.difference() for trial in trials]
 
 
-def transposes(sizes, symbolic):
-    cases, wanted = {}, []
-    forms = [("transpose_naive", {}), *(("transpose_shared", {"form": f}) for f in ("padded", "swizzled", "plain"))]
-    for rows, columns in sizes:
-        for kernel, settings in forms:
-            given = {"M": rows, "N": columns}
-            source = np.random.default_rng(rows).random((rows, columns), np.float32)
-            target = np.full((columns, rows), np.nan, np.float32)
-            options = settings if symbolic else settings | given
-            cases[f"case{len(cases)}"] = (kernel, options, {"src": source, "dst": target}, given)
-            wanted.append((target, source.T))
-    return cases, wanted
+TRANSPOSES = [("transpose_naive", {}), *(("transpose_shared", {"shared": s}) for s in ("row", "padded", "swizzled"))]
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_transposes_are_exact_at_sizes_that_divide_nothing(symbolic):
-    cases, wanted = transposes([(1, 1), (37, 70), (64, 31)], symbolic)
-    launch_all(cases)
-    for found, want in wanted:
-        assert np.array_equal(found, want)
+    sizes = [(1, 1), (37, 70), (64, 31)]
+    assert not any(run_cases([(*form, {"M": m, "N": n}) for form in TRANSPOSES for m, n in sizes], symbolic))
 
 
 def test_transposes_have_no_race_and_read_nothing_uninitialised():
-    cases, wanted = transposes([(33, 65)], False)
-    launch_all(cases, check=True)
-    assert all(np.array_equal(found, want) for found, want in wanted)
+    assert not any(run_cases([(*form, {"M": 33, "N": 65}) for form in TRANSPOSES], check=True))
 
 
 def text_of(name, **options):
-    return mlir.kernel(name).template(**options).fill("mlir").text
+    return mlir.kernel(name).fill(**options).text
 
 
 def operations(text):
@@ -73,18 +61,18 @@ def test_masks_vanish_where_tiles_are_whole_and_stay_where_they_are_not():
 
 def test_index_arithmetic_of_the_shared_transpose_is_short():
     """The document's printer leaves chains of divisions: 50 integer operations and 9 casts for this kernel."""
-    text = text_of("transpose_shared", M=1024, N=1024, form="padded")
+    text = text_of("transpose_shared", M=1024, N=1024, shared="padded")
     assert operations(text) == 27 and not re.findall(r"index_cast|(div|rem)[us]i", text)
 
 
 def passes_of(form):
     """The passes that a warp needs to read a column of the shared tile: the most words of one bank."""
-    column = mlir.kernel("transpose_shared").template(M=64, N=64, form=form).bindings["columns"][0]
+    column = mlir.kernel("transpose_shared").build(M=64, N=64, shared=form).bindings["columns"][0]
     banks = [int(evaluate(column.offset, {"tx": lane, "ty": 0})) % 32 for lane in range(32)]
     return max(banks.count(bank) for bank in banks)
 
 
-@pytest.mark.parametrize(("form", "passes"), [("plain", 32), ("padded", 1), ("swizzled", 1)])
+@pytest.mark.parametrize(("form", "passes"), [("row", 32), ("padded", 1), ("swizzled", 1)])
 def test_bank_passes_of_the_shared_tile(form, passes):
     assert passes_of(form) == passes
 
@@ -100,3 +88,60 @@ def test_transposes_assemble_without_spills(arch):
 def test_texts_are_golden(golden):
     golden("mlir_transpose_naive.mlir", text_of("transpose_naive", M=64, N=96))
     golden("mlir_transpose_swizzled.mlir", text_of("transpose_shared"))
+
+
+PRODUCTS = [
+    ("matmul_mma", {}, {"M": 64, "N": 64, "K": 32}),  # whole tiles: no mask
+    ("matmul_mma", {"b": "col", "shared": "padded"}, {"M": 70, "N": 104, "K": 72}),
+    ("matmul_mma", {"BK": 16}, {"M": 65, "N": 44, "K": 36}),  # rows of 8 and 4 halves at once
+    ("matmul_mma", {}, {"M": 33, "N": 101, "K": 75}),  # odd rows: element by element
+]
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_products_are_exact_at_sizes_that_divide_nothing(symbolic):
+    assert not any(run_cases(PRODUCTS[symbolic:], symbolic, order=("forward", 3) if symbolic else ORDERS))
+
+
+def test_the_product_has_no_race_and_reads_nothing_uninitialised():
+    assert not any(run_cases([("matmul_mma", {}, {"M": 40, "N": 72, "K": 24})], check=True, order="reversed"))
+
+
+def test_the_product_without_its_last_barrier_is_caught():
+    text = text_of("matmul_mma", M=64, N=64, K=96)
+    at = text.rindex("gpu.barrier", 0, text.index("scf.yield %d"))
+    text = text[:at] + text[at + len("gpu.barrier") :]
+    arrays = {name: np.ones(shape, np.float16) for name, shape in (("a", (64, 96)), ("b", (96, 64)), ("c", (64, 64)))}
+    with pytest.raises(BackendError, match="race"):
+        mlir.run(text, (1, 1), 128, arrays, check=True)
+
+
+def test_the_product_is_made_of_ldmatrix_asynchronous_copies_and_mma():
+    text = text_of("matmul_mma", M=4096, N=4096, K=4096)
+    counts = {word: text.count(f"nvgpu.{word} ") for word in ("mma.sync", "ldmatrix", "device_async_copy")}
+    assert counts == {"mma.sync": 16, "ldmatrix": 8, "device_async_copy": 2}
+    assert text.count("{bypassL1}") == 2 and "cmpi" not in text  # 16 bytes at once, whole tiles
+    made = mlir.assemble(text, "sm_80")
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" in made.ptx
+    assert "cp.async.cg.shared.global" in made.ptx and "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" in made.ptx
+    if shutil.which("ptxas"):
+        assert made.spills == 0 and made.registers <= 128
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("matmul_mma", {"BM": 48}, "BM is 48"),
+        ("matmul_mma", {"b": "diagonal"}, "b is 'diagonal'"),
+        ("matmul_mma", {"shared": "round"}, "shared is 'round'"),
+        ("matmul_mma", {"M": 0}, "the size M is 0"),
+        ("transpose_shared", {"shared": "spiral"}, "shared is 'spiral'"),
+        ("transpose_naive", {"N": 1.5}, "the size N is 1.5"),
+        ("transpose_naive", {"X": 1}, "no option X"),
+        ("conv", {}, "no kernel 'conv'"),
+    ],
+)
+def test_bad_options_are_refused_before_any_text(name, options, words):
+    with pytest.raises(LayoutError) as caught:
+        mlir.kernel(name).fill(**options)
+    assert words in str(caught.value) and str(caught.value).startswith("kernel(")

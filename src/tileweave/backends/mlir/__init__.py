@@ -1,7 +1,7 @@
 """MLIR: kernels in the dialects gpu, nvgpu, memref and vector; verified, lowered, and run on a CPU without a GPU."""
 
 from tileweave.backends.cuda.arguments import Launch
-from tileweave.backends.mlir.kernels import KERNELS, MlirKernel, kernel
+from tileweave.backends.mlir.kernels import KERNELS, MlirKernel, kernel, run_trial
 from tileweave.backends.mlir.launch import run, run_all
 from tileweave.backends.mlir.signature import merged
 from tileweave.backends.mlir.tools import Assembled, assemble, installed, lowered, opt, verify
@@ -19,5 +19,6 @@ __all__ = [
     "opt",
     "run",
     "run_all",
+    "run_trial",
     "verify",
 ]

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from tileweave.backends.cuda.arguments import Launch
+from tileweave.backends.cuda.templates.entry import Size, Trial, check_choice, count, held, size
+from tileweave.backends.cuda.templates.product import stored_tile
+from tileweave.backends.mlir.launch import Order, run_all
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, symbol
+from tileweave.index import Expr, divisor, symbol
+from tileweave.kernel.atoms import atom
 from tileweave.layout.lego import GroupBy, OrderBy, PartialTiles, xor_swizzle
 from tileweave.layout.notation.lego_slices import Slice
-from tileweave.layout.template import Template, template
+from tileweave.layout.template import Filled, Template, template
+from tileweave.layout.template.accessor import at
 
-__all__ = ["KERNELS", "MlirKernel", "kernel"]
+__all__ = ["KERNELS", "MlirKernel", "kernel", "run_trial"]
 
 FOLDER = Path(__file__).parent / "templates"
-LARGEST = (1 << 31) - (1 << 16)
-"""Sizes stay below it, with room to round up to a tile."""
 WORKGROUP = "#gpu.address_space<workgroup>"
-
-Size = int | Expr
-
-
-def _size(name: str, value: Size | None) -> Any:
-    """A size: the given number or expression, or a symbol that becomes an argument of the kernel."""
-    if value is not None and not isinstance(value, Expr) and not (type(value) is int and 1 <= value < LARGEST):
-        raise LayoutError("kernel(name, ..)", f"the size {name} is {value!r}", legal=f"1 .. {LARGEST - 1}")
-    return symbol(name, 1, LARGEST) if value is None else value
-
-
-def _choose(name: str, value: Any, legal: tuple[Any, ...]) -> None:
-    if value not in legal:
-        raise LayoutError("kernel(name, ..)", f"{name} is {value!r}", legal=", ".join(map(str, legal)))
 
 
 def _memref(element: str, *sizes: Any) -> str:
@@ -51,14 +44,14 @@ def _at(tiles: Any, *index: Any) -> Slice:
 
 # -- transposes ---------------------------------------------------------------------------------------------
 
-Form = Literal["padded", "swizzled", "plain"]
+Form = Literal["row", "padded", "swizzled"]
 _TILE = 32
 
 
 def _transposed(M: Size | None, N: Size | None, threads: int) -> tuple[Any, ...]:
     """Sizes, thread symbols, and the elements that a thread reads and writes."""
-    _choose("threads", threads, (1, 2, 4, 8, 16, 32))
-    m, n = _size("M", M), _size("N", N)
+    check_choice("threads", threads, (1, 2, 4, 8, 16, 32))
+    m, n = size("M", M), size("N", N)
     rows, columns = ((x + _TILE - 1) // _TILE for x in (m, n))
     bx, by = symbol("bx", 0, columns), symbol("by", 0, rows)
     tx, ty = symbol("tx", 0, _TILE), symbol("ty", 0, threads)
@@ -82,17 +75,17 @@ def transpose_naive(M: Size | None = None, N: Size | None = None, *, threads: in
 
 
 def transpose_shared(
-    M: Size | None = None, N: Size | None = None, *, threads: int = 8, form: Form = "swizzled"
+    M: Size | None = None, N: Size | None = None, *, threads: int = 8, shared: Form = "swizzled"
 ) -> Template:
     """The transpose of an M x N array of FP32 by way of a tile in shared memory: rows padded by a word, or swizzled."""
     sizes, grid, (bx, by, tx), lines, source, target = _transposed(M, N, threads)
     layouts = {
         "padded": GroupBy((_TILE, _TILE + 1)),
         "swizzled": GroupBy((_TILE, _TILE), OrderBy(xor_swizzle(_TILE, _TILE))),
-        "plain": GroupBy((_TILE, _TILE)),
+        "row": GroupBy((_TILE, _TILE)),
     }
-    _choose("form", form, tuple(layouts))
-    tile = layouts[form]
+    check_choice("shared", shared, tuple(layouts))
+    tile = layouts[shared]
     words = tile.dims[0] * tile.dims[1]
     return template(
         FOLDER / "transpose_shared.mlir.j2",
@@ -102,38 +95,152 @@ def transpose_shared(
         columns=tuple(_at(tile, tx, y) for y in lines),
         dst=tuple(_at(target, bx, by, y, tx) for y in lines),
         memref=_memref("f32", *sizes),
-        shared=f"memref<{words}xf32, {WORKGROUP}>",
+        buffer=f"memref<{words}xf32, {WORKGROUP}>",
         threads=threads,
         parts=len(lines),
     )
 
 
+# -- products -----------------------------------------------------------------------------------------------
+
+_THREADS = 128
+"""Of a block: 2 x 2 warps."""
+_MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+
+
+def _chunk(length: Any) -> int:
+    """The halves of one asynchronous copy or vector: as many of 8, 4 and 2 as divide every row, else one."""
+    known = divisor(length) if isinstance(length, Expr) else length
+    return next((width for width in (8, 4, 2) if known % width == 0), 1)
+
+
+def _moved(name: str, extents: tuple[Any, Any], tile: tuple[int, int], blocks: tuple[Any, Any], counter: str) -> Any:
+    """How a block moves a tile of halves: the slice of the array, row and column in the tile, chunks for a thread."""
+    width = _chunk(extents[1])
+    across = tile[1] // width
+    chunk = symbol(counter, 0, tile[0] * across // _THREADS) * _THREADS + symbol("t", 0, _THREADS)
+    row, column = chunk // across, chunk % across
+    tiles = PartialTiles(extents, (tile[0], across), (1, width))
+    named = {name: tiles[(*blocks, row, column, 0, slice(None))], f"width_{name}": width}
+    named[f"chunks_{name}"] = tile[0] * across // _THREADS
+    return named, (row, column * width)
+
+
+def matmul(
+    M: Size | None = None, N: Size | None = None, K: Size | None = None, *, BM: int = 64, BN: int = 64, BK: int = 32,
+    b: Literal["row", "col"] = "row", shared: str = "swizzled",
+) -> Template:  # fmt: skip
+    """C = A B of halves, A by rows, B by rows or columns, sums in FP32, on tensor cores; written through shared memory.
+
+    Rows come by asynchronous copies as wide as what divides their length allows, of odd length element by element.
+    """
+    check_choice("BM", BM, (32, 64, 128))
+    check_choice("BN", BN, (32, 64, 128))
+    check_choice("BK", BK, (16, 32, 64))
+    check_choice("b", b, ("row", "col"))
+    m, n, k = size("M", M), size("N", N), size("K", K)
+    bx, by, s = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM)), symbol("s", 0, count(k, BK))
+    warp, lane = symbol("warp", 0, _THREADS // 32), symbol("lane", 0, 32)
+    shape_b, tile_b, blocks_b = ((k, n), (BK, BN), (s, bx)) if b == "row" else ((n, k), (BN, BK), (bx, s))
+    stored = {"a": stored_tile(shared, BM, BK), "b": stored_tile(shared, *tile_b), "c": stored_tile("padded", BM, BN)}
+    bindings: dict[str, Any] = {}
+    for name, extents, tile, blocks, counter in (
+        ("a", (m, k), (BM, BK), (by, s), "u"),
+        ("b", shape_b, tile_b, blocks_b, "v"),
+        ("c", (m, n), (BM, BN), (by, bx), "w"),
+    ):  # fmt: skip
+        named, place = _moved(name, extents, tile, blocks, counter)
+        layout, elements = stored[name]
+        bindings |= named | {
+            f"{'from' if name == 'c' else 'to'}_{name}": at(layout, *place),
+            f"stored_{name}": str(layout),
+        }
+        bindings[name.upper()] = _memref("f16", *extents)
+        bindings[f"S{name.upper()}"] = f"memref<{elements}xf16, {WORKGROUP}>"
+    for name in "ab":
+        bindings[f"bypass_{name}"] = " {bypassL1}" if bindings[f"width_{name}"] == 8 else ""
+    WM, WN, mma = BM // 2, BN // 2, atom(_MMA)
+    # of each 8 x 8 matrix, ldmatrix wants the row that lane 4 * row holds in the register of that matrix
+    row, depth = held(mma["a"], lane % 8 * 4, lane // 8 * 2)
+    at_a = [
+        at(stored["a"][0], warp // 2 * WM + 16 * i + row, 16 * kk + depth)
+        for kk in range(BK // 16) for i in range(WM // 16)
+    ]  # fmt: skip
+    at_b = [
+        _pair(stored["b"][0], b, warp % 2 * WN + 16 * j, 16 * kk, lane)
+        for kk in range(BK // 16)
+        for j in range(WN // 16)
+    ]
+    at_c = []
+    for i, j, h in product(range(WM // 16), range(WN // 8), (0, 1)):
+        down, across = held(mma["d"], lane, 2 * h)
+        at_c.append(at(stored["c"][0], warp // 2 * WM + 16 * i + down, warp % 2 * WN + 8 * j + across))
+    return template(
+        FOLDER / "matmul.mlir.j2", grid=(count(n, BN), count(m, BM)), at_a=tuple(at_a), at_b=tuple(at_b),
+        at_c=tuple(at_c), steps=symbol("zero", 0, 1) * 0 + count(k, BK), trans=str(b == "row").lower(), BK=BK, WM=WM,
+        WN=WN, **bindings,
+    )  # fmt: skip
+
+
+def _pair(layout: Any, order: str, column: Any, depth: int, lane: Any) -> Any:
+    """Where a lane's row of ldmatrix.x4 begins that loads two fragments of B side by side.
+
+    Of B by rows the matrices are read transposed: a row runs along n.
+    """
+    if order == "row":
+        return at(layout, depth + lane // 8 % 2 * 8 + lane % 8, column + lane // 16 * 8)
+    row, inner = held(atom(_MMA)["b"], lane % 8 * 4, lane // 8 % 2 * 2)
+    return at(layout, column + lane // 16 * 8 + row, depth + inner)
+
+
 # -- by name ------------------------------------------------------------------------------------------------
+
+
+def _transpose_trial(filled: Filled, M: int = 70, N: int = 101, *, threads: int = 8, **_options: Any) -> Trial:
+    """An M x N array of distinct numbers."""
+    source, target = np.arange(M * N, dtype=np.float32).reshape(M, N), np.full((N, M), np.nan, np.float32)
+    launch = _launched(filled, (_TILE, threads), {"src": source, "dst": target}, {"M": M, "N": N})
+    return Trial(f"{M} x {N}", [launch], target, np.ascontiguousarray(source.T))
+
+
+def _matmul_trial(filled: Filled, M: int = 70, N: int = 101, K: int = 75, *, b: str = "row", **_options: Any) -> Trial:
+    """Small integers, whose sums are exact in halves."""
+    rng = np.random.default_rng(4)
+    left, right = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((M, K), (K, N)))
+    found = np.full((M, N), np.nan, np.float16)
+    arrays = {"a": left, "b": np.ascontiguousarray(right.T) if b == "col" else right, "c": found}
+    launch = _launched(filled, (_THREADS,), arrays, {"M": M, "N": N, "K": K})
+    wanted = (left.astype(np.float32) @ right.astype(np.float32)).astype(np.float16)
+    return Trial(f"{M} x {N} x {K}", [launch], found, wanted)
+
+
+def _launched(filled: Filled, block: tuple[int, ...], arrays: dict[str, Any], sizes: dict[str, int]) -> Launch:
+    """The launch of a filled template; sizes that it leaves open are arguments."""
+    known = {name: sizes[name] for name in filled.arguments}
+    return Launch(filled.launch(**sizes), block, arrays | known)
 
 
 @dataclass(frozen=True, slots=True)
 class MlirKernel:
-    """A named kernel: the function that binds its template.
+    """A named kernel of the collection.
 
     Args:
-        name: also of the function in the text.
-        build: takes sizes and options, returns the template.
-        block: options -> threads of a block, x first.
-        arrays: parameter -> element type and the names of its extents.
+        name: of the kernel.
+        build: takes sizes and options, returns the template; sizes left out are arguments.
+        trial: takes the filled template and the options, returns a problem; sizes left out divide nothing.
     """
 
     name: str
     build: Callable[..., Template]
-    block: Callable[[dict[str, Any]], tuple[int, ...]]
-    arrays: tuple[tuple[str, str, tuple[str, ...]], ...]
+    trial: Callable[..., Trial]
 
     @property
     def options(self) -> tuple[str, ...]:
         """The names that `build` takes."""
         return tuple(inspect.signature(self.build).parameters)
 
-    def template(self, **options: Any) -> Template:
-        """The template for sizes and options; a size left out becomes an argument of the kernel.
+    def fill(self, **options: Any) -> Filled:
+        """The text for sizes and options.
 
         Raises:
             LayoutError: an unknown option.
@@ -142,19 +249,15 @@ class MlirKernel:
         if unknown:
             where = f"kernel({self.name!r})"
             raise LayoutError(where, f"no option {', '.join(unknown)}", legal=", ".join(self.options))
-        return self.build(**options)
+        return self.build(**options).fill("mlir")
 
 
-def _transpose_block(options: dict[str, Any]) -> tuple[int, ...]:
-    return _TILE, options.get("threads", 8)
-
-
-_TRANSPOSE = (("src", "float32", ("M", "N")), ("dst", "float32", ("N", "M")))
 KERNELS: dict[str, MlirKernel] = {
     entry.name: entry
     for entry in (
-        MlirKernel("transpose_naive", transpose_naive, _transpose_block, _TRANSPOSE),
-        MlirKernel("transpose_shared", transpose_shared, _transpose_block, _TRANSPOSE),
+        MlirKernel("transpose_naive", transpose_naive, _transpose_trial),
+        MlirKernel("transpose_shared", transpose_shared, _transpose_trial),
+        MlirKernel("matmul_mma", matmul, _matmul_trial),
     )
 }
 
@@ -168,3 +271,26 @@ def kernel(name: str) -> MlirKernel:
     if name not in KERNELS:
         raise LayoutError("kernel(name)", f"no kernel {name!r}", legal=", ".join(KERNELS))
     return KERNELS[name]
+
+
+def run_trial(
+    entry: MlirKernel,
+    filled: Filled,
+    options: Mapping[str, Any] | None = None,
+    *,
+    check: bool = False,
+    order: Order | Sequence[Order] = "forward",
+) -> Trial:
+    """Runs a kernel's text on the CPU on its trial problem; `Trial.difference` says how far the answer is off.
+
+    Args:
+        entry, filled, options: a kernel, and its text for the options.
+        check: whether every access is followed.
+        order: of threads and blocks, or several.
+
+    Raises:
+        BackendError: tools are missing, or the text breaks a rule.
+    """
+    trial = entry.trial(filled, **(options or {}))
+    run_all(filled.text, trial.launches, check=check, order=order)
+    return trial

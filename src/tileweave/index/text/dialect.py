@@ -140,10 +140,11 @@ MLIR = Dialect(
     {},
     {
         "add": "addi", "sub": "subi", "mul": "muli", "xor": "xori", "min": "minsi", "max": "maxsi",
-        "floordiv": "divsi", "mod": "remsi", "select": "select", "and": "andi", "or": "ori",
+        "floordiv": "divui", "mod": "remui", "select": "select", "and": "andi", "or": "ori",
         "lt": "cmpi slt,", "le": "cmpi sle,", "eq": "cmpi eq,", "ne": "cmpi ne,",
     },
-    floor={"floordiv": ("floordivsi", ATOM)},
+    floor={"floordiv": ("floordivsi", ATOM), "mod": ("remsi", ATOM)},
+    shifts={"floordiv": ("shrsi", ATOM), "mod": ("andi", ATOM)},
     width=64,
     statement="{name} = arith.{text} : {type}",
 )  # fmt: skip

@@ -35,7 +35,7 @@ def to_mlir(
         >>> print(to_mlir(symbol("t", 0) // 8))
         func.func @index(%t: index) -> index {
           %c8 = arith.constant 8 : index
-          %0 = arith.divsi %t, %c8 : index
+          %0 = arith.divui %t, %c8 : index
           return %0 : index
         }
 
@@ -142,10 +142,8 @@ class Operations:
             return
         op = MLIR.calls.get(node.op, "")
         match node.op:
-            case "floordiv" if not plain_division(self.normal, node):
-                name = self.add(MLIR.floor["floordiv"][0], *parts)
-            case "mod":
-                name = self._remainder(node, parts)
+            case "floordiv" | "mod" if not plain_division(self.normal, node):
+                name = self._floor(node, parts)
             case "isqrt":
                 name = self._root(parts[0])
             case "and" | "or":
@@ -156,11 +154,19 @@ class Operations:
                 name = self.add(op, *parts)
         self.names[node] = self._same[key] = name
 
+    def _floor(self, node: Expr, parts: list[str]) -> str:
+        """A quotient or remainder of unknown sign: by a power of two a shift or a mask, else the longer form."""
+        value = node.args[1].args[0] if node.args[1].op == "const" else 0
+        if value > 0 and value & (value - 1) == 0:
+            by = value.bit_length() - 1 if node.op == "floordiv" else value - 1
+            return self.add(MLIR.shifts[node.op][0], parts[0], self.constant(by))
+        if node.op == "floordiv":
+            return self.add(MLIR.floor[node.op][0], *parts)
+        return self._remainder(node, parts)
+
     def _remainder(self, node: Expr, parts: list[str]) -> str:
         """The floor remainder: the truncated one, moved by the divisor where its sign differs from the divisor's."""
-        truncated = self.add("remsi", *parts)
-        if plain_division(self.normal, node):
-            return truncated
+        truncated = self.add(MLIR.floor["mod"][0], *parts)
         zero = self.constant(0)
         moved = self.add("addi", truncated, parts[1])
         if positive(self.normal.facts, value_of(self.normal, node.args[1])):

@@ -27,7 +27,7 @@ from tileweave.layout import cute
 from tileweave.layout.lego import PartialTiles, Template, template
 from tileweave.layout.template.accessor import at
 
-__all__ = ["matmul", "trial"]
+__all__ = ["matmul", "stored_tile", "trial"]
 
 THREADS, CHUNK = 128, 8
 """Threads of a block, 2 x 2 warps; and elements of 16 bytes."""
@@ -36,7 +36,7 @@ SWIZZLE_BYTES = 128
 """Rows of a tile as long as all banks, beyond which a wider swizzle moves nothing more."""
 
 
-def _tile(kind: str, rows: int, columns: int) -> tuple[Any, int]:
+def stored_tile(kind: str, rows: int, columns: int) -> tuple[Any, int]:
     """A tile's layout in shared memory, and its elements: rows with 16 bytes between, or 16-byte chunks XORed."""
     check_choice("shared", kind, ("row", "padded", "swizzled"))
     if kind != "swizzled":
@@ -63,8 +63,8 @@ def matmul(
     m, n, k = size("M", M), size("N", N), whole if K is None else size("K", K)
     bx, by, s = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM)), symbol("s", 0, count(k, BK))
     t, warp, lane = symbol("t", 0, THREADS), symbol("warp", 0, THREADS // 32), symbol("lane", 0, 32)
-    stored_a, elements_a = _tile(shared, BM, BK)
-    stored_b, elements_b = _tile(shared, BN, BK)
+    stored_a, elements_a = stored_tile(shared, BM, BK)
+    stored_b, elements_b = stored_tile(shared, BN, BK)
     bindings: dict[str, Any] = {}
     for name, counter, rows, extent, block, layout in (
         ("a", "u", BM, m, by, stored_a), ("b", "v", BN, n, bx, stored_b),
