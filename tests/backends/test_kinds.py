@@ -88,9 +88,9 @@ def test_a_table_is_made_for_other_sizes_where_their_text_is_the_same_one(target
                 if made_of is not None:
                     shared += 1
                     assert other.source == nest.source
-                    assert list(made_of) == one.table
+                    assert made_of == one.sizes.table()
         assert nest.sizes is not None
-        assert Table(nest.sizes).of(numbers) == tuple(nest.table)
+        assert Table(nest.sizes).of(numbers) == nest.sizes.table()
         seen[key, threads].append((numbers, nest, Table(nest.sizes)))
     assert shared >= 10
 

@@ -89,6 +89,22 @@ class Compiled(Protocol):
         """What was compiled."""
 
 
+@runtime_checkable
+class Resizable(Compiled, Protocol):
+    """A kernel whose code may serve other sizes."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of its program's axes."""
+
+    def resized(self, sizes: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled | None:
+        """The kernel of the same program for other sizes, where it can be had at once.
+
+        Args:
+            sizes: of every axis: the extent, from 2 on, and the bytes between neighbours in every tensor.
+        """
+
+
 class Calls(Protocol):
     """Calls of kernels on arrays that are known beforehand, made ready to be run many times.
 

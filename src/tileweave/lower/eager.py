@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Compiled, backend
+from tileweave.backends.base import Backend, Compiled, Resizable, backend, backends
 from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -26,6 +27,7 @@ from tileweave.graph.ops.contract import worded
 from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
 from tileweave.lower.execute import COPIES, compiled, decide, execute
+from tileweave.lower.programs import LONG_CONTRACTION
 from tileweave.teir.ir.reach import first_collision
 
 __all__ = ["Contraction", "contract"]
@@ -105,6 +107,10 @@ def contract(
                 fast = _FAST.get(_key(equation, threads, operands[1:], out))
                 if fast is not None:
                     return fast(*operands[1:]) if out is None else fast(*operands[1:], out)
+            if len(operands) == 3:
+                made = _sized(equation, threads, operands[1], operands[2], out)
+                if made is not None:
+                    return made
         equation, given = worded("contract(equation, *operands)", operands)
         arrays = [read_array(f"contract({equation!r}, ..)", x, f"operand {k}") for k, x in enumerate(given)]
         how = {"threads": threads, "tune": tune, "order": order, "optimize": optimize}
@@ -180,11 +186,94 @@ def _known(
         made = _KEPT[key] = Contraction(
             equation, *arrays, out=out, threads=threads, tune=tune, order=order, optimize=optimize
         )
-        if made.fast is not None:
-            _FAST[key] = made.fast
-        while len(_KEPT) > KEEP_CONTRACTIONS:
-            _FAST.pop(_KEPT.popitem(last=False)[0], None)
+        _keep(key, made)
+        kind = None if tune or order != "C" or not isinstance(optimize, bool) else made.kind()
+        if kind is not None:
+            _KINDS[equation, threads, *(array.dtype for array in arrays)] = kind
+            while len(_KINDS) > KEEP_CONTRACTIONS:
+                _KINDS.popitem(last=False)
     return made(*arrays, out=out)
+
+
+def _keep(key: Any, made: Contraction) -> None:
+    """Have a contraction found by the next call on such operands."""
+    _KEPT[key] = made
+    if made.fast is not None:
+        _FAST[key] = made.fast
+    while len(_KEPT) > KEEP_CONTRACTIONS:
+        _FAST.pop(_KEPT.popitem(last=False)[0], None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Contractions of one equation and element type that differ in sizes: a kernel that may be had for other sizes.
+
+    Args:
+        kernel: for some sizes.
+        backend: whose it is.
+        dtype: of the result.
+        terms: the letters of both operands and of the result.
+        inputs: which operand each term of the kernel's program is.
+        axes: the letters in the order of the program's axes.
+        summed: letters that are summed.
+    """
+
+    kernel: Resizable
+    backend: Backend
+    dtype: np.dtype[Any]
+    terms: tuple[str, str, str]
+    inputs: tuple[int, ...]
+    axes: str
+    summed: str
+
+
+_KINDS: OrderedDict[Any, _Kind] = OrderedDict()
+
+
+def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Array | None:
+    """The einsum of two arrays by the code of a kind that is known; None where there is none."""
+    if type(a) is not np.ndarray or type(b) is not np.ndarray or not (out is None or type(out) is np.ndarray):
+        return None
+    kind = _KINDS.get((equation, threads, a.dtype, b.dtype))
+    if kind is None or backends()[0] is not kind.backend:
+        return None
+    left, right, result = kind.terms
+    if len(left) != a.ndim or len(right) != b.ndim or not (a.flags.aligned and b.flags.aligned):
+        return None
+    extents = dict(zip(left, a.shape, strict=True))
+    for letter, extent in zip(right, b.shape, strict=True):
+        if extents.setdefault(letter, extent) != extent:
+            return None
+    if min(extents.values()) < 2 or prod(extents[letter] for letter in kind.summed) > LONG_CONTRACTION:
+        return None
+    shape = tuple(extents[letter] for letter in result)
+    if out is None:
+        lies = []
+        step = kind.dtype.itemsize
+        for extent in reversed(shape):
+            lies.append(step)
+            step *= extent
+        lies.reverse()
+    else:
+        if out.shape != shape or out.dtype != kind.dtype or not out.flags.aligned:
+            return None
+        if any(s % out.itemsize for s in out.strides):
+            return None
+        lies = list(out.strides)
+    width_a, width_b = a.itemsize, b.itemsize
+    if any(s % width_a for s in a.strides) or any(s % width_b for s in b.strides):
+        return None
+    given = dict(zip(left, a.strides, strict=True)), dict(zip(right, b.strides, strict=True))
+    first, second = given[kind.inputs[0]], given[kind.inputs[1]]
+    third = dict(zip(result, lies, strict=True))
+    kernel = kind.kernel.resized(
+        [(extents[x], (first.get(x, 0), second.get(x, 0), third.get(x, 0))) for x in kind.axes]
+    )
+    if kernel is None:
+        return None
+    made = Contraction.of(equation, (a, b), out, threads, shape, kind, kernel)
+    _keep(_key(equation, threads, (a, b), out), made)
+    return made.fast(a, b) if out is None else made.fast(a, b, out)  # type: ignore[misc]
 
 
 class Contraction:
@@ -220,12 +309,9 @@ class Contraction:
         self.equation = equation
         self.threads = threads
         self.tuned = tune
+        self._optimize = optimize
         self._about = [_about(array) for array in operands]
-        holes = [Source(Hole(), TensorType(a.shape, a.dtype), f"operand {k}") for k, a in enumerate(operands)]
-        self._holes = [Tensor(hole) for hole in holes]
-        self._result = einsum(equation, *self._holes, optimize=optimize)
-        self._operations = [node for node in topological([self._result]) if isinstance(node, Operation)]
-        self.shape, self.dtype = self._result.shape, self._result.dtype
+        self.shape, self.dtype = self._graph.result.shape, self._graph.result.dtype
         self._lies = _order_of(equation, order, operands, len(self.shape))
         self._out: tuple[Any, ...] | None = None
         self._check(out)
@@ -235,6 +321,60 @@ class Contraction:
         """For arrays of the class ndarray that are known to fit, and an ``out`` behind them if a sample was given."""
         if self._steps:
             self.fast = _into_new(self._steps) if out is None else _into(self._steps)
+
+    @classmethod
+    def of(
+        cls,
+        equation: str,
+        operands: Sequence[Array],
+        out: Array | None,
+        threads: int | None,
+        shape: tuple[int, ...],
+        kind: _Kind,
+        kernel: Compiled,
+    ) -> Contraction:
+        """An einsum whose kernel is known."""
+        made = object.__new__(cls)
+        made.equation, made.threads, made.tuned, made._optimize = equation, threads, False, True
+        made._about = [_about(array) for array in operands]
+        made.shape, made.dtype = shape, kind.dtype
+        made._lies = tuple(range(len(shape)))
+        made._out = None if out is None else _about(out)
+        made._steps = (_Step(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
+        made.fast = _into_new(made._steps) if out is None else _into(made._steps)
+        return made
+
+    @cached_property
+    def _graph(self) -> _Graph:
+        """The operations that the einsum is."""
+        holes = [
+            Tensor(Source(Hole(), TensorType(shape, dtype), f"operand {k}"))
+            for k, (dtype, shape, _) in enumerate(self._about)
+        ]
+        result = einsum(self.equation, *holes, optimize=self._optimize)
+        return _Graph(holes, [node for node in topological([result]) if isinstance(node, Operation)], result)
+
+    def kind(self) -> _Kind | None:
+        """What serves other sizes as well; None where the sizes decide which operations there are."""
+        operations = self._graph.operations
+        if len(self._steps) != 1 or len(operations) != 1 or not _row_major(self._lies):
+            return None
+        step, equation = self._steps[0], str(dict(operations[0].parameters).get("equation", ""))
+        kernel, asked = step.kernel, backends()[0]
+        terms = equation.replace("->", ",").split(",")
+        if not isinstance(kernel, Resizable) or decide(operations[0], "block").backend != asked.name or len(terms) != 3:
+            return None
+        ordered = [terms[step.inputs.index(k)] for k in range(2)] if sorted(step.inputs) == [0, 1] else []
+        letters = set("".join(terms))
+        once = any(sum(x in term for term in terms) == 1 for x in letters)  # summed beforehand in larger operands
+        if not ordered or once or any(len(set(term)) < len(term) for term in terms) or set(kernel.axes) != letters:
+            return None
+        if [len(term) for term in ordered] != [len(shape) for _, shape, _ in self._about]:
+            return None
+        summed = "".join(sorted(letters - set(terms[2])))
+        return _Kind(
+            kernel, asked, self.dtype, (ordered[0], ordered[1], terms[2]), step.inputs, "".join(kernel.axes), summed
+        )
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         """The einsum of these arrays.
@@ -278,7 +418,7 @@ class Contraction:
         if len(self._steps) == 1:
             return self._steps[0].kernel.explain()
         lines = []
-        for operation in self._operations:
+        for operation in self._graph.operations:
             equation = dict(operation.parameters).get("equation", "")
             lines.append(f"{operation.operator} {equation}".rstrip() + f"  {decide(operation, 'block')}")
         return "\n".join(lines)
@@ -306,14 +446,14 @@ class Contraction:
 
     def _compiled(self, arrays: Sequence[Array], out: Array | None) -> tuple[_Step, ...]:
         """The kernels, one after the other; none where a part is no kernel's: nothing to sum, or a view between."""
-        if isinstance(self._result.producer, Selector) or not all(array.size for array in arrays):
+        if isinstance(self._graph.result.producer, Selector) or not all(array.size for array in arrays):
             return ()
-        places = {hole: k for k, hole in enumerate(self._holes)}
+        places = {hole: k for k, hole in enumerate(self._graph.holes)}
         samples = list(arrays)
         steps = []
-        for operation in self._operations:
+        for operation in self._graph.operations:
             tensors, (_, kind) = [tensor for _, tensor in operation.inputs], operation.outputs[0]
-            last = operation is self._operations[-1]
+            last = operation is self._graph.operations[-1]
             new: Callable[[], Array] = backend(decide(operation, "block").backend or COPIES).empty(
                 kind.shape, kind.dtype
             )
@@ -332,12 +472,12 @@ class Contraction:
         return tuple(steps)
 
     def _stepwise(self, arrays: tuple[Array, ...]) -> Array:
-        values = dict(zip(self._holes, arrays, strict=True))
-        for operation in self._operations:
+        values = dict(zip(self._graph.holes, arrays, strict=True))
+        for operation in self._graph.operations:
             inputs = {name: gather(tensor, values) for name, tensor in operation.inputs}
             made = execute(operation, "block", operation.index, inputs, threads=self.threads, tune=self.tuned)
             values[Tensor(operation)] = made["out"]
-        result = gather(self._result, values)
+        result = gather(self._graph.result, values)
         if _row_major(self._lies) and not any(np.may_share_memory(result, array) for array in arrays):
             return result
         new = _lying(self.shape, self.dtype, self._lies)
@@ -400,6 +540,15 @@ def _about(array: Array) -> tuple[Any, ...]:
 def _key(equation: str, threads: int | None, operands: Sequence[Array], out: Array | None) -> tuple[Any, ...]:
     key = (equation, threads, *(part for array in operands for part in _about(array)))
     return key if out is None else (key, *_about(out))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Graph:
+    """An einsum as operations on holes."""
+
+    holes: list[Tensor]
+    operations: list[Operation]
+    result: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,14 +11,18 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tileweave.backends.cpu.kinds import Family, Size, Variant, family_of
+from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound
-from tileweave.backends.cpu.target.jit import Code, compile_ir, release
+from tileweave.backends.cpu.target.jit import compile_ir, release
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
@@ -51,43 +55,92 @@ class Kernel:
     An output may be the very same memory as an input of the same strides (in place); any other overlap is refused.
     """
 
-    def __init__(self, program: Program, nest: Nest, code: Code, plan: str, threads: int, target: Target) -> None:
-        self.program = program
-        self.threads = threads
-        self.target = target
-        self.source = nest.source
-        self.from_cache = code.from_cache
-        self._plan = plan
+    def __init__(self, form: Merged, nest: Nest, variant: Variant, family: Family | None, how: _How) -> None:
+        program = form.program
+        self.threads = how.threads
+        self.target = how.target
+        self._how = how
+        self._family = family
         self._packings = nest.packings
-        self._entry = code.function("entry", None, ctypes.c_void_p)
-        self._entry_objects = code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
-        self._extents = bounds(program)
+        self._program: Program | None = program
+        self._sized: tuple[Size, ...] = ()
+        self._plan = show(form, lambda op: nest.notes.get(op, ()))
+        extents = bounds(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         outputs = written(program)
-        ranges = [self._extents.get(spec.name, (0, 0)) for spec in self._specs]
+        ranges = [extents.get(spec.name, (0, 0)) for spec in self._specs]
         self._wanted = [
             (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
             for spec, (low, high) in zip(self._specs, ranges, strict=True)
         ]
         indices = range(len(self._specs))
         self._pairs = [(j, k) for k in indices for j in range(k) if self._wanted[j][2] or self._wanted[k][2]]
-        self._idle: list[Block] = []
         self._head = struct.Struct(f"={ENV_WORDS}q")
         self._bases = struct.Struct(f"={len(program.tensors)}q")
         self._objects = struct.Struct(f"={len(self._specs)}q")
         self._objects_at = self._head.size + self._bases.size
-        self._table = tuple(nest.table)
-        self._sizes = struct.Struct(f"={len(self._table)}q")
         self._sizes_at = self._objects_at + self._objects.size
-        words = self._sizes_at + self._sizes.size
-        self._scratch, scratch_bytes = _scratch_offsets(program, self._extents, _rounded(words))
-        self._shared_at = scratch_bytes
-        self._thread_at = _rounded(scratch_bytes + nest.shared_bytes)
-        self._thread_bytes = _rounded(nest.thread_bytes)
-        self._block_bytes = self._thread_at + self._thread_bytes * threads
+        table = nest.sizes.table() if nest.sizes else ()
+        self._scratch, end = _scratch_offsets(program, extents, _rounded(self._sizes_at + 8 * len(table)))
+        self._arrange(variant, table, end, nest.shared_bytes, nest.thread_bytes)
+
+    def _arrange(
+        self, variant: Variant, table: tuple[int, ...], end: int, shared_bytes: int, thread_bytes: int
+    ) -> None:
+        """What differs between kernels of one program for several sizes; working memory begins at ``end``."""
+        self._variant = variant
+        self._entry, self._entry_objects = variant.entry, variant.entry_objects
+        self._table = table
+        self._sizes = struct.Struct(f"={len(table)}q")
+        self._shared_at = end
+        self._thread_at = _rounded(end + shared_bytes)
+        self._thread_bytes = _rounded(thread_bytes)
+        self._block_bytes = self._thread_at + self._thread_bytes * self.threads
+        self._idle: list[Block] = []
         self.run_on = self._direct()
         """For callers that have checked: see `_direct`."""
         _LIVE.add(self)
+
+    @property
+    def program(self) -> Program:
+        """What is computed."""
+        if self._program is None:
+            old = self._how.program
+            axes = [replace(a, extent=n, strides=s) for a, (n, s) in zip(old.axes, self._sized, strict=True)]
+            self._program = replace(old, axes=tuple(axes))
+        return self._program
+
+    @property
+    def source(self) -> str:
+        """The code as LLVM reads it."""
+        return self._variant.code.source
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the object was read from disk."""
+        return self._variant.code.from_cache
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the program's axes."""
+        return tuple(str(axis.id) for axis in self._how.program.axes)
+
+    def resized(self, sizes: Sequence[Size]) -> Kernel | None:
+        """The kernel of the same program for other extents and strides, from code that is there; None: there is none.
+
+        Args:
+            sizes: of every axis of the program, in its order: the extent, and the bytes per tensor.
+        """
+        found = self._family.find(sizes) if self._family else None
+        if found is None:
+            return None
+        variant, table, ends = found
+        made = copy(self)
+        made._program, made._sized, made._plan = None, tuple(sizes), ""
+        made._wanted = [(*about[:3], 0, end) for about, end in zip(self._wanted, ends, strict=True)]
+        end = _rounded(self._sizes_at + 8 * len(table))
+        made._arrange(variant, table, end, *table[-2:])
+        return made
 
     def __call__(self, *arrays: Array) -> None:
         """Run on arrays in the order of the program's tensors, scratch left out.
@@ -159,6 +212,10 @@ class Kernel:
 
     def explain(self) -> str:
         """The loops and operations that were compiled, as a tree."""
+        if not self._plan:
+            form = merged(self.program, merge=self._how.merge)
+            notes = emit_program(form, self.target, self.threads, self._how.settings, general=True).notes
+            self._plan = show(form, lambda op: notes.get(op, ()))
         return self._plan
 
     def __repr__(self) -> str:
@@ -305,6 +362,17 @@ class Kernel:
             legal=legal or f"one array per tensor: {wants}",
             facts={"source": self.source, "log": ""},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How a kernel was compiled."""
+
+    program: Program
+    threads: int
+    target: Target
+    merge: bool
+    settings: Settings
 
 
 _SMALL_BLOCK = 1 << 16
@@ -459,7 +527,15 @@ def compile(
     form = merged(program, merge=merge)
     nest = emit_program(form, target, threads, settings, general=is_general(form), constant=constant)
     code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
-    kernel = Kernel(program, nest, code, show(form, lambda op: nest.notes.get(op, ())), threads, target)
+    entries = (
+        code.function("entry", None, ctypes.c_void_p),
+        code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p),
+    )
+    variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes else None)
+    family = family_of(form, target, threads, settings) if nest.sizes and cache and not constant else None
+    if family is not None:
+        family.add(next(form.operations()), variant)
+    kernel = Kernel(form, nest, variant, family, _How(program, threads, target, merge, settings))
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel

@@ -68,11 +68,6 @@ class Nest:
     sizes: Sizes | None = None
     packings: Mapping[str, Packing] = field(default_factory=dict)
 
-    @property
-    def table(self) -> list[int]:
-        """The table of sizes."""
-        return [self.sizes.numbers[k] for k in self.sizes.slots] if self.sizes else []
-
 
 def table_at(program: Program) -> int:
     """Words of the environment before the table of sizes."""

@@ -83,6 +83,7 @@ def emit_contraction(
     if module.sizes is not None:
         decided = with_sizes(decided, module.sizes.parameter)
         block = BlockWriter(module, target, name, op, decided, start)
+        module.sizes.results = (block.layout.shared_bytes, block.layout.thread_bytes)
     _Emitter(module, name, decided, block, threads).emit()
     return notes
 

@@ -23,13 +23,14 @@ else:
 
 
 class Sizes:
-    """The words of one text, while it is written."""
+    """The words of one text, while it is written; and ``results``, which whoever calls the code wants to know."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.lines: list[str] = []
         self.slots: list[int] = []
         self.parameters: list[int] = []
+        self.results: tuple[int, ...] = ()
         self._known: dict[Any, Word] = {}
         self._decided: set[str] = set()
 
@@ -38,6 +39,10 @@ class Sizes:
         made = self._new(number)
         self.parameters.append(made.place)
         return made
+
+    def table(self) -> tuple[int, ...]:
+        """The table: what the text names, then the results."""
+        return (*(self.numbers[k] for k in self.slots), *map(_number, self.results))
 
     def slot(self, word: int) -> int:
         """The place of a word in the table."""
@@ -164,7 +169,8 @@ class Table:
     """
 
     def __init__(self, sizes: Sizes) -> None:
-        needed = {f"v{k}" for k in sizes.slots}
+        returned = [*(f"v{k}" for k in sizes.slots), *map(_text, sizes.results)]
+        needed = set(returned)
         kept: list[str] = []
         for line in reversed(sizes.lines):
             words = line.replace(":", " ").split()
@@ -173,7 +179,7 @@ class Table:
                 kept.append(line)
         names = "".join(f"v{k}, " for k in sizes.parameters)
         lines = [f"{names}= numbers" if names else "pass", *reversed(kept)]
-        lines.append(f"return ({''.join(f'v{k}, ' for k in sizes.slots)})")
+        lines.append(f"return ({''.join(f'{word}, ' for word in returned)})")
         scope: dict[str, Any] = {}
         exec("def of(numbers):\n  " + "\n  ".join(lines), scope)
         self.of: Callable[[Sequence[int]], tuple[int, ...] | None] = scope["of"]

@@ -1,0 +1,151 @@
+"""Kernels of one kind: the code of a product again, for other extents and strides.
+
+A `Family` is a product without its sizes. It blocks other sizes by the same function, and looks for code that was made
+for the kind that comes out; what that code reads is a table (`tileweave.backends.cpu.llvm.sizes`). Code lives as long
+as a kernel holds it.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.gemm.gett import block_product
+from tileweave.backends.cpu.gemm.parameters import key_of, numbers_of
+from tileweave.backends.cpu.llvm.elements import Element, element
+from tileweave.backends.cpu.llvm.sizes import Table
+from tileweave.backends.cpu.target.jit import Code
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.merged.form import Merged, Mode, Op
+
+__all__ = ["Family", "Size", "Variant", "family_of"]
+
+Size = tuple[int, tuple[int, ...]]
+"""An axis' extent, and its bytes per tensor of the program."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Variant:
+    """Code of one kind.
+
+    Args:
+        code: machine code.
+        entry: its function on addresses, as ctypes calls it.
+        entry_objects: its function on array objects.
+        table: what the code reads, for the sizes that it serves; None where its sizes are constants.
+    """
+
+    code: Code
+    entry: Any
+    entry_objects: Any
+    table: Table | None
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Family:
+    """A product without its sizes.
+
+    Args:
+        op: the product for some sizes.
+        elements: of its operands.
+        target: the processor.
+        threads: that it may use.
+        axes: for every mode of the product, the number of its axis in the program.
+        variants: the code that is known, by kind.
+    """
+
+    op: Op
+    elements: tuple[Element, ...]
+    target: Target
+    threads: int
+    axes: tuple[int, ...]
+    variants: dict[Hashable, list[weakref.ref[Variant]]]
+
+    def add(self, op: Op, variant: Variant) -> None:
+        """Code that was made for these sizes."""
+        kind = key_of(block_product(op, self.elements, self.target, self.threads))
+        known = [one for one in self.variants.get(kind, ()) if one() not in (None, variant)]
+        self.variants[kind] = [weakref.ref(variant), *known]
+
+    def find(self, sizes: Sequence[Size]) -> tuple[Variant, tuple[int, ...], list[int]] | None:
+        """Code for other sizes, with its table and the bytes of every tensor; None where none is known.
+
+        Args:
+            sizes: of every axis of the program. All extents are 2 or more, all strides positive, or zero where the
+                family's are.
+        """
+        order = self.op.operands
+        ends = _ends(sizes, [self.elements[order.index(j)].width_bytes for j in range(len(order))])
+        if ends is None:
+            return None
+        modes = tuple(Mode(sizes[k][0], tuple(sizes[k][1][j] for j in order)) for k in self.axes)
+        for mode, old in zip(modes, self.op.modes, strict=True):
+            if list(map(bool, mode.strides)) != list(map(bool, old.strides)):
+                return None
+        c = block_product(replace(self.op, modes=modes), self.elements, self.target, self.threads)
+        numbers = numbers_of(c)
+        for end in ends:
+            numbers += (0, end)
+        for known in self.variants.get(key_of(c), ()):
+            variant = known()
+            if variant is not None and variant.table is not None:
+                table = variant.table.of(numbers)
+                if table is not None:
+                    return variant, table, ends
+        return None
+
+
+def _ends(sizes: Sequence[Size], widths: Sequence[int]) -> list[int] | None:
+    """The bytes of every tensor; None where two indices may meet in a byte."""
+    ends = []
+    for j, width in enumerate(widths):
+        end = width
+        for stride, extent in sorted((strides[j], extent) for extent, strides in sizes):
+            if stride:
+                if stride < end or extent < 2:
+                    return None
+                end += stride * (extent - 1)
+        ends.append(end)
+    return ends
+
+
+_FAMILIES: weakref.WeakValueDictionary[Hashable, Family] = weakref.WeakValueDictionary()
+
+
+def family_of(form: Merged, target: Target, threads: int, settings: Settings) -> Family | None:
+    """The family of a program that is one product; None where its sizes decide more than its blocks."""
+    program = form.program
+    if settings != DEFAULT or len(form.body) != 1 or len(program.tensors) != 3 or match(form, target) is not None:
+        return None
+    op = form.body[0]
+    if (
+        not isinstance(op, Op)
+        or op.operands[2:] != (2,)
+        or any(op.offsets)
+        or op.guard
+        or op.relu
+        or op.init not in ((), None)
+    ):
+        return None
+    sizes: list[Size] = [(axis.extent, axis.strides) for axis in program.axes]
+    modes: list[Size] = [(m.extent, tuple(m.strides[op.operands.index(j)] for j in range(3))) for m in op.modes]
+    if sorted(modes) != sorted(sizes) or len(set(sizes)) < len(sizes) or any(any(a.offsets) for a in program.axes):
+        return None
+    sides = [[bool(s) for s in strides] for _, strides in sizes]
+    elements = tuple(element(program.tensors[j].dtype) for j in op.operands)
+    widths = [element(spec.dtype).width_bytes for spec in program.tensors]
+    # with rows and columns, and operands whose elements are apart, it is a product for any sizes, never a convolution
+    if _ends(sizes, widths) is None or not all([k == 0, k == 1, True] in sides for k in (0, 1)):
+        return None
+    axes = tuple(sizes.index(mode) for mode in modes)
+    key = (replace(op, modes=(), offsets=()), elements, target, threads, axes, tuple(map(tuple, sides)))
+    found = _FAMILIES.get(key)
+    if found is None:
+        found = _FAMILIES[key] = Family(op, elements, target, threads, axes, {})
+    return found

@@ -1,0 +1,96 @@
+"""A further shape of a known kind: `tw.contract` takes the code that is there, and gives the same values."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave.backends import cpu
+from tileweave.backends.cpu.target import jit
+from tileweave.errors import TileweaveError
+from tileweave.lower import eager
+
+EQUATIONS = ["ik,kj->ij", "ki,kj->ij", "ik,jk->ij", "ik,kj->ji", "bik,bkj->bij", "ikb,bkj->jbi", "abk,kc->acb"]
+
+
+def made(rng: random.Random, shape: tuple[int, ...], dtype: str) -> Any:
+    """An array of small integers, which floats sum exactly: dense, with gaps, transposed, or reversed."""
+    values = np.random.default_rng(rng.randrange(1 << 30)).integers(-3, 4, shape).astype(dtype)
+    how = rng.randrange(6)
+    if how == 0:
+        wide = np.zeros((*shape[:-1], shape[-1] + 3), dtype)
+        wide[..., : shape[-1]] = values
+        return wide[..., : shape[-1]]
+    if how == 1:
+        return np.asfortranarray(values)
+    return values[::-1] if how == 2 else values
+
+
+@pytest.mark.parametrize(("dtype", "equation"), list(zip(itertools.cycle(["f4", "f8", "i4"]), EQUATIONS, strict=False)))
+def test_values_are_einsums_for_any_sizes(equation: str, dtype: str) -> None:
+    rng = random.Random(f"{equation} {dtype}")
+    left, right, result = equation.replace("->", ",").split(",")
+    for _ in range(8):
+        extents = {x: rng.choice((1, 2, 3, 5, 8, 16, 17, 24, 33)) for x in sorted(set(equation) - set(",->"))}
+        a, b = (made(rng, tuple(extents[x] for x in term), dtype) for term in (left, right))
+        expected = np.einsum(equation, a, b)
+        np.testing.assert_array_equal(tw.contract(equation, a, b, threads=1), expected)
+        out = made(rng, tuple(extents[x] for x in result), dtype)
+        assert tw.contract(equation, a, b, out=out, threads=1) is out
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_a_further_shape_takes_the_code_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(m: int, k: int, n: int) -> Any:
+        a, b = np.ones((m, k), "f4"), np.ones((k, n), "f4")
+        assert (tw.contract("ik,kj->ij", a, b, threads=1) == k).all()
+        return eager._KEPT[eager._key("ik,kj->ij", 1, (a, b), None)]
+
+    first = run(40, 50, 60)
+    monkeypatch.setattr(eager, "compiled", None)  # nothing is compiled any more
+    second = run(40, 70, 61)
+    one, two = (made._steps[0].kernel for made in (first, second))
+    assert one.source == two.source
+    assert "m 40, n 61, k 70" in second.explain()
+    assert two.program.axes[0].extent == 40
+    with pytest.raises(TileweaveError, match="2 arrays are given"):
+        two(np.ones((40, 70), "f4"), np.ones((70, 61), "f4"))
+    monkeypatch.undo()
+    a, b = np.ones((40, 70), "f4"), np.ones((70, 61), "f4")
+    with pytest.raises(TileweaveError, match="share memory"):
+        tw.contract("ik,kj->ij", a[:, :40], b[:40, :40], out=a[:, :40], threads=1)
+
+
+def test_another_kind_is_compiled_and_known_from_then_on() -> None:
+    shapes = [(9, 9, 9), (200, 3, 300), (300, 300, 5), (2, 2, 2), (64, 64, 64), (9, 10, 9), (200, 4, 300)]
+    for m, k, n in shapes:
+        a, b = np.ones((m, k)), np.ones((k, n))
+        assert (tw.contract("ik,kj->ij", a, b) == k).all()
+
+
+def test_sizes_that_do_not_fit_are_told_as_ever() -> None:
+    tw.contract("ik,kj->ij", np.ones((4, 5)), np.ones((5, 6)))
+    with pytest.raises(TileweaveError, match=r"contract\('ik,kj->ij', \.\.\)"):
+        tw.contract("ik,kj->ij", np.ones((4, 5)), np.ones((6, 6)))
+    with pytest.raises(TileweaveError):
+        tw.contract("ik,kj->ij", np.ones((4, 5)), np.ones((5, 6)), out=np.ones((4, 7)))
+
+
+def test_code_goes_with_the_last_kernel_that_holds_it() -> None:
+    tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))
+    assert eager._KINDS
+    for kept in (eager._KEPT, eager._FAST, eager._KINDS):
+        kept.clear()
+    importlib.import_module("tileweave.lower.execute")._KERNELS.clear()
+    cpu.forget()
+    gc.collect()
+    before = len(jit._KEPT)
+    tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))
+    assert len(jit._KEPT) == before + 1
