@@ -11,6 +11,7 @@ from tileweave.kernel.dispatch import compute, copies, products
 from tileweave.kernel.dispatch.assign import assign
 from tileweave.kernel.dispatch.boxes import barrier_of, boxed, elected, elements
 from tileweave.kernel.dispatch.context import Context, Threads, declined, place
+from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.places import cosize
 from tileweave.kernel.ir import (
     Alloc,
@@ -71,6 +72,7 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     Raises:
         BackendError: something has no instruction on this target; names it and the user's line.
     """
+    kernel = expand(kernel, arch)
     warps = kernel.threads // 32
     found = tuple(s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm")
     holdings = assign(kernel.body, warps, products.accumulator(arch, found))
@@ -111,13 +113,13 @@ def _body(context: Context, body: tuple[Statement, ...]) -> None:
     early: set[int] = set()
     for i, statement in enumerate(body):
         if isinstance(statement, Arrive) and statement.bytes is not None:
-            fills = [(j, op) for j, op in enumerate(body) if j > i and _fills(op, statement.barrier)]
+            fills = [(j, op) for j, op in enumerate(body) if _fills(op, statement.barrier)]
             slow = [op.outs[0] for _, op in fills if isinstance(op, Op) and not boxed(context, op)]
             if slow:
                 moved = sum(elements(region) * region.tensor.element.bits // 8 for region in slow)
                 left = simplify(as_expr(statement.bytes) - moved)
                 bytes_ = None if constant_of(left) == 0 else left
-                late.setdefault(fills[-1][0], []).append(replace(statement, bytes=bytes_))
+                late.setdefault(max(i, fills[-1][0]), []).append(replace(statement, bytes=bytes_))
                 early.add(i)
     for i, statement in enumerate(body):
         context.line = statement.line
@@ -207,6 +209,8 @@ def _order(context: Context, item: Statement) -> None:
         context.instruction("mbarrier.init", barrier_of(context, item.barrier), item.count, mask=elected(context))
     elif isinstance(item, Arrive):
         where = barrier_of(context, item.barrier)
+        if item.lanes == "warp" and item.bytes is None:
+            context.instruction("bar.warp.sync")
         mask = {"each": None, "warp": as_expr(LANE) < 1, "one": elected(context)}[item.lanes]
         if item.bytes is not None:
             context.instruction("mbarrier.expect_tx", where, item.bytes, mask=mask)

@@ -1,0 +1,29 @@
+"""``explain``: what was chosen for each operator, what else was weighed, and what the kernel needs."""
+
+from __future__ import annotations
+
+from tileweave.kernel.atoms import BITS
+from tileweave.kernel.dispatch.lower import lower
+from tileweave.kernel.ir import Kernel
+
+__all__ = ["explain"]
+
+
+def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
+    """The table of choices for a target: per operator the user's line and the candidates with reasons; the resources.
+
+    Args:
+        kernel: the kernel.
+        arch: the target.
+    """
+    program, choices = lower(kernel, arch)
+    bytes_ = sum(8 * b.elements if b.space == "barrier" else b.elements * BITS[b.dtype] // 8 for b in program.shared)
+    grid = " x ".join(map(str, program.grid))
+    rows = [f"{kernel.name} for {arch}: {grid} blocks of {32 * program.warps} threads, {bytes_} bytes of shared memory"]
+    rows += [f"  shared {b.name}: {b.elements} x {b.dtype} {b.note}".rstrip() for b in program.shared]
+    for choice in choices:
+        where = str(choice.op.line).rpartition("/")[2]
+        target = ", ".join(map(str, choice.op.outs))
+        rows.append(f"  {where}  {choice.op.name} {target}: {choice.atom}")
+        rows += [f"      {c.name:<12} {'yes' if c.legal else 'no'}: {c.reason}" for c in choice.reasons]
+    return "\n".join(rows)
