@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from tileweave.backends.cuda.printer import run, text
 from tileweave.errors import BackendError
 from tileweave.index import symbol
-from tileweave.kernel.dispatch import lower
+from tileweave.kernel.dispatch import expand, explain, lower
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -30,10 +32,15 @@ from tileweave.kernel.ir import (
     Wait,
     clipped,
     cta_scope,
+    to_text,
+    walk,
     whole,
 )
 from tileweave.layout import parse
 from tileweave.layout.f2.swizzle import Swizzle
+
+sys.path.insert(0, str(Path(__file__).parent))
+import programs
 
 NUMPY = {
     "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s32": np.int32,
@@ -214,3 +221,45 @@ def test_a_product_that_was_asked_for_and_does_not_fit_says_why():
     with pytest.raises(BackendError, match=r"not swizzled|neither dense") as caught:
         text(replace(kernel, body=forced(kernel.body)), "sm_90a")
     assert "user.py:5" in str(caught.value)
+
+
+def _arrays(random, *shapes, dtype=np.float16):
+    return [random.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("k", [136, 130])
+def test_automatic_products_expand_and_are_right(arch, k):
+    random = np.random.default_rng(0)
+    a, b = (random.integers(-3, 4, s).astype(np.float16) for s in ((150, k), (90, k)))
+    c = np.zeros((150, 90), np.float16)
+    kernel = programs.matmul.trace(a, b, c, bm=128, bn=64, stages=3)
+    run(kernel, {"A": a, "B": b, "C": c}, arch=arch, check=True)
+    assert (c == a.astype(float) @ b.astype(float).T).all()
+    roles = any(isinstance(s, On) and s.registers for s in walk(expand(kernel, arch).body))
+    assert roles == (arch == "sm_90a" and k % 8 == 0)
+
+
+def test_the_expanded_product_is_the_explicit_one_up_to_names():
+    arrays = [np.zeros(s, np.float16) for s in ((256, 512), (512, 512), (256, 512))]
+    automatic = to_text(expand(programs.matmul.trace(*arrays), "sm_90a"), lines=False)
+    explicit = to_text(programs.matmul_roles.trace(*arrays), lines=False)
+    assert automatic.replace("matmul", "matmul_roles") == explicit.replace("i_1", "i")
+
+
+def test_explain_lists_every_candidate_with_its_reason():
+    arrays = [np.zeros(s, np.float16) for s in ((256, 70), (512, 70), (256, 512))]
+    text_ = explain(programs.matmul.trace(*arrays, bn=64), "sm_90a")
+    assert "is 140 bytes, no multiple of 16" in text_ and "cp.async     yes: 4 B runs" in text_
+
+
+def test_row_kernels_run_as_text():
+    (x,) = _arrays(np.random.default_rng(1), (3, 1000), dtype=np.float32)
+    y = np.zeros_like(x)
+    run(programs.softmax.trace(x, y), {"x": x, "y": y}, check=True)
+    exact = np.exp(x - x.max(1, keepdims=True).astype(float))
+    assert abs(y - exact / exact.sum(1, keepdims=True)).max() < 1e-6
+    (x,) = _arrays(np.random.default_rng(2), (70, 45), dtype=np.float32)
+    y = np.zeros((45, 70), np.float32)
+    run(programs.transpose.trace(x, y), {"x": x, "y": y}, check=True)
+    assert (y == x.T).all()

@@ -27,7 +27,7 @@ from tileweave.kernel.threads import (
     TensorBox,
 )
 
-__all__ = ["Context", "Threads", "declined", "place"]
+__all__ = ["Context", "Threads", "always", "declined", "place"]
 
 
 def place(line: Line) -> Place | None:
@@ -38,6 +38,11 @@ def place(line: Line) -> Place | None:
 def declined(line: Line, problem: str, **inputs: object) -> BackendError:
     """The error for what dispatch cannot lower, with the user's line."""
     return BackendError("dispatch(kernel, arch)", problem, inputs={**inputs, "line": str(line)})
+
+
+def always(condition: Expr) -> bool | None:
+    """True or False for a condition that is constant, None for any other."""
+    return bool(condition.args[0]) if condition.op == "true" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,10 @@ class Context:
         """Adds an instruction at the current line."""
         if mask is not None:
             mask = simplify(mask)
-            if mask.op == "true":
+            if always(mask) is True:
                 mask = None
+            elif always(mask) is False and atom.startswith("st"):
+                return
         self.emit(Instruction(atom, operands, mask, tuple(sorted(options.items())), place(self.line)))
 
     def fresh(self, stem: str) -> str:
@@ -124,10 +131,12 @@ class Context:
 
     def branch(self, condition: Expr, make: Callable[[], None]) -> None:
         """``if (condition) make()``."""
+        condition = simplify(condition)
         with self.body() as inside:
             make()
-        if inside:
-            self.emit(Branch(simplify(condition), tuple(inside), (), place(self.line)))
+        if inside and always(condition) is not False:
+            whole = always(condition) is True
+            self.emit(*(inside if whole else [Branch(condition, tuple(inside), (), place(self.line))]))
 
     def local(self, stem: str, value: ExprLike) -> ExprLike:
         """A symbol for a value that is computed once; numbers stay numbers."""

@@ -7,12 +7,14 @@ the others multiply; elsewhere all threads copy some steps ahead and multiply.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import log2
 
 from tileweave.index import Expr, as_expr, simplify, substitute
 from tileweave.kernel.dispatch.boxes import map_problem
+from tileweave.kernel.dispatch.context import always
 from tileweave.kernel.dispatch.groups import fits
 from tileweave.kernel.dispatch.places import strided_layout
 from tileweave.kernel.ir import (
@@ -179,13 +181,13 @@ def _pipeline(loop: For, arch: str, names: _Names) -> list[Statement]:
     out: list[Statement] = [Alloc(t, line) for t in tensors]
     for p in range(ahead):
         step = simplify(as_expr(loop.start) + p * as_expr(loop.step))
-        out += _when(as_expr(p) < count, copies(step, p), line)
+        out += _when(as_expr(p) < count, partial(copies, step, p), line)
         out.append(Commit("cp.async", line))
     turn = simplify((i - loop.start) // loop.step)
     later = simplify(i + ahead * as_expr(loop.step))
     fence: list[Statement] = [Fence("proxy.async", line)] if arch == "sm_90a" else []
     body: list[Statement] = [WaitGroup("cp.async", ahead - 1, line=line), *fence, Sync(line=line)]
-    body += _when(turn + ahead < count, copies(later, simplify((turn + ahead) % stages)), line)
+    body += _when(turn + ahead < count, partial(copies, later, simplify((turn + ahead) % stages)), line)
     body.append(Commit("cp.async", line))
     tiles = {r: _stage(t, simplify(turn % stages)) for t, r in zip(tensors, regions, strict=True)}
     body += _replaced(loop.body, tiles)
@@ -193,13 +195,13 @@ def _pipeline(loop: For, arch: str, names: _Names) -> list[Statement]:
     return [*out, WaitGroup("cp.async", 0, line=line), Sync(line=line)]
 
 
-def _when(condition: Expr, body: tuple[Statement, ...], line: Line) -> list[Statement]:
+def _when(condition: Expr, body: Callable[[], tuple[Statement, ...]], line: Line) -> list[Statement]:
+    """The body where its condition holds; nothing where it never does."""
     condition = simplify(condition)
-    if condition.op == "true":
-        return list(body)
-    if condition.op == "not" and condition.args[0].op == "true":
-        return []
-    return [When(condition, body, (), line)]
+    known = always(condition)
+    if known is not None:
+        return list(body()) if known else []
+    return [When(condition, body(), (), line)]
 
 
 def _single(op: Op, arch: str, names: _Names) -> list[Statement]:

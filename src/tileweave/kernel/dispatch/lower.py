@@ -35,7 +35,7 @@ from tileweave.kernel.ir import (
     When,
     walk,
 )
-from tileweave.kernel.threads import LANE, Address, Branch, Buffer, Local, Loop, ThreadProgram, instructions
+from tileweave.kernel.threads import LANE, Address, Branch, Buffer, Local, Loop, ThreadProgram, instructions, statements
 
 __all__ = ["Lowered", "lower"]
 
@@ -104,6 +104,11 @@ def _used(context: Context, parameters: list[Buffer]) -> tuple[Buffer, ...]:
     named = set()
     for item in instructions(tuple(context.out)):
         named |= {o.buffer.name for o in item.operands if isinstance(o, Address)}
+    named |= {
+        s.value.buffer.name
+        for s in statements(tuple(context.out))
+        if isinstance(s, Local) and isinstance(s.value, Address)
+    }
     return (*(p for p in parameters if p.name in named), *context.maps.values())
 
 
@@ -201,7 +206,11 @@ def _let(context: Context, let: Let) -> None:
     if not isinstance(let.value, Region):
         context.emit(Local(let.symbol, let.value, place(let.line)))
         return
-    raise declined(let.line, "a symbol from memory")
+    region = let.value
+    if region.tensor.space == "register":
+        raise declined(let.line, "a symbol from registers", legal="an element of memory", region=region)
+    where = Address(context.buffer(region.tensor), simplify(as_expr(copies.memory_at(region, (0,) * len(region.dims)))))
+    context.emit(Local(let.symbol, where, place(let.line)))
 
 
 def _order(context: Context, item: Statement) -> None:

@@ -18,6 +18,7 @@ from tileweave.kernel.threads.values import (
     ThreadProgram,
     instructions,
     rewritten,
+    statements,
     warp_symbol,
 )
 
@@ -39,5 +40,6 @@ __all__ = [
     "ThreadProgram",
     "instructions",
     "rewritten",
+    "statements",
     "warp_symbol",
 ]

@@ -32,6 +32,7 @@ __all__ = [
     "ThreadProgram",
     "instructions",
     "rewritten",
+    "statements",
     "warp_symbol",
 ]
 
@@ -168,10 +169,10 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A symbol whose value is computed once: ``const int name = value``."""
+    """A symbol gets a value: an expression, or an element of memory; a symbol may get several in turn."""
 
     symbol: Expr
-    value: ExprLike
+    value: ExprLike | Address
     at: Place | None = field(default=None, compare=False)
 
 
@@ -213,16 +214,19 @@ class ThreadProgram:
     maps: tuple[tuple[str, TensorBox], ...] = ()
 
 
+def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
+    """Every statement, outer before inner, in the order of the text."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, Loop | Branch):
+            yield from statements(statement.body)
+        if isinstance(statement, Branch):
+            yield from statements(statement.otherwise)
+
+
 def instructions(body: tuple[Statement, ...]) -> Iterator[Instruction]:
     """Every instruction, in the order of the text."""
-    for statement in body:
-        if isinstance(statement, Instruction):
-            yield statement
-        elif isinstance(statement, Loop):
-            yield from instructions(statement.body)
-        elif isinstance(statement, Branch):
-            yield from instructions(statement.body)
-            yield from instructions(statement.otherwise)
+    return (s for s in statements(body) if isinstance(s, Instruction))
 
 
 def rewritten(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,6 +27,7 @@ from tileweave.kernel.threads import (
     Statement,
     ThreadProgram,
     instructions,
+    statements,
 )
 
 __all__ = ["shared_bytes", "text_and_places", "text_of"]
@@ -52,6 +54,8 @@ class _Printer:
     program: ThreadProgram
     helpers: dict[str, str] = field(default_factory=dict)
     out: list[str] = field(default_factory=list)
+    varying: frozenset[str] = frozenset()
+    declared: set[str] = field(default_factory=set)
     at: Place | None = None
     places: list[Place | None] = field(default_factory=list)
 
@@ -123,9 +127,20 @@ class _Printer:
             elif isinstance(statement, Branch):
                 self.branch(statement, depth)
             elif isinstance(statement, Local):
-                self.emit(depth, f"const int {statement.symbol} = {self.number(statement.value)};")
+                self.emit(depth, self.local(statement))
             else:
                 self.emit(depth, _declared(statement.buffer))
+
+    def local(self, statement: Local) -> str:
+        """The declaration of a symbol, or a further value of one that varies."""
+        name, value = str(statement.symbol), statement.value
+        text = self.element(value, "s32")[0] if isinstance(value, Address) else self.number(value)
+        if name in self.varying:
+            if name in self.declared:
+                return f"{name} = {text};"
+            self.declared.add(name)
+            return f"int {name} = {text};"
+        return f"const int {name} = {text};"
 
     def loop(self, loop: Loop, depth: int) -> None:
         i = str(loop.symbol)
@@ -380,7 +395,8 @@ def text_of(program: ThreadProgram) -> str:
 
 def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ...]]:
     """The CUDA C++ of a program, and for each of its lines the user's line that it came from."""
-    printer = _Printer(program)
+    named = Counter(str(s.symbol) for s in statements(program.body) if isinstance(s, Local))
+    printer = _Printer(program, varying=frozenset(name for name, count in named.items() if count > 1))
     places, total = _offsets(program)
     if total > _STATIC:
         align = max(b.alignment for b in program.shared)
