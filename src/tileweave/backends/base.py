@@ -28,6 +28,7 @@ __all__ = [
     "Compiled",
     "Decision",
     "FunctionKernel",
+    "Moves",
     "PythonCalls",
     "Tuning",
     "backend",
@@ -139,6 +140,14 @@ class ArrangesConstants(Protocol):
 
     def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> Arranged:
         """The program's kernel, to be run on what its `arranged` makes of the arrays of constant tensors."""
+
+
+@runtime_checkable
+class Moves(Protocol):
+    """A backend that copies arrays among the calls of its kernels; not every backend is one."""
+
+    def mover(self, source: Array, out: Array, threads: int) -> Any | None:
+        """What `Calls.add` takes, with the arrays (source, out), to copy arrays of these layouts; None: nothing."""
 
 
 class Tuning(Protocol):

@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, Calls, backend
+from tileweave.backends.base import Arranged, Calls, Moves, backend
 from tileweave.backends.host import LINE_BYTES, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
-from tileweave.lower.execute import copy, execute, kernel_of, regular
+from tileweave.lower.execute import COPIES, copy, execute, kernel_of, regular
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import Block, block_bytes, constant, own, place, slices, view_of
 from tileweave.planner.plan import Step
@@ -423,10 +423,23 @@ class Executable:
             return found, self._sample(pieces[0], read.dtype, found)
         whole = self._buffers[task.number, 1 + k]
         for piece in pieces:
-            self._copy(task.number, whole[place(read, piece)], self._read(piece, read.dtype))
+            found = self._read(piece, read.dtype)
+            sample = self._sample(piece, read.dtype, found)
+            self._copy(task.number, whole[place(read, piece)], found, sample)
         return whole, whole
 
-    def _copy(self, number: int, target: Array, source: Array | Get) -> None:
+    def _copy(self, number: int, target: Array, source: Array | Get, sample: Array) -> None:
+        by = backend(COPIES)
+        mover = by.mover(sample, target, self._threads) if isinstance(by, Moves) else None
+        if mover is not None:
+            calls = self._calls_of(COPIES)
+            call = calls.add(mover, [sample, target])
+            if callable(source):
+                self._points.append((call, 0, source))
+            self._kept.append(sample)
+            self._pending.append(call)
+            self._segment_of = number
+            return
         if callable(source):
             self._act(number, lambda now: copy(target, source(now), threads=self._threads))
         else:
@@ -481,10 +494,7 @@ class Executable:
         arrays = {read.name: array for read, array in zip(task.reads, sample, strict=True)}
         fixed = [read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read)]
         kernel = kernel_of(by, node, step.stage, arrays, made, threads, constant=fixed)
-        if self._by != by:
-            self._flush()
-            self._by = by
-        calls = self._calls.get(by) or self._calls.setdefault(by, backend(by).calls())
+        calls = self._calls_of(by)
         named = {name: k for k, name in enumerate(arrays)}
         order = in_order(node, named, -1)
         given = [made if k < 0 else sample[k] for k in order]
@@ -501,6 +511,13 @@ class Executable:
         self._segment_of = task.number
         self.kernels += 1
         return True
+
+    def _calls_of(self, by: str) -> Calls:
+        """The calls of a backend, to which what follows is added."""
+        if self._by != by:
+            self._flush()
+            self._by = by
+        return self._calls.get(by) or self._calls.setdefault(by, backend(by).calls())
 
     def _out_sample(self, task: Task) -> Array:
         home = self._homes[task.number]

@@ -55,19 +55,17 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
     """What runs the plan as a whole; None where it reads or writes files, or gains from tasks that run at once."""
     if not _fits(plan, prepared):
         return None
-    arrays: list[Array] = []
-    about: list[Any] = [threads]
-    for number, source in enumerate(prepared.sources):
-        if source in bind:
-            array = fitting(source, bind[source])
+    places, own, missing = _sources(prepared)
+    arrays, about = list(own), list[Any]()
+    for source, given in bind.items():
+        number = places.get(source)
+        if number is not None:
+            array = arrays[number] = fitting(source, given)
             about.append((number, array.strides, array.flags.aligned))
-        elif isinstance(source.data, ArrayData):
-            array = source.data.array
-        else:
-            return None
-        arrays.append(array)
+    if missing and not missing <= {number for number, _, _ in about}:
+        return None
     kept = prepared.extra.setdefault("executables", {})
-    key = tuple(about)
+    key = (threads, *sorted(about))
     idle = kept.get(key)
     if idle is None:
         while len(kept) >= KEEP_PER_PLAN:
@@ -85,6 +83,20 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
             prepared.extra["whole"] = False
             return None
     return Found(found, tuple(arrays), idle)
+
+
+_Known = tuple[dict[Source, int], list[Any], frozenset[int]]
+
+
+def _sources(prepared: Prepared) -> _Known:
+    """The number of each source, the array that each holds itself, or None, and the numbers of those without."""
+    known: _Known | None = prepared.extra.get("sources")
+    if known is None:
+        places = {source: number for number, source in enumerate(prepared.sources)}
+        own = [source.data.array if isinstance(source.data, ArrayData) else None for source in prepared.sources]
+        known = places, own, frozenset(number for number, array in enumerate(own) if array is None)
+        prepared.extra["sources"] = known
+    return known
 
 
 def _fits(plan: Plan, prepared: Prepared) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from tileweave.backends import host
 from tileweave.backends.base import ELEMENTS, Decision, primitives_text
 from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.moves import Move, movable
 from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.target.tuning import Tuned, tune
 from tileweave.teir.ir.program import Program
@@ -42,6 +43,10 @@ class Cpu:
     def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> Kernel:
         """The program as native code that reads constant tensors in an order of its own: see `Kernel.arranged`."""
         return compile(program, threads=threads, constant=constant)
+
+    def mover(self, source: np.ndarray[Any, Any], out: np.ndarray[Any, Any], threads: int) -> Move | None:
+        """What copies arrays of these layouts among the calls of kernels; None where there is no code for it."""
+        return Move(threads) if movable(source, out) else None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""

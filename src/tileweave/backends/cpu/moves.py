@@ -1,0 +1,167 @@
+"""Copies between arrays of any sizes by one piece of code: what paddings and parts of a read are put together with.
+
+Extents and strides lie in the environment of a call, so a further shape costs no compilation. Rows are copied vector by
+vector, or filled with one element; large copies are shared among threads by rows.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.elements import Element, element, vector
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
+from tileweave.backends.cpu.target.calls import Bound
+from tileweave.backends.cpu.target.jit import Code, compile_ir
+from tileweave.backends.cpu.target.target import Target, host
+from tileweave.backends.cpu.target.threads import pool
+from tileweave.errors import BackendError
+
+__all__ = ["Move", "movable"]
+
+Array = NDArray[Any]
+RANK = 4
+"""Dimensions that are left after neighbours are joined, the rows' own included."""
+_HEAD = 6
+_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _FILLS = (8 * (_HEAD + k) for k in range(6))
+_EXTENTS = 8 * (_HEAD + 6)
+_SOURCE_STRIDES = _EXTENTS + 8 * (RANK - 1)
+_OUT_STRIDES = _SOURCE_STRIDES + 8 * (RANK - 1)
+_BYTES = _OUT_STRIDES + 8 * (RANK - 1)
+_WIDTHS = {4: "INT32", 8: "INT64"}
+Dim = tuple[int, int, int]
+
+
+def _dims(source: Array, out: Array) -> list[Dim]:
+    """(extent, source stride, output stride) per dimension, neighbours that walk alike joined."""
+    found: list[Dim] = []
+    for n, a, b in zip(out.shape, source.strides, out.strides, strict=True):
+        if n == 1:
+            continue
+        if found and found[-1][1] == n * a and found[-1][2] == n * b:
+            found[-1] = (found[-1][0] * n, a, b)
+        else:
+            found.append((n, a, b))
+    return found
+
+
+def movable(source: Array, out: Array) -> bool:
+    """Whether there is code for ``out[...] = source``: one type of 4 or 8 bytes, rows that are dense or one element."""
+    if source.dtype != out.dtype or source.shape != out.shape or out.size == 0 or source.dtype.hasobject:
+        return False
+    width = out.itemsize
+    dims = _dims(source, out) or [(1, 0, width)]
+    return (
+        width in _WIDTHS
+        and len(dims) <= RANK
+        and dims[-1][2] == width
+        and dims[-1][1] in (0, width)
+        and all(a.flags.aligned for a in (source, out))
+    )
+
+
+class Move:
+    """The copy of one array into another, for `NativeCalls`; `movable` says whether there is one.
+
+    Args:
+        threads: that it may use.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def bind(self, arrays: Sequence[Array]) -> Bound:
+        """The copy of the first array into the second, which shares no memory with it."""
+        source, out = arrays
+        if not movable(source, out):
+            raise BackendError("Move(..)", f"{source.dtype}{source.shape} is not copied by rows to {out.shape}")
+        dims = _dims(source, out) or [(1, 0, out.itemsize)]
+        code = _code(out.itemsize, host())
+        bound = Bound(code.function("entry", None, ctypes.c_void_p), _BYTES, 0, (_SOURCE, _OUT))
+        outer = [(1, 0, 0)] * (RANK - len(dims)) + dims[:-1]
+        rows = int(np.prod([n for n, _, _ in outer]))
+        threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1
+        words = [source.__array_interface__["data"][0], out.__array_interface__["data"][0]]
+        words += [min(rows, 4 * threads) if threads > 1 else 1, rows, dims[-1][0], int(dims[-1][1] == 0)]
+        words += [dim[k] for k in range(3) for dim in outer]
+        for k, word in enumerate(words):
+            bound.write(8 * (_HEAD + k), word)
+        workers = pool(threads)
+
+        def place(memory: int) -> None:
+            for k, word in enumerate((workers.address, workers.run, memory, threads, memory, 0)):
+                bound.write(8 * k, word)
+
+        bound.place = place
+        return bound
+
+
+@functools.cache
+def _code(width: int, target: Target) -> Code:
+    one, module = element(_WIDTHS[width]), Module()
+    f = Function(module, "entry", [("ptr", "env")], public=True)
+    tasks = f.load("i64", f.at("%env", _TASKS), 8)
+    many = f.compare("sgt", tasks, 1)
+    f.when(
+        many,
+        lambda: run_tasks(f, "rows", "%env", tasks, "0"),
+        lambda: _ignored(f.call("rows", "ptr %env", "i64 0", "i64 0")),
+    )
+    f.ret()
+    g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
+    source, out, tasks, rows, length, fills = (
+        g.load("ptr" if k < 2 else "i64", g.at("%env", at), 8)
+        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _FILLS))
+    )
+    extents, from_strides, to_strides = (
+        [g.load("i64", g.at("%env", at + 8 * k), 8) for k in range(RANK - 1)]
+        for at in (_EXTENTS, _SOURCE_STRIDES, _OUT_STRIDES)
+    )
+
+    def row(flat: Value, _: list[str]) -> None:
+        rest, begin, end = flat, source, out
+        for k in reversed(range(RANK - 1)):
+            digit = g.rem(rest, extents[k]) if k else rest
+            rest = g.div(rest, extents[k]) if k else rest
+            begin, end = g.at(begin, g.mul(digit, from_strides[k])), g.at(end, g.mul(digit, to_strides[k]))
+        g.when(
+            g.compare("eq", fills, 0),
+            lambda: _row(g, one, target, length, end, begin),
+            lambda: _row(g, one, target, length, end, "", g.load(one.memory, begin, width)),
+        )
+
+    g.loop(g.div(g.mul("%task", rows), tasks), g.div(g.mul(g.add("%task", 1), rows), tasks), row)
+    g.ret()
+    return compile_ir(module.text(), ("entry",), target)
+
+
+def _row(g: Function, one: Element, target: Target, length: str, out: str, source: str, fill: str = "") -> None:
+    """One row, from where it lies or of one element."""
+    lanes = target.lanes(one.width_bytes)
+    size = lanes * one.width_bytes
+    same = vectors.broadcast(g, one.memory, lanes, fill) if fill else ""
+    whole = g.div(length, lanes)
+
+    def vector_of(number: Value, _: list[str]) -> None:
+        at = g.mul(number, size)
+        value = same or g.load(vector(one.memory, lanes), g.at(source, at), one.width_bytes)
+        g.store(vector(one.memory, lanes), value, g.at(out, at), one.width_bytes)
+
+    g.loop(0, whole, vector_of)
+    at = g.mul(whole, size)
+    mask = vectors.mask_below(g, str(g.sub(length, g.mul(whole, lanes))), lanes)
+    value = same or vectors.load(g, one, lanes, g.at(source, at), mask)
+    vectors.store(g, one, lanes, value, g.at(out, at), mask)
+
+
+def _ignored(_: str) -> None:
+    return None

@@ -1,0 +1,59 @@
+"""Copies by one piece of code: any shapes and strides, equal to NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tileweave.backends.base import backend
+from tileweave.backends.cpu.moves import Move, movable
+from tileweave.errors import BackendError
+
+
+def copied(source, out, threads=1):
+    """By the native list of calls, as an executable does it."""
+    calls = backend("cpu").calls()
+    calls.sequence([calls.add(Move(threads), [source, out])])()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_random_copies_equal_numpys(dtype):
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print(f"seed {seed}")
+    draw = np.random.default_rng(seed)
+    native = 0
+    for _ in range(60):
+        rank = int(draw.integers(0, 6))
+        shape = tuple(int(n) for n in draw.integers(1, (400, 40, 12, 7, 5, 4)[rank] + 1, rank))
+        wide = tuple(n + int(draw.integers(0, 4)) for n in shape)
+        held = draw.integers(-99, 99, wide).astype(dtype)
+        source = held[(*(slice(w - n, w) for n, w in zip(shape, wide, strict=True)), ...)]
+        if rank and draw.integers(3) == 0:
+            source = np.broadcast_to(source[tuple(slice(0, 1) for _ in shape)], shape)
+        if rank > 1 and draw.integers(3) == 0:
+            source = np.flip(source, 0)
+        whole = np.full(tuple(n + 3 for n in shape), 7, dtype)
+        inner = (*(slice(1, 1 + n) for n in shape), ...)  # an array also at rank 0
+        out = whole[inner]
+        expected = whole.copy()
+        expected[inner] = source
+        if movable(source, out):
+            copied(source, out, threads=1 + native % 2)
+            np.testing.assert_array_equal(whole, expected)  # and nothing beside it
+            native += 1
+    assert native > 30
+
+
+def test_large_copies_are_shared_among_threads():
+    source = np.random.default_rng(0).standard_normal((64, 90, 83)).astype(np.float32)
+    whole = np.zeros((64, 92, 85), np.float32)
+    copied(source, whole[:, 1:-1, 1:-1], threads=2)
+    np.testing.assert_array_equal(whole, np.pad(source, ((0, 0), (1, 1), (1, 1))))
+
+
+def test_what_there_is_no_code_for_is_refused():
+    x = np.zeros((4, 4), np.float32)
+    for source, out in ((x.T, x), (x.astype(np.float16), x.astype(np.float16)), (x[:, ::2], x[:, :2]), (x[:0], x[:0])):
+        assert not movable(source, out)
+        with pytest.raises(BackendError, match="is not copied by rows"):
+            Move(1).bind([source, out])
