@@ -3,8 +3,21 @@
 import numpy as np
 import pytest
 
-from tileweave.backends.triton import ARCHITECTURES, KERNELS, compiled, installed, interpret, kernel
+from backends.random_copies import random_copy
+from tileweave.backends.triton import (
+    ARCHITECTURES,
+    FP8,
+    KERNELS,
+    Run,
+    compiled,
+    installed,
+    interpret,
+    interpret_all,
+    kernel,
+)
+from tileweave.backends.triton.trials import run_trial
 from tileweave.errors import BackendError, LayoutError
+from tileweave.layout.lego import template
 
 MISSING = installed()
 needs_triton = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -77,6 +90,60 @@ def test_matmul_in_four_orders(a, b, fixed):
 
 
 @needs_triton
+@pytest.mark.parametrize("dtype", FP8)
+def test_fp8_products_are_exact_where_their_sums_are(dtype):
+    """Small whole numbers: exact in FP8, their products and sums in FP32, so equal bit for bit."""
+    M, N, K = 50, 34, 70
+    filled = kernel("matmul").template(M=M, N=N, K=K, BM=32, BN=32, BK=32, b="col").fill("triton")
+    x, y = (RNG.integers(-4, 5, shape).astype(np.float32) for shape in ((M, K), (K, N)))
+    arrays = {
+        "a_ptr": x.astype(dtype),
+        "b_ptr": stored(y, "col").astype(dtype),
+        "c_ptr": np.full((M, N), np.nan, np.float32),
+    }
+    assert np.array_equal(launched("matmul", filled, arrays)["c_ptr"], x @ y)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", FP8)
+def test_fp8_products_compile_from_the_architecture_that_has_them(dtype):
+    triton_name, oldest = FP8[dtype]
+    filled = kernel("matmul").template().fill("triton")
+    signature = kernel("matmul").signature(triton_name, filled.arguments) | {"c_ptr": "*fp16"}
+    assert "mma.sync" in compiled(filled.text, "matmul", signature, oldest)["ptx"]
+    if oldest != "sm_80":
+        with pytest.raises(BackendError):
+            compiled(filled.text, "matmul", signature, "sm_80")
+
+
+@needs_triton
+@pytest.mark.parametrize("batches", [1, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_random_copies_equal_numpy(batches):
+    """Fifty kernels in one module and one child process."""
+    text = (
+        "{{ layouts }}\n@triton.jit\ndef copy{{ number }}(y_ptr, x_ptr{{ arguments }}):\n    pid = tl.program_id(0)\n"
+        "    {{ define('pid') }}\n    for k in range(0, {{ steps }}):\n        {{ loop('k') }}\n"
+        "        {{ b.store('y_ptr', a.load('x_ptr', -1)) }}\n"
+    )
+    rng = np.random.default_rng(2028)
+    print("seed 2028")
+    for batch in range(batches):
+        runs, cases, texts = [], [], ["import triton\nimport triton.language as tl\n\n"]
+        for number in range(batch * 50, batch * 50 + 50):
+            copy = random_copy(rng, number, powers=True)
+            a, b, steps = copy.slices()
+            filled = template(text, a=a, b=b, steps=steps, number=number).fill("triton")
+            texts.append(filled.text)
+            x = rng.permutation(copy.shape[0] * copy.shape[1]).astype(np.int32)
+            arrays = {"y_ptr": np.full_like(x, -7), "x_ptr": x}
+            scalars = {name: n for name, n in copy.sizes().items() if name in filled.arguments}
+            runs.append(Run(f"copy{number}", (copy.grid[0],), arrays, scalars))
+            cases.append((copy, x))
+        for (copy, x), found in zip(cases, interpret_all("\n\n".join(texts), runs), strict=True):
+            assert np.array_equal(found["y_ptr"], copy.answer(x)), copy
+
+
+@needs_triton
 def test_grouped_program_ids_write_every_row():
     """Nine row blocks in groups of 4 left the last rows unwritten in the document's form."""
     M, N, K = 9 * 16, 4 * 16, 16
@@ -138,6 +205,13 @@ def test_grouped_gemm():
     for k, (x, y) in enumerate(zip(a, b, strict=True)):
         expected = x.astype(np.float32) @ y.astype(np.float32)
         assert np.allclose(found[f"c_ptrs.{k}"], expected, rtol=2e-3, atol=2e-2)
+
+
+@needs_triton
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_trial_of_every_kernel_passes(name):
+    trial, off = run_trial(name, kernel(name).template().fill("triton"), {})
+    assert off <= trial.tolerance and trial.wanted
 
 
 @needs_triton

@@ -132,8 +132,8 @@ def test_the_filled_value_tells_what_was_done():
 class Tl:
     """Enough of Triton's words to run offsets and masks with NumPy."""
 
-    int64 = np.int64
-    arange = staticmethod(np.arange)
+    int32, int64 = np.int32, np.int64
+    arange, zeros = staticmethod(np.arange), staticmethod(np.zeros)
     cast = staticmethod(lambda value, kind: np.asarray(value).astype(kind))
     minimum, maximum, where = staticmethod(np.minimum), staticmethod(np.maximum), staticmethod(np.where)
     multiple_of = staticmethod(lambda value, _n: value)
@@ -164,6 +164,22 @@ def random_order(rng, rows, columns):
     if kind == 2 and rows % 4 == 0 and columns % 4 == 0:
         return lego.bricks((rows, columns), (4, 4)).orders[0]
     return OrderBy(lego.reversal((rows, columns), (int(rng.integers(0, 2)),)))
+
+
+def test_an_offset_spans_its_tile_also_along_a_range_on_which_it_does_not_depend():
+    """One row in tiles of 16: where the mask holds the row is 0, and the offset alone would have lost an axis."""
+    tile = PartialTiles((1, 32), (16, 8), chain=OrderBy(lego.morton(1, 32)))[symbol("i", 0, 1), symbol("j", 0, 4), :, :]
+    text = template("{{ define('i', 'j') }}\n{{ a.load('p', -1) }}", a=tile).fill("triton").text
+    assert "tl.zeros((16, 8), dtype=tl.int32) + " in text
+    found = eval(text.split("\n")[-1], assigned(text, 2) | {"p": Pointer(np.arange(32))})
+    assert found.shape == (16, 8) and found[0].tolist() == list(range(16, 24)) and (found[1:] == -1).all()
+
+
+def assigned(text, j):
+    """The temporaries of a text without its last line."""
+    names = {"tl": Tl, "i": 0, "j": j}
+    exec("\n".join(text.split("\n")[:-1]), names)
+    return names
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.slow)])

@@ -12,6 +12,7 @@ from typing import Any
 
 from tileweave.backends import cuda, mlir, triton
 from tileweave.backends.cuda import templates as cuda_templates
+from tileweave.backends.triton.trials import run_trial
 from tileweave.errors import BackendError, LayoutError
 
 __all__ = ["codegen"]
@@ -98,24 +99,40 @@ def _triton_text(name: str, options: Options) -> tuple[str, str]:
 
 
 def _check_triton(name: str, options: Options) -> int:
-    """Compile for every architecture."""
+    """Run in Triton's interpreter, in a child process, against NumPy; compile for every architecture."""
     entry = triton.kernel(name)
     filled = entry.template(**options).fill("triton")
     compile(filled.text, name, "exec")
     _say("checked: the text is Python")
+    failed = 0
+    if triton.installed():
+        _say(f"not checked: values; {triton.installed()}")
+    else:
+        try:
+            trial, off = run_trial(name, filled, options)
+        except BackendError as error:
+            failed += 1
+            _say(f"failed: in Triton's interpreter: {error.problem}")
+        else:
+            wrong = not off <= trial.tolerance
+            failed += wrong
+            sizes = ", ".join(f"{size} = {n}" for size, n in trial.sizes.items()) or f"{len(trial.wanted)} problems"
+            _say(f"{'failed' if wrong else 'checked'}: interpreted against NumPy: {sizes}, worst difference {off:.3g}")
     missing = triton.installed(interpreter=False)
     if missing:
         _say(f"not checked: compilation; {missing}")
-        return 0
-    failed = 0
-    for architecture in triton.ARCHITECTURES:
+        return failed
+    pairs = [(architecture, DTYPE) for architecture in triton.ARCHITECTURES]
+    if name == "matmul":
+        pairs += [(architecture, dtype) for dtype, architecture in triton.FP8.values()]
+    for architecture, dtype in pairs:
         try:
-            stages = triton.compiled(filled.text, name, entry.signature(DTYPE, filled.arguments), architecture)
+            stages = triton.compiled(filled.text, name, entry.signature(dtype, filled.arguments), architecture)
         except BackendError as error:
             failed += 1
-            _say(f"failed: {architecture}: {error.problem}")
+            _say(f"failed: {architecture}, {dtype}: {error.problem}")
         else:
-            _say(f"checked: compiles for {architecture} ({', '.join(stages)})")
+            _say(f"checked: compiles for {architecture}, {dtype} ({', '.join(stages)})")
     return failed
 
 

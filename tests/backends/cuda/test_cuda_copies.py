@@ -35,7 +35,7 @@ def filled(copy):
     return template(TEXT, a=a, b=b, steps=steps, number=copy.number).fill("cuda")
 
 
-@pytest.mark.parametrize("batches", [1, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batches", [1, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_random_copies_equal_numpy(batches):
     rng = np.random.default_rng(2027)
     print("seed 2027")

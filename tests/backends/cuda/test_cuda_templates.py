@@ -2,11 +2,13 @@
 
 import re
 import shutil
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from tileweave.backends.cuda import compile
+from tileweave.backends.cuda.compiled import nvrtc_cubin
 from tileweave.backends.cuda.templates import KERNELS, kernel, run_trial
 from tileweave.errors import LayoutError
 
@@ -82,6 +84,14 @@ def test_all_kernels_compile_for_a_device(arch):
     assert len(made.kernels) == 8 and all(use.spill_bytes == 0 for use in made.kernels.values())
     if made.sass:
         assert made.sass["HMMA"] >= 16 and made.sass["LDSM"] >= 8 and made.sass["LDGSTS"] >= 4
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="cuda-bindings is not installed: pip install 'tileweave[gpu]'")
+@pytest.mark.parametrize("name", KERNELS)
+def test_nvrtc_compiles_the_texts_without_headers_or_a_device(name):
+    for arch in ("sm_80", "sm_90a"):
+        cubin, compiler = nvrtc_cubin(kernel(name).text().text, arch)
+        assert cubin.startswith(b"\x7fELF") and "NVRTC" in compiler
 
 
 def test_only_the_buffer_changes_with_the_layout():

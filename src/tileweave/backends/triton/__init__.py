@@ -1,6 +1,17 @@
 """Triton: the kernels of LEGO's evaluation as template files, filled by layouts; run and compiled without a GPU."""
 
 from tileweave.backends.triton.kernels import KERNELS, TritonKernel, kernel
-from tileweave.backends.triton.run import ARCHITECTURES, compiled, installed, interpret
+from tileweave.backends.triton.run import ARCHITECTURES, FP8, Run, compiled, installed, interpret, interpret_all
 
-__all__ = ["ARCHITECTURES", "KERNELS", "TritonKernel", "compiled", "installed", "interpret", "kernel"]
+__all__ = [
+    "ARCHITECTURES",
+    "FP8",
+    "KERNELS",
+    "Run",
+    "TritonKernel",
+    "compiled",
+    "installed",
+    "interpret",
+    "interpret_all",
+    "kernel",
+]

@@ -13,17 +13,19 @@ import numpy as np
 __all__: list[str] = []
 
 
-def _interpret(function: Any, job: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _interpret(module: Any, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     torch = import_module("torch")
     given = {key: torch.from_numpy(array) for key, array in np.load(folder / "in.npz").items()}
-    arguments: list[Any] = []
-    for key in job["arrays"]:
-        if key.startswith("*"):
-            parts = [given[name] for name in given if name.rsplit(".", 1)[0] == key[1:]]
-            arguments.append(torch.tensor([part.data_ptr() for part in parts], dtype=torch.int64))
-        else:
-            arguments.append(given[key])
-    function[tuple(job["grid"])](*arguments, **job["scalars"])
+    typed = {key: x.view(getattr(torch, job["small"][key])) if key in job["small"] else x for key, x in given.items()}
+    for number, run in enumerate(job["runs"]):
+        arguments: list[Any] = []
+        for key in run["arrays"]:
+            if key.startswith("*"):
+                parts = [typed[name] for name in typed if name.rsplit(".", 1)[0] == f"{number}/{key[1:]}"]
+                arguments.append(torch.tensor([part.data_ptr() for part in parts], dtype=torch.int64))
+            else:
+                arguments.append(typed[f"{number}/{key}"])
+        getattr(module, run["name"])[tuple(run["grid"])](*arguments, **run["scalars"])
     return {key: array.numpy() for key, array in given.items()}
 
 
@@ -42,8 +44,11 @@ def main(folder: Path) -> None:
     """Do what ``job.json`` in the folder says; results go to ``out.npz``."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     sys.path.insert(0, str(folder))
-    function = getattr(import_module("kernel"), job["name"])
-    found = _interpret(function, job, folder) if job["task"] == "interpret" else _compile(function, job)
+    module = import_module("kernel")
+    if job["task"] == "interpret":
+        found = _interpret(module, job, folder)
+    else:
+        found = _compile(getattr(module, job["name"]), job)
     np.savez(folder / "out.npz", **found)
 
 

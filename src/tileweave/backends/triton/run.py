@@ -12,23 +12,28 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (makes NumPy know the names of FP8 types)
 import numpy as np
 
 from tileweave.errors import BackendError, LayoutError
 
-__all__ = ["ARCHITECTURES", "compiled", "installed", "interpret"]
+__all__ = ["ARCHITECTURES", "FP8", "Run", "compiled", "installed", "interpret", "interpret_all"]
 
 ARCHITECTURES: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
+    "sm_89": ("cuda", 89, 32),
     "sm_90": ("cuda", 90, 32),
     "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
 """Name -> what Triton calls it: backend, architecture, lanes of a warp."""
+FP8 = {"float8_e5m2": ("fp8e5", "sm_80"), "float8_e4m3fn": ("fp8e4nv", "sm_89")}
+"""NumPy's name of an FP8 type -> Triton's, and the first CUDA architecture for which Triton compiles it."""
 SECONDS = 300
 """After which a child process is ended."""
 
@@ -47,18 +52,32 @@ def installed(*, interpreter: bool = True) -> str:
     return f"{' and '.join(missing)} not installed: pip install 'tileweave[gpu]'" if missing else ""
 
 
-def interpret(
-    text: str, name: str, grid: Sequence[int], arrays: Mapping[str, Array], scalars: Mapping[str, int] | None = None
-) -> dict[str, Array]:
-    """The arrays after the kernel has run in Triton's interpreter.
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One launch for the interpreter.
 
     Args:
-        text: of the module that defines the kernel.
         name: of the kernel.
         grid: the numbers of programs.
         arrays: parameter -> array, written in place in the child; ``"*p"`` -> a list of arrays becomes the array of
             their addresses.
         scalars: parameter -> int.
+    """
+
+    name: str
+    grid: Sequence[int]
+    arrays: Mapping[str, Any]
+    scalars: Mapping[str, int] = field(default_factory=dict)
+
+
+def interpret(
+    text: str, name: str, grid: Sequence[int], arrays: Mapping[str, Any], scalars: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """The arrays after the kernel has run in Triton's interpreter; BF16 is refused, FP8 is right in `tl.dot` alone.
+
+    Args:
+        text: of the module that defines the kernel.
+        name, grid, arrays, scalars: as of `Run`.
 
     Returns:
         Every array by its name, those of a list as ``p.0``, ``p.1``, and so on.
@@ -67,17 +86,36 @@ def interpret(
         LayoutError: a dtype that the interpreter computes wrongly. BackendError: Triton is missing, or the kernel
             fails; with the text and the child's log.
     """
+    return interpret_all(text, [Run(name, grid, arrays, scalars or {})])[0]
+
+
+def interpret_all(text: str, runs: Sequence[Run]) -> list[dict[str, Array]]:
+    """The arrays of each launch, one after the other in one child process; otherwise as `interpret`."""
     where = "interpret(text, name, grid, arrays)"
     flat: dict[str, Array] = {}
-    for key, value in arrays.items():
-        parts = {f"{key[1:]}.{k}": part for k, part in enumerate(value)} if key.startswith("*") else {key: value}
-        for part, array in parts.items():
-            if np.asarray(array).dtype.kind not in "fiu":
-                dtype = np.asarray(array).dtype
-                raise LayoutError(where, f"{part} is of {dtype}", legal="float16, float32, float64, integers")
-            flat[part] = np.ascontiguousarray(array)
-    job = {"name": name, "grid": list(grid), "arrays": list(arrays), "scalars": dict(scalars or {})}
-    return _child(where, "interpret", text, job, flat, {"TRITON_INTERPRET": "1"})
+    small: dict[str, str] = {}  # arrays of bytes to the child, and the element type that they are of
+    for number, run in enumerate(runs):
+        for key, value in run.arrays.items():
+            parts = {f"{key[1:]}.{k}": part for k, part in enumerate(value)} if key.startswith("*") else {key: value}
+            for part, given in parts.items():
+                array, place = np.ascontiguousarray(given), f"{number}/{part}"
+                if array.dtype.name in FP8:
+                    small[place] = array.dtype.name
+                    array = array.view(np.uint8)
+                elif array.dtype.kind not in "fiu":
+                    legal = "float16, float32, float64, FP8 for products, integers"
+                    raise LayoutError(where, f"{part} is of {array.dtype}", legal=legal)
+                flat[place] = array
+    jobs = [
+        {"name": run.name, "grid": list(run.grid), "arrays": list(run.arrays), "scalars": dict(run.scalars)}
+        for run in runs
+    ]
+    found = _child(where, "interpret", text, {"runs": jobs, "small": small}, flat, {"TRITON_INTERPRET": "1"})
+    out: list[dict[str, Array]] = [{} for _ in runs]
+    for place, array in found.items():
+        index, part = place.split("/", 1)
+        out[int(index)][part] = array.view(small[place]) if place in small else array
+    return out
 
 
 def compiled(

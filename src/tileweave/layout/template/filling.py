@@ -455,7 +455,7 @@ class Filling:
         if use.kind == "mask":
             return self.target.always if always or mask is None else text_of(ready, mask)
         assert offset is not None
-        text = self._hinted(use, text_of(ready, offset))
+        text = self._whole(use, self._hinted(use, text_of(ready, offset)))
         if use.kind == "offset":
             return text
         condition = "" if always or mask is None else text_of(ready, mask)
@@ -468,6 +468,16 @@ class Filling:
         if self.target.ssa:
             return access(self.where, self.target, kind, words, self.uses.index(use))
         return str(getattr(self.target, kind).format(**words))
+
+    def _whole(self, use: _Use, text: str) -> str:
+        """The offset over the whole tile: a range that it does not depend on keeps its axis."""
+        value = self.values[use.name]
+        if not self.target.whole or not isinstance(value, Slice):
+            return text
+        if set(value.ranges) <= set(symbols_of((self.parts[use.name, "offset"].after,))):
+            return text
+        shape = f"({', '.join(map(str, value.shape))}{',' if len(value.shape) == 1 else ''})"
+        return self.target.whole.format(shape=shape, offset=text)
 
     def _hinted(self, use: _Use, text: str) -> str:
         """The offset with what its layout proves of runs and divisibility, where that says something."""

@@ -29,6 +29,7 @@ class TextTarget:
         masked_load, masked_store: also of ``{mask}`` and ``{other}``.
         argument: a format of ``{name}``, for a size that the kernel takes.
         hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
+        whole: a format of ``{shape}`` and ``{offset}``: an offset spread over a tile; empty: loops need none.
         always: a condition that holds always.
         loop: a format of ``{name}`` and ``{extent}``, for a ``:`` in a language without ranges.
         ssa: every operation is a statement with a name; loads and stores are also formats of ``{name}``,
@@ -45,6 +46,7 @@ class TextTarget:
     masked_store: str
     argument: str = "{name}"
     hint: str = ""
+    whole: str = ""
     always: str = "True"
     loop: str = "for (int {name} = 0; {name} < {extent}; ++{name}) {{"
     ssa: bool = False
@@ -61,6 +63,7 @@ TARGETS = {
         "tl.store({pointer} + {offset}, {value})",
         "tl.store({pointer} + {offset}, {value}, mask={mask})",
         hint="tl.max_contiguous(tl.multiple_of({offset}, {multiple}), {run})",
+        whole="tl.zeros({shape}, dtype=tl.int32) + {offset}",
     ),
     "cuda": TextTarget(
         "cuda",
