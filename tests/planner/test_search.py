@@ -8,9 +8,10 @@ import pytest
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
-from tileweave.planner import machines, make_plan
+from tileweave.planner import OBJECTIVES, Objective, machines, make_plan, register_objective, simulate
 from tileweave.planner.loads import Loads
-from tileweave.planner.search.make import OBJECTIVES, problem_of, tables_of
+from tileweave.planner.search.islands import searched_together
+from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import MUTATORS, Mutator, Pareto, register_mutator
 from tileweave.planner.search.solve import beam, exact, polished
 
@@ -27,7 +28,7 @@ def tables(count=4, size=3, width=64):
 
 
 def test_the_solvers_find_the_least_of_all_choices():
-    weigh = OBJECTIVES["seconds"][0]
+    weigh = OBJECTIVES["seconds"].weigh
     for width in (8, 64, 512):
         found = tables(4, 1, width)
         every = itertools.product(*(range(len(o.choices)) for o in found.offers))
@@ -40,7 +41,7 @@ def test_the_solvers_find_the_least_of_all_choices():
 
 
 def test_the_beam_is_close_to_the_certified_optimum():
-    weigh = OBJECTIVES["seconds"][0]
+    weigh = OBJECTIVES["seconds"].weigh
     found = tables(8, 6, 256)
     certified = exact(found, weigh)
     assert beam(found, weigh)[0].cost <= certified.cost * 1.02
@@ -97,3 +98,63 @@ def test_plans_of_a_search_are_deterministic_and_no_worse():
     plain = make_plan(graph, machines(4, memory="1GiB"), lambda o, s: Decision(s))
     one, two = (make_plan(graph, machines(4, memory="1GiB"), lambda o, s: Decision(s), trials=512) for _ in range(2))
     assert one == two and one.seconds <= plain.seconds
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_workers_find_the_same_however_many_processes_they_run_in(processes):
+    shared = tables(8, 4)
+    found = searched_together(shared, 6000, seed=3, workers=3, processes=processes)
+    alone = searched_together(shared, 6000, seed=3, workers=3, processes=1)
+    assert (found.frontier, found.points, found.trials) == (alone.frontier, alone.points, alone.trials)
+    assert found.trials <= 2048
+
+
+def test_a_search_goes_on_from_its_state():
+    shared = tables(8, 4)
+    whole, first, second = (Pareto(shared, 5) for _ in range(3))
+    whole.run(2048)
+    first.run(1024)
+    second.restore(first.state())
+    second.run(1024)
+    assert second.trials == whole.trials and second.least() == whole.least()
+
+
+def test_a_search_stops_where_trials_cost_more_than_they_save():
+    shared = tables(8, 6, 256)
+    trials = []
+    for runs in (1e-9, 1.0, None):
+        search = Pareto(shared, 2, runs)
+        search.run(40_000)
+        trials.append(search.trials)
+    assert trials[0] <= trials[1] <= trials[2] and trials[0] < trials[2]
+
+
+def test_every_objective_takes_the_plan_with_its_least():
+    x = g.as_tensor(np.broadcast_to(np.float32(1), (256, 256)))
+    graph = g.Graph.of(g.softmax(g.matmul(g.relu(g.matmul(x, x)), x)), g.sum(x, 0))
+    used, values = machines(4, memory="1GiB"), {}
+    for name in OBJECTIVES:
+        plan = make_plan(graph, used, lambda o, s: Decision(s), objective=name, trials=512)
+        values[name] = {other: OBJECTIVES[other].of(plan, simulate(plan)) for other in OBJECTIVES}
+    for name in OBJECTIVES:
+        assert values[name][name] <= min(row[name] for row in values.values()) * 1.02, name
+    assert values["peak_memory"]["peak_memory"] < values["seconds"]["peak_memory"]
+
+
+def test_an_objective_of_the_users_own():
+    x = g.as_tensor(np.broadcast_to(np.float32(1), (256, 256)))
+    graph = g.Graph.of(g.matmul(x, x))
+    used = machines(4, memory="1GiB")
+
+    def tasks(plan, result):
+        return float(plan.tasks)
+
+    few = make_plan(graph, used, lambda o, s: Decision(s), objective=tasks)
+    assert few.tasks == 2
+    register_objective(Objective("test_tasks", tasks))
+    try:
+        assert make_plan(graph, used, lambda o, s: Decision(s), objective="test_tasks").steps == few.steps
+        with pytest.raises(PlanError, match="there is an objective"):
+            register_objective(Objective("test_tasks", tasks))
+    finally:
+        del OBJECTIVES["test_tasks"]

@@ -5,12 +5,22 @@ from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, mach
 from tileweave.planner.movement import Movement, Redistribution, movements, redistribution
 from tileweave.planner.placement import Placement, placement
 from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.search import Cuts, make_plan
+from tileweave.planner.search import (
+    OBJECTIVES,
+    Cuts,
+    Mutator,
+    Objective,
+    Progressed,
+    make_plan,
+    register_mutator,
+    register_objective,
+)
 from tileweave.planner.show import load
 from tileweave.planner.simulate import Simulation, simulate
 from tileweave.planner.tasks import Read, ReadPiece, Task, tasks
 
 __all__ = [
+    "OBJECTIVES",
     "Costs",
     "Cuts",
     "Level",
@@ -18,8 +28,11 @@ __all__ = [
     "Machine",
     "Machines",
     "Movement",
+    "Mutator",
+    "Objective",
     "Placement",
     "Plan",
+    "Progressed",
     "Read",
     "ReadPiece",
     "Redistribution",
@@ -33,6 +46,8 @@ __all__ = [
     "movements",
     "placement",
     "redistribution",
+    "register_mutator",
+    "register_objective",
     "show",
     "simulate",
     "tasks",

@@ -41,7 +41,7 @@ from tileweave.graph.passes.chains import CONV_CHAIN
 from tileweave.graph.passes.groups import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
-from tileweave.planner import Cuts, Machines, Placement, Plan, Step, make_plan
+from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
@@ -179,7 +179,11 @@ def plan(
     place: Mapping[Tensor, Placement | str] | None = None,
     pin: Mapping[Tensor, Cuts] | None = None,
     forbid: Mapping[Tensor, Sequence[str]] | None = None,
-    objective: str = "seconds",
+    objective: str | Objective | Callable[[Plan, Simulation], float] = "seconds",
+    trials: int = 0,
+    seed: int = 0,
+    workers: int = 1,
+    runs: float | None = None,
 ) -> Plan:
     """How a target will be computed: per operation its cuts, where its shards run, and what that costs.
 
@@ -196,7 +200,12 @@ def plan(
         pin: tensor -> parts per dimension of the operation that makes it, by name (``{"batch": 4}``) or in order.
             A pinned graph is planned as it is written, without fusing.
         forbid: tensor -> names of dimensions that are not cut.
-        objective: ``"seconds"``, or ``"words"`` (the most bytes that any machine receives).
+        objective: a name (``"seconds"``, ``"words"``: the most bytes that any machine receives, ``"peak_memory"``, ..:
+            `tileweave.planner.OBJECTIVES`), or a function of a plan and its simulation, whose least value wins.
+        trials: of a stochastic Pareto search that follows the additive solvers; none by default.
+        seed: of its random numbers: the same seed gives the same plan.
+        workers: searches side by side, which exchange what they find.
+        runs: how often the plan will run; the search stops where further trials take longer than they save.
 
     Raises:
         PlanError: nothing that was found fits the memory; carries the least that does.
@@ -207,9 +216,10 @@ def plan(
     used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
     fuse = fuse and not settings.as_written
     graph = _graph(target)
-    if place or pin or forbid or objective != "seconds":
+    if place or pin or forbid or trials or objective != "seconds":
         homes = {_source_of(tensor): where for tensor, where in (place or {}).items()}
         how: dict[str, Any] = {"place": homes, "pin": pin, "forbid": forbid, "objective": objective}
+        how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs}
         if fuse and not (pin or forbid):
             return _planned(graph, used, how)
         return make_plan(graph, used, lower.decide, io.atom, **how)

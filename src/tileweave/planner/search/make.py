@@ -11,7 +11,7 @@ smaller one was met.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -22,14 +22,16 @@ from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.search.candidates import FEW_OPERATIONS, meshes
-from tileweave.planner.search.pareto import Pareto
+from tileweave.planner.search.islands import searched_together
+from tileweave.planner.search.objectives import OBJECTIVES, Objective, objective_of
+from tileweave.planner.search.pareto import Progressed
 from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
 from tileweave.planner.search.solve import Solved, beam, polished
-from tileweave.planner.search.tables import Measures, Tables
+from tileweave.planner.search.tables import Tables
 from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
 from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
 
-__all__ = ["BALANCED", "OBJECTIVES", "PlanRequest", "make_plan", "search"]
+__all__ = ["BALANCED", "Effort", "PlanRequest", "make_plan", "search"]
 
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
@@ -43,12 +45,24 @@ BALANCED = "balanced"
 """Said of a source: one copy of it, of which every machine that is used holds an equal part, placed by the plan."""
 STORAGE = "storage"
 
-Objective = Callable[[Plan, Simulation], Any]
-OBJECTIVES: dict[str, tuple[Callable[[Measures], Any], Objective]] = {
-    "seconds": (lambda m: m.seconds + 1e-18 * m.moved, lambda p, s: (p.seconds, p.bytes_moved, p.tasks)),
-    "words": (lambda m: m.words + 1e-6 * m.seconds, lambda p, s: (s.words_bytes, p.seconds, p.tasks)),
-}
-"""Name -> (what is added up over table entries, what is compared of simulated plans)."""
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a stochastic search goes on.
+
+    Args:
+        trials: at most; none: no search.
+        seed: of its random numbers.
+        workers: searches side by side.
+        runs: how often the plan will run: the search stops where further trials take longer than they save.
+        progress: called as it goes on.
+    """
+
+    trials: int = 0
+    seed: int = 0
+    workers: int = 1
+    runs: float | None = None
+    progress: Callable[[Progressed], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +77,9 @@ class PlanRequest:
         homes: where sources lie that are not on storage, by choice of the user.
         placed: sources that the plan places.
         allowed: operation -> the shardings that it may have, where these are limited.
-        objective: a name in `OBJECTIVES`.
+        objective: what is least in the plan.
         extra: meshes beside those that the graph suggests.
-        trials: of the stochastic search.
-        seed: of its random numbers.
+        effort: of the stochastic search.
     """
 
     graph: Graph
@@ -76,10 +89,9 @@ class PlanRequest:
     homes: tuple[tuple[Source, Placement], ...] = ()
     placed: tuple[Source, ...] = ()
     allowed: tuple[tuple[Operation, tuple[Sharding, ...]], ...] = ()
-    objective: str = "seconds"
+    objective: Objective = OBJECTIVES["seconds"]
     extra: tuple[Mesh, ...] = ()
-    trials: int = 0
-    seed: int = 0
+    effort: Effort = Effort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +112,23 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
     """
     machines, known = problem.machines, Loads()
     budgets = [machine.memory_bytes for machine in machines.machines]
-    order = OBJECTIVES[problem.objective][1]
+    order = problem.objective.order
     tried: list[tuple[_Offer, Peaks]] = []
+    fitting: list[tuple[str, Plan, Simulation]] = []
     for _, level in groupby(_offers(problem, known), lambda offer: offer.waves):
-        fitting = []
         for offer in level:
             tried.append((offer, peaks_of(offer.plan, known)))
             if all(peak <= limit for peak, limit in zip(tried[-1][1].machines, budgets, strict=True)):
                 result = simulate(offer.plan, known)
                 fitting.append((offer.label, with_costs(offer.plan, result), result))
-        if fitting:
-            _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
-            plan, result = costed(best, known)
-            rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
-            return replace(plan, alternatives=rows), result
-    raise _refusal(problem, tried, known)
+        if fitting and not problem.objective.waves:
+            break
+    if not fitting:
+        raise _refusal(problem, tried, known)
+    _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
+    plan, result = costed(best, known)
+    rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
+    return replace(plan, alternatives=rows), result
 
 
 def tables_of(problem: PlanRequest, known: Loads) -> Tables:
@@ -122,15 +136,15 @@ def tables_of(problem: PlanRequest, known: Loads) -> Tables:
     allowed = dict(problem.allowed)
     homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
     on = meshes(problem.graph, problem.machines, problem.extra)
-    runs = problem.objective == "words"
+    runs = problem.objective.name == "words"
     return Tables(problem.graph, problem.machines, on, homes, problem.placed, allowed, known, runs=runs)
 
 
-def solved(tables: Tables, objective: str) -> list[Solved]:
+def solved(tables: Tables, objective: Objective) -> list[Solved]:
     """The finalists: the best choices of the beam, polished, each grid once; and the ones that hold or move least."""
-    weigh = OBJECTIVES[objective][0]
+    least = (OBJECTIVES["peak_memory"].weigh, 1), (OBJECTIVES["words"].weigh, 1)
     found: dict[tuple[Any, ...], Solved] = {}
-    for by, most in ((weigh, FINALISTS - 1), (_least_held, 1), (OBJECTIVES["words"][0], 1)):
+    for by, most in ((objective.weigh, FINALISTS - 1), *least):
         taken = 0
         for one in beam(tables, by):
             better = polished(tables, by, one)
@@ -145,17 +159,19 @@ def solved(tables: Tables, objective: str) -> list[Solved]:
 
 def searched(problem: PlanRequest, tables: Tables, seeds: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """The frontier of a stochastic search of so many trials, seeded by the additive solvers; the fastest first."""
-    if not problem.trials:
+    effort = problem.effort
+    if not effort.trials:
         return []
-    found = Pareto(tables, problem.seed)
-    for chosen in seeds:
-        found.add(chosen)
-    found.run(problem.trials)
+    found = searched_together(
+        tables,
+        effort.trials,
+        seed=effort.seed,
+        workers=effort.workers,
+        start=seeds,
+        runs=effort.runs,
+        progress=effort.progress,
+    )
     return sorted(found.frontier, key=lambda chosen: found.points[chosen])[:MOST_FRONTIER]
-
-
-def _least_held(measures: Measures) -> Any:
-    return measures.held + 1e-6 * measures.seconds
 
 
 def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
@@ -170,7 +186,7 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
         choices.append(whole)
     seen: set[tuple[Step, ...]] = set()
-    in_runs = (False, True) if problem.objective == "words" else (False,)
+    in_runs = (False, True) if problem.objective.name == "words" else (False,)
     for waves in wave_counts(graph, len(machines)):
         for rank, chosen in enumerate(choices):
             for runs in in_runs:
@@ -252,9 +268,12 @@ def make_plan(
     place: Mapping[Source, Placement | str] | None = None,
     pin: Mapping[Any, Cuts] | None = None,
     forbid: Mapping[Any, Sequence[str]] | None = None,
-    objective: str = "seconds",
+    objective: str | Objective | Callable[[Plan, Simulation], float] = "seconds",
     trials: int = 0,
     seed: int = 0,
+    workers: int = 1,
+    runs: float | None = None,
+    progress: Callable[[Progressed], None] | None = None,
 ) -> Plan:
     """The verified graph's plan.
 
@@ -267,12 +286,16 @@ def make_plan(
             ``"balanced"`` (one copy, placed by the plan).
         pin: operation (or its tensor) -> parts per index dimension, by name or in order.
         forbid: operation (or its tensor) -> names of index dimensions that are not cut.
-        objective: ``"seconds"``, or ``"words"`` (the most bytes that any machine receives).
+        objective: a name in `OBJECTIVES` (``"seconds"``, ``"words"``, ``"peak_memory"``, ..), or a function of a plan
+            and its simulation, whose least value wins.
         trials: of a stochastic Pareto search that follows the additive solvers; none by default.
         seed: of its random numbers: the same seed gives the same plan.
+        workers: searches side by side, which exchange what they find at fixed numbers of trials.
+        runs: how often the plan will run, by which the search weighs its own price.
+        progress: called with a `Progressed` as the search goes on.
     """
     problem = problem_of(graph, machines, decide, atoms, place, pin, forbid, objective)
-    return search(replace(problem, trials=trials, seed=seed))[0]
+    return search(replace(problem, effort=Effort(trials, seed, workers, runs, progress)))[0]
 
 
 def problem_of(
@@ -283,13 +306,12 @@ def problem_of(
     place: Mapping[Source, Placement | str] | None = None,
     pin: Mapping[Any, Cuts] | None = None,
     forbid: Mapping[Any, Sequence[str]] | None = None,
-    objective: str = "seconds",
+    objective: str | Objective | Callable[[Plan, Simulation], float] = "seconds",
 ) -> PlanRequest:
     """The checked problem."""
     graph = join_sinks(verify(graph))
     _check(graph, machines)
-    if objective not in OBJECTIVES:
-        raise PlanError("plan(objective)", f"{objective!r} is no objective", legal=", ".join(OBJECTIVES))
+    aim = objective_of(objective)
     sources = [node for node in graph.nodes() if isinstance(node, Source)]
     homes, placed = [], []
     for source, where in (place or {}).items():
@@ -306,9 +328,7 @@ def problem_of(
     parts = pinned_parts(graph, machines, pin or {})
     extra = tuple(pinned_meshes(parts))
     limited = allowed_shardings(graph, machines, meshes(graph, machines, extra), parts, forbid or {})
-    return PlanRequest(
-        graph, machines, decide, atoms, tuple(homes), tuple(placed), tuple(limited.items()), objective, extra
-    )
+    return PlanRequest(graph, machines, decide, atoms, tuple(homes), tuple(placed), tuple(limited.items()), aim, extra)
 
 
 def _check(graph: Graph, machines: Machines) -> None:

@@ -3,7 +3,8 @@
 A trial takes a parent on or near the frontier (plans that do not fit the memory are parents too), changes it by a
 mutator, and looks up what the child costs in the tables. Mutators are chosen by how often they improved the frontier,
 from a prior; each keeps a least share. The archive is seeded by the additive solvers. The search can stop at any trial;
-the same seed gives the same frontier; it stops by itself when trials no longer improve anything.
+the same seed gives the same frontier. It stops by itself when trials no longer improve anything, or, where it is said
+how often the plan will run, when the seconds that further trials take are more than those that they save.
 
 Source: Tapestry, "Stochastic Pareto Frontier Optimization" and "Graph Mutator Selection Optimization".
 """
@@ -13,13 +14,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tileweave.errors import PlanError
 from tileweave.planner.search.tables import Tables
 
-__all__ = ["MUTATORS", "OBJECTIVE_NAMES", "Mutator", "Pareto", "Progressed", "register_mutator"]
+__all__ = ["MUTATORS", "OBJECTIVE_NAMES", "Chosen", "Mutator", "Pareto", "Progressed", "register_mutator"]
 
 Chosen = tuple[int, ...]
 OBJECTIVE_NAMES = ("seconds", "peak_bytes", "bytes_moved", "words_bytes")
@@ -30,7 +32,10 @@ NEAR = 64
 FLOOR = 0.05
 """The least share of every mutator."""
 PATIENCE = 8
-"""Batches without an improvement after which the search stops by itself."""
+"""Batches without an improvement after which the search stops by itself, and over which its worth is estimated."""
+TRIAL_SECONDS = 30e-6
+"""What a trial of a graph of 20 operations costs (`bench/planner.py`), by which the stop rule prices trials: counted
+and not measured, so that a search ends where it ended before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +70,12 @@ class Pareto:
     Args:
         tables: candidates and their costs.
         seed: of the random numbers.
+        runs: how often the plan will run; None: trials have no price.
     """
 
-    def __init__(self, tables: Tables, seed: int = 0) -> None:
-        self.tables, self.seed, self.trials = tables, seed, 0
+    def __init__(self, tables: Tables, seed: int = 0, runs: float | None = None) -> None:
+        self.tables, self.seed, self.trials, self.runs = tables, seed, 0, runs
+        self._saved: list[float] = []
         self.points: dict[Chosen, tuple[float, ...]] = {}
         self.frontier: list[Chosen] = []
         self.near: list[Chosen] = []
@@ -131,7 +138,7 @@ class Pareto:
         if not self.counts:
             raise PlanError("Pareto(tables)", "the graph has no operation", legal="one operation or more")
         self.add((0,) * len(self.counts))
-        self._sort()
+        self.sort()
         idle = 0
         while trials > 0:
             made: dict[Chosen, str] = {}
@@ -145,17 +152,43 @@ class Pareto:
                 if child not in self.points:
                     self.points[child] = self.cost(child)
                     made[child] = rule.name
-            before = set(self.frontier)
-            self._sort()
+            before, least = set(self.frontier), self.least()[0]
+            self.sort()
             better = [child for child in self.frontier if child in made and child not in before]
             for child in better:
                 self._won[made[child]] += 1
             idle = 0 if better else idle + 1
             if progress is not None:
                 progress(Progressed(self.trials, len(self.frontier), tuple(self.least())))
-            if idle == PATIENCE:
+            self._saved = [*self._saved[1 - PATIENCE :], least - self.least()[0]]
+            if idle == PATIENCE or not self._pays():
                 return False
         return True
+
+    def _pays(self) -> bool:
+        """Whether a batch is expected to save more seconds of all runs than it takes, as far as can be said."""
+        if self.runs is None or len(self._saved) < PATIENCE:
+            return True
+        size = len(self.counts) + len(self._edges)
+        return sum(self._saved) / PATIENCE * self.runs >= BATCH * TRIAL_SECONDS * size / 50
+
+    def state(self) -> tuple[Any, ...]:
+        """All that a search needs to go on where it stopped, as plain data."""
+        return (
+            self.trials,
+            self.points,
+            self.frontier,
+            self.near,
+            self._random.getstate(),
+            self._won,
+            self._used,
+            self._saved,
+        )
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Goes on where the search of a state stopped: of the same tables, with the same mutators."""
+        self.trials, self.points, self.frontier, self.near, chance, self._won, self._used, self._saved = state
+        self._random.setstate(chance)
 
     def least(self) -> list[float]:
         """The least of each objective on the frontier."""
@@ -167,7 +200,7 @@ class Pareto:
         weights = [FLOOR + rate / total for rate in rates]
         return self._random.choices(self._rules, weights)[0]
 
-    def _sort(self) -> None:
+    def sort(self) -> None:
         """The frontier, and those closest behind it; everything else is forgotten."""
         import moocore  # type: ignore[import-untyped]
 
