@@ -30,7 +30,19 @@ __all__ = ["Order", "run", "run_all"]
 
 Order = str | int
 _WHERE = "run(text, grid, block, arrays)"
-_SCALARS = {"i64": "long long", "i32": "int", "i16": "short", "i8": "signed char", "float": "float", "double": "double"}
+_SLOTS = {
+    "ptr": ("void*", "(void*)a[{}]"), "i64": ("long long", "a[{}]"), "i32": ("int", "(int)a[{}]"),
+    "i16": ("short", "(short)a[{}]"), "i8": ("signed char", "(signed char)a[{}]"), "i1": ("bool", "a[{}] & 1"),
+    "float": ("float", "*(const float*)(a + {})"), "double": ("double", "*(const double*)(a + {})"),
+}  # fmt: skip
+"""LLVM type -> its C++ type, and how a kernel reads it from a slot of 8 bytes."""
+_GO = """
+static int tw_go(const char* name, dim3 grid, dim3 block, int shared, void (*call)(const long long*),
+                 const long long* a) {
+  ::tw::Launch l(name, dim3(1, 1, 1), grid, block, shared);
+  return l.run([](void (*f)(const long long*), const long long* row) TW_PLAIN { tw_start(f, row); }, call, a);
+}
+"""
 
 
 def run(
@@ -106,9 +118,13 @@ def run_all(
         source = folder / "kernel.cu"
         source.write_text(_device_text(module, shared))
         arguments = Arguments(folder)
-        body = _body(launches, found, arguments)
+        body = _body(launches, module, found, arguments)
         program, _ = build_program(
-            source, folder, instrumented=False, extra=lambda _: MAIN.format(body=body), objects=[folder / "kernels.o"]
+            source,
+            folder,
+            instrumented=False,
+            extra=lambda _: _GO + MAIN.format(body=body),
+            objects=[folder / "kernels.o"],
         )
         first: list[bytes] = []
         for number, one in enumerate(orders):
@@ -203,36 +219,54 @@ def _device_text(module: HostModule, shared: Sequence[SharedArray]) -> str:
         *(shared_function(array) for array in shared),
     ]
     for name, types in module.kernels.items():
-        kinds = ["void*" if kind == "ptr" else _SCALARS.get(kind, "") for kind in types]
-        if "" in kinds:
-            kind = types[kinds.index("")]
-            raise BackendError(_WHERE, f"kernel {name} takes a {kind}", legal=f"memref, index, {', '.join(_SCALARS)}")
-        formal = ", ".join(f"{kind} a{k}" for k, kind in enumerate(kinds))
-        actual = ", ".join(f"a{k}" for k in range(len(kinds)))
-        lines.append(f'extern "C" void tw_kernel_{name}({", ".join(kinds)});')
-        lines.append(f"__global__ void tw_launch_{name}({formal}) {{ tw_kernel_{name}({actual}); }}")
+        kinds = [_SLOTS.get(kind) for kind in types]
+        if None in kinds:
+            kind = types[kinds.index(None)]
+            raise BackendError(_WHERE, f"kernel {name} takes a {kind}", legal=f"memref, index, {', '.join(_SLOTS)}")
+        formal = ", ".join(kind[0] for kind in kinds if kind)
+        actual = ", ".join(kind[1].format(k) for k, kind in enumerate(kinds) if kind)
+        lines.append(f'extern "C" void tw_kernel_{name}({formal});')
+        lines.append(f"__device__ void tw_call_{name}(const long long* a) {{ tw_kernel_{name}({actual}); }}")
+    lines.append("__global__ void tw_start(void (*call)(const long long*), const long long* a) { call(a); }")
     return "\n".join(lines) + "\n"
 
 
-def _body(launches: Sequence[Launch], found: Mapping[str, Kernel], arguments: Arguments) -> str:
-    """The launches as C++."""
+def _body(launches: Sequence[Launch], module: HostModule, found: Mapping[str, Kernel], arguments: Arguments) -> str:
+    """The launches as C++: each a row of arguments, in slots of 8 bytes."""
     bare = all(kernel.bare for kernel in found.values())
-    lines = []
-    for launch in launches:
-        values = []
-        for parameter in found[launch.kernel or ""].parameters:
+    rows = []
+    for number, launch in enumerate(launches):
+        name = launch.kernel or ""
+        values: list[str] = []
+        for parameter in found[name].parameters:
             value = launch.arguments[parameter.name]
-            text = arguments.value(value, parameter.name, 0)
-            values += parameter.words(value, text) if parameter.is_memref and not bare else [text]
+            if parameter.is_memref:
+                pointer = f"(long long){arguments.array(value, parameter.name, 0)}"
+                values += [pointer] if bare else parameter.descriptor(value, pointer)
+            else:
+                values.append(_slot(parameter.name, value, module.kernels[name][len(values)]))
         dims = ", ".join(
-            f"dim3({', '.join(map(str, extent(v, w)))})"
-            for v, w in ((1, "cluster"), (launch.grid, "grid"), (launch.block, "block"))
+            f"dim3({', '.join(map(str, extent(v, w)))})" for v, w in ((launch.grid, "grid"), (launch.block, "block"))
         )
-        lines.append(
-            f'  {{ ::tw::Launch l("{launch.kernel}", {dims}, {launch.shared}); if (l.run([](int, auto&&... a) TW_PLAIN '
-            f"{{ tw_launch_{launch.kernel}(a...); }}, {', '.join(['0', *values])})) return 97; }}"
+        rows.append(f"  static const long long tw_row_{number}[] = {{{', '.join([*values, '0'])}}};")
+        rows.append(f'  if (tw_go("{name}", {dims}, {launch.shared}, tw_call_{name}, tw_row_{number})) return 97;')
+    return "\n".join([*arguments.lines, *rows])
+
+
+def _slot(name: str, value: Any, kind: str) -> str:
+    """The bits of a number of an LLVM type as a C++ number."""
+    if kind in ("float", "double"):
+        if not isinstance(value, int | float | np.integer | np.floating):
+            raise BackendError(_WHERE, f"{name} is a {type(value).__name__}", legal="a number")
+        bits = (
+            np.array(value, np.float32).view(np.uint32)
+            if kind == "float"
+            else np.array(value, np.float64).view(np.int64)
         )
-    return "\n".join([*arguments.lines, *lines])
+        return f"{int(bits)}LL"
+    if not isinstance(value, int | np.integer | np.bool_):
+        raise BackendError(_WHERE, f"{name} is a {type(value).__name__}", legal=f"an integer, {kind}")
+    return f"{int(value)}LL"
 
 
 def _refuse(outcome: Outcome, module: HostModule, text: str, order: Order) -> None:

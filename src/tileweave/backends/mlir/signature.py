@@ -66,13 +66,11 @@ class Parameter:
             inputs = {self.name: f"{value.dtype.name} {value.shape}"}
             raise BackendError(where, f"{self.name} does not fit its type", inputs=inputs, legal=self.type)
 
-    def words(self, value: Any, pointer: str) -> list[str]:
-        """The C++ arguments of a launch: a pointer, or a descriptor where an extent is known at run time only."""
-        if None not in self.shape:
-            return [pointer]
+    def descriptor(self, value: Any, pointer: str) -> list[str]:
+        """The C++ arguments of a launch where some array of the module is no bare pointer."""
         shape = value.shape if len(self.shape) == value.ndim else (value.size,)
         strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
-        return [pointer, pointer, "0LL", *(f"{n}LL" for n in (*shape, *strides))]
+        return [pointer, pointer, "0", *map(str, (*shape, *strides))]
 
 
 @dataclass(frozen=True, slots=True)
