@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,7 +134,8 @@ class Kernel:
         if found is None:
             return None
         variant, table, ends = found
-        made = copy(self)
+        made = object.__new__(Kernel)
+        made.__dict__.update(self.__dict__)
         made._program, made._sized, made._plan = None, tuple(sizes), ""
         made._wanted = [(*about[:3], 0, end) for about, end in zip(self._wanted, ends, strict=True)]
         end = _rounded(self._sizes_at + 8 * len(table))
@@ -524,23 +524,37 @@ def compile(
                 return _KERNELS[key]
     verify(program)
     _check_settings(settings)
-    form = merged(program, merge=merge)
-    nest = emit_program(form, target, threads, settings, general=is_general(form), constant=constant)
-    code = compile_ir(nest.source, ("entry", "entry_objects"), target, disk=cache)
-    entries = (
-        code.function("entry", None, ctypes.c_void_p),
-        code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p),
-    )
-    variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes else None)
-    family = family_of(form, target, threads, settings) if nest.sizes and cache and not constant else None
-    if family is not None:
-        family.add(next(form.operations()), variant)
-    kernel = Kernel(form, nest, variant, family, _How(program, threads, target, merge, settings))
+    how = _How(program, threads, target, merge, settings)
+    kernel = _made(how, constant, cache=cache)
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel
             while len(_KERNELS) > _KERNELS_KEPT:
                 _KERNELS.popitem(last=False)
+    return kernel
+
+
+def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
+    """A kernel by the code of its kind where that is there; else it is written."""
+    form = merged(how.program, merge=how.merge)
+    general = is_general(form)
+    family = family_of(form, how.target, how.threads, how.settings) if general and cache and not constant else None
+    known = family.kernel() if family else None
+    if known is not None:
+        sized: Kernel | None = known.resized([(axis.extent, axis.strides) for axis in how.program.axes])
+        if sized is not None:
+            sized._how, sized._program = how, how.program
+            return sized
+    nest = emit_program(form, how.target, how.threads, how.settings, general=general, constant=constant)
+    code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
+    entries = (
+        code.function("entry", None, ctypes.c_void_p),
+        code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p),
+    )
+    variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes else None)
+    kernel = Kernel(form, nest, variant, family, how)
+    if family is not None:
+        family.add(next(form.operations()), variant, kernel)
     return kernel
 
 

@@ -57,7 +57,9 @@ class Family:
         target: the processor.
         threads: that it may use.
         axes: for every mode of the product, the number of its axis in the program.
+        still: for every mode, whether each operand stands still along it.
         variants: the code that is known, by kind.
+        kernels: the last kernel that was compiled.
     """
 
     op: Op
@@ -65,10 +67,17 @@ class Family:
     target: Target
     threads: int
     axes: tuple[int, ...]
+    still: list[list[bool]]
     variants: dict[Hashable, list[weakref.ref[Variant]]]
+    kernels: list[weakref.ref[Any]]
 
-    def add(self, op: Op, variant: Variant) -> None:
-        """Code that was made for these sizes."""
+    def kernel(self) -> Any:
+        """A kernel of the family, where one lives."""
+        return self.kernels[0]() if self.kernels else None
+
+    def add(self, op: Op, variant: Variant, kernel: Any) -> None:
+        """Code and the kernel for which it was made."""
+        self.kernels[:] = [weakref.ref(kernel)]
         kind = key_of(block_product(op, self.elements, self.target, self.threads))
         known = [one for one in self.variants.get(kind, ()) if one() not in (None, variant)]
         self.variants[kind] = [weakref.ref(variant), *known]
@@ -84,11 +93,13 @@ class Family:
         ends = _ends(sizes, [self.elements[order.index(j)].width_bytes for j in range(len(order))])
         if ends is None:
             return None
-        modes = tuple(Mode(sizes[k][0], tuple(sizes[k][1][j] for j in order)) for k in self.axes)
-        for mode, old in zip(modes, self.op.modes, strict=True):
-            if list(map(bool, mode.strides)) != list(map(bool, old.strides)):
+        modes = tuple([Mode(sizes[k][0], tuple([sizes[k][1][j] for j in order])) for k in self.axes])
+        for mode, still in zip(modes, self.still, strict=True):
+            if [not stride for stride in mode.strides] != still:
                 return None
-        c = block_product(replace(self.op, modes=modes), self.elements, self.target, self.threads)
+        old = self.op
+        op = Op(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
+        c = block_product(op, self.elements, self.target, self.threads)
         numbers = numbers_of(c)
         for end in ends:
             numbers += (0, end)
@@ -144,8 +155,10 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
     if _ends(sizes, widths) is None or not all([k == 0, k == 1, True] in sides for k in (0, 1)):
         return None
     axes = tuple(sizes.index(mode) for mode in modes)
-    key = (replace(op, modes=(), offsets=()), elements, target, threads, axes, tuple(map(tuple, sides)))
+    specs = tuple((spec.name, spec.dtype, spec.role) for spec in program.tensors)
+    key = (replace(op, modes=(), offsets=()), specs, target, threads, axes, tuple(map(tuple, sides)))
+    still = [[not stride for stride in mode.strides] for mode in op.modes]
     found = _FAMILIES.get(key)
     if found is None:
-        found = _FAMILIES[key] = Family(op, elements, target, threads, axes, {})
+        found = _FAMILIES[key] = Family(op, elements, target, threads, axes, still, {}, [])
     return found

@@ -151,6 +151,13 @@ class Merged:
 
 def injective(modes: tuple[Mode, ...], operand: int, width: int) -> bool:
     """Whether different indices reach different elements of an operand; False also where it cannot be decided."""
+    end = width
+    for stride, extent in sorted([(abs(mode.strides[operand]), mode.extent) for mode in modes]):
+        if stride < end and extent > 1:
+            break
+        end += stride * (extent - 1)
+    else:
+        return True  # each axis steps over all that the shorter strides reach
     try:
         strides = [mode.strides[operand] for mode in modes]
         return first_collision([mode.extent for mode in modes], strides, width) is None

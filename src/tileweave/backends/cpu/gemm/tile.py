@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tileweave.backends.cpu.target.target import Target
 
 __all__ = ["choose_tile"]
@@ -30,18 +32,14 @@ def choose_tile(
     best, least = (min(rows, 4), min(choices)), float("inf")
     needed = -(-columns // lanes)
     for vectors in [v for v in choices if v <= needed] or [min(choices)]:
-        most = (target.registers - vectors - 1) // vectors
-        if lanes == 1:
-            most = min(most, 8)
         panels, last = divmod(columns, vectors * lanes)
-        most = min(most, {1: 12, 3: 8}.get(vectors, _HEIGHTS[0]))
+        last_vectors = -(-last // lanes)
+        most = _most_rows(target.registers, vectors, lanes)
         for height in (rows,) if rows <= most else _HEIGHTS:
-            if height > min(most, rows):
+            if height > most:
                 continue
             tiles = -(-rows // height)  # the last one computes all of its rows, and stores those that there are
-            last_vectors = -(-last // lanes)
-            time = tiles * panels * _tile_time(height, vectors)
-            time += tiles * _tile_time(height, last_vectors) if last else 0
+            time = tiles * (panels * _tile_time(height, vectors) + _tile_time(height, last_vectors))
             if threads > 1:
                 time += _SECOND_CACHE * tiles * (panels * vectors + last_vectors)
                 time *= min(_idle(tiles, threads), _idle(panels + (last > 0), threads))
@@ -50,15 +48,23 @@ def choose_tile(
     return best
 
 
+@cache
+def _most_rows(registers: int, vectors: int, lanes: int) -> int:
+    """Rows for whose sums there are registers."""
+    most = (registers - vectors - 1) // vectors
+    return min(most, 8 if lanes == 1 else {1: 12, 3: 8}.get(vectors, _HEIGHTS[0]))
+
+
 def _idle(panels: int, threads: int) -> float:
     """How much longer the busiest thread works than it would if panels could be shared evenly."""
     return -(-panels // threads) * threads / panels
 
 
+@cache
 def _tile_time(rows: int, vectors: int) -> float:
     """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4.
 
     Loads cost a little even where they are not the bound.
     """
     loads = rows + vectors
-    return max(rows * vectors / 2, loads / 2, 4.0) + 0.02 * loads
+    return max(rows * vectors / 2, loads / 2, 4.0) + 0.02 * loads if vectors else 0.0
