@@ -144,6 +144,10 @@ def _parser() -> argparse.ArgumentParser:
     from tileweave.cli.cuda import add_cuda_commands
 
     add_cuda_commands(commands)
+
+    from tileweave.cli.kernels import add_kernel_commands
+
+    add_kernel_commands(commands)
     return parser
 
 

@@ -13,6 +13,7 @@ Example:
     3 blocks, 24 statements, 27 accesses: every claim holds
 """
 
+from tileweave.errors import VerifyError
 from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, sharded, spec
 from tileweave.kernel.ir import Kernel, from_json, to_json, to_text, verify
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
@@ -23,6 +24,7 @@ __all__ = [
     "Report",
     "Sharded",
     "Spec",
+    "VerifyError",
     "check_kernel",
     "from_json",
     "grouped",

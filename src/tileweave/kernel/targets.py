@@ -38,20 +38,23 @@ def runner(place: str) -> Callable[..., Any]:
     return _found(_RUNNERS, place, "run", "kernel.run(on)")
 
 
-def dispatcher() -> Any:
-    """The module of dispatch."""
-    return _module(_DISPATCH, "kernel.explain(arch)")
+def dispatcher(function: str) -> Callable[..., Any]:
+    """A function of dispatch: ``expand(kernel, arch)`` or ``explain(kernel, arch)``."""
+    return _function(_DISPATCH, function, f"kernel.{function}(arch)")
 
 
 def _found(table: dict[str, str], name: str, function: str, where: str) -> Callable[..., Any]:
     if name not in table:
         extra = ["ir"] if function == "text" else ["interpreter"]
         raise BackendError(where, f"no target {name!r}", legal=" | ".join([*extra, *table]))
-    return getattr(_module(table[name], where), function)  # type: ignore[no-any-return]
+    return _function(table[name], function, where)
 
 
-def _module(name: str, where: str) -> Any:
+def _function(module: str, name: str, where: str) -> Callable[..., Any]:
     try:
-        return import_module(name)
+        found = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
         raise BackendError(where, f"{error.name} is not installed") from None
+    if found is None:
+        raise BackendError(where, f"{module} has no {name!r}")
+    return found  # type: ignore[no-any-return]

@@ -43,13 +43,13 @@ class KernelFunction:
         self.name = function.__name__
         self.__doc__ = function.__doc__
         parameters = list(inspect.signature(function).parameters.values())[1:]
-        self._tensors = tuple(p.name for p in parameters if p.default is p.empty)
+        self.tensors = tuple(p.name for p in parameters if p.default is p.empty)
         self._options = {p.name: p.default for p in parameters if p.default is not p.empty}
         self._last: Kernel | None = None
 
     @property
     def _where(self) -> str:
-        return f"{self.name}({', '.join(self._tensors)})"
+        return f"{self.name}({', '.join(self.tensors)})"
 
     def trace(self, *args: Any, **options: Any) -> Kernel:
         """The kernel for arguments of these shapes and types, verified.
@@ -58,14 +58,14 @@ class KernelFunction:
             VerifyError: the function cannot be traced, or what it leaves is not well formed; with the user's line.
         """
         unknown = sorted(set(options) - set(self._options))
-        if unknown or len(args) != len(self._tensors):
+        if unknown or len(args) != len(self.tensors):
             problem = f"unknown options {', '.join(unknown)}" if unknown else f"{len(args)} arguments"
             raise VerifyError(
                 self._where, problem, facts={"rule": "argument", "path": ""},
-                legal=f"{len(self._tensors)} arrays" + "".join(f", {k}={v!r}" for k, v in self._options.items()),
+                legal=f"{len(self.tensors)} arrays" + "".join(f", {k}={v!r}" for k, v in self._options.items()),
             )  # fmt: skip
         devices = self.mesh[0][1] if self.mesh else 1
-        params = tuple(param_of(n, a, self._where, devices) for n, a in zip(self._tensors, args, strict=True))
+        params = tuple(param_of(n, a, self._where, devices) for n, a in zip(self.tensors, args, strict=True))
         recorder = Recorder(self.name, params, self.mesh)
         context = Context(recorder)
         views = [View(recorder, whole(one)) for one in params]
@@ -107,7 +107,7 @@ class KernelFunction:
 
     def _kernel(self, args: tuple[Any, ...], options: Mapping[str, Any], what: str) -> Kernel:
         if args or self._last is None or options:
-            if not args and self._tensors:
+            if not args and self.tensors:
                 raise VerifyError(
                     f"{self.name}.{what}", "the shapes are not known", facts={"rule": "argument", "path": ""},
                     legal=f"{what}(.., {self._where}), or a call of check, run or trace before",
@@ -144,11 +144,11 @@ class KernelFunction:
 
     def expand(self, *args: Any, arch: str = "sm_90a", **options: Any) -> Any:
         """The explicit program that dispatch makes of the kernel."""
-        return targets.dispatcher().expand(self._kernel(args, options, "expand"), arch)
+        return targets.dispatcher("expand")(self._kernel(args, options, "expand"), arch)
 
     def explain(self, *args: Any, arch: str = "sm_90a", **options: Any) -> str:
         """Every candidate of every choice of dispatch, with its reason; resources; bank conflicts."""
-        return str(targets.dispatcher().explain(self._kernel(args, options, "explain"), arch))
+        return str(targets.dispatcher("explain")(self._kernel(args, options, "explain"), arch))
 
     def text(self, target: str = "ir", *args: Any, arch: str = "", **options: Any) -> str:
         """The kernel in a target's text, or in that of the IR."""

@@ -245,7 +245,7 @@ class Handle:
 
     def store(self, target: View, value: Any, *, use: str | None = None) -> None:
         """Write registers, or a number, to a region of memory, rounded to its type; what is masked stays as it was."""
-        self.copy(target, value, use=use)
+        self._copy("copy", target, value, called="store", use=use)
 
     def copy(self, target: View, source: Any, *, use: str | None = None) -> None:
         """Copy a region to another of the same shape, rounded to its type; masked elements are read as zero."""
@@ -260,8 +260,8 @@ class Handle:
             filling.bytes += prod(target.shape) * DTYPES[target.dtype].bits // 8
         self._copy("copy_async", target, source, barrier=found, use=use)
 
-    def _copy(self, name: str, target: View, source: Any, **options: Any) -> None:
-        where = self._where(name)
+    def _copy(self, name: str, target: View, source: Any, *, called: str = "", **options: Any) -> None:
+        where = self._where(called or name)
         out = self._view(target, where).region
         if not isinstance(source, View):
             self._emit("fill", (out,), (operand(source, target.dtype, self._recorder, where),))

@@ -17,11 +17,16 @@ class Barrier:
     Args:
         name: what errors call it.
         count: arrivals per phase.
+        line: where it was started.
+        started: (agent, step) of its start.
+        fenced_start: whether a fence has made the start visible beyond the threads.
     """
 
     name: str
     count: int
     line: Line
+    started: tuple[tuple[int, int], ...] = ()
+    fenced_start: bool = False
     arrived: int = 0
     pending_bytes: int = 0
     phase: int = 0

@@ -165,7 +165,16 @@ class Machine:
         key = self._key(region, frame, line)
         if key not in frame.block.barriers:
             refuse("mbarrier", f"{key[0]}[{key[1]}] is used before its init", line, threads=frame.label)
-        return frame.block.barriers[key]
+        found = frame.block.barriers[key]
+        missing = "" if found.fenced_start else 'a fence("mbarrier_init")'
+        if any(a.known.get(number, -1) < step for a in frame.agents for number, step in found.started):
+            missing = missing or "a sync"
+        if missing:
+            refuse(
+                "mbarrier", f"{found.name} is used, and between its init and here {missing} is missing", line,
+                init_at=found.line, threads=frame.label, legal='init, fence("mbarrier_init"), sync',
+            )  # fmt: skip
+        return found
 
     def _key(self, region: Region, frame: Frame, line: Line) -> tuple[str, int]:
         access = self.access(region, frame, line)
@@ -298,7 +307,8 @@ class Machine:
         elif isinstance(s, Init):
             key = self._key(s.barrier, frame, s.line)
             count = self.value(s.count, frame, s.line)
-            frame.block.barriers[key] = Barrier(f"{key[0]}[{key[1]}]", count, s.line)
+            started = tuple((a.number, a.tick()) for a in frame.agents)
+            frame.block.barriers[key] = Barrier(f"{key[0]}[{key[1]}]", count, s.line, started)
         elif isinstance(s, Arrive):
             self._arrive(s, frame)
         elif isinstance(s, Wait):
@@ -309,9 +319,7 @@ class Machine:
         elif isinstance(s, WaitGroup):
             self._wait_group(s, frame)
         elif isinstance(s, Fence):
-            if s.kind == "proxy.async":
-                for agent in frame.agents:
-                    agent.fence()
+            self._fence(s, frame)
         elif isinstance(s, Sync):
             for agent in frame.agents:
                 agent.tick()
@@ -322,6 +330,15 @@ class Machine:
             yield from self._await(s, frame)
         elif isinstance(s, Intrinsic):
             self.warnings.append(f"{head(s)} at {s.line}: not interpreted")
+
+    def _fence(self, s: Fence, frame: Frame) -> None:
+        if s.kind == "proxy.async":
+            for agent in frame.agents:
+                agent.fence()
+        elif s.kind == "mbarrier_init":
+            own = {a.number for a in frame.agents}
+            for barrier in frame.block.barriers.values():
+                barrier.fenced_start |= any(number in own for number, _ in barrier.started)
 
     def _arrive(self, s: Arrive, frame: Frame) -> None:
         barrier = self.barrier(s.barrier, frame, s.line)

@@ -1,0 +1,78 @@
+"""``tileweave kernel``: what it prints, and that every bad input gives the error form."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileweave.cli.main import main
+
+KERNELS = Path(__file__).resolve().parents[2] / "examples" / "kernels"
+SOFTMAX, MATMUL = KERNELS / "softmax.py", KERNELS / "matmul.py"
+HANGS = """
+from tileweave import kernel as tk
+
+@tk.kernel
+def hangs(k, x, y):
+    row = k.grid(2)
+    with k.cta(threads=32) as cta:
+        cta.wait(y, row)
+"""
+
+
+def run(capsys, *words):
+    status = main(["kernel", *map(str, words)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_check(capsys):
+    status, out, _ = run(capsys, "check", SOFTMAX, "f32:3x70", "f16:3x70")
+    assert (status, out) == (0, "3 blocks, 42 statements, 48 accesses: every claim holds\n")
+
+
+def test_text(capsys):
+    status, out, _ = run(capsys, "text", f"{MATMUL}:matmul", "f16:70x40", "f16:50x40", "f16:70x50", "--set", "bm=32")
+    assert status == 0 and out.startswith("kernel matmul") and "alloc acc: f32[32, 256] register ?" in out
+
+
+def test_run(capsys, tmp_path):
+    x = np.random.default_rng(0).standard_normal((4, 30)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("run", SOFTMAX, tmp_path / "x.npy", "f32:4x30", "-o", f"y={tmp_path / 'y.npy'}")
+    assert run(capsys, *words)[0] == 0
+    assert np.allclose(np.load(tmp_path / "y.npy").sum(1), 1)
+    status, _, err = run(capsys, *words)
+    assert status == 2 and "exists already" in err
+    status, out, _ = run(capsys, "run", SOFTMAX, tmp_path / "x.npy", "f32:4x30")
+    assert status == 0 and "y =" in out
+
+
+def test_a_kernel_that_hangs_says_who_waits(capsys, tmp_path):
+    (tmp_path / "hangs.py").write_text(HANGS)
+    status, _, err = run(capsys, "check", tmp_path / "hangs.py", "f32:2x3", "f32:2x3")
+    assert status == 2 and "waits for y_flags[0] to reach 1: it is 0" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check", "nofile.py"), "no file"),
+        (("check", MATMUL, "f16:2x2"), "has 2 kernels"),
+        (("check", f"{MATMUL}:gemm"), "no kernel 'gemm'"),
+        (("check", SOFTMAX, "f32:3x70"), "1 arguments"),
+        (("check", SOFTMAX, "f32:3x70", "f32:3"), "cta.store: div of shape (128,) does not fit y"),
+        (("check", SOFTMAX, "f32:3x70", "f32:2x70"), "outside"),
+        (("check", SOFTMAX, "f31:3x70", "f32:3x70"), "no element type"),
+        (("check", SOFTMAX, "f32:0x70", "f32:3x70"), "TYPE:SHAPE"),
+        (("check", SOFTMAX, "x.npy", "f32:3x70"), "cannot be read"),
+        (("check", SOFTMAX, "f32:3x70", "f32:3x70", "--set", "bm=3"), "unknown options bm"),
+        (("check", SOFTMAX, "f32:3x70", "f32:3x70", "--set", "bm"), "NAME=VALUE"),
+        (("text", SOFTMAX, "f32:3x70", "f32:3x70", "--target", "ptx"), "no target 'ptx'"),
+        (("run", SOFTMAX, "f32:3x70", "f32:3x70", "--on", "tpu"), "no target 'tpu'"),
+        (("run", SOFTMAX, "f32:3x70", "f32:3x70", "-o", "z=z.npy"), "no tensor"),
+    ],
+)
+def test_bad_input(words, said, capsys):
+    status, out, err = run(capsys, *words)
+    assert status == 2 and said in err and "Traceback" not in err and not out

@@ -1,0 +1,173 @@
+"""Every synchronisation of a kernel is deleted and perturbed; the interpreter names each fault with its line.
+
+A mutant counts only if a rule is named. The few that change nothing are listed with the reason.
+"""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileweave import kernel as tk
+from tileweave.errors import VerifyError
+from tileweave.kernel.ir import (
+    Arrive,
+    Await,
+    Commit,
+    Fence,
+    For,
+    Init,
+    On,
+    Op,
+    Region,
+    Signal,
+    Sync,
+    Wait,
+    WaitGroup,
+    When,
+    While,
+    head,
+)
+from tileweave.kernel.semantics import check_kernel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+matmul, transpose, gemm_reduce_scatter = map(import_module, ("matmul", "transpose", "gemm_reduce_scatter"))
+
+DELETED = (Arrive, Wait, Fence, Sync, Commit, WaitGroup, Signal, Await, Init)
+
+
+@tk.kernel
+def staged_copy(k, x, y):
+    """cp.async two rows ahead, one group per row."""
+    s = k.shared((3, 64), like=x)
+    with k.cta(threads=64) as cta:
+        for i in range(2):
+            cta.copy_async(s[i], x[i])
+            cta.commit()
+        for i in cta.range(6):
+            with k.when(i < 4):
+                cta.copy_async(s[(i + 2) % 3], x[i + 2])
+            cta.commit()
+            cta.wait_group(2)
+            cta.sync()
+            cta.copy(y[i], s[i % 3])
+            cta.sync()
+        cta.wait_group(0)
+
+
+@tk.kernel
+def stored_boxes(k, x, y):
+    """Threads write a buffer, the asynchronous proxy stores it; the buffer is used again."""
+    s = k.shared((64,), like=x)
+    with k.cta(threads=64) as cta:
+        for i in cta.range(6):
+            cta.copy(s, x[i])
+            cta.fence("proxy.async")
+            cta.sync()
+            with cta.thread[0] as t:
+                t.copy_async(y[i], s)
+                t.commit("bulk")
+                t.wait_group(0, "bulk")
+            cta.sync()
+
+
+def kernels():
+    random = np.random.default_rng(3)
+
+    def rows(*shape):
+        return random.standard_normal(shape).astype(np.float16)
+
+    pairs = [(rows(128, 40), rows(70, 40)) for _ in range(4)]
+    local = [a for a, _ in pairs], [b for _, b in pairs]
+    return {
+        "transpose": (transpose.transpose, (rows(70, 45), rows(45, 70)), {}),
+        "matmul_roles": (
+            matmul.matmul_roles,
+            (rows(40, 330), rows(20, 330), rows(40, 20)),
+            {"bm": 32, "bn": 16, "stages": 2},
+        ),
+        "gemm_rs": (
+            gemm_reduce_scatter.gemm_rs,
+            (*local, tk.sharded(np.zeros((128, 70), np.float32), "gpu", 0, 4)),
+            {"bm": 32, "bn": 64},
+        ),
+        "staged_copy": (staged_copy, (rows(6, 64), rows(6, 64)), {}),
+        "stored_boxes": (stored_boxes, (rows(6, 64), rows(6, 64)), {}),
+    }  # fmt: skip
+
+
+def changed(s):
+    """The statements that may stand for one: none, or itself perturbed."""
+    if isinstance(s, DELETED):
+        yield f"without {head(s)}", ()
+    if isinstance(s, Arrive):
+        lanes = {"warp": ("one", "each"), "one": ("warp",), "each": ("one",)}[s.lanes]
+        yield from ((f"{head(s)} by {one}", (replace(s, lanes=one),)) for one in lanes)
+        if s.bytes is not None:
+            yield from ((f"{head(s)} {by:+} bytes", (replace(s, bytes=s.bytes + by),)) for by in (-64, 64))
+            yield f"{head(s)} without bytes", (replace(s, bytes=None),)
+        yield f"{head(s)} twice", (s, s)
+    if isinstance(s, Init):
+        yield from ((f"{head(s)} {by:+}", (replace(s, count=s.count + by),)) for by in (-1, 1))
+    if isinstance(s, Wait):
+        yield f"{head(s)}, other parity", (replace(s, parity=1 - s.parity),)
+    if isinstance(s, WaitGroup):
+        yield f"{head(s)} +1", (replace(s, pending=s.pending + 1),)
+    if isinstance(s, Await):
+        yield f"{head(s)} + 1", (replace(s, at_least=s.at_least + 1),)
+    if isinstance(s, Op):
+        yield from unmasked(s)
+
+
+def unmasked(s):
+    """Without the mask of one region in memory."""
+    for n, one in enumerate((*s.outs, *s.ins)):
+        if isinstance(one, Region) and one.masked and one.tensor.space != "register":
+            parts = [*s.outs, *s.ins]
+            parts[n] = replace(one, mask=one.extent)
+            out, ins = tuple(parts[: len(s.outs)]), tuple(parts[len(s.outs) :])
+            yield f"{head(s)} without the mask of {one.tensor.name}", (replace(s, outs=out, ins=ins),)
+
+
+def mutants(body):
+    """(what was changed, the user's line, the body) for every single change."""
+    for n, s in enumerate(body):
+        for text, instead in changed(s):
+            yield text, s.line, (*body[:n], *instead, *body[n + 1 :])
+        for field in ("body", "otherwise"):
+            if isinstance(s, On | For | While | When) and getattr(s, field, ()):
+                for text, line, inner in mutants(getattr(s, field)):
+                    yield text, line, (*body[:n], replace(s, **{field: inner}), *body[n + 1 :])
+
+
+#: (kernel, how the change begins) -> why it changes nothing that the claims speak of.
+EQUIVALENT = {
+    ("staged_copy", "wait cp.async until 0 pending +1"): "the last group is empty: its copies ended in the loop",
+    ("staged_copy", "without wait cp.async until 0 pending"): "the last two groups are empty",
+}
+
+
+@pytest.mark.parametrize("name", sorted(kernels()))
+def test_every_fault_is_named(name, record_property):
+    function, args, options = kernels()[name]
+    kernel = function.trace(*args, **options)
+    check_kernel(kernel, args)
+    rules, missed, total = Counter(), [], 0
+    for text, line, body in mutants(kernel.body):
+        if any(other == name and text.startswith(start) for other, start in EQUIVALENT):
+            continue
+        total += 1
+        try:
+            check_kernel(replace(kernel, body=body), args)
+            missed.append(f"{text} at {line}")
+        except VerifyError as error:
+            rules[error.rule] += 1
+            assert error.line.number, error
+    record_property("rules", dict(rules))
+    print(name, total, dict(rules))  # the table: pytest -s
+    assert not missed
+    assert total >= {"transpose": 3, "matmul_roles": 30, "gemm_rs": 14, "staged_copy": 7, "stored_boxes": 6}[name]
