@@ -15,6 +15,6 @@ def ray_cluster() -> Iterator[None]:
     pytest.importorskip("ray", reason="the optional package ray is not installed")
     from tileweave.runtime import ray
 
-    ray.connect(1, 2, None)
+    ray.connect(2)
     yield
     ray.shutdown()

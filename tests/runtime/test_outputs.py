@@ -18,7 +18,7 @@ from tileweave.planner.steps import candidates
 from tileweave.runtime import run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
-from tileweave.runtime.units import units
+from tileweave.runtime.ray.units import units
 from tileweave.space import Box, Projection
 
 Array = np.ndarray[Any, Any]

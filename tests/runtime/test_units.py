@@ -10,12 +10,12 @@ from random_graphs import random_graph
 from tileweave import graph as g
 from tileweave.lower.reads import gather
 from tileweave.planner import machines
-from tileweave.runtime import units as units_module
 from tileweave.runtime.local import store
 from tileweave.runtime.prepare import prepare
-from tileweave.runtime.ray import run_unit
+from tileweave.runtime.ray import units as units_module
+from tileweave.runtime.ray.units import Unit, units
+from tileweave.runtime.ray.worker import run_unit
 from tileweave.runtime.run import _open_destinations, _opened_sources
-from tileweave.runtime.units import Unit, units
 
 ROOM = 1 << 40
 

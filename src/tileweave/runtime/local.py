@@ -35,7 +35,10 @@ ReadSource = Callable[[Box], Array]
 
 
 class Destination(Protocol):
-    """Where a sink's values go."""
+    """Where a sink's values go.
+
+    `whole_blocks`: a box is stored at once, not piece by piece.
+    """
 
     whole_blocks: bool
 

@@ -175,7 +175,7 @@ def _ray(plan: Plan, prepared: Prepared, threads: int | None, address: str | Non
 @contextmanager
 def _opened_sources(prepared: Prepared, bind: Mapping[Source, Array]) -> Iterator[list[ReadSource]]:
     """What reads each source, in order; every file is checked before the first is read."""
-    readers: list[io.Reader] = []
+    readers: list[io.FileSource] = []
     out: list[ReadSource] = []
     try:
         for source in prepared.sources:
@@ -184,8 +184,8 @@ def _opened_sources(prepared: Prepared, bind: Mapping[Source, Array]) -> Iterato
             elif isinstance(source.data, ArrayData):
                 out.append(_array_source(source, source.data.array))
             elif isinstance(source.data, FileData):
-                readers.append(io.open_source(source.data, source.type))
-                out.append(readers[-1].read)
+                readers.append(io.FileSource(source.data, source.type))
+                out.append(readers[-1])
             else:
                 empty = f"source {source.name!r} {source.type} has no data"
                 raise RunError("run(plan, bind)", empty, legal="bind={source: array}")
@@ -212,6 +212,7 @@ class _Memory:
     """A result in memory."""
 
     whole_blocks = False
+    handle = None
 
     def __init__(self, sink: Sink) -> None:
         self._type = sink.tensor.type
@@ -241,6 +242,7 @@ class _Written:
     def __init__(self, sink: Sink, writer: io.SinkWriter) -> None:
         self.whole_blocks = io.atom(sink) is not None
         self.write = writer.write
+        self.handle = io.handle_of(writer)
         self._box = sink.tensor.type.box
 
     def take(self, block: Array) -> None:

@@ -9,9 +9,14 @@ zarr is an optional package (``tileweave[io]``) and is loaded on first use.
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shutil
+import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,18 +24,24 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, FileTarget, Sink, TensorType
+from tileweave.lower.reads import slices
 from tileweave.runtime.io import npyfile, zarrfile
 from tileweave.space import Box
 
 __all__ = [
+    "FileSource",
+    "Handle",
     "Reader",
+    "Reopened",
     "SinkWriter",
     "Sinks",
     "atom",
     "check_targets",
     "describe",
+    "handle_of",
     "open_sinks",
     "open_source",
+    "sweep",
     "target",
 ]
 
@@ -40,9 +51,13 @@ _LEGAL = "a path that ends in .npy, .npz or .zarr"
 
 
 class Reader(Protocol):
-    """A tensor in a file. `type` is what the file holds now."""
+    """A tensor in a file.
+
+    `type` is what the file holds now; `everywhere`: whether any process that sees the file reads it as cheaply.
+    """
 
     type: TensorType
+    everywhere: bool
 
     def read(self, box: Box) -> Array:
         """The values of a box; not to be written."""
@@ -155,8 +170,103 @@ def open_source(data: FileData, expected: TensorType | None = None) -> Reader:
     return reader
 
 
+class FileSource:
+    """What reads a source in a file; a read that the storage fails is tried again.
+
+    Args:
+        data: as `describe` gave it.
+        type: what the file must still hold.
+
+    Raises:
+        StorageError: as `open_source`.
+    """
+
+    def __init__(self, data: FileData, type: TensorType) -> None:
+        self.data, self.type = data, type
+        self._reader = open_source(data, type)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether any process that sees the file reads it as cheaply."""
+        return self._reader.everywhere
+
+    def __call__(self, box: Box) -> Array:
+        """The values of a box; not to be written."""
+        for seconds in (*RETRY_SECONDS, None):
+            try:
+                return self._reader.read(box)
+            except (OSError, EOFError) as error:
+                if seconds is None:
+                    tries = len(RETRY_SECONDS) + 1
+                    where = f"source({self.data.path!r})"
+                    raise StorageError(where, f"it could not be read in {tries} tries: {error}") from error
+            time.sleep(seconds)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._reader.close()
+
+
+RETRY_SECONDS = (0.05, 0.4, 2.0)
+"""Pauses before a read that failed is tried again: storage that is reached over a network recovers in seconds."""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # sinks
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A file that is being written, as another process finds it until the run commits.
+
+    Args:
+        format: ``raw`` (row-major elements from an offset on) or ``zarr``.
+        path: of the temporary file.
+        key: the member of a zarr group.
+        type: of the tensor.
+        offset_bytes: where its elements begin.
+    """
+
+    format: str
+    path: str
+    key: str
+    type: TensorType
+    offset_bytes: int = 0
+
+
+def handle_of(writer: SinkWriter) -> Handle | None:
+    """How another process writes what a writer writes; None where one process alone may write."""
+    if isinstance(writer, npyfile.MappedWriter):
+        return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes)
+    if isinstance(writer, zarrfile.ZarrWriter):
+        return Handle("zarr", writer.store, writer.key, writer.type)
+    return None
+
+
+class Reopened:
+    """A file that another process has created and commits, for stores of this process."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.whole_blocks = handle.format == "zarr"
+        self._handle = handle
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box; they have left this process when this returns."""
+        handle = self._handle
+        if box.empty:
+            return
+        if handle.format == "zarr":
+            zarrfile.reopen_zarr(handle.path, handle.key, handle.type).write(box, block)
+            return
+        kind = handle.type
+        memory = np.memmap(handle.path, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
+        np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
+        memory.flush()
+
+    def take(self, block: Array) -> None:
+        """Stores all values at once."""
+        self.write(self._handle.type.box, block)
 
 
 def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False) -> FileTarget:
@@ -314,7 +424,7 @@ class Sinks:
 
 
 def _new_file(one: FileTarget, lies: str) -> _File:
-    mark = f"tmp-{os.getpid()}-{secrets.token_hex(4)}"
+    mark = f"tmp-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
     if "://" in lies:
         folder, _, name = lies.rpartition("/")
         return zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}")
@@ -325,11 +435,46 @@ def _new_file(one: FileTarget, lies: str) -> _File:
     return (npyfile.NpyFile if one.format == "npy" else npyfile.NpzFile)(path, temporary)
 
 
+_HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+_MARK = re.compile(r"\..+\.tmp-([A-Za-z0-9_]+)-(\d+)-[0-9a-f]{8}(-old|-\d+)?$")
+
+
+def sweep(folder: Path) -> None:
+    """Removes temporary files of runs of this host whose process is gone: it was killed, and could not do so itself.
+
+    What a killed run had set aside to replace it comes back, where nothing has taken its place.
+    """
+    with suppress(OSError):
+        for path in folder.iterdir():
+            found = _MARK.match(path.name)
+            if found is None or found[1] != _HOST or _alive(int(found[2])):
+                continue
+            whole = path.with_name(path.name[1 : path.name.rindex(".tmp-")])
+            if found[3] == "-old" and not whole.exists():
+                path.rename(whole)
+            elif path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
+
+
 def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]]) -> Sinks:
     """Checked targets, opened for writing under temporary names.
 
     Raises:
         StorageError: as `check_targets`, and where the disk has no room.
     """
+    for folder in {Path(_where_it_lies(one)).parent for one, _ in targets if "://" not in one.path}:
+        sweep(folder)
     check_targets(targets)
     return Sinks(targets)

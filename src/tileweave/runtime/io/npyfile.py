@@ -27,7 +27,17 @@ from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
 from tileweave.space import Box
 
-__all__ = ["MappedReader", "NpyFile", "NpzFile", "describe_npy", "describe_npz", "members_of", "open_npy", "open_npz"]
+__all__ = [
+    "MappedReader",
+    "MappedWriter",
+    "NpyFile",
+    "NpzFile",
+    "describe_npy",
+    "describe_npz",
+    "members_of",
+    "open_npy",
+    "open_npz",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -102,10 +112,17 @@ def describe_npy(path: str, where: str) -> TensorType:
 
 
 class MappedReader:
-    """Reads boxes of one .npy that lies at a byte offset of a file; what it returns is read-only."""
+    """Reads boxes of one .npy that lies at a byte offset of a file; what it returns is read-only.
 
-    def __init__(self, file: IO[bytes], header: _Header, base_bytes: int = 0) -> None:
-        self.type = header.type
+    Args:
+        file: open; it may be closed afterwards.
+        header: of the .npy.
+        base_bytes: where the .npy begins.
+        everywhere: whether another process reads the same by the file's name.
+    """
+
+    def __init__(self, file: IO[bytes], header: _Header, base_bytes: int = 0, everywhere: bool = True) -> None:
+        self.type, self.everywhere = header.type, everywhere
         order: Any = "F" if header.fortran else "C"
         if self.type.box.empty:
             self._array: Array | None = np.empty(header.shape, header.dtype, order=order)
@@ -195,14 +212,14 @@ def open_npz(path: str, key: str, where: str) -> MappedReader:
                 shutil.copyfileobj(member, unpacked, 1 << 20)  # checks the member's checksum at its end
             unpacked.flush()
             unpacked.seek(0)
-            return MappedReader(unpacked, _read_header(unpacked, info.file_size, where, what))
+            return MappedReader(unpacked, _read_header(unpacked, info.file_size, where, what), everywhere=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # writing
 
 
-class _MappedWriter:
+class MappedWriter:
     """One .npy being filled in place; boxes may be written in any order and by several threads."""
 
     def __init__(self, path: Path, kind: TensorType) -> None:
@@ -211,6 +228,7 @@ class _MappedWriter:
         fields = {"descr": descr, "fortran_order": False, "shape": kind.shape}
         np.lib.format.write_array_header_1_0(header, fields)
         at = header.tell()
+        self.path, self.offset_bytes, self.type = path, at, kind
         self._file = path.open("xb+")
         self._memory: mmap.mmap | None = None
         try:
@@ -224,6 +242,7 @@ class _MappedWriter:
             self._array = np.ndarray(kind.shape, kind.dtype, self._memory, at)
         except BaseException:
             self._file.close()
+            path.unlink(missing_ok=True)
             raise
 
     def _reserve(self, size_bytes: int) -> None:
@@ -265,11 +284,11 @@ class NpyFile:
 
     def __init__(self, path: Path, temporary: Path) -> None:
         self._path, self._temporary = path, temporary
-        self._writer: _MappedWriter | None = None
+        self._writer: MappedWriter | None = None
 
-    def add(self, key: str, kind: TensorType) -> _MappedWriter:
+    def add(self, key: str, kind: TensorType) -> MappedWriter:
         """The writer of the file's one array."""
-        self._writer = _MappedWriter(self._temporary, kind)
+        self._writer = MappedWriter(self._temporary, kind)
         return self._writer
 
     def prepare(self) -> None:
@@ -297,13 +316,13 @@ class NpzFile:
     def __init__(self, path: Path, temporary: Path) -> None:
         self._path, self._temporary = path, temporary
         self._keep = True
-        self._members: dict[str, tuple[Path, _MappedWriter]] = {}
+        self._members: dict[str, tuple[Path, MappedWriter]] = {}
 
-    def add(self, key: str, kind: TensorType) -> _MappedWriter:
+    def add(self, key: str, kind: TensorType) -> MappedWriter:
         """The writer of one more member."""
         self._keep = bool(key)
         path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
-        writer = _MappedWriter(path, kind)
+        writer = MappedWriter(path, kind)
         self._members[key or "arr_0"] = (path, writer)
         return writer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,17 @@ from tileweave.lower.reads import slices
 from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
-__all__ = ["RemoteZarr", "ZarrDirectory", "ZarrReader", "chunk_shape", "is_zarr", "members_of", "open_zarr"]
+__all__ = [
+    "RemoteZarr",
+    "ZarrDirectory",
+    "ZarrReader",
+    "ZarrWriter",
+    "chunk_shape",
+    "is_zarr",
+    "members_of",
+    "open_zarr",
+    "reopen_zarr",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -109,6 +120,7 @@ class ZarrReader:
 
     def __init__(self, array: Any, where: str) -> None:
         self._array = array
+        self.everywhere = True
         dtype = np.dtype(array.dtype)
         if not supported(dtype):
             raise StorageError(where, f"the array holds elements of type {dtype}", legal="bool, integers or floats")
@@ -134,11 +146,12 @@ def open_zarr(path: str, key: str, where: str) -> ZarrReader:
 # writing
 
 
-class _ZarrWriter:
+class ZarrWriter:
     """One zarr array being filled."""
 
-    def __init__(self, array: Any, kind: TensorType, chunks: tuple[int, ...]) -> None:
+    def __init__(self, array: Any, kind: TensorType, chunks: tuple[int, ...], store: str = "", key: str = "") -> None:
         self._array, self._kind, self._chunks = array, kind, chunks
+        self.store, self.key, self.type = store, key, kind
         self._unaligned = threading.Lock()
 
     def write(self, box: Box, block: Array) -> None:
@@ -151,14 +164,21 @@ class _ZarrWriter:
             self._array[slices(box)] = block
 
 
-def _create(zarr: Any, store: str, key: str, kind: TensorType) -> _ZarrWriter:
+def reopen_zarr(store: str, key: str, kind: TensorType) -> ZarrWriter:
+    """A writer of an array that another process has created and is filling too."""
+    zarr = load("sink(tensor, path)")
+    array = zarr.open_array(store=store, path=key or None, mode="r+")
+    return ZarrWriter(array, kind, chunk_shape(kind), store, key)
+
+
+def _create(zarr: Any, store: str, key: str, kind: TensorType) -> ZarrWriter:
     chunks = chunk_shape(kind)
     options = {"shape": kind.shape, "dtype": kind.dtype, "chunks": chunks}
     if key:
         array = zarr.open_group(store=store, mode="a").create_array(name=key, **options)
     else:
         array = zarr.create_array(store=store, **options)
-    return _ZarrWriter(array, kind, chunks)
+    return ZarrWriter(array, kind, chunks, store, key)
 
 
 class ZarrDirectory:
@@ -168,7 +188,7 @@ class ZarrDirectory:
         self._path, self._temporary = path, temporary
         self._zarr = load(f"sink({str(path)!r})")
 
-    def add(self, key: str, kind: TensorType) -> _ZarrWriter:
+    def add(self, key: str, kind: TensorType) -> ZarrWriter:
         """The writer of the array, or of one more member of the group."""
         return _create(self._zarr, str(self._temporary), key, kind)
 
@@ -190,8 +210,12 @@ class ZarrDirectory:
         shutil.rmtree(aside, ignore_errors=True)
 
     def abort(self) -> None:
-        """Removes what was written; nothing is left."""
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        """Removes what was written; nothing is left, whatever writes of a failed run are still under way."""
+        for _ in range(20):
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            if not self._temporary.exists():
+                break
+            time.sleep(0.05)
 
 
 class RemoteZarr:
@@ -204,7 +228,7 @@ class RemoteZarr:
         self._temporary_url = temporary
         self._temporary = remote(temporary, where)[1]
 
-    def add(self, key: str, kind: TensorType) -> _ZarrWriter:
+    def add(self, key: str, kind: TensorType) -> ZarrWriter:
         """The writer of the array, or of one more member of the group."""
         return _create(self._zarr, self._temporary_url, key, kind)
 

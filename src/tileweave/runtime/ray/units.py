@@ -81,20 +81,21 @@ class Unit:
         return out
 
 
-def units(prepared: Prepared, limits_bytes: Sequence[int]) -> tuple[Unit, ...]:
+def units(prepared: Prepared, limits_bytes: Sequence[int], stored: frozenset[int] = frozenset()) -> tuple[Unit, ...]:
     """The units of a plan, in an order in which they may run one after the other.
 
     Args:
         prepared: the plan.
-        limits_bytes: per machine, what it may hold. Where rows would hold more, every task stays alone.
+        limits_bytes: per machine, what it may hold.
+        stored: numbers of the steps whose stores workers do. Where rows would hold more, every task stays alone.
     """
-    rows = _units(prepared, _rows(prepared))
+    rows = _units(prepared, _rows(prepared, stored), stored)
     if all(peak <= limit for peak, limit in zip(_peaks(prepared, rows, len(limits_bytes)), limits_bytes, strict=True)):
         return rows
-    return _units(prepared, [[task] for task in prepared.tasks])
+    return _units(prepared, [[task] for task in prepared.tasks], stored)
 
 
-def _rows(prepared: Prepared) -> list[list[Task]]:
+def _rows(prepared: Prepared, stored: frozenset[int]) -> list[list[Task]]:
     """Tasks grouped into rows. A row that another row reads takes no further task, so rows never wait in a circle."""
     rows: list[list[Task]] = []
     before: list[int] = []  # per row, the rows that it waits for, however far back, as bits
@@ -104,7 +105,7 @@ def _rows(prepared: Prepared) -> list[list[Task]]:
     rows_of_step: defaultdict[int, set[int]] = defaultdict(set)
 
     for task in prepared.tasks:
-        step, stores = prepared.steps[task.step], prepared.sink(task) >= 0
+        step, stores = prepared.steps[task.step], _by_driver(prepared, task, stored)
         waits = {row_of[number] for number in task.needs}.union(*(rows_of_step[n] for n in task.after))
         mine = growing.get(task.machine, -1)
         if getattr(step.node, "after", ()):
@@ -135,6 +136,11 @@ def _rows(prepared: Prepared) -> list[list[Task]]:
     return rows
 
 
+def _by_driver(prepared: Prepared, task: Task, stored: frozenset[int]) -> bool:
+    """Whether a task stores, and the driver does so."""
+    return prepared.steps[task.step].stage == "store" and task.step not in stored
+
+
 class _Exchange:
     """Who gives what to whom: filled while the rows' reads are gone through."""
 
@@ -157,7 +163,7 @@ class _Exchange:
         return (piece.task, given.setdefault((piece.output, piece.region), 1 + len(given))), piece.region
 
 
-def _units(prepared: Prepared, rows: Sequence[Sequence[Task]]) -> tuple[Unit, ...]:
+def _units(prepared: Prepared, rows: Sequence[Sequence[Task]], stored: frozenset[int]) -> tuple[Unit, ...]:
     exchange = _Exchange(prepared, rows)
     rows_of_step: defaultdict[int, set[int]] = defaultdict(set)
     for number, row in enumerate(rows):
@@ -174,7 +180,7 @@ def _units(prepared: Prepared, rows: Sequence[Sequence[Task]]) -> tuple[Unit, ..
         waits = {exchange.place[n][0] for task in row for n in task.needs}
         waits = waits.union(*(rows_of_step[step] for task in row for step in task.after)) - {number}
         releases = tuple(sorted({where for where, _ in arguments if where >= 0}))
-        stores = prepared.sink(row[0]) >= 0
+        stores = _by_driver(prepared, row[0], stored)
         out.append(Unit(made, arguments, gives, tuple(sorted(waits)), releases, need_bytes, out_bytes, stores))
     return tuple(out)
 

@@ -1,0 +1,401 @@
+"""The same plan on a Ray cluster.
+
+Kernels run in Ray workers and blocks stay in Ray's object store. Files that every node sees are read and written by the
+workers; arrays of this process, and files that only it sees, by this process. A sink appears whole or not at all, as it
+does locally: this process creates it under a temporary name and renames it at the end. One Ray task is a unit: tasks of
+one machine in a row (`units`). What a killed worker or machine loses is computed again, by Ray, since every unit is a
+function of its inputs. A machine of the plan is a node while that node lives; after that, any node.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from tileweave.errors import RunError
+from tileweave.graph import TensorType
+from tileweave.lower.reads import Block, gather
+from tileweave.planner import Plan, ReadPiece
+from tileweave.runtime.events import Event, Progress, Retry
+from tileweave.runtime.io import files as io
+from tileweave.runtime.io.files import Handle
+from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
+from tileweave.runtime.prepare import Prepared
+from tileweave.runtime.ray.session import Session, connect, load, shutdown
+from tileweave.runtime.ray.units import Unit, left_bytes, units
+from tileweave.runtime.ray.worker import KernelFailed, Note, Region, Table, alone, by_value, foreign_operators, work
+from tileweave.space import Box
+
+__all__ = ["engine", "visible"]
+
+Array = np.ndarray[Any, Any]
+
+WINDOW = 4
+"""Units in flight per core."""
+MAX_RETRIES = 8
+"""How often Ray computes a lost task again before the run fails."""
+WAIT_SECONDS = 1.0
+"""How long the driver waits for a unit before it looks whether the cluster still answers."""
+LOST_SECONDS = 4.0
+"""A control service that has not answered for so long is gone. Ray itself would end this process after a minute."""
+DIRECT_BYTES = 1 << 16
+"""Source regions up to this size travel with the task; larger ones go through the object store."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the run
+
+
+OWNED = Handle("raw", "", "", TensorType((), np.dtype("bool")))
+"""A sink that the driver alone may write."""
+
+
+def keeps_to(box: Box, atom: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a box has every chunk that it touches for itself."""
+    edges = zip(box.start, box.stop, atom, shape, strict=True)
+    return all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in edges)
+
+
+def visible(session: Session, paths: Collection[str]) -> set[str]:
+    """The files that every node of a cluster sees as this process does; URLs are the same everywhere."""
+    urls = {path for path in paths if "://" in path}
+    mine = {path: stamp(path) for path in paths if path not in urls}
+    if session.one_host or not mine:
+        return set(paths)
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = load()
+    remote = ray.remote(stamps)
+    asked = [
+        remote.options(
+            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
+        ).remote(list(mine))
+        for node in session.nodes
+    ]
+    try:
+        answers = ray.get(asked, timeout=STAMP_SECONDS)
+    except ray.exceptions.RayError:
+        return urls  # a node is gone, or does not answer: the driver reads and writes
+    return urls | {path for k, path in enumerate(mine) if all(answer[k] == mine[path] for answer in answers)}
+
+
+def _absolute(path: str) -> str:
+    """A path as processes with another working directory find it."""
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def stamps(paths: Sequence[str]) -> list[tuple[int, ...] | None]:
+    """What tells files apart, as this host sees them."""
+    return [stamp(path) for path in paths]
+
+
+def stamp(path: str) -> tuple[int, ...] | None:
+    """What tells a file apart from others; None where there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+STAMP_SECONDS = 10.0
+"""How long nodes may take to say which files they see."""
+
+
+Engine = Callable[[Sequence[ReadSource], Sequence[Destination], Callable[[Event], None] | None], tuple[int, ...]]
+
+
+def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | None) -> Engine:
+    """What runs a plan's tasks on the cluster; connecting comes first, so that a cluster that is missing is an error.
+
+    Raises:
+        RunError: Ray is missing, or no cluster answers.
+    """
+    session = connect(threads, address)
+
+    def run(
+        sources: Sequence[ReadSource],
+        destinations: Sequence[Destination],
+        notify: Callable[[Event], None] | None,
+    ) -> tuple[int, ...]:
+        one = _Run(plan, prepared, session, sources, destinations, notify)
+        try:
+            return one.run()
+        except KeyboardInterrupt:
+            if session.own:
+                shutdown()  # no process stays
+            raise
+
+    return run
+
+
+class _Run:
+    """One run, driven by the thread that asked for it.
+
+    A run that fails lets the few units of its window end unseen: in Ray 2.60, a task that ends while it is being
+    cancelled aborts this process.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        prepared: Prepared,
+        session: Session,
+        sources: Sequence[ReadSource],
+        destinations: Sequence[Destination],
+        notify: Callable[[Event], None] | None,
+    ) -> None:
+        self.ray = load()
+        self.plan, self.prepared, self.session = plan, prepared, session
+        self.sources, self.destinations, self.notify = sources, destinations, notify
+        self.limits = [machine.memory_bytes for machine in plan.machines.machines]
+        self.targets, self.readable = self._shared_files()
+        self.units = self._units(frozenset(self.targets))
+        self._check_feasible()
+        self.table = self._table()
+        self.values: dict[tuple[int, Any], Any] = {}  # (task, k) or (-1 - source, region) -> reference or array
+        self.uses = Counter(a for unit in self.units for a in unit.arguments if a[0] < 0)
+        self.readers = Counter(task for unit in self.units for task in unit.releases)
+        self.left: dict[int, tuple[int, int]] = {}  # task -> (machine, bytes that it left)
+        self.flying: dict[Any, int] = {}  # note reference -> number of the unit
+        self.waiting: list[int] = []  # stores whose inputs are not there yet
+        self.done = [False] * len(self.units)
+        self.tasks_done = 0
+        self.promised = [0] * len(self.limits)
+        self.held = list(self.promised)
+        self.peaks = list(self.promised)
+
+    def _shared_files(self) -> tuple[dict[int, Handle], frozenset[int]]:
+        """(step -> where workers store it, numbers of the sources that workers read): files that every node sees."""
+        handles: dict[int, Handle] = {}
+        for task in self.prepared.tasks:
+            number = self.prepared.sink(task)
+            if number < 0:
+                continue
+            handle = getattr(self.destinations[number], "handle", None)
+            atom = io.atom(self.prepared.sinks[number])
+            if handle is not None and (atom is None or keeps_to(task.out, atom, handle.type.shape)):
+                handles.setdefault(task.step, handle)
+            else:  # two workers must not write one chunk
+                handles[task.step] = OWNED
+        handles = {step: handle for step, handle in handles.items() if handle is not OWNED}
+        sources = {
+            number: source
+            for number, source in enumerate(self.sources)
+            if isinstance(source, io.FileSource) and source.everywhere
+        }
+        paths = {handle.path for handle in handles.values()} | {_absolute(one.data.path) for one in sources.values()}
+        seen = visible(self.session, paths)
+        return (
+            {step: handle for step, handle in handles.items() if handle.path in seen},
+            frozenset(number for number, source in sources.items() if _absolute(source.data.path) in seen),
+        )
+
+    def _units(self, stored: frozenset[int]) -> tuple[Unit, ...]:
+        kept = self.prepared.extra.setdefault("units", {})
+        if stored not in kept:
+            kept[stored] = units(self.prepared, self.limits, stored)
+        found: tuple[Unit, ...] = kept[stored]
+        return found
+
+    def _check_feasible(self) -> None:
+        """What no node can hold is refused before work starts: Ray would wait for it without end."""
+        largest = max((unit.out_bytes for unit in self.units), default=0)
+        room = min(node.store_bytes for node in self.session.nodes)
+        if room and largest > room:
+            raise RunError(
+                "run(plan, runtime='ray')",
+                f"a unit of the plan leaves {largest} bytes, and a node's object store holds {room}",
+                legal="a plan for machines of less memory, or nodes with a larger store",
+            )
+
+    def _table(self) -> Any:
+        """A reference to the units' work in the object store, kept with the plan while the session lasts."""
+        kept = self.prepared.extra.get("table")
+        if kept is not None and kept[0] is self.session and kept[2] is self.units:
+            return kept[1]
+        operators = foreign_operators(self.prepared)
+        table = Table(
+            tuple(None if unit.stores else unit for unit in self.units),
+            tuple(map(self._threads, self.units)),
+            tuple(map(alone, self.prepared.steps)),
+            operators,
+        )
+        with by_value(self.ray.cloudpickle, operators):
+            reference = self.ray.put(table)
+        self.prepared.extra["table"] = (self.session, reference, self.units)
+        return reference
+
+    def _threads(self, unit: Unit) -> int:
+        if self.session.own:
+            return max(1, self.session.cores // self._width(unit))
+        least = min(node.cores for node in self.session.nodes)  # a unit must fit any node that is left
+        return max(1, min(self.plan.machines.machines[unit.machine].cores, least))
+
+    def _width(self, unit: Unit) -> int:
+        """How many units like it may run at once."""
+        return max(self.prepared.width(task.step) for task in unit.tasks)
+
+    def run(self) -> tuple[int, ...]:
+        """Submits in order, within the window and the machines' memory, until everything is done."""
+        window = WINDOW * self.session.cores
+        head = done = 0
+        while done < len(self.units):
+            while head < len(self.units) and self._may_start(self.units[head], window):
+                self._start(head)
+                head += 1
+            ready = [number for number in self.waiting if self._is_ready(self.units[number])]
+            for number in ready:
+                self.waiting.remove(number)
+                self._store(number)
+            if self.flying and not ready:
+                self._finish_one()
+                done += 1
+            done += len(ready)
+        return tuple(self.peaks)
+
+    def _is_ready(self, unit: Unit) -> bool:
+        return all(self.done[number] for number in unit.needs)
+
+    def _may_start(self, unit: Unit, window: int) -> bool:
+        flying = len(self.flying) + len(self.waiting)
+        if not flying:
+            return True
+        room = self.promised[unit.machine] + unit.need_bytes <= self.limits[unit.machine]
+        strict = any(task.after for task in unit.tasks)  # an order that Ray could not see
+        return flying < window and room and (not strict or self._is_ready(unit))
+
+    def _start(self, number: int) -> None:
+        unit = self.units[number]
+        self.promised[unit.machine] += unit.need_bytes
+        if unit.stores:
+            self.waiting.append(number)
+            return
+        results = unit.results
+        remote = self._remote(unit, 1 + len(results))
+        targets = {task.step: self.targets[task.step] for task in unit.tasks if task.step in self.targets}
+        references = remote.remote([self.table], number, targets, *map(self._argument, unit.arguments))
+        note, *given = references if results else [references]
+        self.values.update(zip(results, given, strict=True))
+        self.flying[note] = number
+
+    def _remote(self, unit: Unit, count: int) -> Any:
+        known = self.prepared.extra.setdefault("remote", {})
+        key = (self.session, unit.machine, count, self._width(unit))
+        if key not in known:
+            options: dict[str, Any] = {"num_returns": count, "max_retries": MAX_RETRIES}
+            options["num_cpus"] = self._threads(unit)
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            node = self.session.node(unit.machine).id
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+            known[key] = self.ray.remote(work).options(**options)
+        return known[key]
+
+    def _argument(self, where: tuple[int, Any]) -> Any:
+        number = -1 - where[0]
+        if number in self.readable:
+            source = cast("io.FileSource", self.sources[number])
+            return Region(replace(source.data, path=_absolute(source.data.path)), source.type, where[1])
+        if where not in self.values:
+            region = self.sources[number](where[1])
+            small = region.nbytes <= DIRECT_BYTES
+            self.values[where] = np.array(region) if small else self.ray.put(region)
+        value = self.values[where]
+        if where[0] < 0:
+            self.uses[where] -= 1
+            if not self.uses[where]:
+                del self.values[where]
+        return value
+
+    def _next(self) -> Any:
+        """The note of a unit that is done.
+
+        Raises:
+            RunError: the cluster's control service does not answer any more.
+        """
+        lost = 0.0
+        while True:
+            ready, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=WAIT_SECONDS)
+            if ready:
+                return ready[0]
+            lost = 0.0 if self.session.answers() else lost + WAIT_SECONDS
+            if lost >= LOST_SECONDS:
+                where = ":".join(map(str, self.session.control))
+                raise RunError("run(plan, runtime='ray')", f"the cluster's control service at {where} is gone")
+
+    def _finish_one(self) -> None:
+        note = self._next()
+        number = self.flying.pop(note)
+        unit = self.units[number]
+        try:
+            said: Note = self.ray.get(note)
+        except self.ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, KernelFailed):
+                failed = next(task for task in unit.tasks if task.number == cause.number)
+                raise TaskFailed(failed) from cause.cause_of_it
+            raise TaskFailed(unit.tasks[0]) from (cause if isinstance(cause, Exception) else error)
+        except self.ray.exceptions.RayError as error:
+            raise TaskFailed(unit.tasks[0]) from error
+        if said.attempts > 1 and self.notify is not None:
+            first = unit.tasks[0]
+            self.notify(Retry(first.step, first.shard, first.machine, said.attempts))
+        self._finish(number, said.peak_bytes)
+
+    def _store(self, number: int) -> None:
+        unit = self.units[number]
+        (task,) = unit.tasks
+        arrays: dict[int, Block] = {}
+
+        def held(piece: ReadPiece) -> Block | None:
+            if piece.constant:
+                return None
+            if piece.task not in arrays:
+                where = unit.arguments[piece.task - len(unit.tasks)]
+                if -1 - where[0] in self.readable:
+                    return self.sources[-1 - where[0]](where[1])
+                value = self._argument(where)
+                arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
+            return arrays[piece.task]
+
+        try:
+            used = store(task, gather(task.reads[0]), held, self.destinations[self.prepared.sink(task)])
+        except Exception as error:
+            raise TaskFailed(task) from error
+        self._finish(number, used)
+
+    def _finish(self, number: int, most: int) -> None:
+        unit, machine = self.units[number], self.units[number].machine
+        self.peaks[machine] = max(self.peaks[machine], self.held[machine] + most)
+        self.promised[machine] -= unit.need_bytes
+        for task, gives in zip(unit.tasks, unit.gives, strict=True):
+            size_bytes = left_bytes(self.prepared, task, gives)
+            if size_bytes:
+                self.left[task.number] = machine, size_bytes
+                self.promised[machine] += size_bytes
+                self.held[machine] += size_bytes
+        for released in unit.releases:
+            self.readers[released] -= 1
+            if not self.readers[released]:
+                self._free(released)
+        self.done[number] = True
+        for task in unit.tasks:
+            self.tasks_done += 1
+            if self.notify is not None:
+                self.notify(Progress(task.step, task.shard, machine, self.tasks_done, len(self.prepared.tasks)))
+
+    def _free(self, task: int) -> None:
+        machine, size_bytes = self.left.pop(task, (0, 0))
+        self.promised[machine] -= size_bytes
+        self.held[machine] -= size_bytes
+        k = 0
+        while self.values.pop((task, k), None) is not None or k == 0:
+            k += 1

@@ -1,0 +1,209 @@
+"""The connection to a Ray cluster: one that runs already, or a quiet local one of our own.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tileweave.backends.host import available_threads
+from tileweave.errors import RunError
+
+__all__ = ["Session", "connect", "load", "shutdown"]
+
+CONNECT_SECONDS = 5.0
+"""How long a cluster may take to answer at an address."""
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a cluster.
+
+    Args:
+        id: as Ray knows it.
+        host: its name.
+        cores: that Ray may use.
+        store_bytes: of its object store.
+    """
+
+    id: str
+    host: str
+    cores: int
+    store_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection to a cluster.
+
+    Args:
+        own: whether we started the cluster, and so end it.
+        address: that the user gave.
+        nodes: those that have a core.
+        control: host and port of the cluster's control service.
+    """
+
+    own: bool
+    address: str | None
+    nodes: tuple[Node, ...]
+    control: tuple[str, int]
+
+    @property
+    def cores(self) -> int:
+        """Of the whole cluster."""
+        return sum(node.cores for node in self.nodes)
+
+    def node(self, machine: int) -> Node:
+        """Where a machine of a plan is, for as long as that node lives."""
+        return self.nodes[machine % len(self.nodes)]
+
+    @property
+    def one_host(self) -> bool:
+        """Whether every node runs on the driver's own host."""
+        return all(node.host == socket.gethostname() for node in self.nodes)
+
+    def answers(self) -> bool:
+        """Whether the control service takes connections."""
+        try:
+            socket.create_connection(self.control, 1.0).close()
+        except OSError:
+            return False
+        return True
+
+
+_OPEN: Session | None = None
+_TOKEN = secrets.token_hex(16)
+
+
+def load() -> Any:
+    """Ray, loaded on first use.
+
+    Raises:
+        RunError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise RunError(
+            "run(plan, runtime='ray')", "Ray is not installed", legal="pip install 'tileweave[ray]'"
+        ) from None
+    return ray
+
+
+def connect(threads: int | None = None, address: str | None = None) -> Session:
+    """The open session, or a new one: to the cluster at an address, else to a local cluster that is started here.
+
+    A session stays open for the next run and is closed when the process ends, or by `shutdown`.
+    """
+    global _OPEN
+    ray = load()
+    if _OPEN is not None:
+        if _OPEN.address == address and ray.is_initialized() and _OPEN.answers():
+            return _OPEN
+        shutdown()
+    if ray.is_initialized():  # the program's own session; it stays the program's
+        _OPEN = _session(ray, False, address)
+    elif address is not None:
+        _OPEN = _attach(ray, address)
+    else:
+        _OPEN = _start(ray, threads or available_threads())
+    return _OPEN
+
+
+def _attach(ray: Any, address: str) -> Session:
+    try:
+        host, _, port = address.rpartition(":")
+        if port.isdecimal() and "://" not in address:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()  # Ray itself waits long
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except Exception as error:
+        raise RunError(
+            "run(plan, runtime='ray')",
+            f"no cluster answers at {address!r}",
+            inputs={"cause": f"{type(error).__name__}: {error}"},
+            legal="the address of a running Ray cluster, or none to start a local one",
+        ) from error
+    return _session(ray, False, address)
+
+
+def _session(ray: Any, own: bool, address: str | None) -> Session:
+    nodes = [
+        Node(
+            n["NodeID"],
+            n["NodeManagerHostname"],
+            int(n["Resources"].get("CPU", 0)),
+            int(n["Resources"].get("object_store_memory", 0)),
+        )
+        for n in ray.nodes()
+        if n["Alive"]
+    ]
+    able = tuple(node for node in nodes if node.cores >= 1)
+    if not able:
+        raise RunError("run(plan, runtime='ray')", "the cluster has no node with a core", legal="a node with a core")
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return Session(own, address, able, (host.strip("[]"), int(port)))
+
+
+def _start(ray: Any, threads: int) -> Session:
+    """A quiet local cluster, guarded by a token of this process.
+
+    Ray reads these settings from the environment, and so do the processes that it starts.
+    """
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+    wanted = {**quiet, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        wanted["RAY_AUTH_TOKEN"] = _TOKEN  # else Ray would write one into the user's home
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+    try:
+        with _on_loopback():
+            ray.init(
+                address="local",
+                num_cpus=threads,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                _node_ip_address=LOOPBACK,
+            )
+    except BaseException as error:
+        ray.shutdown()
+        if not isinstance(error, Exception):
+            raise
+        cause = {"cause": f"{type(error).__name__}: {error}"}
+        raise RunError("run(plan, runtime='ray')", "no local cluster could be started", inputs=cause) from error
+    return _session(ray, True, None)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Ray takes the loopback address as it is, and so listens there alone; it would replace it by an interface's."""
+    from ray._private import services
+
+    before = services.resolve_ip_for_localhost
+    services.resolve_ip_for_localhost = lambda host: host
+    try:
+        yield
+    finally:
+        services.resolve_ip_for_localhost = before
+
+
+def shutdown() -> None:
+    """Ends the session; a cluster that we started ends with it."""
+    global _OPEN
+    session, _OPEN = _OPEN, None
+    if session is not None and (session.own or session.address is not None):
+        load().shutdown()
+
+
+atexit.register(shutdown)
