@@ -230,7 +230,7 @@ def test_abort_leaves_nothing(tmp_path: Path) -> None:
     for writer in sinks.writers:
         writer.write(Box.of((3, 4)), np.ones((3, 4), np.int32))
     assert len(left_in(tmp_path)) == 3
-    assert all(name.startswith(".") and f".tmp-{os.getpid()}-" in name for name in left_in(tmp_path))
+    assert all(name.startswith(".") and f".tmp-{io._HOST}-{os.getpid()}-" in name for name in left_in(tmp_path))
     sinks.abort()
     assert left_in(tmp_path) == []
 

@@ -16,6 +16,7 @@ from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines, make_plan
 from tileweave.runtime import Done, Failed, Progress, Started, run_plan
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io import npyfile
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Box
 
@@ -263,10 +264,76 @@ def test_ctrl_c_leaves_no_half_file(tmp_path: Path) -> None:
     assert len(list((tmp_path / "marks").iterdir())) < 200
 
 
-def test_a_killed_run_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_a_request_to_end_leaves_no_half_file(tmp_path: Path) -> None:
+    status, _ = interrupted(tmp_path, "local", signal.SIGTERM, 30)
+    assert status == 128 + signal.SIGTERM
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "script.py"]
+
+
+def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_run_sweeps(tmp_path: Path) -> None:
     status, _ = interrupted(tmp_path, "local", signal.SIGKILL, 30)
     assert status == -signal.SIGKILL
     assert not (tmp_path / "a.npy").exists()
+    other = tmp_path / f".b.npy.tmp-{io._HOST}-{os.getpid()}-0123abcd"  # of a run that is under way
+    other.touch()
+    run_plan(plan_of(g.Sink(g.as_tensor(np.arange(3)) + 1, io.target(tmp_path / "c.npy"))))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "c.npy", "marks", "script.py"]
+
+
+def test_what_a_killed_run_had_set_aside_comes_back(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    aside = tmp_path / f".y.zarr.tmp-{io._HOST}-{gone.pid}-0123abcd-old"
+    aside.mkdir()
+    (aside / "zarr.json").write_text("mine")
+    (tmp_path / f".y.zarr.tmp-{io._HOST}-{gone.pid}-0123abcd").mkdir()
+    (tmp_path / ".other.tmp-elsewhere-1-0123abcd").touch()
+    io.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.tmp-elsewhere-1-0123abcd", "y.zarr"]
+    assert (tmp_path / "y.zarr" / "zarr.json").read_text() == "mine"
+
+
+def test_a_read_that_fails_now_and_then_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(64.0)
+    np.save(tmp_path / "x.npy", array)
+    kind, data = io.describe(tmp_path / "x.npy")
+    plan = rows_plan(g.exp(g.Tensor(g.Source(data, kind)) * 0.01), machines(2, memory="1GiB"), 4)
+    failures = {"left": 2}
+    read = npyfile.MappedReader.read
+
+    def flaky(self: Any, box: Box) -> Any:
+        if failures["left"]:
+            failures["left"] -= 1
+            raise OSError("the storage is away")
+        return read(self, box)
+
+    monkeypatch.setattr(npyfile.MappedReader, "read", flaky)
+    monkeypatch.setattr(io, "RETRY_SECONDS", (0.0, 0.0))
+    np.testing.assert_allclose(run_plan(plan)[0], np.exp(array * 0.01))
+    failures["left"] = 10**9
+    with pytest.raises(RunError, match=r"StorageError: source\(.*could not be read in 3 tries: the storage is away"):
+        run_plan(plan)
+
+
+FULL = """
+import resource, sys
+import numpy as np
+from tileweave import graph as g
+import tileweave as tw
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+x = tw.source(np.random.default_rng(0).random((400, 400)))
+for suffix in ("npy", "npz", "zarr"):
+    try:
+        tw.run([tw.sink(x + 1, f"{sys.argv[1]}/a.{suffix}"), tw.sink(x + 2, f"{sys.argv[1]}/b.{suffix}")])
+    except tw.errors.TileweaveError as error:
+        print(type(error).__name__)
+"""
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["StorageError", "StorageError", "RunError"], done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_is_refused_before_work_starts(tmp_path: Path) -> None:

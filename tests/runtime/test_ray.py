@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,9 @@ def test_a_failing_shard_is_named_and_leaves_no_sink(tmp_path: Path) -> None:
     assert run(plan_of(g.as_tensor(np.arange(3)) + 1))[0][0].tolist() == [1, 2, 3]
 
 
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}
+
+
 def descendants(name: str) -> list[str]:
     """The command lines of living processes that hold a text in their environment or arguments."""
     found = []
@@ -201,6 +205,160 @@ try:
 except RunError as error:
     print(error)
 """
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_workers_read_and_write_files_that_they_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's own readers and writers are not used at all, except for what cannot be read by boxes elsewhere."""
+    array = np.random.default_rng(0).integers(0, 100, (300, 40))
+    np.save(tmp_path / "x.npy", array)
+    kind, data = io.describe(tmp_path / "x.npy")
+    monkeypatch.chdir(tmp_path)
+    y = g.relu(g.Tensor(g.Source(replace(data, path="x.npy"), kind)) - 50)
+    sinks = [g.Sink(y, io.target(tmp_path / f"y.{suffix}")) for suffix in ("npy", "npz", "zarr")]
+    plan = plan_of(*sinks)
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the driver touched a file's elements")
+
+    for name in ("npyfile.MappedReader.read", "npyfile.MappedWriter.write", "zarrfile.ZarrWriter.write"):
+        monkeypatch.setattr(f"tileweave.runtime.io.{name}", refuse)
+    paths, _ = run(plan)
+    monkeypatch.undo()
+    for path in paths:
+        made, where = io.describe(path)
+        np.testing.assert_array_equal(io.open_source(where, made).read(made.box), np.maximum(array - 50, 0))
+
+
+def listening() -> set[str]:
+    """The addresses on which this process and those that it started listen, as the system writes them."""
+    inodes = set()
+    for entry in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            inodes.add(str(entry.readlink()))
+        except OSError:
+            continue
+    sockets = {link[8:-1] for link in inodes if link.startswith("socket:[")}
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+        found |= {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in sockets}
+    return found
+
+
+LISTENS = """
+from test_ray import listening
+before = listening()
+from tileweave.runtime.ray import connect, shutdown
+connect(1)
+print(*sorted(listening() - before))
+shutdown()
+"""
+
+
+@needs_ray
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not list its sockets in /proc")
+def test_our_own_cluster_listens_on_the_loopback_address_only() -> None:
+    done = subprocess.run([sys.executable, "-c", LISTENS], capture_output=True, text=True, timeout=120, env=ENV)
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+    assert set(done.stdout.split()) <= loopback and done.stdout.split(), (done.stdout, done.stderr)
+
+
+NODES = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+from plans import misbehaving, rows_plan
+from ray.cluster_utils import Cluster
+from tileweave import graph as g
+from tileweave.planner import machines
+from tileweave.runtime import Progress, run_plan
+from tileweave.runtime.io import files as io
+here, kill = Path(sys.argv[1]), sys.argv[2] == "kill"
+quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_timeout_ms": 500,
+         "health_check_failure_threshold": 3}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+x = np.random.default_rng(0).integers(0, 9, (96, 40))
+np.save(here / "x.npy", x)
+kind, data = io.describe(here / "x.npy")
+doubled = misbehaving(g.Tensor(g.Source(data, kind)) * 2, here / "marks", milliseconds=60 if kill else 0)
+product = g.matmul(doubled, g.transpose(doubled))
+plan = rows_plan(g.Sink(product, io.target(here / "y.npy")), machines(3, memory="1GiB"), 24)
+def end(event):
+    if kill and isinstance(event, Progress) and event.done == 8:
+        threading.Thread(target=cluster.remove_node, args=(nodes[0],), kwargs={"allow_graceful": False}).start()
+run_plan(plan, runtime="ray", address=cluster.address, listeners=[end])
+want = (x * 2 + 1) @ (x * 2 + 1).T
+assert (np.load(here / "y.npy") == want).all()
+hosts = {path.read_text().split()[0] for path in (here / "marks").iterdir()}
+assert len(hosts) >= 2, hosts
+left = [path.name for path in here.iterdir() if path.name not in ("x.npy", "y.npy", "marks")]
+assert not left, left
+print("right")
+import ray
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", ["kill", "keep"])
+def test_several_nodes_one_of_which_may_die(tmp_path: Path, kill: str) -> None:
+    """Real raylets; the result is right, whichever node ends in the midst of the run."""
+    words = [sys.executable, "-c", NODES, str(tmp_path), kill]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENV)
+    assert "right" in done.stdout.split(), done.stderr
+
+
+LOST = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+from plans import misbehaving, rows_plan
+from tileweave import graph as g
+from tileweave.errors import RunError
+from tileweave.planner import machines
+from tileweave.runtime import Progress, run_plan
+from tileweave.runtime.io import files as io
+from tileweave.runtime.ray import connect, session
+here, service = Path(sys.argv[1]), sys.argv[2]
+connect(2)
+y = misbehaving(g.as_tensor(np.arange(64)), here / "marks", milliseconds=400)
+plan = rows_plan(g.Sink(y, io.target(here / "a.npy")), machines(2), 64)
+killed = []
+def kill(event):
+    if isinstance(event, Progress) and not killed:
+        killed.append(time.monotonic())
+        for process in session._started()[service]:
+            os.kill(process, signal.SIGKILL)
+try:
+    run_plan(plan, runtime="ray", listeners=[kill])
+except RunError as error:
+    print("error", time.monotonic() - killed[0], flush=True)
+else:
+    print("right" if (np.load(here / "a.npy") == np.arange(64) + 1).all() else "wrong", flush=True)
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("service", ["raylet", "gcs_server"])
+def test_a_service_that_is_killed_ends_the_run_cleanly(tmp_path: Path, service: str) -> None:
+    """Either the result is right, or an error comes within ten seconds; no file and no process is left."""
+    env = {**ENV, "TILEWEAVE_TEST_RUN": str(tmp_path)}
+    words = [sys.executable, "-c", LOST, str(tmp_path), service]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=env)
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith(("right", "error"))]
+    said = lines[0] if lines else []
+    assert said[:1] == ["right"] or (said[:1] == ["error"] and float(said[1]) < 10), (done.stdout, done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} <= {"marks", "a.npy"}
+    for _ in range(100):
+        if not descendants(f"TILEWEAVE_TEST_RUN={tmp_path}"):
+            break
+        threading.Event().wait(0.1)
+    assert descendants(f"TILEWEAVE_TEST_RUN={tmp_path}") == []
 
 
 @needs_ray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,7 +85,7 @@ def run_plan(
             raise raised from raised.__cause__
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
-    with _opened_sources(prepared, bind or {}) as sources:
+    with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly():
         files, destinations = _open_destinations(prepared, overwrite)
         try:
             engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
@@ -166,6 +167,24 @@ def _ray(plan: Plan, prepared: Prepared, threads: int | None, address: str | Non
     from tileweave.runtime.ray import engine  # ray is loaded with the first run on it, not with the package
 
     return engine(plan, prepared, threads, address)
+
+
+@contextmanager
+def _ends_cleanly() -> Iterator[None]:
+    """A request to end the process ends the run first, which removes what it has begun to write."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

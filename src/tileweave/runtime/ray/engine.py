@@ -11,6 +11,7 @@ Source: own.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -128,8 +129,8 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
         one = _Run(plan, prepared, session, sources, destinations, notify)
         try:
             return one.run()
-        except KeyboardInterrupt:
-            if session.own:
+        except BaseException as error:
+            if session.own and (isinstance(error, KeyboardInterrupt | SystemExit) or not session.answers()):
                 shutdown()  # no process stays
             raise
 
@@ -168,6 +169,7 @@ class _Run:
         self.waiting: list[int] = []  # stores whose inputs are not there yet
         self.done = [False] * len(self.units)
         self.tasks_done = 0
+        self.looked = self.answered = time.monotonic()  # when the cluster was asked last, and when it answered
         self.promised = [0] * len(self.limits)
         self.held = list(self.promised)
         self.peaks = list(self.promised)
@@ -319,17 +321,20 @@ class _Run:
         """The note of a unit that is done.
 
         Raises:
-            RunError: the cluster's control service does not answer any more.
+            RunError: the cluster does not answer any more.
         """
-        lost = 0.0
         while True:
             ready, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=WAIT_SECONDS)
+            now = time.monotonic()
+            if now - self.looked >= WAIT_SECONDS:
+                self.looked = now
+                self.answered = now if self.session.answers() else self.answered
+                patience = 0.0 if self.session.own else LOST_SECONDS  # that a process of ours has ended is certain
+                if now - self.answered > patience:
+                    where = ":".join(map(str, self.session.control))
+                    raise RunError("run(plan, runtime='ray')", f"the cluster at {where} is gone; no sink was written")
             if ready:
                 return ready[0]
-            lost = 0.0 if self.session.answers() else lost + WAIT_SECONDS
-            if lost >= LOST_SECONDS:
-                where = ":".join(map(str, self.session.control))
-                raise RunError("run(plan, runtime='ray')", f"the cluster's control service at {where} is gone")
 
     def _finish_one(self) -> None:
         note = self._next()

@@ -9,10 +9,12 @@ import atexit
 import logging
 import os
 import secrets
+import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tileweave.backends.host import available_threads
@@ -74,7 +76,9 @@ class Session:
         return all(node.host == socket.gethostname() for node in self.nodes)
 
     def answers(self) -> bool:
-        """Whether the control service takes connections."""
+        """Whether the control service takes connections, and what we started still runs."""
+        if self.own and _dead():
+            return False
         try:
             socket.create_connection(self.control, 1.0).close()
         except OSError:
@@ -182,6 +186,7 @@ def _start(ray: Any, threads: int) -> Session:
             raise
         cause = {"cause": f"{type(error).__name__}: {error}"}
         raise RunError("run(plan, runtime='ray')", "no local cluster could be started", inputs=cause) from error
+    _HELPERS.update(_children(_started().get("raylet", ())))
     return _session(ray, True, None)
 
 
@@ -202,8 +207,49 @@ def shutdown() -> None:
     """Ends the session; a cluster that we started ends with it."""
     global _OPEN
     session, _OPEN = _OPEN, None
-    if session is not None and (session.own or session.address is not None):
-        load().shutdown()
+    if session is None or not (session.own or session.address is not None):
+        return
+    helpers = (_HELPERS | _children(_started().get("raylet", ()))) if session.own else set()
+    load().shutdown()
+    for process in helpers:  # a service that was killed has not ended its own
+        if _is_helper(process):
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+    _HELPERS.clear()
+
+
+_HELPERS: set[int] = set()
+"""Processes that the services of our own cluster have started."""
+
+
+def _started() -> dict[str, list[int]]:
+    """The services of our own cluster, by name, as process ids."""
+    node = getattr(load()._private.worker, "_global_node", None)
+    processes = getattr(node, "all_processes", None) or {}
+    return {name: [info.process.pid for info in infos] for name, infos in processes.items()}
+
+
+def _dead() -> bool:
+    """Whether a service of our own cluster has ended."""
+    node = getattr(load()._private.worker, "_global_node", None)
+    return node is not None and bool(node.dead_processes())
+
+
+def _children(parents: Iterable[int]) -> set[int]:
+    """The processes that these have started, where the system shows them."""
+    wanted, found = set(parents), set()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            if int(entry.read_text().rpartition(")")[2].split()[1]) in wanted:
+                found.add(int(entry.parent.name))
+    return found
+
+
+def _is_helper(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::")
+    except OSError:
+        return False
 
 
 atexit.register(shutdown)

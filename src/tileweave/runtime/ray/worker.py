@@ -71,12 +71,12 @@ def by_value(cloudpickle: Any, operators: Sequence[Operator]) -> Iterator[None]:
     """The operators travel as code: a worker may not be able to import the modules that they come from."""
     modules = {sys.modules[o.block.__module__] for o in operators if o.block.__module__ in sys.modules}
     for module in modules:
-        cloudpickle.register_pickleby_value(module)
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
         for module in modules:
-            cloudpickle.unregister_pickleby_value(module)
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 _TABLES: OrderedDict[bytes, Table] = OrderedDict()  # in a worker: the plans that it has seen lately
