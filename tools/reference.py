@@ -180,6 +180,7 @@ def pages() -> dict[Path, str]:
     found[OUT / "README.md"] = (
         f"# Reference\n\nEvery public name, from its docstring; made by `make docs`.\n\n{links}\n"
     )
+    found[OUT.parent / "array_api.md"] = importlib.import_module("tileweave.graph.array_api").page()
     return found
 
 

@@ -45,6 +45,7 @@ _HOME = {
 _FROM = {name: home for home, names in _HOME.items() for name in names}
 _PACKAGES = ("backends", "draw", "errors", "graph", "index", "layout", "lower", "planner", "runtime", "space", "teir")
 _INSIDE = {
+    "array_api": "tileweave.graph.array_api",
     "nn": "tileweave.graph.nn",
     "cute": "tileweave.layout.cute",
     "axe": "tileweave.layout.axe",

@@ -6,7 +6,7 @@ operators that anybody registers.
 
 from typing import TYPE_CHECKING, Any
 
-from tileweave.graph import nn, ops  # noqa: F401  (they fill the table of functions)
+from tileweave.graph import array_api, nn, ops  # noqa: F401  (they fill the table of functions)
 from tileweave.graph.ir.document import to_json
 from tileweave.graph.ir.nodes import (
     ArrayData,

@@ -33,6 +33,8 @@ READING: set[Callable[..., Any]] = {
 """NumPy's functions whose result is no array: they ask for the value, so the tensor is evaluated."""
 EVALUATE: list[Callable[[Sequence[Any]], list[np.ndarray[Any, Any]]]] = []
 """The evaluator, once `tileweave.graph.passes.evaluate` is loaded."""
+NAMESPACE: list[Any] = []
+"""The namespace of the array API standard, once `tileweave.graph.array_api` is loaded."""
 _SHAPES: dict[Callable[..., Any], str] = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}
 _NUMPYS = {
     "ddof": "correction", "a": "x", "a_min": "low", "a_max": "high", "min": "low", "max": "high",
@@ -220,6 +222,25 @@ class TensorSugar:
     def T(self) -> Tensor:
         """All dimensions in reverse order."""
         return _call("transpose", self)
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two dimensions exchanged."""
+        return _call("swapaxes", self, -1, -2)
+
+    @property
+    def device(self) -> str:
+        """Where the array API standard says that tensors are."""
+        return "cpu"
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """The tensor itself: the array API standard asks for it."""
+        if device != "cpu":
+            raise GraphError("tensor.to_device(device)", f"there is no device {device!r}", legal="'cpu'")
+        return cast("Tensor", self)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return NAMESPACE[0]
 
     def transpose(self, *axes: Any) -> Tensor:
         """Dimensions in the given order; reversed when none is given."""
