@@ -100,7 +100,17 @@ CASES = {
     "astype": [((X, np.int64), {}), ((I, np.float32), {"copy": False})],
 }
 ANSWERS = {"can_cast", "finfo", "iinfo", "isdtype", "result_type", "empty", "empty_like"}
-VALUES = {"bool", "e", "pi", "inf", "nan", "newaxis", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}  # fmt: skip
+VALUES = {
+    "bool",
+    "e",
+    "pi",
+    "inf",
+    "nan",
+    "newaxis",
+    "float32",
+    "float64",
+    *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)),
+}
 
 
 def test_every_function_has_a_case():
