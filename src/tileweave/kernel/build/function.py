@@ -140,7 +140,8 @@ class KernelFunction:
         if on == "interpreter":
             run_kernel(kernel, args)
         else:
-            targets.runner(on)(kernel, args, on=on, **({"arch": arch} if arch else {}))
+            arrays = dict(zip(self.tensors, args, strict=True))
+            targets.runner(on)(kernel, arrays, on=on, **({"arch": arch} if arch else {}))
 
     def expand(self, *args: Any, arch: str = "sm_90a", **options: Any) -> Any:
         """The explicit program that dispatch makes of the kernel."""

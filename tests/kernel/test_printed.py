@@ -1,0 +1,56 @@
+"""The kernels of the examples as CUDA text on the CPU leave what the interpreter leaves, up to the order of sums."""
+
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+RANDOM = np.random.default_rng(7)
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def rows(*shape, dtype="float16"):
+    return RANDOM.standard_normal(shape).astype(dtype)
+
+
+def case(module, name, arrays, *, slow=True, **options):
+    marks = [pytest.mark.slow] if slow else []
+    return pytest.param(module, name, arrays, options, id=f"{name}-{arrays[0].shape}", marks=marks)
+
+
+CASES = [
+    case("softmax", "softmax", (rows(3, 1000), rows(3, 1000)), slow=False),
+    case("softmax", "softmax", (rows(3, 7, dtype="float32"), rows(3, 7, dtype="float32"))),
+    case("norms", "layernorm", (rows(3, 300), rows(300), rows(300), rows(3, 300))),
+    case("norms", "rmsnorm", (rows(3, 300), rows(300), rows(3, 300))),
+    case("transpose", "transpose", (rows(70, 45), rows(45, 70))),
+    case("reduction", "column_sums", (rows(100, 300, dtype="float32"), rows(1, 300, dtype="float32"))),
+    case("reduction", "running_maximum", (rows(3, 300), rows(3, 300))),
+    case("matmul", "matmul", (rows(130, 70), rows(90, 70), rows(130, 90)), bm=64, bn=64),
+    case("matmul", "matmul_roles", (rows(130, 136), rows(260, 136), rows(130, 260)), slow=False),
+    case("matmul", "matmul_roles", (rows(130, 70), rows(260, 70), rows(130, 260))),
+    case("attention", "attention", tuple(rows(2, 100, 64) for _ in range(4)), slow=False),
+    case("gemm_gelu", "gemm_gelu", (rows(100, 70), rows(150, 70), rows(1, 150), rows(100, 150))),
+    case(
+        "grouped_gemm", "grouped_gemm",
+        (rows(100, 70), rows(4, 90, 70), np.array([0, 5, 5, 70, 100], np.int32), rows(100, 90)),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "name", "arrays", "options"), CASES)
+@pytest.mark.parametrize("arch", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.slow)])
+def test_printed_text_leaves_what_the_interpreter_leaves(module, name, arrays, options, arch):
+    kernel = getattr(import_module(module), name)
+    want = kernel.check(*arrays, **options).outputs
+    got = [array.copy() for array in arrays]
+    kernel.run(*got, on="cpu", arch=arch, **options)
+    for tensor, array in zip(kernel.tensors, got, strict=True):
+        tolerance = 2e-3 if array.dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(
+            array.astype(float), want[tensor].astype(float), tolerance, tolerance, err_msg=tensor
+        )  # fmt: skip
