@@ -12,6 +12,7 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
+from tileweave.graph.ops.chained import conv_chain
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.ops.rows import rows
 from tileweave.graph.passes.rewrite import rewrite
@@ -157,6 +158,15 @@ TABLE: dict[str, Row] = {
         lambda: np.einsum("ncxyij,fcij->nfxy", windows(IMAGE, (2, 2)), FILTERS),
         lambda: tw.conv(IMAGE, FILTERS, groups=2),
     ),
+    "conv_chain": Row(
+        lambda: conv_chain(
+            tw.conv(IMAGE, FILTERS).producer,
+            (tw.as_tensor(2.0),),
+            (("multiply", (0, 1), "float64"), ("relu", (-1,), "float64")),
+        ),
+        lambda: np.maximum(2 * np.einsum("ncxyij,fcij->nfxy", windows(IMAGE, (2, 2)), FILTERS), 0),
+        lambda: conv_chain(tw.conv(IMAGE, FILTERS).producer, (tw.as_tensor(X),), (("add", (0, 1), "float64"),)),
+    ),
     "max_pool": Row(
         lambda: tw.max_pool(IMAGE, 2, stride=1),
         lambda: windows(IMAGE, (2, 2)).max((-2, -1)),
@@ -178,7 +188,7 @@ WITHOUT_GRADIENT = {
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
     **dict.fromkeys((*ON_BITS, "invert"), "an integer"),
-    "rows": "made when a graph is planned, behind every gradient",
+    **dict.fromkeys(("rows", "conv_chain"), "made when a graph is planned, behind every gradient"),
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
 }
 

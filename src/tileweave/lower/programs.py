@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
+from math import isnan, prod
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -33,7 +33,8 @@ from tileweave.teir import (
     summed_length,
 )
 from tileweave.teir.emit.compose import sequence
-from tileweave.teir.ir.extensions import BINARY, FILL, REDUCTIONS, UNARY
+from tileweave.teir.ir.dtypes import is_float
+from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, REDUCTIONS, UNARY
 from tileweave.teir.ir.program import TensorSpec
 
 __all__ = ["TEIR_DTYPES", "View", "in_order", "lowering", "program", "whole_program"]
@@ -49,7 +50,10 @@ _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTION = "Contraction"
-_STEPS = frozenset(("ReLU", *UNARY, *BINARY))
+_STEPS = frozenset(("ReLU", *UNARY, *BINARY, *CHOICES))
+_OF_TRUTHS = frozenset((*CHOICES, "Max", "Min"))
+"""What computes with truths, which are 1 or 0 of INT8, as NumPy computes with bool."""
+_TRUTH = "INT8"
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 
 
@@ -102,7 +106,7 @@ class View:
     def operand(self) -> Operand:
         """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
         layout = strided(self.shape, [stride // self.dtype.itemsize for stride in self.strides])
-        return Operand(layout, dtype_name(self.dtype))
+        return Operand(layout, _TRUTH if self.dtype == np.bool_ else dtype_name(self.dtype))
 
 
 def lowering(operation: Operation, stage: str) -> str:
@@ -154,40 +158,55 @@ def _reduces(operation: Operation) -> bool:
     return x.dtype == out.dtype and out.dtype in _FLOATS and short
 
 
+def _type_name(dtype: np.dtype[Any]) -> str:
+    """TEIR's name of an element type; a bool is 1 or 0 of INT8. Empty where chains have no code for it."""
+    return _TRUTH if dtype == np.bool_ else dtype_name(dtype) if dtype in TEIR_DTYPES else ""
+
+
 def _chain(operation: Operation) -> Chain:
     """The primitives that an elementwise operation is, with the arguments of each; empty where some has none."""
     dtype = operation.output_types["out"].dtype
-    types = {dtype, *(tensor.dtype for _, tensor in operation.inputs)}
-    if types != {dtype} or dtype not in TEIR_DTYPES:
-        return ()
+    inputs = [_type_name(tensor.dtype) for _, tensor in operation.inputs]
+    if operation.operator == "conv_chain":
+        inputs = [_type_name(dtype), *inputs[2:]]
     if operation.operator in ("fused", "conv_chain"):
         done: Sequence[tuple[str, tuple[int, ...], str]] = operation.parameter("program")
     else:
         done = [(operation.operator, tuple(range(len(operation.inputs))), dtype.name)]
-    own = dtype_name(dtype)
-    found = [_step(operator_named(name).lowering, own) if kind == dtype.name else "" for name, _, kind in done]
-    return tuple((step, args, own) for step, (_, args, _) in zip(found, done, strict=True)) if all(found) else ()
+    found: list[tuple[str, tuple[int, ...], str]] = []
+    for name, args, kind in done:
+        types = [inputs[a] if a >= 0 else found[-1 - a][2] for a in args]
+        made = _type_name(np.dtype(kind))
+        step = _step(operator_named(name).lowering, (*types, made)) if all(types) and made else ""
+        if not step:
+            return ()
+        found.append((step, args, made))
+    return tuple(found)
 
 
 def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
     """The steps of a group of rows as primitives; empty where some has none, or where a sum is long."""
     dtype = operation.output_types["out"].dtype
     program: Sequence[tuple[str, tuple[Any, ...], str]] = operation.parameter("program")
-    if dtype not in _FLOATS or any(tensor.dtype != dtype for _, tensor in operation.inputs):
-        return []
-    if any(kind != dtype.name for _, _, kind in program):
+    own = dtype_name(dtype) if dtype in _FLOATS else ""
+    inputs = [_type_name(tensor.dtype) for _, tensor in operation.inputs]
+    types = [_type_name(np.dtype(kind)) for _, _, kind in program]
+    if not own or not {*inputs, *types} <= {own, _TRUTH}:
         return []
     length = prod(
         _row_lengths(operation.parameter("rank"), operation.parameter("axes"), [x.shape for _, x in operation.inputs])
     )
     found: list[tuple[str, tuple[Any, ...]]] = []
     for name, arguments, _ in program:
+        if name == "full" and isnan(arguments[0]):
+            return []
         lowering = FILL if name == "full" else operator_named(name).lowering
         if lowering in _MONOIDS:
             if length > LONGEST_SUM and name not in ("max", "min"):
                 return []
         elif lowering != FILL:
-            lowering = _step(lowering, dtype_name(dtype))
+            given = (inputs[a] if a >= 0 else types[-1 - a] for a in arguments)
+            lowering = _step(lowering, (*given, types[len(found)])) if lowering != "Cast" else ""
         if not lowering:
             return []
         found.append((lowering, arguments))
@@ -234,12 +253,17 @@ def _emit_rows(operation: Operation, views: Sequence[View], out: View) -> Progra
 
 
 @lru_cache
-def _step(lowering: str, dtype: str) -> str:
-    """The operation of TEIR that a row of the operator table asks for, where it takes this type; else empty."""
+def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
+    """The operation of TEIR that a row of the operator table asks for, where it takes these types; else empty."""
     if lowering not in _STEPS:
         return ""
+    source, made = dtypes[0], dtypes[-1]
+    if lowering == "Cast":  # NumPy says otherwise what a float is as an integer, and what is true
+        return "" if made == _TRUTH or (is_float(source) and not is_float(made)) else lowering
+    if _TRUTH in dtypes[:-1] and lowering not in _OF_TRUTHS:
+        return ""
     spec = teir.operation(lowering)
-    return "" if spec.dtypes((dtype,) * (spec.inputs + 1)) else lowering
+    return "" if len(dtypes) != spec.inputs + 1 or spec.dtypes(dtypes) else lowering
 
 
 def program(operation: Operation, stage: str, views: Mapping[str, View], out: View) -> Program:

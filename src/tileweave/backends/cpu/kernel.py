@@ -319,7 +319,7 @@ class Kernel:
             raise self._error(f"{len(arrays)} arrays are given")
         addresses = []
         for array, (name, dtype, output, low, high) in zip(arrays, self._wanted, strict=True):
-            if not isinstance(array, np.ndarray) or (array.dtype is not dtype and array.dtype != dtype):
+            if not isinstance(array, np.ndarray) or (array.dtype is not dtype and not _holds(array.dtype, dtype)):
                 found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
                 raise self._error(f"tensor {name!r} is given {found} instead of {dtype}")
             flags = array.flags
@@ -373,6 +373,11 @@ class _How:
     target: Target
     merge: bool
     settings: Settings
+
+
+def _holds(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether an array's elements are those of a tensor: of its type, or truths, which are 1 or 0 of INT8."""
+    return found == wanted or (found == np.bool_ and wanted == np.int8)
 
 
 _SMALL_BLOCK = 1 << 16

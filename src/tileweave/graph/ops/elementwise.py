@@ -286,7 +286,8 @@ def _comparison(ufunc: np.ufunc) -> Callable[[Any, Any], Tensor]:
 
     compare.__name__ = compare.__qualname__ = name
     compare.__doc__ = f"Elementwise `numpy.{name}` with broadcasting."
-    elementwise_row(name, lambda operation, inputs: {"out": np.asarray(ufunc(*inputs.values()))}, 2)
+    lowering = name.title().replace("_", "")  # Less, LessEqual, ..
+    elementwise_row(name, lambda operation, inputs: {"out": np.asarray(ufunc(*inputs.values()))}, 2, lowering=lowering)
     public(ufunc)(compare)
     return compare
 
@@ -395,6 +396,7 @@ elementwise_row(
     lambda operation, inputs: {"out": inputs["x"].astype(operation.output_types["out"].dtype)},
     1,
     lambda x, y, dy: [dy],
+    lowering="Cast",
     dtype=dtype_form,
 )
 
@@ -421,6 +423,7 @@ elementwise_row(
     lambda operation, inputs: {"out": np.where(*inputs.values())},
     3,
     lambda c, a, b, y, dy: [None, where(c, dy, 0.0), where(c, 0.0, dy)],
+    lowering="Select",
 )
 
 

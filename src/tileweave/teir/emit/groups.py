@@ -6,17 +6,19 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isinf
 from typing import Any
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.teir.emit.rows import Rows
 from tileweave.teir.emit.terms import Operand, check_output, extents_of
-from tileweave.teir.ir.extensions import BINARY, FILL, NEUTRAL, REDUCTIONS, UNARY
+from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, NEUTRAL, REDUCTIONS, UNARY
 from tileweave.teir.ir.primitives import operation as named
 from tileweave.teir.ir.program import Program
 
 __all__ = ["emit_group"]
 
+_COMPARISONS = frozenset(CHOICES) - {"Select"}
 _START = {reduction: NEUTRAL[monoid] for monoid, reduction in REDUCTIONS.items()}
 
 
@@ -59,8 +61,10 @@ def emit_group(
     row = "".join(letters[k] for k in axes)
     kept = "".join(letter for letter in letters if letter not in row)
     dtype = out.dtype
-    if {dtype, *(operand.dtype for operand in operands)} != {dtype} or dtype not in ("FP32", "FP64"):
-        raise DtypeError(where, "element types differ, or are narrow", legal="FP32 or FP64 throughout")
+    if not {operand.dtype for operand in operands} <= {dtype, "INT8"} or dtype not in ("FP32", "FP64"):
+        raise DtypeError(
+            where, "element types differ, or are narrow", legal="FP32 or FP64 throughout, conditions of INT8"
+        )
     terms = [(letters if len(one.shape) == rank else kept, one) for one in (*operands, out)]
     extents_of(where, terms)
     check_output(where, terms[-1][0], out)
@@ -76,16 +80,19 @@ def emit_group(
     for k, (kind, arguments) in enumerate(steps):
         last = k == len(steps) - 1
         if kind == FILL:
-            made.append((p.constant(f"step{k}", dtype, float(arguments[0])), False))
+            number = float(arguments[0])
+            if isinf(number):  # no metadata hold it
+                made.append((p.per_row(f"step{k}", dtype), False))
+                p.once(NEUTRAL["max" if number < 0 else "min"], made[-1][0])
+            else:
+                made.append((p.constant(f"step{k}", dtype, number), False))
             continue
         given = [argument(a) for a in arguments]
-        legal = kind in _START or kind in ("ReLU", "Copy", *UNARY, *BINARY)
+        legal = kind in _START or kind in ("ReLU", "Copy", *UNARY, *BINARY, *CHOICES)
         if not legal or named(kind).inputs != len(given):
             raise GraphError(where, f"step {k}: {kind} of {arguments}", legal=", ".join((*_START, *UNARY, *BINARY)))
-        each = kind not in _START and any(one for _, one in given)
-        target = (
-            "out" if last or k == held else p.scratch_row(f"step{k}", dtype) if each else p.per_row(f"step{k}", dtype)
-        )
+        each, own = kind not in _START and any(one for _, one in given), "INT8" if kind in _COMPARISONS else dtype
+        target = "out" if last or k == held else p.scratch_row(f"step{k}", own) if each else p.per_row(f"step{k}", own)
         if kind in _START:
             p.once(_START[kind], target)
             p.over(kind, given[0][0], target)
@@ -111,5 +118,7 @@ def _held(steps: Sequence[tuple[str, tuple[Any, ...]]], whole: Sequence[bool]) -
         phase.append(max([phase[b] + (steps[b][0] in _START) for b in below], default=0))
         rows = any(each[-1 - a] if a < 0 else whole[a] for a in arguments) if kind != FILL else False
         each.append(rows and kind not in _START)
-        late += [b for b in below if each[b] and phase[b] < phase[k] and b not in late]
+        late += [
+            b for b in below if each[b] and phase[b] < phase[k] and b not in late and steps[b][0] not in _COMPARISONS
+        ]
     return late[-1] if late else -1

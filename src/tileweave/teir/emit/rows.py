@@ -26,7 +26,7 @@ from tileweave.teir.emit.terms import (
     shown,
 )
 from tileweave.teir.ir.dtypes import accumulator, is_float, width_bytes
-from tileweave.teir.ir.extensions import BINARY, FILL, PAIR, UNARY
+from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, PAIR, UNARY
 from tileweave.teir.ir.primitives import operation as named
 from tileweave.teir.ir.program import (
     Axis,
@@ -429,8 +429,9 @@ def emit_chain(
 
     Args:
         steps: (operation, arguments) or (operation, arguments, element type of the result); an argument ``k >= 0`` is
-            input k, ``-1 - k`` is the result of step k. Operations are those of `extensions.UNARY` and `BINARY`, ReLU
-            and Copy. The type of a result is by default that of the first argument; Cast names it.
+            input k, ``-1 - k`` is the result of step k. Operations are those of `extensions.UNARY`, `BINARY` and
+            `CHOICES`, ReLU and Copy. The type of a result is by default that of the last argument; Cast and comparisons
+            name it.
         operands: the inputs; zero strides broadcast.
         out: takes the last result, of its type; no two of its elements may share a byte.
         equation: ``"ab,b->ab"``; by default all operands have the same indices in the same order.
@@ -481,7 +482,7 @@ def _typed(
     inputs: list[str],
 ) -> list[tuple[str, tuple[int, ...], str]]:
     """The steps with the type of each result; or why they do not fit."""
-    legal, typed = ("Copy", "ReLU", *UNARY, *BINARY), list[tuple[str, tuple[int, ...], str]]()
+    legal, typed = ("Copy", "ReLU", *UNARY, *BINARY, *CHOICES), list[tuple[str, tuple[int, ...], str]]()
     for k, step in enumerate(steps):
         kind, arguments = step[0], tuple(step[1])
         if kind not in legal:
@@ -492,7 +493,7 @@ def _typed(
                 where, problem, legal=f"{named(kind).inputs} of -{k}..{len(inputs) - 1}" if k else "inputs"
             )
         dtypes = [inputs[a] if a >= 0 else typed[-1 - a][2] for a in arguments]
-        dtype = step[2] if len(step) > 2 else dtypes[0]
+        dtype = step[2] if len(step) > 2 else dtypes[-1]
         why = named(kind).dtypes((*dtypes, dtype))
         if why:
             raise DtypeError(where, f"step {k}: {why}", legal="a Cast before it")

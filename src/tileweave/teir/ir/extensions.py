@@ -3,6 +3,8 @@
 - *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu on floating point; Cast between any
   two types.
 - *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point.
+- *Comparisons and choices*: Less, LessEqual, Greater, GreaterEqual, Equal, NotEqual of two inputs of one type give 1 or
+  0 as INT8, as IEEE 754 and NumPy compare; Select takes one of two inputs of one type by such a truth.
 - *In place on the output*: Bias adds in0 to it, Scale multiplies it by in0; in0 is usually broadcast by zero strides.
 - *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
   the number ``value`` of the primitive's metadata.
@@ -37,7 +39,7 @@ import numpy as np
 from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
 from tileweave.teir.ir.primitives import OperationSpec, register
 
-__all__ = ["BINARY", "FILL", "IN_PLACE", "NEUTRAL", "PAIR", "REDUCTIONS", "UNARY"]
+__all__ = ["BINARY", "CHOICES", "FILL", "IN_PLACE", "NEUTRAL", "PAIR", "REDUCTIONS", "UNARY"]
 
 Function = Callable[..., Any]
 
@@ -217,6 +219,26 @@ BINARY: tuple[str, ...] = (
     _elementwise("Min", 2, "out = min(in0, in1), NaN kept", np.minimum, _same),
 )
 """Operations of two inputs, element by element."""
+
+
+def _compares(names: tuple[str, ...]) -> str:
+    return _same(names[:-1]) or ("" if names[-1] == "INT8" else f"its truth is 1 or 0 of INT8, not of {names[-1]}")
+
+
+def _selects(names: tuple[str, ...]) -> str:
+    return _same(names[1:]) or ("" if names[0] == "INT8" else f"its condition is INT8, not {names[0]}")
+
+
+CHOICES: tuple[str, ...] = (
+    _elementwise("Less", 2, "out = in0 < in1", np.less, _compares),
+    _elementwise("LessEqual", 2, "out = in0 <= in1", np.less_equal, _compares),
+    _elementwise("Greater", 2, "out = in0 > in1", np.greater, _compares),
+    _elementwise("GreaterEqual", 2, "out = in0 >= in1", np.greater_equal, _compares),
+    _elementwise("Equal", 2, "out = in0 == in1", np.equal, _compares),
+    _elementwise("NotEqual", 2, "out = in0 != in1", np.not_equal, _compares),
+    _elementwise("Select", 3, "out = in1 where in0 is not 0, else in2", lambda c, x, y: np.where(c, x, y), _selects),
+)
+"""Comparisons, whose truth is 1 or 0, and the choice by such a truth."""
 
 
 def _in_place(name: str, meaning: str, function: Function, monoid: str) -> str:

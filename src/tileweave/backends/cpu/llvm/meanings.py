@@ -28,13 +28,24 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Gelu": functions.gelu,
 }
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
+_COMPARISONS = {
+    "Less": ("olt", "slt"),
+    "LessEqual": ("ole", "sle"),
+    "Greater": ("ogt", "sgt"),
+    "GreaterEqual": ("oge", "sge"),
+    "Equal": ("oeq", "eq"),
+    "NotEqual": ("une", "ne"),
+}
+"""Comparison -> LLVM's, of floating point and of integers."""
 _FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
 
 CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 """Operations that do not compute in a wider type than those of their operands."""
 HEAVY = frozenset((*_FUNCTIONS, "ReduceMaxSumExp"))
 """Operations of dozens of instructions per vector."""
-KNOWN = frozenset((*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *MONOIDS, "Cast", "Neg", "Abs", "Max", "Min"))
+KNOWN = frozenset(
+    (*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *_COMPARISONS, *MONOIDS, "Select", "Cast", "Neg", "Abs", "Max", "Min")
+)
 """Operations that there is code for."""
 
 
@@ -91,6 +102,12 @@ class Registers:
             return self.convert(value, source, out)
         if kind == "Cast":
             return self.cast(value, source, out)
+        if kind in _COMPARISONS:
+            return self.compared(kind, inputs, out)
+        if kind == "Select":
+            full = vector(source.memory, self.lanes)
+            chosen = self.f.value(f"icmp ne {full} {value}, {zero(source, self.lanes)}")
+            return self.select(chosen, inputs[1][0], inputs[2][0], vector(out.memory, self.lanes))
         wide = wide_of(out)
         values = [self.convert(x, e, wide) for x, e in inputs]
         if kind in _FUNCTIONS:
@@ -104,6 +121,15 @@ class Registers:
                 values.insert(0, self.convert(old, out, wide))
             result = self.arithmetic(_ARITHMETIC[kind], values[0], values[1], wide)
         return self.convert(result, wide, out)
+
+    def compared(self, kind: str, inputs: Sequence[tuple[str, Element]], out: Element) -> str:
+        """1 or 0 per lane."""
+        wide = wide_of(inputs[0][1])
+        a, b = (self.convert(x, e, wide) for x, e in inputs)
+        predicate = _COMPARISONS[kind][0 if wide.floating else 1]
+        operation = "fcmp" if wide.floating else "icmp"
+        truth = self.f.value(f"{operation} {predicate} {vector(wide.memory, self.lanes)} {a}, {b}")
+        return self.f.value(f"zext {vector('i1', self.lanes)} {truth} to {vector(out.memory, self.lanes)}")
 
     def arithmetic(self, operation: str, a: str, b: str, wide: Element) -> str:
         """add, sub, mul, div; integers wrap."""
