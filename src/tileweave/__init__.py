@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tileweave.lower import contract
     from tileweave.planner import Machines, Plan
     from tileweave.planner.machines import machines
-    from tileweave.runtime.api import plan, run, sink, source
+    from tileweave.runtime.api import plan, run, sink, source, sources
 
 
 _HOME = {
@@ -39,7 +39,7 @@ _HOME = {
     "tileweave.frontends.torch": ["from_torch"],
     "tileweave.lower": ["contract"],
     "tileweave.planner": ["Machines", "Plan", "machines"],
-    "tileweave.runtime.api": ["plan", "run", "sink", "source"],
+    "tileweave.runtime.api": ["plan", "run", "sink", "source", "sources"],
     "tileweave.graph": ["Tensor"],
 }
 _FROM = {name: home for home, names in _HOME.items() for name in names}
@@ -68,6 +68,7 @@ __all__ = [
     "run",
     "sink",
     "source",
+    "sources",
 ]
 
 

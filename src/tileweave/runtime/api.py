@@ -48,7 +48,7 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.run import run_plan
 from tileweave.runtime.session import PlanningDone, current_session
 
-__all__ = ["plan", "relu", "run", "sink", "source"]
+__all__ = ["plan", "relu", "run", "sink", "source", "sources"]
 
 Array = np.ndarray[Any, Any]
 Target = Tensor | Sink
@@ -78,10 +78,11 @@ def source(
     """A tensor from an array, or from a file that is read shard by shard when the plan runs.
 
     Args:
-        data: an array, anything that NumPy reads as one, or the path or URL of a .npy, .npz or zarr file.
-            Arrays are not copied. None makes a hole of the given shape and dtype, to be bound by each run.
+        data: an array, anything that NumPy reads as one, or the path or URL of a .npy, .npz, zarr or safetensors
+            file, or of the index of a checkpoint in several files. Arrays are not copied. None makes a hole of the
+            given shape and dtype, to be bound by each run.
         name: how `run(.., bind={name: array})` refers to it.
-        key: the member of a .npz file or zarr group.
+        key: the member of a container.
         shape: of a hole.
         dtype: of a hole.
         placement: number of the machine that holds it.
@@ -110,6 +111,15 @@ def source(
         raise GraphError("source(data)", f"{tensor!r} is a tensor already", legal="an array or a path")
     held = tensor.producer
     return Tensor(Source(held.data, held.type, name, placement))
+
+
+def sources(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """A source for each array in a .npz, a zarr group, a safetensors file or a checkpoint of several, by its name.
+
+    Raises:
+        StorageError: as `source`; the file is no container.
+    """
+    return {key: source(path, key=key, name=key) for key in io.members(path)}
 
 
 def _hole_type(shape: Any, dtype: Any) -> TensorType:

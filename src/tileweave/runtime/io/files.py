@@ -1,4 +1,4 @@
-"""Sources and sinks in files: .npy, .npz and zarr (local, or behind an fsspec URL).
+"""Sources and sinks in files: .npy, .npz and zarr (local, or behind an fsspec URL); sources in safetensors.
 
 Whatever is wrong with a file is said before work starts. A sink is written under a temporary name beside its target
 and appears whole when the run commits, or not at all.
@@ -25,7 +25,7 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, FileTarget, Sink, TensorType
 from tileweave.lower.reads import slices
-from tileweave.runtime.io import npyfile, zarrfile
+from tileweave.runtime.io import npyfile, safefile, zarrfile
 from tileweave.space import Box
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "check_targets",
     "describe",
     "handle_of",
+    "members",
     "open_sinks",
     "open_source",
     "sweep",
@@ -46,8 +47,9 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-FORMATS = ("npy", "npz", "zarr")
-_LEGAL = "a path that ends in .npy, .npz or .zarr"
+FORMATS = ("npy", "npz", "zarr", "safetensors")
+"""What sources are read from; sinks are written to all but the last."""
+_LEGAL = "a path that ends in .npy, .npz or .zarr; sources also in .safetensors"
 
 
 class Reader(Protocol):
@@ -88,6 +90,7 @@ def _split(path: str, where: str) -> tuple[str, str]:
     if path.startswith("file://"):
         path = path.removeprefix("file://")
     format = path.rstrip("/").rpartition(".")[2].lower()
+    format = "safetensors" if path.endswith(safefile.INDEX) else format
     if format not in FORMATS or not path.rstrip("/").rpartition("/")[2].rpartition(".")[0]:
         raise StorageError(where, "the format is not known by its suffix", legal=_LEGAL)
     if "://" in path and format != "zarr":
@@ -103,8 +106,9 @@ def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, F
     """Shape and element type of a tensor in a file, without reading its elements.
 
     Args:
-        path: path of a .npy, .npz or zarr file, or the URL of a zarr.
-        key: the member of a .npz or of a zarr group; a container of one member needs none.
+        path: path of a .npy, .npz, zarr or safetensors file, of the index of a checkpoint of several safetensors
+            (``*.safetensors.index.json``), or the URL of a zarr.
+        key: the member of a container; one of a single member needs none.
 
     Raises:
         StorageError: no such file, a format that is not known, a broken or truncated file, a member that does
@@ -125,14 +129,38 @@ def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, F
             raise StorageError(where, f"a .npy has no member {key!r}", legal="no key")
         return npyfile.describe_npy(path, where), FileData(path, format)
     key = _member(path, format, key, where)
+    if format == "safetensors":
+        path = safefile.file_of(path, key, where)
+        return safefile.open_safe(path, key, where).type, FileData(path, format, key)
     if format == "npz":
         return npyfile.describe_npz(path, key, where), FileData(path, format, key)
     return zarrfile.open_zarr(path, key, where).type, FileData(path, format, key)
 
 
+def members(path: str | os.PathLike[str]) -> list[str]:
+    """The names of the arrays in a container.
+
+    Raises:
+        StorageError: no such file, a broken one, or one that is an array itself.
+    """
+    where = f"sources({os.fspath(path)!r})"
+    path, format = _split(os.fspath(path), where)
+    names = members_of(path, format, where) if format != "npy" else [""]
+    if names == [""]:
+        raise StorageError(where, "the file is one array", legal="a container: .npz, a zarr group, .safetensors")
+    return names
+
+
+def members_of(path: str, format: str, where: str) -> list[str]:
+    """The names of the arrays in a container; one empty name where it is an array itself."""
+    if format == "safetensors":
+        return safefile.members_of(path, where)
+    return npyfile.members_of(path, where) if format == "npz" else zarrfile.members_of(path, where)
+
+
 def _member(path: str, format: str, key: str, where: str) -> str:
     """The key, or the one member that there is."""
-    names: list[str] = (npyfile if format == "npz" else zarrfile).members_of(path, where)
+    names = members_of(path, format, where)
     if key in names or names == [""]:
         if key and names == [""]:
             raise StorageError(where, f"the zarr is one array and has no member {key!r}", legal="no key")
@@ -161,6 +189,8 @@ def open_source(data: FileData, expected: TensorType | None = None) -> Reader:
     elif data.format == "npz":
         _member(data.path, "npz", data.key, where)
         reader = npyfile.open_npz(data.path, data.key, where)
+    elif data.format == "safetensors":
+        reader = safefile.open_safe(data.path, data.key, where)
     else:
         reader = zarrfile.open_zarr(data.path, data.key, where)
     if expected is not None and reader.type != expected:
@@ -281,6 +311,8 @@ def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False)
     """
     where = f"sink({os.fspath(path)!r})"
     path, format = _split(os.fspath(path), where)
+    if format == "safetensors":
+        raise StorageError(where, "safetensors are read, not written", legal="a path that ends in .npy, .npz or .zarr")
     if not isinstance(overwrite, bool):
         raise StorageError(where, f"overwrite={overwrite!r} is neither yes nor no", legal="True or False")
     if format == "npy" and key:

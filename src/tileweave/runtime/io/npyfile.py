@@ -28,6 +28,7 @@ from tileweave.lower.reads import slices
 from tileweave.space import Box
 
 __all__ = [
+    "Header",
     "MappedReader",
     "MappedWriter",
     "NpyFile",
@@ -37,14 +38,15 @@ __all__ = [
     "members_of",
     "open_npy",
     "open_npz",
+    "opened",
 ]
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Header:
-    """Where the elements of a .npy lie, counted from its first byte."""
+class Header:
+    """Where the elements of an array lie, counted from its first byte."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -66,7 +68,7 @@ def supported(dtype: np.dtype[Any]) -> bool:
 # reading
 
 
-def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> _Header:
+def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> Header:
     """The header of a .npy of `size_bytes` bytes that starts at the file's position, judged against that size."""
     start = file.tell()
     try:
@@ -76,7 +78,7 @@ def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> _He
         shape = tuple(int(n) for n in shape)
     except Exception as error:  # whatever foreign bytes lead the parser into
         raise StorageError(where, f"{what} is not a .npy: {error}", legal="a file that numpy.save wrote") from None
-    header = _Header(shape, dtype, fortran, file.tell() - start)
+    header = Header(shape, dtype, fortran, file.tell() - start)
     if not supported(dtype):
         raise StorageError(
             where, f"{what} holds elements of type {dtype}", legal="bool, integers or floats, such as float32"
@@ -96,7 +98,8 @@ def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> _He
 
 
 @contextmanager
-def _opened(path: str, where: str) -> Iterator[IO[bytes]]:
+def opened(path: str, where: str) -> Iterator[IO[bytes]]:
+    """A file that is read; what fails is a StorageError."""
     try:
         file = Path(path).open("rb")  # noqa: SIM115  (opening may fail, the block may not)
     except OSError as error:
@@ -107,12 +110,12 @@ def _opened(path: str, where: str) -> Iterator[IO[bytes]]:
 
 def describe_npy(path: str, where: str) -> TensorType:
     """Shape and element type of a .npy, without reading its elements."""
-    with _opened(path, where) as file:
+    with opened(path, where) as file:
         return _read_header(file, os.fstat(file.fileno()).st_size, where, "the file").type
 
 
 class MappedReader:
-    """Reads boxes of one .npy that lies at a byte offset of a file; what it returns is read-only.
+    """Reads boxes of one array that lies at a byte offset of a file; what it returns is read-only.
 
     Args:
         file: open; it may be closed afterwards.
@@ -121,7 +124,7 @@ class MappedReader:
         everywhere: whether another process reads the same by the file's name.
     """
 
-    def __init__(self, file: IO[bytes], header: _Header, base_bytes: int = 0, everywhere: bool = True) -> None:
+    def __init__(self, file: IO[bytes], header: Header, base_bytes: int = 0, everywhere: bool = True) -> None:
         self.type, self.everywhere = header.type, everywhere
         order: Any = "F" if header.fortran else "C"
         if self.type.box.empty:
@@ -146,13 +149,13 @@ class MappedReader:
 
 def open_npy(path: str, where: str) -> MappedReader:
     """A reader of a .npy."""
-    with _opened(path, where) as file:
+    with opened(path, where) as file:
         return MappedReader(file, _read_header(file, os.fstat(file.fileno()).st_size, where, "the file"))
 
 
 def members_of(path: str, where: str) -> list[str]:
     """The names of the arrays in a .npz, in order."""
-    with _opened(path, where) as file, _unzipped(file, where) as archive:
+    with opened(path, where) as file, _unzipped(file, where) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
 
@@ -189,7 +192,7 @@ def _plainly_stored(info: zipfile.ZipInfo) -> bool:
 
 def describe_npz(path: str, key: str, where: str) -> TensorType:
     """Shape and element type of one member of a .npz, without reading its elements."""
-    with _opened(path, where) as file, _unzipped(file, where) as archive:
+    with opened(path, where) as file, _unzipped(file, where) as archive:
         info = archive.getinfo(f"{key}.npy")
         if _plainly_stored(info):
             file.seek(_stored_at(file, info))
@@ -200,7 +203,7 @@ def describe_npz(path: str, key: str, where: str) -> TensorType:
 
 def open_npz(path: str, key: str, where: str) -> MappedReader:
     """A reader of one member of a .npz."""
-    with _opened(path, where) as file, _unzipped(file, where) as archive:
+    with opened(path, where) as file, _unzipped(file, where) as archive:
         info = archive.getinfo(f"{key}.npy")
         what = f"member {key!r}"
         if _plainly_stored(info):
@@ -344,7 +347,7 @@ class NpzFile:
     def _copy_others(self, archive: zipfile.ZipFile) -> None:
         """The members of the file that is replaced, but for those that are written anew."""
         where = f"sink({str(self._path)!r})"
-        with _opened(str(self._path), where) as file, _unzipped(file, where) as old:
+        with opened(str(self._path), where) as file, _unzipped(file, where) as old:
             for name in dict.fromkeys(old.namelist()):
                 if name.removesuffix(".npy") in self._members:
                     continue

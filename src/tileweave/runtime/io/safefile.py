@@ -1,0 +1,94 @@
+"""The safetensors format: a header that says where each tensor's bytes lie, judged against the file, and a memory map.
+
+A checkpoint of several files has an index beside them, ``*.safetensors.index.json``, that names each tensor's file.
+
+Source: own; the format is the one that https://github.com/huggingface/safetensors describes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.graph.ir.dtypes import narrow_type
+from tileweave.runtime.io.npyfile import Header, MappedReader, opened
+
+__all__ = ["INDEX", "file_of", "members_of", "open_safe"]
+
+INDEX = ".safetensors.index.json"
+LARGEST_HEADER = 100 << 20
+"""Bytes of a header; the format allows no more."""
+_DTYPES = {
+    "BOOL": "bool", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    **{f"{kind}{n}": f"{name}{n}" for kind, name in (("I", "int"), ("U", "uint")) for n in (8, 16, 32, 64)},
+}  # fmt: skip
+_LEGAL = "a file in the safetensors format"
+
+
+def _header(file: IO[bytes], where: str) -> tuple[dict[str, Any], int]:
+    """What the header says of each tensor, and where the first byte of their data lies."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, LARGEST_HEADER):
+        raise StorageError(where, "the file is truncated, or has no header", legal=_LEGAL)
+    try:
+        found = json.loads(file.read(length))
+    except (ValueError, RecursionError) as error:
+        raise StorageError(where, f"the header is no JSON: {error}", legal=_LEGAL) from None
+    if not isinstance(found, dict):
+        raise StorageError(where, "the header names no tensors", legal=_LEGAL)
+    found.pop("__metadata__", None)
+    return found, 8 + length
+
+
+def members_of(path: str, where: str) -> list[str]:
+    """The names of the tensors in a file, or in all files of an index, in order."""
+    if path.endswith(INDEX):
+        return list(_index(path, where))
+    with opened(path, where) as file:
+        return list(_header(file, where)[0])
+
+
+def _index(path: str, where: str) -> dict[str, str]:
+    """Tensor -> file."""
+    with opened(path, where) as file:
+        try:
+            found = json.loads(file.read())["weight_map"]
+            return {str(name): str(Path(path).parent / str(file)) for name, file in found.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise StorageError(where, "the file is no index of tensors", legal='{"weight_map": {..}}') from None
+
+
+def file_of(path: str, key: str, where: str) -> str:
+    """The file that holds a tensor."""
+    return _index(path, where)[key] if path.endswith(INDEX) else path
+
+
+def open_safe(path: str, key: str, where: str) -> MappedReader:
+    """A reader of one tensor of a file."""
+    with opened(path, where) as file:
+        entries, start = _header(file, where)
+        if key not in entries:
+            raise StorageError(where, f"there is no member {key!r}", legal=f"{len(entries)} others")
+        try:
+            entry = entries[key]
+            kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        except (KeyError, TypeError, ValueError):
+            raise StorageError(where, f"member {key!r} has no type, shape and place", legal=_LEGAL) from None
+        numbers = (*shape, begin, end)
+        if kind not in _DTYPES or not all(type(n) is int and n >= 0 for n in numbers):
+            problem = f"member {key!r} has elements of type {kind!r}, shape {shape} and bytes {begin}..{end}"
+            raise StorageError(where, problem, legal=", ".join(_DTYPES))
+        dtype = narrow_type(_DTYPES[kind]) or np.dtype(_DTYPES[kind]).newbyteorder("<")
+        there = os.fstat(file.fileno()).st_size - start
+        if end - begin != prod(shape) * dtype.itemsize or end > there:
+            problem = f"member {key!r} lies in bytes {begin}..{end} of {there}"
+            raise StorageError(where, problem, legal=f"{prod(shape) * dtype.itemsize} bytes inside the file")
+        return MappedReader(file, Header(shape, dtype, False, start + begin))
