@@ -18,7 +18,7 @@ from tileweave.errors import StorageError
 
 __all__ = ["check_new", "write_whole"]
 
-_KINDS = {".svg": "an SVG", ".json": "a program as JSON", ".npy": "an array", ".html": "a page"}
+_KINDS = {".svg": "an SVG", ".json": "a program as JSON", ".npy": "an array", ".html": "a page", ".toml": "machines"}
 
 
 def check_new(option: str, path: str, suffix: str, overwrite: bool) -> None:
@@ -27,7 +27,7 @@ def check_new(option: str, path: str, suffix: str, overwrite: bool) -> None:
     Args:
         option: what asked for it, for the message.
         path: of the file.
-        suffix: what its name must end in: ``.svg``, ``.json`` or ``.npy``.
+        suffix: what its name must end in: one of `_KINDS`.
         overwrite: whether it may exist.
 
     Raises:

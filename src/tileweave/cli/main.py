@@ -17,6 +17,7 @@ EXIT_PROGRAM, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 _EPILOG = """examples:
   tileweave run examples/digits.py
   tileweave plan examples/digits.py --machines 4 --memory 2GiB
+  tileweave machines probe -o here.toml
   tileweave einsum "ij,jk->ik" a.npy b.npy -o c.npy
   tileweave graph show examples/digits.py#1 --explain
   tileweave layout "composition((6,2):(8,2), (4,3):(3,1))" --table
@@ -142,7 +143,9 @@ def _parser() -> argparse.ArgumentParser:
     _codegen_arguments(codegen)
 
     from tileweave.cli.cuda import add_cuda_commands
+    from tileweave.cli.machines import add_machines_commands
 
+    add_machines_commands(commands)
     add_cuda_commands(commands)
 
     from tileweave.cli.kernels import add_kernel_commands

@@ -15,6 +15,7 @@ be written in a TOML file::
 
     [storage]
     bytes_per_second = 500e6   # sources and sinks, per machine
+    kind = "shared"            # or "private": each machine sees its own files
 
     [task]
     seconds = 10e-6            # the runtime's own cost of one task
@@ -46,6 +47,7 @@ Source: own; alpha-beta links and a task cost as in LogGP.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -53,11 +55,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tileweave.errors import PlanError
 
-__all__ = ["Level", "LinkGroup", "Machine", "Machines", "bytes_from", "machine_tree", "machines", "size_text"]
+__all__ = [
+    "Level",
+    "LinkGroup",
+    "Machine",
+    "Machines",
+    "bytes_from",
+    "machine_tree",
+    "machines",
+    "size_text",
+    "to_toml",
+]
 
 MOST_MACHINES = 1 << 16
 """Planning holds arrays over machines; beyond this many it would take minutes."""
@@ -179,6 +191,7 @@ class Machines:
         storage_bytes_per_second: of sources and sinks, per machine.
         task_seconds: the runtime's own cost of one task.
         groups: links that several machines share, the outermost first.
+        storage: whether all machines see the same files.
     """
 
     machines: tuple[Machine, ...]
@@ -187,11 +200,14 @@ class Machines:
     storage_bytes_per_second: float = 500e6
     task_seconds: float = 10e-6
     groups: tuple[LinkGroup, ...] = ()
+    storage: Literal["shared", "private"] = "shared"
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
         if not names or len(set(names)) != len(names):
             raise PlanError("Machines(machines)", "there is no machine, or two share a name", inputs={"names": names})
+        if self.storage not in ("shared", "private"):
+            raise PlanError("Machines(storage)", f"storage is {self.storage!r}", legal="shared, private")
         for group in self.groups:
             if not 0 <= group.first < group.last <= len(names):
                 raise PlanError(
@@ -217,13 +233,13 @@ class Machines:
         return f"{len(self)} {plural} x {memory}, {cores}, link {size_text(self.link_bytes_per_second)}/s"
 
 
-def machine_tree(levels: Sequence[Level], machine: Machine | None = None, **rates: float) -> Machines:
+def machine_tree(levels: Sequence[Level], machine: Machine | None = None, **rates: Any) -> Machines:
     """Equal machines behind nested links.
 
     Args:
         levels: the outermost first; the last one's groups are the machines.
         machine: what each is like; its name is replaced.
-        rates: of `Machines`: ``storage_bytes_per_second``, ``task_seconds``.
+        rates: of `Machines`: ``storage_bytes_per_second``, ``task_seconds``, ``storage``.
 
     Example:
         >>> tree = machine_tree([Level("node", 2, 25e9), Level("device", 4, 300e9, 2e-6)], Machine("d", 1 << 30))
@@ -321,7 +337,7 @@ _MACHINE_KEYS = {"name", "memory", "cores", "flops_per_second", "bytes_per_secon
 _LEVEL_KEYS = {"name", "count", "bytes_per_second", "seconds"}
 _TABLES = {
     "link": {"bytes_per_second": "link_bytes_per_second", "seconds": "link_seconds"},
-    "storage": {"bytes_per_second": "storage_bytes_per_second"},
+    "storage": {"bytes_per_second": "storage_bytes_per_second", "kind": "storage"},
     "task": {"seconds": "task_seconds"},
 }
 
@@ -340,6 +356,8 @@ def _from_toml(path: Path) -> Machines:
     for table, names in _TABLES.items():
         rates = _table(where, document, table)
         _known(f"{where} [{table}]", rates, set(names))
+        if table == "storage" and "kind" in rates:
+            shared["storage"] = rates.pop("kind")
         shared |= {names[key]: _positive(f"{where} [{table}]", key, value) for key, value in rates.items()}
     levels = [_level(f"{where} [[level]] {k}", row) for k, row in enumerate(_rows(where, document, "level"))]
     rows = _rows(where, document, "machine")
@@ -365,6 +383,45 @@ def _from_toml(path: Path) -> Machines:
             for k in range(1, count)
         ]
     return Machines(tuple(found), **shared)
+
+
+def to_toml(used: Machines) -> str:
+    """The description of machines as TOML, which `machines` reads back.
+
+    Raises:
+        PlanError: machines share links in groups (levels are written by hand).
+
+    Example:
+        >>> print(to_toml(machines(2, memory="2GiB", cores=4, flops_per_second=1e11)).split("[[machine]]")[1].strip())
+        name = "m0"
+        memory = 2147483648
+        cores = 4
+        flops_per_second = 100000000000.0
+        bytes_per_second = 10000000000.0
+    """
+    if used.groups:
+        raise PlanError("to_toml(machines)", "machines share links in groups", legal="machines without groups")
+    lines = []
+    for table, names in _TABLES.items():
+        lines += [f"[{table}]", *(f"{key} = {_toml(getattr(used, name))}" for key, name in names.items()), ""]
+    for one in used.machines:
+        rows: dict[str, Any] = {
+            "name": one.name,
+            "memory": one.memory_bytes,
+            "cores": one.cores,
+            "flops_per_second": one.flops_per_second,
+            "bytes_per_second": one.bytes_per_second,
+            "link_bytes_per_second": one.link_bytes_per_second,
+        }
+        lines += ["[[machine]]", *(f"{key} = {_toml(value)}" for key, value in rows.items() if value is not None)]
+        if one.flops:
+            lines.append(f"flops = {{ {', '.join(f'{name} = {_toml(rate)}' for name, rate in one.flops)} }}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: str | float) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def _rows(where: str, document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -160,7 +160,7 @@ def _placed(row: dict[str, Any]) -> Placement:
 
 
 _MACHINE = tuple(Machine.__dataclass_fields__)
-_SHARED = ("link_bytes_per_second", "link_seconds", "storage_bytes_per_second", "task_seconds")
+_SHARED = ("link_bytes_per_second", "link_seconds", "storage_bytes_per_second", "task_seconds", "storage")
 
 
 def _machines(machines: Machines) -> dict[str, Any]:
@@ -183,4 +183,4 @@ def _read_machines(row: dict[str, Any]) -> Machines:
         values["flops"] = tuple((str(a), float(b)) for a, b in values["flops"])
         found += [Machine(name, **values) for name in one["names"]]
     groups = tuple(LinkGroup(*group) for group in row["groups"])
-    return Machines(tuple(found), groups=groups, **{name: row[name] for name in _SHARED})
+    return Machines(tuple(found), groups=groups, **{name: row[name] for name in _SHARED if name in row})

@@ -1,0 +1,215 @@
+"""What this machine, or each node of a Ray cluster, can do: measured at the user's call, as machines for the planner.
+
+Rates are written as peak rates, such that what the planner derates them to is what was measured. Each figure is the
+best of repeats within its share of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tileweave import graph as g
+from tileweave import lower
+from tileweave.errors import PlanError, RunError
+from tileweave.planner import Machine, Machines, Plan, machines
+from tileweave.planner.count import EFFICIENCY
+from tileweave.planner.steps import steps_of
+from tileweave.runtime import api
+from tileweave.runtime.io import files as io
+
+__all__ = ["probe"]
+
+DTYPES = ("float32", "float64", "float16", "int32")
+EDGE = 768
+"""Rows and columns of the product by which arithmetic is measured."""
+BYTES = 64 << 20
+"""Of the arrays by which bandwidths are measured: far more than caches hold."""
+TASKS = 2000
+WAIT_SECONDS = 120
+"""How long a node of a cluster may take to answer."""
+
+
+def probe(address: str | None = None, *, folder: str | None = None, seconds: float = 4.0) -> Machines:
+    """Measured machines: this one, or every node of the Ray cluster at an address.
+
+    Args:
+        address: of a running cluster; this machine alone without one.
+        folder: where sources and sinks will lie; a temporary folder by default.
+        seconds: about how long each machine is measured.
+
+    Raises:
+        PlanError: seconds that are no time, a folder that cannot be written. RunError: no cluster answers.
+    """
+    if not seconds > 0:
+        raise PlanError("probe(seconds)", f"{seconds!r} is no time", legal="more than 0")
+    if folder is not None and not (Path(folder).is_dir() and os.access(folder, os.W_OK)):
+        raise PlanError("probe(folder)", f"{folder!r} cannot be written", legal="a folder")
+    return _cluster(address, folder, seconds) if address is not None else _host(folder, seconds)
+
+
+def _host(folder: str | None, seconds: float) -> Machines:
+    each = seconds / (len(DTYPES) + 4)
+    name = os.uname().nodename if hasattr(os, "uname") else "host"
+    rates = {dtype: _flops_per_second(dtype, each) / EFFICIENCY for dtype in DTYPES}
+    one = replace(
+        machines(1).machines[0],
+        name=name,
+        flops_per_second=rates["float32"],
+        bytes_per_second=_bytes_per_second(each) / EFFICIENCY,
+        flops=tuple(sorted((dtype, rate) for dtype, rate in rates.items() if dtype != "float32")),
+    )
+    bandwidth, latency = _copies(each)
+    return Machines((one,), bandwidth, latency, _storage(folder, each), _task_seconds(each))
+
+
+def _best(function: Callable[[], Any], seconds: float) -> float:
+    """The least time of a call, of as many as fit; the first one is not counted, for it may compile."""
+    function()
+    end, least = time.perf_counter() + seconds, float("inf")
+    while True:
+        start = time.perf_counter()
+        function()
+        now = time.perf_counter()
+        least = min(least, now - start)
+        if now >= end:
+            return max(least, 1e-9)
+
+
+def _hole(name: str, like: np.ndarray[Any, Any]) -> g.Tensor:
+    """A source that each run binds: what stands on constants is computed only once."""
+    return api.source(name=name, shape=like.shape, dtype=like.dtype)
+
+
+def _flops_per_second(dtype: str, seconds: float) -> float:
+    data = np.ones((EDGE, EDGE), dtype)
+    plan = api.plan(g.matmul(_hole("x", data), _hole("y", data)))
+    return float(2 * EDGE**3 / _best(lambda: api.run(plan, bind={"x": data, "y": data}), seconds))
+
+
+def _bytes_per_second(seconds: float) -> float:
+    data, out = (np.ones(BYTES // 4, np.float32) for _ in range(2))
+    plan = api.plan(g.relu(_hole("x", data)))
+    return 2 * BYTES / _best(lambda: api.run(plan, bind={"x": data}, out=out), seconds)
+
+
+def _copies(seconds: float) -> tuple[float, float]:
+    """(bytes per second, seconds of a copy of nothing) between two machines that are threads of one."""
+    a, b = (np.ones(BYTES // 4, np.float32) for _ in range(2))
+    return BYTES / _best(lambda: np.copyto(a, b), seconds), _best(lambda: np.copyto(a[:1], b[:1]), seconds / 10)
+
+
+def _task_seconds(seconds: float) -> float:
+    """What a task costs that computes next to nothing."""
+    data = np.ones((TASKS, 1), np.float32)
+    graph, used = g.Graph.of(g.exp(_hole("x", data))), machines(1)
+    grids = dict.fromkeys(graph.operations, (TASKS, 1))
+    plan = Plan(graph, used, steps_of(graph, grids, 1, lower.decide, io.atom))
+    return _best(lambda: api.run(plan, bind={"x": data}), seconds) / plan.tasks
+
+
+def _storage(folder: str | None, seconds: float) -> float:
+    """Bytes per second of the slower of writing (to the device) and reading a file."""
+    data = np.ones(BYTES // 8, np.float64)
+    with _file(folder) as path:
+
+        def write() -> None:
+            with path.open("wb") as file:
+                np.save(file, data)
+                file.flush()
+                os.fsync(file.fileno())
+
+        written = _best(write, seconds / 2)
+        return BYTES / max(written, _best(lambda: np.load(path), seconds / 2))
+
+
+@contextlib.contextmanager
+def _file(folder: str | None) -> Iterator[Path]:
+    """A file of our own that is gone afterwards."""
+    path = Path(folder or tempfile.gettempdir()) / f"tileweave-probe-{uuid.uuid4().hex}.npy"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a cluster
+
+
+def _cluster(address: str | None, folder: str | None, seconds: float) -> Machines:
+    from tileweave.runtime.ray import connect
+
+    if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():  # a session that is open stays
+        connect(1, None, address)
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+
+    def on(node: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        return ray.remote(function).options(scheduling_strategy=where, num_cpus=1, max_retries=0).remote(*arguments)
+
+    def answer(found: Any) -> Any:
+        try:
+            return ray.get(found, timeout=WAIT_SECONDS)
+        except ray.exceptions.RayError as error:
+            cause = {"cause": str(error).splitlines()[0]}
+            raise RunError("probe(address)", "a node of the cluster does not answer", inputs=cause) from error
+
+    hosts = [answer(on(node, _host, folder, seconds)) for node in nodes]  # one after the other: nodes may share a host
+    ends = (nodes[0], nodes[-1])
+    link = answer(on(ends[1], _arrival_seconds, [on(ends[0], _payload, BYTES // 8)]))
+    latency = answer(on(ends[1], _arrival_seconds, [on(ends[0], _payload, 1)]))
+    with _file(folder) as path:
+        answer(on(ends[0], _touch, str(path)))
+        shared = len(nodes) == 1 or all(answer([on(node, os.path.exists, str(path)) for node in nodes]))
+        answer(on(ends[0], _remove, str(path)))
+    task = _best(lambda: answer(on(nodes[0], _payload, 1)), seconds / 4)
+    names = [f"{host.machines[0].name}-{k}" for k, host in enumerate(hosts)]
+    share = 1 / max(1, len(hosts)) if len({host.machines[0].name for host in hosts}) == 1 else 1.0
+    found: list[Machine] = []
+    for name, host in zip(names, hosts, strict=True):
+        one = host.machines[0]
+        found.append(replace(one, name=name, memory_bytes=int(one.memory_bytes * share)))
+    return Machines(
+        tuple(found),
+        BYTES / max(link - latency, 1e-9),
+        latency,
+        min(host.storage_bytes_per_second for host in hosts),
+        task,
+        storage="shared" if shared else "private",
+    )
+
+
+def _payload(size: int) -> np.ndarray[Any, Any]:
+    return np.ones(size)
+
+
+def _arrival_seconds(held: list[Any]) -> float:
+    """How long what another node made takes to be here, once it is made."""
+    import ray
+
+    ray.wait(held, num_returns=len(held), fetch_local=False)
+    start = time.perf_counter()
+    ray.get(held)
+    return time.perf_counter() - start
+
+
+def _touch(path: str) -> None:
+    Path(path).touch()
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)

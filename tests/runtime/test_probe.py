@@ -1,0 +1,64 @@
+"""Machines are measured, written and read back; a plan for them predicts what was measured."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tileweave.cli.main import main
+from tileweave.errors import PlanError
+from tileweave.planner import machines
+from tileweave.planner.machines import to_toml
+from tileweave.runtime.probe import DTYPES, probe
+
+
+def test_a_host_is_measured_and_the_description_reads_back(tmp_path, capsys):
+    path = tmp_path / "here.toml"
+    assert main(["machines", "probe", "--seconds", "0.05", "--folder", str(tmp_path), "-o", str(path)]) == 0
+    assert not [p for p in tmp_path.iterdir() if p != path]
+    found = machines(path)
+    (one,) = found.machines
+    assert {"float32", *(name for name, _ in one.flops)} == set(DTYPES)
+    assert all(1e7 < one.rate(dtype) < 1e15 for dtype in DTYPES)
+    assert 1e8 < one.bytes_per_second < 1e13 and 1e7 < found.storage_bytes_per_second < 1e12
+    assert 1e-8 < found.task_seconds < 1e-2 and one.memory_bytes > 1 << 20
+    capsys.readouterr()
+    assert main(["machines", "show", str(path)]) == 0
+    assert capsys.readouterr().out.endswith(path.read_text())
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_each_node_of_a_running_cluster_is_measured():
+    import ray
+
+    found = probe(ray.get_runtime_context().gcs_address, seconds=0.05)
+    assert len(found) == len([node for node in ray.nodes() if node["Alive"]])
+    assert found.storage == "shared" and 1e-6 < found.link_seconds < 1 and found.link_bytes_per_second > 1e6
+    assert found.task_seconds > 1e-5  # far more than a task of this process
+    assert machines(found) == found
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path):
+    with pytest.raises(PlanError, match="is no time"):
+        probe(seconds=0)
+    with pytest.raises(PlanError, match="cannot be written"):
+        probe(folder=str(tmp_path / "missing"))
+
+
+def test_descriptions_read_back_whatever_they_say(tmp_path):
+    rng = np.random.default_rng(3)
+    for case in range(20):
+        made = machines(int(rng.integers(1, 5)), memory=int(rng.integers(1, 1 << 40)))
+        rates = tuple((name, float(rng.uniform(1, 1e15))) for name in ("float16", "float64")[: case % 3])
+        one = replace(
+            made.machines[0], name='a "b" \\ é', flops=rates, link_bytes_per_second=float(rng.uniform(1, 1e12))
+        )
+        used = replace(
+            made,
+            machines=(one, *made.machines[1:]),
+            link_seconds=float(rng.uniform(1e-9, 1)),
+            storage=("shared", "private")[case % 2],
+        )
+        path = tmp_path / "m.toml"
+        path.write_text(to_toml(used), "utf-8")
+        assert machines(path) == used
