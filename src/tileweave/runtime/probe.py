@@ -148,10 +148,10 @@ def _file(folder: str | None) -> Iterator[Path]:
 
 
 def _cluster(address: str | None, folder: str | None, seconds: float) -> Machines:
-    from tileweave.runtime.ray import connect
+    from tileweave.runtime.ray.session import connect
 
     if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():  # a session that is open stays
-        connect(1, None, address)
+        connect(None, address)
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
