@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tileweave.errors import LayoutError
 from tileweave.index import (
     Expr,
-    constant_of,
-    divisor,
     simplify,
-    split_affine,
-    substitute,
     symbol,
     symbols_of,
 )
 from tileweave.index.affine import split_in
 from tileweave.index.expr import walk
-from tileweave.index.normal.facts import known_divisor
-from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
+from tileweave.index.normal.read import normal_of, range_of
 from tileweave.index.text.program import Printable, c_prelude, fresh, program, shared_parts, statement, text_of
 from tileweave.layout.notation.lego_slices import Slice
 from tileweave.layout.template.operations import access, assign_operations, name_symbols
+from tileweave.layout.template.runs import plainly_affine, run_of, substituted, width_of
 from tileweave.layout.template.values import Filled, IndexPart, TextTarget
 
 if TYPE_CHECKING:
@@ -67,6 +63,11 @@ class _Placeholder:
         return self._mark("mask")
 
     @property
+    def guard(self) -> str:
+        """The mark of the head of a statement that runs where the mask holds; of nothing where it always does."""
+        return self._mark("guard")
+
+    @property
     def open(self) -> str:
         """The mark of the loops over the dimensions of ``:``, in a language without ranges."""
         if not isinstance(self._value, Slice):
@@ -86,7 +87,7 @@ class _Placeholder:
     def width(self) -> int:
         """How many elements along the last ``:`` one vector access may move: they lie side by side and aligned, and
         the mask holds for all of them or for none."""
-        return _width_of(self._value, self._filling.source.given) if isinstance(self._value, Slice) else 1
+        return width_of(self._value, self._filling.source.given) if isinstance(self._value, Slice) else 1
 
     @property
     def first(self) -> _Placeholder:
@@ -95,7 +96,7 @@ class _Placeholder:
             raise LayoutError(self._filling.where, f"{self._name}.first: {self._name} has no `:`", legal="a slice")
         name, value = f"{self._name}_first", self._value
         if name not in self._filling.values:
-            self._filling.values[name] = replace(_substituted(value, {value.ranges[-1]: 0}), ranges=value.ranges[:-1])
+            self._filling.values[name] = replace(substituted(value, {value.ranges[-1]: 0}), ranges=value.ranges[:-1])
         return _Placeholder(self._filling, name, self._filling.values[name])
 
     def choice(self, masked: str, always: str) -> str:
@@ -181,7 +182,7 @@ class Filling:
         own = f"{name}_{self.blocks}"
         if own not in self.values:
             change = {str(node): new for node, new in self.renamed.items()}
-            self.values[own] = _substituted(value, change)
+            self.values[own] = substituted(value, change)
         return own
 
     # -- the text ---------------------------------------------------------------------------------------
@@ -274,8 +275,8 @@ class Filling:
             offset, mask = (value.offset, value.mask) if isinstance(value, Slice) else (value, True)
             if isinstance(offset, int):
                 offset = symbol("zero", 0, 1) * 0 + offset
-            wants_mask = use.kind in ("mask", "load", "store", "choice")
-            if use.kind != "mask":
+            wants_mask = use.kind in ("mask", "guard", "load", "store", "choice")
+            if use.kind not in ("mask", "guard"):
                 given = (*self.source.given, *([mask] if isinstance(mask, Expr) and mask.op != "true" else []))
                 self._part(use.name, "offset", offset, simplify(offset, given=given, width=width))
             if wants_mask and isinstance(mask, Expr):
@@ -452,6 +453,8 @@ class Filling:
         offset = self.shown.get((use.name, "offset"))
         mask = self.shown.get((use.name, "mask"))
         always = mask is None or (mask.op == "true" and bool(mask.args[0]))
+        if use.kind == "guard":
+            return "" if always or mask is None else self.target.guard.format(mask=text_of(ready, mask))
         if use.kind == "mask":
             return self.target.always if always or mask is None else text_of(ready, mask)
         assert offset is not None
@@ -485,10 +488,10 @@ class Filling:
         if not self.target.hint or not isinstance(value, Slice):
             return text
         expr = self.parts[use.name, "offset"].after
-        if _plainly_affine(expr):
+        if plainly_affine(expr):
             return text  # the target's own analysis sees the runs
         for axis, node in enumerate(value.ranges):
-            run, multiple = _run_of(expr, node, self.facts)
+            run, multiple = run_of(expr, node, self.facts)
             if run > 1 and multiple > 1:
                 rank = len(value.ranges)
                 shapes = [f"({', '.join(str(n if k == axis else 1) for k in range(rank))})" for n in (multiple, run)]
@@ -555,73 +558,3 @@ def _list(names: Any) -> str:
 
 def _is_range(node: Expr) -> bool:
     return bool(re.fullmatch(r"axis\d+_\d+_\d+", node.args[0]))
-
-
-def _plainly_affine(expr: Expr) -> bool:
-    """Whether an expression is a sum of symbols times constants as it is written."""
-    return all(
-        node.op in ("add", "sub", "const", "sym") or (node.op == "mul" and any(x.op == "const" for x in node.args))
-        for node in walk((expr,))
-    )
-
-
-def _power_of_two(number: int, run: int) -> int:
-    """The greatest power of two that divides a number, up to a megabyte; for zero the run itself."""
-    return run if number == 0 else min(number & -number, 1 << 20)
-
-
-def _substituted(value: Any, change: Mapping[Any, Any]) -> Any:
-    """A slice or an expression with other symbols."""
-    if not isinstance(value, Slice):
-        return substitute(value, change) if isinstance(value, Expr) else value
-    offset, mask = (substitute(e, change) if isinstance(e, Expr) else e for e in (value.offset, value.mask))
-    ranges = tuple(change.get(r, change.get(str(r), r)) for r in value.ranges)
-    return Slice(value.text, offset, mask, tuple(r for r in ranges if isinstance(r, Expr)))
-
-
-def _width_of(value: Slice, given: Sequence[Expr]) -> int:
-    """The elements of a vector access along a slice's last range; the pointer is aligned to them."""
-    if not value.ranges or not isinstance(value.offset, Expr):
-        return 1
-    node, mask = value.ranges[-1], value.mask
-    where = (*given, mask) if isinstance(mask, Expr) and mask.op != "true" else tuple(given)
-    run, multiple = _run_of(simplify(value.offset, given=where), node, normal_of(where))
-    width = min(run, multiple)
-    while width > 1 and isinstance(mask, Expr) and not _uniform(mask, node, width):
-        width //= 2
-    return width
-
-
-def _uniform(mask: Expr, node: Expr, width: int) -> bool:
-    """Whether a mask holds for all or for none of the `width` values of a range that follow a multiple of it.
-
-    It does where each comparison has a multiple of the width on one side, and the range once on the other.
-    """
-    if mask.op == "and":
-        return all(_uniform(part, node, width) for part in mask.args)
-    if node not in symbols_of((mask,)):
-        return True
-    if mask.op != "lt":
-        return False
-    outer, inner = symbol("run_outer", 0, (constant_of(node.args[2]) or width) // width), symbol("run_inner", 0, width)
-    left, right = (substitute(side, {node: outer * width + inner}) for side in mask.args)
-    parts = split_affine(right - left, inner)
-    return parts is not None and constant_of(parts[1]) == -1 and divisor(parts[0]) % width == 0
-
-
-def _run_of(expr: Expr, node: Expr, facts: Normal) -> tuple[int, int]:
-    """The longest run of consecutive offsets along a range, and a power of two that divides the start of every run."""
-    extent = constant_of(node.args[2]) or 1
-    whole = split_in(facts, expr, node)
-    if whole is not None and constant_of(whole[1]) != 1:
-        return 1, 1
-    run = extent
-    while run > 1:
-        if whole is not None:
-            return run, _power_of_two(known_divisor(value_of(facts, whole[0])), run)
-        outer, inner = symbol("run_outer", 0, max(extent // run, 1)), symbol("run_inner", 0, run)
-        parts = split_in(facts, substitute(expr, {node: outer * run + inner}), inner)
-        if parts is not None and constant_of(parts[1]) == 1:
-            return run, _power_of_two(known_divisor(value_of(facts, parts[0])), run)
-        run //= 2
-    return 1, 1

@@ -31,6 +31,7 @@ class TextTarget:
         hint: a format of ``{offset}``, ``{multiple}`` and ``{run}``; empty: none is written.
         whole: a format of ``{shape}`` and ``{offset}``: an offset spread over a tile; empty: loops need none.
         always: a condition that holds always.
+        guard: a format of ``{mask}``, the head of a statement; empty: the language has none.
         loop: a format of ``{name}`` and ``{extent}``, for a ``:`` in a language without ranges.
         ssa: every operation is a statement with a name; loads and stores are also formats of ``{name}``,
             ``{attributes}``, ``{type}``, ``{element}``, ``{dialect}`` and ``{local}`` (`operations.access`).
@@ -48,6 +49,7 @@ class TextTarget:
     hint: str = ""
     whole: str = ""
     always: str = "True"
+    guard: str = ""
     loop: str = "for (int {name} = 0; {name} < {extent}; ++{name}) {{"
     ssa: bool = False
 
@@ -76,6 +78,7 @@ TARGETS = {
         "if ({mask}) {pointer}[{offset}] = {value}",
         "int {name}",
         always="true",
+        guard="if ({mask}) ",
     ),
     "mlir": TextTarget(
         "mlir",
