@@ -145,3 +145,35 @@ def test_bad_options_are_refused_before_any_text(name, options, words):
     with pytest.raises(LayoutError) as caught:
         mlir.kernel(name).fill(**options)
     assert words in str(caught.value) and str(caught.value).startswith("kernel(")
+
+
+def test_the_transform_makes_copies_ldmatrix_and_mma_of_vectors():
+    text = text_of("matmul_transform", M=64, N=64, K=64)
+    assert "nvgpu.mma" not in text and text.count("vector.contract") == 4
+    lowered = mlir.opt(text, "transform-interpreter", "canonicalize")
+    counts = {word: lowered.count(f"{word} ") for word in ("nvgpu.ldmatrix", "nvgpu.device_async_copy")}
+    assert counts == {"nvgpu.ldmatrix": 4, "nvgpu.device_async_copy": 2}
+    assert lowered.count("nvgpu.mma.sync") == 4 and "vector.contract" not in lowered
+    made = mlir.assemble(text, "sm_80")
+    assert "cp.async.cg.shared.global" in made.ptx and "mma.sync" in made.ptx and made.spills == 0
+
+
+def test_the_transformed_product_is_exact_at_sizes_that_divide_nothing():
+    sizes = [(70, 44, 40), (33, 50, 75)]
+    cases = [("matmul_transform", {}, dict(zip("MNK", s, strict=True))) for s in sizes]
+    for case in cases:  # each text has its own transform
+        assert run_trial(*case) == 0
+
+
+def run_trial(kernel, settings, sizes):
+    entry = mlir.kernel(kernel)
+    options = settings | sizes
+    return mlir.run_trial(entry, entry.fill(**options), options, check=True, order=("forward", 3)).difference()
+
+
+def test_what_is_not_affine_is_refused_before_any_text():
+    for options in ({}, {"M": 8}):
+        with pytest.raises(LayoutError, match="is not affine"):
+            mlir.kernel("transpose_shared").build(**options, shared="swizzled").fill("affine")
+    with pytest.raises(LayoutError, match="the size K is None"):
+        mlir.kernel("matmul_transform").fill(K=None)

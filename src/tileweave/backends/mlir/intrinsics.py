@@ -23,7 +23,7 @@ def _coordinate(match: re.Match[str], _: Intrinsic) -> str:
 
 
 def _special(match: re.Match[str], _: Intrinsic) -> str:
-    return f'unsigned v; asm volatile("mov.u32 %0, %{match[1]};" : "=r"(v)); *(unsigned*)out = v;'
+    return f'unsigned v; asm volatile("mov.u32 %0, %%{match[1]};" : "=r"(v)); *(unsigned*)out = v;'
 
 
 def _warp_size(_: re.Match[str], __: Intrinsic) -> str:

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.backends.cuda.arguments import Launch
-from tileweave.backends.cuda.templates.entry import Size, Trial, check_choice, count, held, size
+from tileweave.backends.cuda.templates.entry import LARGEST, Size, Trial, check_choice, count, held, size
 from tileweave.backends.cuda.templates.product import stored_tile
 from tileweave.backends.mlir.launch import Order, run_all
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, divisor, symbol
+from tileweave.index import Expr, const, divisor, symbol
 from tileweave.kernel.atoms import atom
 from tileweave.layout.lego import GroupBy, OrderBy, PartialTiles, xor_swizzle
 from tileweave.layout.notation.lego_slices import Slice
@@ -108,21 +108,24 @@ _THREADS = 128
 _MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 
 
-def _chunk(length: Any) -> int:
-    """The halves of one asynchronous copy or vector: as many of 8, 4 and 2 as divide every row, else one."""
+def _chunk(length: Any, bits: int) -> int:
+    """The elements of one asynchronous copy or vector: as many of a power of two as divide every row, to 16 bytes."""
     known = divisor(length) if isinstance(length, Expr) else length
-    return next((width for width in (8, 4, 2) if known % width == 0), 1)
+    return next((width for width in (8, 4, 2) if known % width == 0 and width * bits <= 128), 1)
 
 
-def _moved(name: str, extents: tuple[Any, Any], tile: tuple[int, int], blocks: tuple[Any, Any], counter: str) -> Any:
-    """How a block moves a tile of halves: the slice of the array, row and column in the tile, chunks for a thread."""
-    width = _chunk(extents[1])
+def _moved(
+    name: str, extents: tuple[Any, Any], tile: tuple[int, int], blocks: tuple[Any, Any], counter: str,
+    threads: int = _THREADS, bits: int = 16,
+) -> Any:  # fmt: skip
+    """How a block moves a tile: the slice of the array, row and column in the tile, chunks for a thread."""
+    width = _chunk(extents[1], bits)
     across = tile[1] // width
-    chunk = symbol(counter, 0, tile[0] * across // _THREADS) * _THREADS + symbol("t", 0, _THREADS)
+    chunk = symbol(counter, 0, tile[0] * across // threads) * threads + symbol("t", 0, threads)
     row, column = chunk // across, chunk % across
     tiles = PartialTiles(extents, (tile[0], across), (1, width))
     named = {name: tiles[(*blocks, row, column, 0, slice(None))], f"width_{name}": width}
-    named[f"chunks_{name}"] = tile[0] * across // _THREADS
+    named[f"chunks_{name}"] = tile[0] * across // threads
     return named, (row, column * width)
 
 
@@ -177,7 +180,7 @@ def matmul(
         at_c.append(at(stored["c"][0], warp // 2 * WM + 16 * i + down, warp % 2 * WN + 8 * j + across))
     return template(
         FOLDER / "matmul.mlir.j2", grid=(count(n, BN), count(m, BM)), at_a=tuple(at_a), at_b=tuple(at_b),
-        at_c=tuple(at_c), steps=symbol("zero", 0, 1) * 0 + count(k, BK), trans=str(b == "row").lower(), BK=BK, WM=WM,
+        at_c=tuple(at_c), steps=const(0) + count(k, BK), trans=str(b == "row").lower(), BK=BK, WM=WM,
         WN=WN, **bindings,
     )  # fmt: skip
 
@@ -193,6 +196,35 @@ def _pair(layout: Any, order: str, column: Any, depth: int, lane: Any) -> Any:
     return at(layout, column + lane // 16 * 8 + row, depth + inner)
 
 
+def matmul_transform(M: int = 64, N: int = 64, K: int = 64, *, BM: int = 32, BN: int = 16) -> Template:
+    """C = A B of halves, A by rows and B by columns, C in FP32: vectors and contractions, and a transform for them.
+
+    Sizes are constants: the index arithmetic is affine.
+    """
+    check_choice("BM", BM, (16, 32, 64))
+    check_choice("BN", BN, (16, 32))
+    for name, value in (("M", M), ("N", N), ("K", K)):
+        if type(value) is not int or not 1 <= value < LARGEST:
+            raise LayoutError("kernel(name, ..)", f"the size {name} is {value!r}", legal=f"1 .. {LARGEST - 1}")
+    m, n, k = M, N, K
+    bx, by, s = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM)), symbol("s", 0, count(k, 16))
+    bindings: dict[str, Any] = {}
+    for name, extents, tile, blocks, counter, bits in (
+        ("a", (m, k), (BM, 16), (by, s), "u", 16),
+        ("b", (n, k), (BN, 16), (bx, s), "v", 16),
+        ("c", (m, n), (BM, BN), (by, bx), "w", 32),
+    ):
+        named, (row, column) = _moved(name, extents, tile, blocks, counter, 32, bits)
+        bindings |= named | {f"row_{name}": row, f"column_{name}": column}
+        bindings[name.upper()] = _memref(f"f{bits}", *extents)
+        pitch = tile[1] + 128 // bits  # rows padded by 16 bytes
+        bindings[f"S{name.upper()}"] = f"memref<{tile[0]}x{pitch}xf{bits}, {WORKGROUP}>"
+    return template(
+        FOLDER / "matmul_transform.mlir.j2", grid=(count(n, BN), count(m, BM)), steps=const(count(k, 16)), BM=BM, BN=BN,
+        **bindings,
+    )  # fmt: skip
+
+
 # -- by name ------------------------------------------------------------------------------------------------
 
 
@@ -203,15 +235,23 @@ def _transpose_trial(filled: Filled, M: int = 70, N: int = 101, *, threads: int 
     return Trial(f"{M} x {N}", [launch], target, np.ascontiguousarray(source.T))
 
 
-def _matmul_trial(filled: Filled, M: int = 70, N: int = 101, K: int = 75, *, b: str = "row", **_options: Any) -> Trial:
+def _matmul_trial(
+    filled: Filled, M: int = 70, N: int = 101, K: int = 75, *, b: str = "row", threads: int = _THREADS,
+    dtype: Any = np.float16, **_options: Any,
+) -> Trial:  # fmt: skip
     """Small integers, whose sums are exact in halves."""
     rng = np.random.default_rng(4)
     left, right = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((M, K), (K, N)))
-    found = np.full((M, N), np.nan, np.float16)
+    found = np.full((M, N), np.nan, dtype)
     arrays = {"a": left, "b": np.ascontiguousarray(right.T) if b == "col" else right, "c": found}
-    launch = _launched(filled, (_THREADS,), arrays, {"M": M, "N": N, "K": K})
-    wanted = (left.astype(np.float32) @ right.astype(np.float32)).astype(np.float16)
+    launch = _launched(filled, (threads,), arrays, {"M": M, "N": N, "K": K})
+    wanted = (left.astype(np.float32) @ right.astype(np.float32)).astype(dtype)
     return Trial(f"{M} x {N} x {K}", [launch], found, wanted)
+
+
+def _transform_trial(filled: Filled, M: int = 64, N: int = 64, K: int = 64, **_options: Any) -> Trial:
+    """Small integers; the text has constant sizes."""
+    return _matmul_trial(filled, M, N, K, b="col", threads=32, dtype=np.float32)
 
 
 def _launched(filled: Filled, block: tuple[int, ...], arrays: dict[str, Any], sizes: dict[str, int]) -> Launch:
@@ -228,11 +268,13 @@ class MlirKernel:
         name: of the kernel.
         build: takes sizes and options, returns the template; sizes left out are arguments.
         trial: takes the filled template and the options, returns a problem; sizes left out divide nothing.
+        target: how numbers are written: ``mlir`` in the dialect arith, ``affine`` as affine maps.
     """
 
     name: str
     build: Callable[..., Template]
     trial: Callable[..., Trial]
+    target: str = "mlir"
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -249,7 +291,7 @@ class MlirKernel:
         if unknown:
             where = f"kernel({self.name!r})"
             raise LayoutError(where, f"no option {', '.join(unknown)}", legal=", ".join(self.options))
-        return self.build(**options).fill("mlir")
+        return self.build(**options).fill(self.target)
 
 
 KERNELS: dict[str, MlirKernel] = {
@@ -258,6 +300,7 @@ KERNELS: dict[str, MlirKernel] = {
         MlirKernel("transpose_naive", transpose_naive, _transpose_trial),
         MlirKernel("transpose_shared", transpose_shared, _transpose_trial),
         MlirKernel("matmul_mma", matmul, _matmul_trial),
+        MlirKernel("matmul_transform", matmul_transform, _transform_trial, "affine"),
     )
 }
 

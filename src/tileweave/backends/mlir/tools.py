@@ -111,9 +111,13 @@ def verify(text: str) -> None:
 
 
 def device_passes(text: str) -> str:
-    """The passes from GPU dialects to NVVM for one module; a memref of run-time extents keeps its descriptor."""
+    """The passes from GPU dialects to NVVM for one module, after the transform that the text brings along.
+
+    A memref of run-time extents keeps its descriptor.
+    """
+    first = "transform-interpreter," if "transform.with_named_sequence" in text else ""
     dynamic = re.search(r"gpu\.func[^{]*memref<[^>]*\?", text) is not None
-    return "gpu.module(" + _DEVICE_PASSES.format(index=_INDEX_PASSES, bare=int(not dynamic)) + ")"
+    return f"{first}gpu.module(" + _DEVICE_PASSES.format(index=_INDEX_PASSES, bare=int(not dynamic)) + ")"
 
 
 def lowered(text: str, *, where: str = "lowered(text)", debug: bool = False) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tileweave.index.text.spell import AND, ATOM, COMPARE, OR, PRODUCT, SHIFT, SUM, XOR
 
-__all__ = ["CUDA", "DIALECTS", "MLIR", "NUMPY", "PYTHON", "TRITON", "C", "Dialect"]
+__all__ = ["AFFINE", "CUDA", "DIALECTS", "MLIR", "NUMPY", "PYTHON", "TRITON", "C", "Dialect"]
 
 Written = tuple[str, int]
 """A format string and its binding strength."""
@@ -148,5 +148,7 @@ MLIR = Dialect(
     width=64,
     statement="{name} = arith.{text} : {type}",
 )  # fmt: skip
+
+AFFINE = replace(MLIR, name="affine")
 
 DIALECTS = {dialect.name: dialect for dialect in (PYTHON, NUMPY, TRITON, C, CUDA, MLIR)}

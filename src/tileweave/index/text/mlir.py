@@ -119,6 +119,12 @@ class Operations:
         self.lines.append(MLIR.statement.format(name=name, text=text, type=kind or self.type))
         return name
 
+    def apply(self, text: str) -> str:
+        """Append an ``affine.apply``; its SSA name."""
+        name = self._fresh()
+        self.lines.append(f"{name} = affine.apply {text}")
+        return name
+
     def _root(self, operand: str) -> str:
         """The integer square root by way of 64-bit floats, which is exact below 2**52."""
         wide = operand if self.type == "i64" else self.add(_CASTS[self.type][0], operand, kind=f"{self.type} to i64")

@@ -40,7 +40,7 @@ class Template:
         """The kernel's text for a target.
 
         Args:
-            target: ``"triton"``, ``"cuda"`` or ``"mlir"``.
+            target: ``"triton"``, ``"cuda"``, ``"mlir"``, or ``"affine"``: MLIR with numbers as affine maps.
 
         Raises:
             LayoutError: an undefined or unused name, with its place; a symbol used before it is defined; a tile that

@@ -391,7 +391,7 @@ class Filling:
             levels[kept] = levels[base]
         if self.target.ssa:
             places = [scope.lines for scope in self.scopes]
-            assign_operations(ready, levels, places, bases, self.taken, constants=self._constants())
+            assign_operations(self.where, ready, levels, places, bases, self.taken, constants=self._constants())
             return
         chosen = set(shared_parts(ready)) | self._invariants(ready, levels)
         homes: dict[Expr, list[Expr]] = {}

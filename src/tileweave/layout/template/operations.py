@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tileweave.errors import LayoutError
 from tileweave.index import Expr
 from tileweave.index.expr import walk
+from tileweave.index.text.affine import AffineOperations
 from tileweave.index.text.mlir import Operations
 from tileweave.index.text.program import Printable, fresh
 from tileweave.layout.template.values import TextTarget
@@ -23,6 +24,7 @@ def name_symbols(ready: Printable, ranges: Mapping[Expr, str]) -> None:
 
 
 def assign_operations(
+    where: str,
     ready: Printable,
     levels: Mapping[Expr, int],
     lines: list[list[str]],
@@ -34,7 +36,8 @@ def assign_operations(
     """Writes every node where its symbols are known, and what stands for it in `ready`.
 
     Args:
-        ready: the expressions.
+        where: the public function, for errors.
+        ready: the expressions; of the dialect affine, or arith.
         levels: node -> the first scope in which it may stand.
         lines: the lines of each scope; constants go first in the outermost one.
         bases: symbol -> the expression that it names.
@@ -48,13 +51,16 @@ def assign_operations(
         body.constant(value)
     for kept in bases:
         body.names.pop(kept, None)
+    nodes = walk(ready.roots)
+    wanted = {root for root in ready.roots if not root.is_condition}
+    affine = AffineOperations(where, body, nodes, wanted) if ready.dialect.name == "affine" else None
     homes = {base: [kept for kept in bases if bases[kept] is base] for base in bases.values()}
-    for node in walk(ready.roots):
+    for node in nodes:
         if node in bases:
             continue
         body.lines = lines[max(levels[node], 0)]
         if node not in body.names:
-            body.write(node)
+            (affine or body).write(node)
         for kept in homes.get(node, ()):
             body.names[kept] = body.names[node]
     lines[0][:0] = body.constants

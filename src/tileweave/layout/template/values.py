@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, constant_of, cost, evaluate, ops, prove, symbols_of
 from tileweave.index.expr import walk
-from tileweave.index.text.dialect import CUDA, MLIR, TRITON, Dialect
+from tileweave.index.text.dialect import AFFINE, CUDA, MLIR, TRITON, Dialect
 
 __all__ = ["TARGETS", "Filled", "IndexPart", "TextTarget"]
 
@@ -96,6 +96,8 @@ TARGETS = {
         ssa=True,
     ),
 }
+TARGETS["affine"] = replace(TARGETS["mlir"], name="affine", dialect=AFFINE)
+"""MLIR whose numbers are affine maps: passes that read arithmetic as part of a computation leave them alone."""
 
 
 # -- values -------------------------------------------------------------------------------------------------
