@@ -2,6 +2,6 @@
 
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.explain import explain
-from tileweave.kernel.dispatch.lower import Lowered, lower
+from tileweave.kernel.dispatch.lower import Lowered, global_tensors, lower
 
-__all__ = ["Lowered", "expand", "explain", "lower"]
+__all__ = ["Lowered", "expand", "explain", "global_tensors", "lower"]

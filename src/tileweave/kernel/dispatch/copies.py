@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd, prod
 
 from tileweave.errors import BackendError
-from tileweave.index import Expr, ExprLike, simplify
+from tileweave.index import Expr, ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import places
 from tileweave.kernel.dispatch.boxes import box_problem, copy_boxes
 from tileweave.kernel.dispatch.context import Context, declined, slot
@@ -60,12 +60,16 @@ def _shown(context: Context, region: Region) -> Holding:
     return Holding(held.layout, tuple(held.shape[d] for d in region.dims), moved, held.warps)
 
 
-def memory_at(region: Region, at: Sequence[ExprLike]) -> ExprLike:
+def memory_at(context: Context, region: Region, at: Sequence[ExprLike]) -> Address:
     """The place of an element of a box, by its coordinates in the dimensions that the box shows."""
     coordinates: list[ExprLike] = list(region.begin)
     for position, dim in enumerate(region.dims):
         coordinates[dim] = region.begin[dim] + at[position]
-    return places.offset(region.tensor, coordinates)
+    buffer = context.buffer(region.tensor)
+    found = simplify(as_expr(places.offset(region.tensor, coordinates)))
+    if buffer.space != "peers":
+        return Address(buffer, found)
+    return Address(buffer, found, simplify(as_expr(places.device(region.tensor, coordinates))))
 
 
 def both(*conditions: Expr | None) -> Expr | None:
@@ -120,8 +124,8 @@ def load_into(context: Context, buffer: Buffer, held: Holding, source: Region, w
             )
             context.emit(Allocate(target))
         first = 0 if cast else v * width
-        where = Address(memory, simplify(memory_at(source, at)))
-        context.instruction(f"ld.{memory.space}", slot(target, first, width), where, mask=mask, fill=0)
+        where = memory_at(context, source, at)
+        context.instruction(f"ld.{_kind(memory)}", slot(target, first, width), where, mask=mask, fill=0)
         if cast:
             context.loop(width, lambda j: context.instruction("map.cast", slot(buffer, v * width + j), slot(target, j)))
 
@@ -154,22 +158,22 @@ def store_from(
         mask = both(places.inside(out, at, held.shape), *copies)
         if exists is not None:
             mask = both(mask, places.inside(exists, at, held.shape))
-        where = Address(memory, simplify(memory_at(out, at)))
+        where = memory_at(context, out, at)
         if not cast and not accumulate:
-            context.instruction(f"st.{memory.space}", where, slot(buffer, v * width, width), mask=mask)
+            context.instruction(f"st.{_kind(memory)}", where, slot(buffer, v * width, width), mask=mask)
             return
         raw = Buffer(context.fresh("raw"), out.tensor.dtype, "register", width, min(16, width * element.bits // 8))
         context.emit(Allocate(raw))
         if accumulate:
             old = Buffer(context.fresh("old"), out.tensor.dtype, "register", width, raw.alignment)
             context.emit(Allocate(old))
-            context.instruction(f"ld.{memory.space}", slot(old, 0, width), where, mask=mask, fill=0)
+            context.instruction(f"ld.{_kind(memory)}", slot(old, 0, width), where, mask=mask, fill=0)
             context.loop(
                 width, lambda j: context.instruction("map.add", slot(raw, j), slot(old, j), slot(buffer, v * width + j))
             )
         else:
             context.loop(width, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, v * width + j)))
-        context.instruction(f"st.{memory.space}", where, slot(raw, 0, width), mask=mask)
+        context.instruction(f"st.{_kind(memory)}", where, slot(raw, 0, width), mask=mask)
 
     context.loop(held.slots // width, one)
 
@@ -205,10 +209,10 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
     def one(v: ExprLike) -> None:
         place = held.coordinates(context.threads.warp, LANE, v * width)
         mask = places.inside(source, place, held.shape)
-        to = Address(target, simplify(memory_at(out, place)))
+        to = memory_at(context, out, place)
         within = places.inside(out, place, held.shape)
         guard = both(within, _in_extent(out, place, held.shape), *copies)
-        where = Address(memory, simplify(memory_at(source, place)))
+        where = memory_at(context, source, place)
         if by_copy:
             name = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
             if guard is None:
@@ -218,13 +222,13 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
             return
         raw = Buffer(context.fresh("raw"), source.tensor.dtype, "register", width, min(16, size))
         context.emit(Allocate(raw))
-        context.instruction(f"ld.{memory.space}", slot(raw, 0, width), where, mask=both(mask, guard), fill=0)
+        context.instruction(f"ld.{_kind(memory)}", slot(raw, 0, width), where, mask=both(mask, guard), fill=0)
         if source.tensor.dtype != out.tensor.dtype:
             other = Buffer(context.fresh("raw"), out.tensor.dtype, "register", width, raw.alignment)
             context.emit(Allocate(other))
             context.loop(width, lambda j: context.instruction("map.cast", slot(other, j), slot(raw, j)))
             raw = other
-        context.instruction(f"st.{target.space}", to, slot(raw, 0, width), mask=guard)
+        context.instruction(f"st.{_kind(target)}", to, slot(raw, 0, width), mask=guard)
 
     context.loop(held.slots // width, one)
 
@@ -275,3 +279,7 @@ def _bits(dtype: str) -> int:
 def alike(a: Holding, b: Holding) -> bool:
     """Whether two holdings put every element into the same slots of the same threads."""
     return a.shape == b.shape and set(a.digits) == set(b.digits)
+
+
+def _kind(buffer: Buffer) -> str:
+    return "shared" if buffer.space == "shared" else "global"

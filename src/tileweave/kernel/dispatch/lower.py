@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
+from typing import Literal
 
 from tileweave.errors import BackendError
 from tileweave.index import as_expr, constant_of, simplify, symbol
@@ -30,6 +32,7 @@ from tileweave.kernel.ir import (
     Signal,
     Statement,
     Sync,
+    Tensor,
     Wait,
     WaitGroup,
     When,
@@ -37,7 +40,7 @@ from tileweave.kernel.ir import (
 )
 from tileweave.kernel.threads import LANE, Address, Branch, Buffer, Local, Loop, ThreadProgram, instructions, statements
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "global_tensors", "lower"]
 
 _OPERATORS: dict[str, Callable[[Context, Op], None]] = {
     "copy": copies.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
@@ -79,10 +82,12 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     block = symbol("warp", 0, warps)
     context = Context(arch, warps, holdings, Threads(0, warps, block))
     parameters = []
-    for tensor in kernel.params:
-        buffer = Buffer(tensor.name, tensor.dtype, "global", cosize(tensor), 16, str(tensor))
+    for tensor in (*kernel.params, *global_tensors(kernel)):
+        space: Literal["global", "peers"] = "peers" if tensor.space == "symmetric" and kernel.mesh else "global"
+        buffer = Buffer(tensor.name, tensor.dtype, space, cosize(tensor), 16, str(tensor))
         context.buffers[tensor.name] = buffer
         parameters.append(buffer)
+    parameters += [Buffer(axis, "s32", "value", 1) for axis, _ in kernel.mesh]
     number = kernel.grid.block
     size = kernel.grid.size
     if not isinstance(size, int):
@@ -95,8 +100,15 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     program = ThreadProgram(
         kernel.name, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
         (kernel.grid.cluster,), tuple((buffer.name, box) for box, buffer in context.maps.items()),
+        prod(extent for _, extent in kernel.mesh),
     )  # fmt: skip
     return Lowered((program, tuple(context.choices)))
+
+
+def global_tensors(kernel: Kernel) -> tuple[Tensor, ...]:
+    """Tensors in global or symmetric memory that the kernel allocates: a launch provides them, full of zeros."""
+    allocated = (s.tensor for s in walk(kernel.body) if isinstance(s, Alloc))
+    return tuple(t for t in allocated if t.space in ("global", "symmetric"))
 
 
 def _used(context: Context, parameters: list[Buffer]) -> tuple[Buffer, ...]:
@@ -109,7 +121,7 @@ def _used(context: Context, parameters: list[Buffer]) -> tuple[Buffer, ...]:
         for s in statements(tuple(context.out))
         if isinstance(s, Local) and isinstance(s.value, Address)
     }
-    return (*(p for p in parameters if p.name in named), *context.maps.values())
+    return (*(p for p in parameters if p.name in named or p.space == "value"), *context.maps.values())
 
 
 def _body(context: Context, body: tuple[Statement, ...]) -> None:
@@ -147,7 +159,8 @@ def _statement(context: Context, statement: Statement) -> None:
             raise declined(statement.line, f"no instruction for the operator {statement.name}")
         make(context, statement)
     elif isinstance(statement, Alloc):
-        context.allocate(statement.tensor)
+        if statement.tensor.name not in context.buffers:
+            context.allocate(statement.tensor)
     elif isinstance(statement, For):
         _loop(context, statement)
     elif isinstance(statement, When):
@@ -209,7 +222,7 @@ def _let(context: Context, let: Let) -> None:
     region = let.value
     if region.tensor.space == "register":
         raise declined(let.line, "a symbol from registers", legal="an element of memory", region=region)
-    where = Address(context.buffer(region.tensor), simplify(as_expr(copies.memory_at(region, (0,) * len(region.dims)))))
+    where = copies.memory_at(context, region, (0,) * len(region.dims))
     context.emit(Local(let.symbol, where, place(let.line)))
 
 
@@ -245,9 +258,9 @@ def _order(context: Context, item: Statement) -> None:
         context.instruction(names[item.kind])
     elif isinstance(item, Signal):
         context.sync()
-        flag = Address(context.buffer(item.flag.tensor), copies.memory_at(item.flag, (0,) * len(item.flag.dims)))
+        flag = copies.memory_at(context, item.flag, (0,) * len(item.flag.dims))
         context.instruction("signal", flag, item.value, mask=elected(context))
     elif isinstance(item, Await):
-        flag = Address(context.buffer(item.flag.tensor), copies.memory_at(item.flag, (0,) * len(item.flag.dims)))
+        flag = copies.memory_at(context, item.flag, (0,) * len(item.flag.dims))
         context.instruction("wait", flag, item.at_least, mask=elected(context))
         context.sync()

@@ -10,17 +10,28 @@ from tileweave.index import Expr, ExprLike, as_expr, divisor, simplify
 from tileweave.kernel.ir import Region, Tensor
 from tileweave.layout import Coord, Iter, Layout, group
 
-__all__ = ["cosize", "fastest", "inside", "memory_layout", "offset", "rows_of", "strided_layout", "strides", "vector"]
+__all__ = [
+    "cosize",
+    "device",
+    "fastest",
+    "inside",
+    "memory_layout",
+    "offset",
+    "rows_of",
+    "strided_layout",
+    "strides",
+    "vector",
+]
 
 Rows = tuple[tuple[tuple[int, int], ...], ...]
 """Per dimension the iters that its coordinate drives: (extent, stride on m), slowest first."""
 
 
-def rows_of(tensor: Tensor) -> Rows:
-    """The iters of a tensor in memory, dimension by dimension.
+def rows_of(tensor: Tensor, axis: str = "m") -> Rows:
+    """The iters of a tensor in memory, dimension by dimension, with their strides on one axis.
 
     Raises:
-        LayoutError: a stride is on another axis than ``m``, or a dimension ends inside an iter.
+        LayoutError: a stride is on another axis than ``m`` and ``gpu``, or a dimension ends inside an iter.
     """
     layout = memory_layout(tensor)
     rows = []
@@ -28,9 +39,9 @@ def rows_of(tensor: Tensor) -> Rows:
         row = []
         for it in block:
             terms = dict(it.stride.terms)
-            if set(terms) - {"m"}:
-                raise LayoutError("dispatch(kernel)", f"{tensor} is not on the axis m alone")
-            row.append((it.extent, terms.get("m", 0)))
+            if set(terms) - {"m", "gpu"}:
+                raise LayoutError("dispatch(kernel)", f"{tensor} is on other axes than m and gpu")
+            row.append((it.extent, terms.get(axis, 0)))
         rows.append(tuple(row))
     return tuple(rows)
 
@@ -58,8 +69,20 @@ def offset(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
     The last digit of a coordinate is not reduced: coordinates beyond the extent, which masks keep from being accessed,
     give places beyond the tensor.
     """
-    total: ExprLike = memory_layout(tensor).offset["m"]
-    for coordinate, row in zip(at, rows_of(tensor), strict=True):
+    total = _along(tensor, at, "m")
+    if tensor.swizzle is not None:
+        total = tensor.swizzle(simplify(total) if isinstance(total, Expr) else total)
+    return total
+
+
+def device(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
+    """The device of a mesh that an element lies on."""
+    return _along(tensor, at, "gpu")
+
+
+def _along(tensor: Tensor, at: Sequence[ExprLike], axis: str) -> ExprLike:
+    total: ExprLike = memory_layout(tensor).offset[axis]
+    for coordinate, row in zip(at, rows_of(tensor, axis), strict=True):
         rest = coordinate
         below = prod(extent for extent, _ in row)
         for i, (extent, stride) in enumerate(row):
@@ -68,8 +91,6 @@ def offset(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
             if i:
                 digit = digit % extent
             total = total + digit * stride
-    if tensor.swizzle is not None:
-        total = tensor.swizzle(simplify(total) if isinstance(total, Expr) else total)
     return total
 
 

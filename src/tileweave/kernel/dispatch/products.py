@@ -14,7 +14,7 @@ from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import converted, load_into, memory_at, store_from
 from tileweave.kernel.dispatch.registers import Holding, blocked, holding, iter_at
 from tileweave.kernel.ir import Candidate, Op, Region, Scalar, Tensor
-from tileweave.kernel.threads import LANE, Address, Buffer
+from tileweave.kernel.threads import LANE, Buffer
 from tileweave.layout import Iter, Layout, group
 
 __all__ = ["Tiling", "accumulator", "gemm", "tiling"]
@@ -278,10 +278,10 @@ def _matrices(context: Context, how: Tiling, role: str, region: Region) -> Calla
                 row, column = 8 * (tile // 2 % 2) if count == 4 else 0, 8 * (tile % 2)
             inside = LANE % 8
             at = (row, column + inside) if trans else (row + inside, column)
-            where = memory_at(part, (start + i * (height * per) + at[0], at[1]))
+            where = memory_at(context, part, (start + i * (height * per) + at[0], at[1]))
             context.instruction(
                 f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16",
-                slot(buffer, i * 2 * count, 2 * count), Address(context.buffer(part.tensor), simplify(where)),
+                slot(buffer, i * 2 * count, 2 * count), where,
             )  # fmt: skip
 
         if index == 0:
@@ -293,10 +293,10 @@ def _matrices(context: Context, how: Tiling, role: str, region: Region) -> Calla
         if odd:
             tile = LANE // 8 % 2
             at = (0, 8 * tile + LANE % 8) if trans else (LANE % 8, 8 * tile)
-            where = memory_at(part, (start + pairs * 2 * height + at[0], at[1]))
+            where = memory_at(context, part, (start + pairs * 2 * height + at[0], at[1]))
             context.instruction(
                 f"ldmatrix.sync.aligned.m8n8.x2{trans}.shared.b16",
-                slot(buffer, pairs * 8, 4), Address(context.buffer(part.tensor), simplify(where)),
+                slot(buffer, pairs * 8, 4), where,
             )  # fmt: skip
 
     return fetch

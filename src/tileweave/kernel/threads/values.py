@@ -63,7 +63,8 @@ class Buffer:
     Args:
         name: its name in printed text.
         dtype: the element type, by its PTX name.
-        space: where it is; ``"map"`` is a tensor map, ``"barrier"`` mbarriers in shared memory.
+        space: where it is; ``"peers"``: one on each device of a mesh, all of them visible; ``"map"``: a tensor map;
+            ``"barrier"``: mbarriers in shared memory; ``"value"``: a number.
         elements: how many; of one thread for registers.
         alignment: bytes that its address is a multiple of.
         note: a comment for readers: the layout it came from.
@@ -71,7 +72,7 @@ class Buffer:
 
     name: str
     dtype: str
-    space: Literal["global", "shared", "register", "map", "barrier", "value"]
+    space: Literal["global", "peers", "shared", "register", "map", "barrier", "value"]
     elements: int
     alignment: int = 16
     note: str = field(default="", compare=False)
@@ -103,10 +104,11 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An element of a buffer in memory, by its offset in elements."""
+    """An element of a buffer in memory, by its offset in elements; of buffers of all devices, on one of them."""
 
     buffer: Buffer
     offset: ExprLike = 0
+    device: ExprLike = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ class ThreadProgram:
         arch: the target that dispatch chose instructions for.
         cluster: blocks of a cluster, x first.
         maps: what the parameters that are tensor maps describe, by name.
+        devices: of the mesh.
     """
 
     name: str
@@ -212,6 +215,7 @@ class ThreadProgram:
     arch: str = "sm_80"
     cluster: tuple[int, ...] = (1,)
     maps: tuple[tuple[str, TensorBox], ...] = ()
+    devices: int = 1
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:

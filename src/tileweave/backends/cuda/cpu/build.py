@@ -23,7 +23,17 @@ __all__ = ["INCLUDE", "build_program", "compiler", "preprocess", "runtime_librar
 _RUNTIME = Path(__file__).parent / "runtime"
 INCLUDE = _RUNTIME / "include"
 # addr2line of binutils 2.40 takes the wrong file from tables of DWARF 5: version 4.
-_FLAGS = ("-std=c++17", "-g1", "-gdwarf-4", "-fPIC", "-w", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+# Kernels read registers through wider types, as compilers for devices allow.
+_FLAGS = (
+    "-std=c++17",
+    "-fno-strict-aliasing",
+    "-g1",
+    "-gdwarf-4",
+    "-fPIC",
+    "-w",
+    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+)
 # Faults are traced through the runtime to the line of the program by frame pointers.
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # Locals begin with a pattern: a value that was never set shows.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from tileweave.backends.cuda.arguments import TensorMap
+import numpy as np
+
+from tileweave.backends.cuda.arguments import Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.launch import run as launch
 from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_places
 from tileweave.errors import BackendError
-from tileweave.kernel.dispatch import Lowered, lower
-from tileweave.kernel.ir import Kernel
+from tileweave.kernel.dispatch import Lowered, global_tensors, lower
+from tileweave.kernel.dispatch.places import cosize, memory_layout
+from tileweave.kernel.ir import Kernel, Tensor
 from tileweave.kernel.threads import Place, ThreadProgram
 
 __all__ = ["run", "run_program", "text"]
@@ -33,7 +36,7 @@ def text(kernel: Kernel, arch: str = "sm_90a") -> str:
 
 def run(
     kernel: Kernel,
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, Any] | Sequence[Any],
     on: Literal["cpu", "cuda"] = "cpu",
     arch: str = "sm_90a",
     *,
@@ -45,7 +48,8 @@ def run(
 
     Args:
         kernel: the kernel.
-        arrays: a NumPy array for each parameter, by name.
+        arrays: an argument for each parameter, by name or in order: an array (NumPy's, or one that speaks DLPack); a
+            list of one array per device; a logical array sharded over the devices.
         on: ``"cpu"``: the text on fibers; ``"cuda"``: on a device.
         arch: the target that instructions are chosen for.
         check: whether every access is followed (races, initialisation, completion, fences); slower.
@@ -55,33 +59,96 @@ def run(
     Raises:
         BackendError: the text breaks a rule; ``error.findings`` lists each, with the user's lines.
     """
-    run_program(_lowered(kernel, arch).program, arrays, on, check=check, order=order, seconds=seconds)
+    named = arrays if isinstance(arrays, Mapping) else dict(zip([p.name for p in kernel.params], arrays, strict=True))
+    program = _lowered(kernel, arch).program
+    given, after = _arguments(kernel, program, named)
+    run_program(program, given, on, check=check, order=order, seconds=seconds)
+    for finish in after:
+        finish()
 
 
 def run_program(
     program: ThreadProgram,
-    arrays: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     on: Literal["cpu", "cuda"] = "cpu",
     *,
     check: bool = False,
     order: str | int = "forward",
     seconds: int = 60,
 ) -> None:
-    """`run` for a thread program."""
+    """Launches a thread program; arguments are those of :func:`tileweave.backends.cuda.run`, for each parameter."""
     source, places = text_and_places(program)
-    maps = dict(program.maps)
-    given: dict[str, Any] = {}
-    for parameter in program.parameters:
-        box = maps.get(parameter.name)
-        array = arrays[box.tensor if box else parameter.name]
-        given[parameter.name] = array if box is None else TensorMap(array, box.box, box.swizzle)
     try:
         launch(
-            source, program.grid, 32 * program.warps, given, on, shared=shared_bytes(program), cluster=program.cluster,
-            check=check, order=order, seconds=seconds,
+            source, program.grid, 32 * program.warps, arguments, on, shared=shared_bytes(program),
+            cluster=program.cluster, check=check, order=order, seconds=seconds, devices=program.devices,
         )  # fmt: skip
     except BackendError as error:
         raise _located(error, program, places) from None
+
+
+def _arguments(
+    kernel: Kernel, program: ThreadProgram, named: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Callable[[], None]]]:
+    """What a launch is given for each parameter, and what is left to do afterwards: shards that were copied go back."""
+    tensors = {t.name: t for t in (*kernel.params, *global_tensors(kernel))}
+    maps, devices = dict(program.maps), program.devices
+    axes = [axis for axis, _ in kernel.mesh]
+    after: list[Callable[[], None]] = []
+    parts: dict[str, tuple[Any, ...]] = {}
+    given: dict[str, Any] = {}
+    for parameter in program.parameters:
+        box = maps.get(parameter.name)
+        name = box.tensor if box else parameter.name
+        if name in axes:
+            given[name] = PerDevice(tuple(range(devices))) if devices > 1 else 0
+            continue
+        if name not in parts:
+            parts[name] = _parts(tensors[name], named.get(name), devices, after)
+        pieces = parts[name]
+        shown = pieces if box is None else tuple(TensorMap(one, box.box, box.swizzle) for one in pieces)
+        if parameter.space == "peers":
+            given[parameter.name] = Peers(pieces)
+        else:
+            given[parameter.name] = PerDevice(shown) if devices > 1 else shown[0]
+    return given, after
+
+
+def _parts(tensor: Tensor, value: Any, devices: int, after: list[Callable[[], None]]) -> tuple[Any, ...]:
+    """The array of each device."""
+    if value is None:  # the kernel's own
+        return tuple(np.zeros(cosize(tensor), tensor.element.numpy) for _ in range(devices))
+    if isinstance(value, list | tuple):
+        return tuple(_array(one) for one in value)
+    whole = _array(getattr(value, "array", value))
+    if "gpu" not in memory_layout(tensor).axes:
+        return (whole,) * devices
+    places = np.stack([np.asarray(a) for a in _places(tensor)])
+    pieces = tuple(np.zeros(cosize(tensor), whole.dtype) for _ in range(devices))
+    flat = whole.reshape(-1)
+    for d, piece in enumerate(pieces):
+        piece[places[1][places[0] == d]] = flat[places[0] == d]
+
+    def back() -> None:
+        for d, piece in enumerate(pieces):
+            flat[places[0] == d] = piece[places[1][places[0] == d]]
+        if not np.shares_memory(flat, whole):
+            whole[...] = flat.reshape(whole.shape)
+
+    after.append(back)
+    return pieces
+
+
+def _places(tensor: Tensor) -> tuple[Any, Any]:
+    """The device and the place of every element, row-major."""
+    table = memory_layout(tensor).table()
+    found = table if isinstance(table, dict) else {"gpu": table}
+    zeros = np.zeros(tensor.size, int)
+    return found.get("gpu", zeros), found.get("m", zeros)
+
+
+def _array(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else np.from_dlpack(value)
 
 
 def _located(error: BackendError, program: ThreadProgram, places: tuple[Place | None, ...]) -> BackendError:

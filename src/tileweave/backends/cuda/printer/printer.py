@@ -92,10 +92,15 @@ class _Printer:
     def condition(self, value: Expr) -> str:
         return to_c(simplify(value), ctype="int", cuda=True, rename=_renames(value))
 
+    def base(self, place: Address) -> str:
+        """The buffer of an address: of one device, where all devices have one."""
+        name = place.buffer.name
+        return f"{name}[{self.number(place.device)}]" if place.buffer.space == "peers" else name
+
     def pointer(self, place: Address | Slots | Barrier) -> str:
         """A pointer to an element."""
         if isinstance(place, Address):
-            at, name = place.offset, place.buffer.name
+            at, name = place.offset, self.base(place)
         elif isinstance(place, Slots):
             at, name = place.first, place.buffer.name
         else:
@@ -108,7 +113,7 @@ class _Printer:
         if isinstance(operand, Slots):
             return f"{operand.buffer.name}[{self.number(operand.first)}]", operand.buffer.dtype
         if isinstance(operand, Address):
-            return f"{operand.buffer.name}[{self.number(operand.offset)}]", operand.buffer.dtype
+            return f"{self.base(operand)}[{self.number(operand.offset)}]", operand.buffer.dtype
         if isinstance(operand, Buffer):
             return operand.name, operand.dtype
         if isinstance(operand, Expr):
@@ -381,6 +386,8 @@ def _parameter(buffer: Buffer, written: frozenset[str]) -> str:
     kind = TYPES[buffer.dtype]
     if buffer.space == "value":
         return f"{kind} {buffer.name}"
+    if buffer.space == "peers":
+        return f"{kind}* const* __restrict__ {buffer.name}"
     return f"{'' if buffer.name in written else 'const '}{kind}* __restrict__ {buffer.name}"
 
 

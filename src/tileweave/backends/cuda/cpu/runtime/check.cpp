@@ -320,13 +320,13 @@ void check_block_end(Block* b) {
   for (auto& [key, m] : b->mbarriers)
     if (m.pending != m.count || m.bytes) note("mbarrier-unfinished", m.arrive_pc ? m.arrive_pc : m.init_pc, m.init_pc, "a block ends while an mbarrier at shared +%u lacks %u of %u arrivals and %ld bytes", key, m.pending, m.count, m.bytes);
 }
-void check_grid_end(Grid*) {
+void check_grid_end(Grid*, bool last) {
   if (!checking) return;
   for (auto& [site, s] : bank_sums)
     if (s.passes > s.least)
       note("~bank-conflict", sites[site], nullptr, "shared memory takes %.1f passes for each that is needed (%llu for %llu); lanes %u and %u meet in bank %u with different words", (double)s.passes / s.least,
            (unsigned long long)s.passes, (unsigned long long)s.least, s.lane_a, s.lane_b, s.bank);
   bank_sums.clear();
-  syncs.clear();
+  if (last) syncs.clear();                                  // grids of other devices still order by them
 }
 }  // namespace tw

@@ -282,7 +282,7 @@ void drain() {
       Grid* g = op->grid;
       if (!g || !op->started || g->next != g->clusters || g->live) continue;
       for (auto it = engine.begin(); it != engine.end();) { auto t = *it; if (t->device == g->device) { it = engine.erase(it); run_task(t); } else ++it; }
-      check_grid_end(g);
+      check_grid_end(g, running.size() < 2 || operations.size() == 1);
       g->drop(g->state);
       delete g;
       delete op;

@@ -118,7 +118,7 @@ void complete_bytes(MBarrier&, long bytes, const Async*);
 // check.cpp
 void check_access(const void* p, size_t size, int flags, const void* pc);
 void check_async(Async&, const void* p, size_t size, bool write, bool atomic = false);   // by an asynchronous unit
-void check_start(Grid*); void check_block(Block*); void check_block_end(Block*); void check_grid_end(Grid*);
+void check_start(Grid*); void check_block(Block*); void check_block_end(Block*); void check_grid_end(Grid*, bool last);
 void released(Fiber*);                                              // its clock moves on
 Clocks snapshot(Fiber*);                                            // what it knows, its own clock included
 void take_slot(Async&);
