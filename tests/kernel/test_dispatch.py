@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tileweave import kernel as tk
 from tileweave.backends.cuda.printer import run, text
 from tileweave.errors import BackendError
 from tileweave.index import symbol
@@ -39,8 +40,11 @@ from tileweave.kernel.ir import (
 from tileweave.layout import parse
 from tileweave.layout.f2.swizzle import Swizzle
 
-sys.path.insert(0, str(Path(__file__).parent))
-import programs
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+import matmul as products
+import softmax as rows
+import transpose as transposes
+from gemm_reduce_scatter import gemm_rs
 
 NUMPY = {
     "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s32": np.int32,
@@ -233,7 +237,7 @@ def test_automatic_products_expand_and_are_right(arch, k):
     random = np.random.default_rng(0)
     a, b = (random.integers(-3, 4, s).astype(np.float16) for s in ((150, k), (90, k)))
     c = np.zeros((150, 90), np.float16)
-    kernel = programs.matmul.trace(a, b, c, bm=128, bn=64, stages=3)
+    kernel = products.matmul.trace(a, b, c, bm=128, bn=64, stages=3)
     run(kernel, {"A": a, "B": b, "C": c}, arch=arch, check=True)
     assert (c == a.astype(float) @ b.astype(float).T).all()
     roles = any(isinstance(s, On) and s.registers for s in walk(expand(kernel, arch).body))
@@ -242,24 +246,32 @@ def test_automatic_products_expand_and_are_right(arch, k):
 
 def test_the_expanded_product_is_the_explicit_one_up_to_names():
     arrays = [np.zeros(s, np.float16) for s in ((256, 512), (512, 512), (256, 512))]
-    automatic = to_text(expand(programs.matmul.trace(*arrays), "sm_90a"), lines=False)
-    explicit = to_text(programs.matmul_roles.trace(*arrays), lines=False)
+    automatic = to_text(expand(products.matmul.trace(*arrays), "sm_90a"), lines=False)
+    explicit = to_text(products.matmul_roles.trace(*arrays), lines=False)
     assert automatic.replace("matmul", "matmul_roles") == explicit.replace("i_1", "i")
 
 
 def test_explain_lists_every_candidate_with_its_reason():
     arrays = [np.zeros(s, np.float16) for s in ((256, 70), (512, 70), (256, 512))]
-    text_ = explain(programs.matmul.trace(*arrays, bn=64), "sm_90a")
+    text_ = explain(products.matmul.trace(*arrays, bn=64), "sm_90a")
     assert "is 140 bytes, no multiple of 16" in text_ and "cp.async     yes: 4 B runs" in text_
 
 
 def test_row_kernels_run_as_text():
     (x,) = _arrays(np.random.default_rng(1), (3, 1000), dtype=np.float32)
     y = np.zeros_like(x)
-    run(programs.softmax.trace(x, y), {"x": x, "y": y}, check=True)
+    run(rows.softmax.trace(x, y), {"x": x, "y": y}, check=True)
     exact = np.exp(x - x.max(1, keepdims=True).astype(float))
     assert abs(y - exact / exact.sum(1, keepdims=True)).max() < 1e-6
     (x,) = _arrays(np.random.default_rng(2), (70, 45), dtype=np.float32)
     y = np.zeros((45, 70), np.float32)
-    run(programs.transpose.trace(x, y), {"x": x, "y": y}, check=True)
+    run(transposes.transpose.trace(x, y), {"x": x, "y": y}, check=True)
     assert (y == x.T).all()
+
+
+def test_a_mesh_of_devices_adds_what_each_of_them_multiplied():
+    random = np.random.default_rng(3)
+    a, b = ([random.integers(-3, 4, (rows_, 70)).astype(np.float16) for _ in range(4)] for rows_ in (256, 130))
+    c = np.zeros((256, 130), np.float32)
+    gemm_rs.run(a, b, tk.sharded(c, "gpu", 0, 4), bm=64, bn=64, on="cpu", arch="sm_80")
+    assert (c == sum(x.astype(float) @ y.T.astype(float) for x, y in zip(a, b, strict=True))).all()

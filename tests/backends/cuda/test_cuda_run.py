@@ -235,3 +235,45 @@ def test_several_launches_run_in_order_on_the_same_arrays():
     assert x.tolist() == [9, 11, 13, 15] and other.tolist() == [7, 7]
     with pytest.raises(BackendError, match="2 kernels: name one"):
         run_all(text, [Launch(1, 4, {"x": x})])
+
+
+FLAGS = r"""
+__global__ void gather(float* const* P, unsigned* const* flags, float* sums, int device) {
+  int b = (device + blockIdx.x + 1) % 12, lane = threadIdx.x;
+  P[device][b * 32 + lane] = 100 * device + lane;
+  __syncthreads();
+  if (lane == 0)
+    asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(&flags[device][b]), "r"(1) : "memory");
+  if (b != device) return;
+  float sum = 0;
+  for (int d = 0; d < 4; d++) {
+    unsigned seen = 0;
+    while (lane == 0 && seen < 1)
+      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(&flags[d][b]) : "memory");
+    __syncthreads();
+    sum += P[d][b * 32 + lane];
+  }
+  sums[lane] = sum;
+}
+"""
+
+
+def test_order_between_devices_outlives_the_grids_that_end_first():
+    P = Peers(tuple(np.zeros(12 * 32, np.float32) for _ in range(4)))
+    flags = Peers(tuple(np.zeros(12, np.uint32) for _ in range(4)))
+    sums = PerDevice(tuple(np.zeros(32, np.float32) for _ in range(4)))
+    arrays = {"P": P, "flags": flags, "sums": sums, "device": PerDevice((0, 1, 2, 3))}
+    run(FLAGS, 12, 32, arrays, devices=4, check=True)
+    assert all((one == 600 + 4 * np.arange(32)).all() for one in sums.values)
+
+
+def test_registers_are_read_through_wider_types():
+    text = """
+    __global__ void copy(float* y, const float* x) {
+      float r[4];
+      for (int i = 0; i < 4; i++) r[i] = x[4 * threadIdx.x + i] + 1;
+      *reinterpret_cast<uint4*>(y + 4 * threadIdx.x) = *reinterpret_cast<const uint4*>(r);
+    }"""
+    x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    run(text, 1, 32, {"y": y, "x": x})
+    assert (y == x + 1).all()
