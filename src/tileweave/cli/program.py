@@ -19,7 +19,7 @@ from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import PlanningDone, Session, session
 
-_DATA = (".json", ".npy", ".npz", ".svg", ".toml", ".zarr")
+_DATA = (".arrow", ".h5", ".json", ".npy", ".npz", ".parquet", ".safetensors", ".svg", ".toml", ".zarr")
 
 __all__ = ["chosen_machines", "execute", "plan_program", "run_program"]
 

@@ -78,11 +78,11 @@ def source(
     """A tensor from an array, or from a file that is read shard by shard when the plan runs.
 
     Args:
-        data: an array, anything that NumPy reads as one, or the path or URL of a .npy, .npz, zarr or safetensors
-            file, or of the index of a checkpoint in several files. Arrays are not copied. None makes a hole of the
-            given shape and dtype, to be bound by each run.
+        data: an array, anything that NumPy reads as one, or the path or URL of a file: .npy, .npz, .zarr, .h5,
+            .parquet, .arrow, .safetensors, or of the index of a checkpoint in several files. Arrays are not copied.
+            None makes a hole of the given shape and dtype, to be bound by each run.
         name: how `run(.., bind={name: array})` refers to it.
-        key: the member of a container.
+        key: the member of a container; the column of a table.
         shape: of a hole.
         dtype: of a hole.
         placement: number of the machine that holds it.
@@ -149,8 +149,8 @@ def sink(
 
     Args:
         tensor: what to write.
-        path: path or URL ending in .npy, .npz or .zarr.
-        key: the member of a .npz file or zarr group.
+        path: path or URL ending in .npy, .npz, .zarr, .h5, .parquet or .safetensors.
+        key: the name of the member or column.
         overwrite: replace what exists; otherwise the run is refused before it starts. With a key, the other members of
             a .npz stay; every other file is replaced whole.
         placement: number of the machine that writes it.

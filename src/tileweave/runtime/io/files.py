@@ -1,9 +1,11 @@
-"""Sources and sinks in files: .npy, .npz and zarr (local, or behind an fsspec URL); sources in safetensors.
+"""Sources and sinks in files: .npy, .npz, zarr, HDF5, Parquet and Arrow columns, safetensors; local, or behind a URL.
 
 Whatever is wrong with a file is said before work starts. A sink is written under a temporary name beside its target
 and appears whole when the run commits, or not at all.
 
-zarr is an optional package (``tileweave[io]``) and is loaded on first use.
+zarr, fsspec, h5py and pyarrow are optional packages (``tileweave[io]``) and are loaded on first use. A file behind a
+URL is copied to an unnamed file of this host once, unless its format reads by ranges (zarr, HDF5, Parquet); one that is
+written goes there whole, at the end. A zarr behind a URL is written in place, its metadata last.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, FileTarget, Sink, TensorType
 from tileweave.lower.reads import slices
-from tileweave.runtime.io import npyfile, safefile, zarrfile
+from tileweave.runtime.io import assembled, npyfile, safefile, tables, zarrfile
 from tileweave.space import Box
 
 __all__ = [
@@ -47,9 +49,18 @@ __all__ = [
 ]
 
 Array = np.ndarray[Any, Any]
-FORMATS = ("npy", "npz", "zarr", "safetensors")
-"""What sources are read from; sinks are written to all but the last."""
-_LEGAL = "a path that ends in .npy, .npz or .zarr; sources also in .safetensors"
+FORMATS = {
+    "npy": "npy",
+    "npz": "npz",
+    "zarr": "zarr",
+    "h5": "hdf5",
+    "hdf5": "hdf5",
+    "parquet": "parquet",
+    "arrow": "arrow",
+    "safetensors": "safetensors",
+}
+"""Suffix -> format."""
+_LEGAL = "a path that ends in .npy, .npz or .zarr, .h5, .parquet, .arrow or .safetensors"
 
 
 class Reader(Protocol):
@@ -89,13 +100,11 @@ def _split(path: str, where: str) -> tuple[str, str]:
     """(path, format); the path of a file URL is local again."""
     if path.startswith("file://"):
         path = path.removeprefix("file://")
-    format = path.rstrip("/").rpartition(".")[2].lower()
-    format = "safetensors" if path.endswith(safefile.INDEX) else format
-    if format not in FORMATS or not path.rstrip("/").rpartition("/")[2].rpartition(".")[0]:
+    suffix = path.rstrip("/").rpartition(".")[2].lower()
+    suffix = "safetensors" if path.endswith(safefile.INDEX) else suffix
+    if suffix not in FORMATS or not path.rstrip("/").rpartition("/")[2].rpartition(".")[0]:
         raise StorageError(where, "the format is not known by its suffix", legal=_LEGAL)
-    if "://" in path and format != "zarr":
-        raise StorageError(where, f".{format} files are read and written locally", legal="a local path, or a zarr URL")
-    return path, format
+    return path, FORMATS[suffix]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -106,9 +115,9 @@ def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, F
     """Shape and element type of a tensor in a file, without reading its elements.
 
     Args:
-        path: path of a .npy, .npz, zarr or safetensors file, of the index of a checkpoint of several safetensors
-            (``*.safetensors.index.json``), or the URL of a zarr.
-        key: the member of a container; one of a single member needs none.
+        path: path or URL of a file, or of the index of a checkpoint of several safetensors
+            (``*.safetensors.index.json``); its suffix says the format.
+        key: the member of a container, the column of a table; one of a single member needs none.
 
     Raises:
         StorageError: no such file, a format that is not known, a broken or truncated file, a member that does
@@ -131,10 +140,26 @@ def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, F
     key = _member(path, format, key, where)
     if format == "safetensors":
         path = safefile.file_of(path, key, where)
-        return safefile.open_safe(path, key, where).type, FileData(path, format, key)
     if format == "npz":
         return npyfile.describe_npz(path, key, where), FileData(path, format, key)
-    return zarrfile.open_zarr(path, key, where).type, FileData(path, format, key)
+    reader = _open(path, format, key, where)
+    reader.close()
+    return reader.type, FileData(path, format, key)
+
+
+def _open(path: str, format: str, key: str, where: str) -> Reader:
+    """A reader of a member that exists."""
+    if format == "npy":
+        return npyfile.open_npy(path, where)
+    if format == "npz":
+        return npyfile.open_npz(path, key, where)
+    if format == "hdf5":
+        return tables.open_dataset(path, key, where)
+    if format in ("parquet", "arrow"):
+        return tables.open_column(path, format, key, where)
+    if format == "safetensors":
+        return safefile.open_safe(path, key, where)
+    return zarrfile.open_zarr(path, key, where)
 
 
 def members(path: str | os.PathLike[str]) -> list[str]:
@@ -147,15 +172,23 @@ def members(path: str | os.PathLike[str]) -> list[str]:
     path, format = _split(os.fspath(path), where)
     names = members_of(path, format, where) if format != "npy" else [""]
     if names == [""]:
-        raise StorageError(where, "the file is one array", legal="a container: .npz, a zarr group, .safetensors")
+        raise StorageError(
+            where, "the file is one array", legal="a container: .npz, a zarr group, .h5, .parquet, .safetensors"
+        )
     return names
 
 
 def members_of(path: str, format: str, where: str) -> list[str]:
     """The names of the arrays in a container; one empty name where it is an array itself."""
+    if format == "npz":
+        return npyfile.members_of(path, where)
+    if format == "hdf5":
+        return tables.datasets_of(path, where)
+    if format in ("parquet", "arrow"):
+        return tables.columns_of(path, format, where)
     if format == "safetensors":
         return safefile.members_of(path, where)
-    return npyfile.members_of(path, where) if format == "npz" else zarrfile.members_of(path, where)
+    return zarrfile.members_of(path, where)
 
 
 def _member(path: str, format: str, key: str, where: str) -> str:
@@ -183,16 +216,9 @@ def open_source(data: FileData, expected: TensorType | None = None) -> Reader:
         StorageError: as `describe`, and where the file holds something else than expected.
     """
     where = f"source({data.path!r})"
-    reader: Reader
-    if data.format == "npy":
-        reader = npyfile.open_npy(data.path, where)
-    elif data.format == "npz":
-        _member(data.path, "npz", data.key, where)
-        reader = npyfile.open_npz(data.path, data.key, where)
-    elif data.format == "safetensors":
-        reader = safefile.open_safe(data.path, data.key, where)
-    else:
-        reader = zarrfile.open_zarr(data.path, data.key, where)
+    if data.format not in ("npy", "safetensors"):
+        _member(data.path, data.format, data.key, where)
+    reader = _open(data.path, data.format, data.key, where)
     if expected is not None and reader.type != expected:
         raise StorageError(
             where, f"the file now holds {reader.type}", legal=f"{expected}, as when the program was written"
@@ -268,6 +294,8 @@ class Handle:
 def handle_of(writer: SinkWriter) -> Handle | None:
     """How another process writes what a writer writes; None where one process alone may write."""
     if isinstance(writer, npyfile.MappedWriter):
+        if writer.path.parent.name.startswith("tileweave-"):  # on its way to a URL: this host alone has it
+            return None
         return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes)
     if isinstance(writer, zarrfile.ZarrWriter):
         return Handle("zarr", writer.store, writer.key, writer.type)
@@ -311,12 +339,12 @@ def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False)
     """
     where = f"sink({os.fspath(path)!r})"
     path, format = _split(os.fspath(path), where)
-    if format == "safetensors":
-        raise StorageError(where, "safetensors are read, not written", legal="a path that ends in .npy, .npz or .zarr")
     if not isinstance(overwrite, bool):
         raise StorageError(where, f"overwrite={overwrite!r} is neither yes nor no", legal="True or False")
     if format == "npy" and key:
         raise StorageError(where, f"a .npy has no member {key!r}", legal="no key")
+    if format == "arrow" or path.endswith(safefile.INDEX):
+        raise StorageError(where, "such files are read, not written", legal="a .parquet or .safetensors file")
     if key and (key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/"))):
         raise StorageError(where, f"{key!r} cannot name a member", legal="names, joined by /")
     return FileTarget(path.rstrip("/"), format, key, overwrite)
@@ -342,8 +370,10 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
     seen: dict[str, list[FileTarget]] = {}
     for one, kind in targets:
         where = f"sink({one.path!r})"
-        if not npyfile.supported(kind.dtype):
-            problem = f"a .{one.format} does not hold elements of type {kind.dtype.name}"
+        held = kind.dtype in safefile.names() if one.format == "safetensors" else npyfile.supported(kind.dtype)
+        if not held or (one.format == "parquet" and not kind.shape):
+            what = "elements of type " + kind.dtype.name if kind.shape or not held else "a single number"
+            problem = f"a .{one.format} does not hold {what}"
             raise StorageError(
                 where,
                 problem,
@@ -458,13 +488,27 @@ class Sinks:
 def _new_file(one: FileTarget, lies: str) -> _File:
     mark = f"tmp-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
     if "://" in lies:
+        if one.format != "zarr":
+            return assembled.SentFile(*zarrfile.remote(lies, f"sink({lies!r})"), lambda a, b: _local_file(one, a, b))
         folder, _, name = lies.rpartition("/")
         return zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}")
     path = Path(lies)
-    temporary = path.with_name(f".{path.name}.{mark}")
-    if one.format == "zarr":
-        return zarrfile.ZarrDirectory(path, temporary)
-    return (npyfile.NpyFile if one.format == "npy" else npyfile.NpzFile)(path, temporary)
+    return _local_file(one, path, path.with_name(f".{path.name}.{mark}"))
+
+
+def _local_file(one: FileTarget, path: Path, temporary: Path) -> _File:
+    match one.format:
+        case "npy":
+            return npyfile.NpyFile(path, temporary)
+        case "npz":
+            return npyfile.NpzFile(path, temporary)
+        case "hdf5":
+            return tables.Hdf5File(path, temporary)
+        case "parquet":
+            return assembled.AssembledFile(path, temporary, tables.write_parquet)
+        case "safetensors":
+            return assembled.AssembledFile(path, temporary, safefile.write_safe)
+    return zarrfile.ZarrDirectory(path, temporary)
 
 
 _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())

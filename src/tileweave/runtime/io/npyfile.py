@@ -6,13 +6,16 @@ unpacked once into an unnamed temporary file, so neither needs memory for more t
 
 from __future__ import annotations
 
+import atexit
 import io
 import mmap
 import os
 import shutil
 import struct
 import tempfile
+import threading
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -97,9 +100,60 @@ def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> Hea
     return header
 
 
+_FETCHED: OrderedDict[str, tuple[Any, IO[bytes]]] = OrderedDict()  # URL -> (what tells its content apart, the copy)
+_TURN = threading.RLock()
+KEEP_FETCHED = 4
+
+
+def _fetched(url: str, where: str) -> IO[bytes]:
+    """An unnamed copy on this host of the file behind a URL, made once while its content stays."""
+    try:
+        import fsspec
+
+        fs, path = fsspec.core.url_to_fs(url)
+        content = fs.ukey(path)
+        if url not in _FETCHED or _FETCHED[url][0] != content:
+            copied = tempfile.TemporaryFile()  # noqa: SIM115  (kept)
+            with fs.open(path, "rb") as file:
+                shutil.copyfileobj(file, copied, 1 << 20)
+            copied.flush()
+            _forget(url)
+            _FETCHED[url] = content, copied
+            while len(_FETCHED) > KEEP_FETCHED:
+                _forget(next(iter(_FETCHED)))
+    except ImportError as error:
+        raise StorageError(where, f"the URL needs a package that is missing: {error}", legal="install it") from None
+    except Exception as error:  # every store has errors of its own
+        problem = f"the file cannot be opened: {type(error).__name__}: {error}"
+        raise StorageError(where, problem, legal="a URL that answers") from None
+    return _FETCHED[url][1]
+
+
+def _forget(url: str) -> None:
+    """Closes a copy; what is mapped of it stays readable."""
+    if url in _FETCHED:
+        _FETCHED.pop(url)[1].close()
+
+
+@atexit.register
+def _forget_all() -> None:
+    for url in list(_FETCHED):
+        _forget(url)
+
+
 @contextmanager
 def opened(path: str, where: str) -> Iterator[IO[bytes]]:
-    """A file that is read; what fails is a StorageError."""
+    """A file to be read, local or behind a URL.
+
+    Raises:
+        StorageError: there is none, or it cannot be read.
+    """
+    if "://" in path:
+        with _TURN:
+            file = _fetched(path, where)
+            file.seek(0)
+            yield file
+        return
     try:
         file = Path(path).open("rb")  # noqa: SIM115  (opening may fail, the block may not)
     except OSError as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +21,9 @@ from tileweave.errors import StorageError
 from tileweave.graph.ir.dtypes import narrow_type
 from tileweave.runtime.io.npyfile import Header, MappedReader, opened
 
-__all__ = ["INDEX", "file_of", "members_of", "open_safe"]
+__all__ = ["INDEX", "file_of", "members_of", "names", "open_safe", "write_safe"]
+
+Array = np.ndarray[Any, Any]
 
 INDEX = ".safetensors.index.json"
 LARGEST_HEADER = 100 << 20
@@ -46,6 +50,12 @@ def _header(file: IO[bytes], where: str) -> tuple[dict[str, Any], int]:
         raise StorageError(where, "the header names no tensors", legal=_LEGAL)
     found.pop("__metadata__", None)
     return found, 8 + length
+
+
+@cache
+def names() -> dict[np.dtype[Any], str]:
+    """Element type -> the format's name of it."""
+    return {narrow_type(word) or np.dtype(word): name for name, word in _DTYPES.items()}
 
 
 def members_of(path: str, where: str) -> list[str]:
@@ -92,3 +102,24 @@ def open_safe(path: str, key: str, where: str) -> MappedReader:
             problem = f"member {key!r} lies in bytes {begin}..{end} of {there}"
             raise StorageError(where, problem, legal=f"{prod(shape) * dtype.itemsize} bytes inside the file")
         return MappedReader(file, Header(shape, dtype, False, start + begin))
+
+
+PIECE_BYTES = 1 << 24
+"""What of a tensor is in memory at once while it is written."""
+
+
+def write_safe(path: Path, members: Mapping[str, Array]) -> None:
+    """Writes tensors one behind the other, the header padded to eight bytes; a tensor without a name is ``data``."""
+    header, at = {}, 0
+    for key, array in members.items():
+        offsets = [at, at + array.nbytes]
+        header[key or "data"] = {"dtype": names()[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
+        at = offsets[1]
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in members.values():
+            raw = array.reshape(-1).view(np.uint8)
+            for first in range(0, array.nbytes, PIECE_BYTES):
+                file.write(raw[first : first + PIECE_BYTES].data)

@@ -1,0 +1,117 @@
+"""Files that are put together at the end of a run, from a temporary .npy per member; and files that go to a URL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tileweave.graph import TensorType
+from tileweave.runtime.io.npyfile import MappedWriter
+
+__all__ = ["AssembledFile", "SentFile"]
+
+Array = np.ndarray[Any, Any]
+
+
+class AssembledFile:
+    """A file of one or more members that appears whole at `publish`, or not at all.
+
+    Args:
+        path: where it appears.
+        temporary: where it is put together; its members lie beside it.
+        write: writes a file of arrays by name.
+    """
+
+    def __init__(self, path: Path, temporary: Path, write: Callable[[Path, Mapping[str, Array]], None]) -> None:
+        self._path, self._temporary, self._write = path, temporary, write
+        self._members: dict[str, tuple[Path, MappedWriter]] = {}
+
+    def add(self, key: str, kind: TensorType) -> MappedWriter:
+        """The writer of one more member."""
+        path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
+        writer = MappedWriter(path, kind)
+        self._members[key] = (path, writer)
+        return writer
+
+    def prepare(self) -> None:
+        """All that may fail: the file is complete and on disk."""
+        arrays: dict[str, Array] = {}
+        for key, (path, writer) in self._members.items():
+            writer.finish()
+            kind = writer.type
+            if kind.box.empty:
+                arrays[key] = np.empty(kind.shape, kind.dtype)
+            else:
+                arrays[key] = np.memmap(path, kind.dtype, "r", writer.offset_bytes, kind.shape or (1,)).reshape(
+                    kind.shape
+                )
+        self._write(self._temporary, arrays)
+        arrays.clear()
+        with self._temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        for path, _ in self._members.values():
+            path.unlink()
+
+    def publish(self) -> None:
+        """The one step by which the file appears."""
+        self._temporary.replace(self._path)
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        for path, writer in self._members.values():
+            writer.close()
+            path.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
+
+
+class LocalFile(Protocol):
+    """A file of this host that is being written."""
+
+    def add(self, key: str, kind: TensorType) -> Any: ...
+
+    def prepare(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class SentFile:
+    """A file behind a URL: written in a temporary folder of this host, sent as one object at `publish`.
+
+    Args:
+        fs: the file system of the URL.
+        path: in it.
+        make: what writes the local file, from its path and a temporary path beside it.
+    """
+
+    def __init__(self, fs: Any, path: str, make: Callable[[Path, Path], LocalFile]) -> None:
+        self._fs, self._remote = fs, path
+        self._folder = tempfile.TemporaryDirectory(prefix="tileweave-")
+        self._local = Path(self._folder.name) / path.rpartition("/")[2]
+        self._file = make(self._local, self._local.with_name(f".{self._local.name}.tmp"))
+
+    def add(self, key: str, kind: TensorType) -> Any:
+        """The writer of one more member."""
+        return self._file.add(key, kind)
+
+    def prepare(self) -> None:
+        """The file is complete on this host."""
+        self._file.prepare()
+
+    def publish(self) -> None:
+        """The object appears when its last byte has arrived."""
+        self._file.publish()
+        self._fs.put_file(str(self._local), self._remote)
+        self._folder.cleanup()
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        self._file.abort()
+        shutil.rmtree(self._folder.name, ignore_errors=True)

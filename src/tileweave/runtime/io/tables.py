@@ -1,0 +1,278 @@
+"""HDF5 files, and columns of Parquet and Arrow files.
+
+An HDF5 file has one writer: the process that runs the plan. A column of numbers is a tensor of rank 1, a column of
+fixed-size lists one of higher rank; what is read of a Parquet file are the row groups that a box meets.
+
+h5py and pyarrow are optional packages (``tileweave[io]``) and are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.graph import TensorType
+from tileweave.lower.reads import slices
+from tileweave.runtime.io.npyfile import supported
+from tileweave.space import Box
+
+__all__ = ["Hdf5File", "columns_of", "datasets_of", "open_column", "open_dataset", "write_parquet"]
+
+Array = np.ndarray[Any, Any]
+
+GROUP_BYTES = 32 << 20
+"""The most bytes of one row group of a Parquet file that we write: what a reader holds to read one row."""
+
+
+def _load(package: str, where: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        name = package.partition(".")[0]
+        problem = f"the file needs the package {name}, which is missing"
+        raise StorageError(where, problem, legal="pip install 'tileweave[io]'") from None
+
+
+def _opened(path: str) -> Any:
+    """What h5py and pyarrow read from: the path, or a file behind a URL that is read by ranges."""
+    if "://" not in path:
+        return path
+    import fsspec
+
+    return fsspec.open(path, "rb").open()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# HDF5
+
+
+def _hdf5(path: str, where: str) -> Any:
+    h5py = _load("h5py", where)
+    if "://" not in path and not Path(path).exists():
+        raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
+    try:
+        return h5py.File(_opened(path), "r")
+    except Exception as error:  # whatever foreign bytes lead the library into
+        raise StorageError(where, f"the file is not a whole HDF5 file: {error}", legal="a .h5 file") from None
+
+
+def datasets_of(path: str, where: str) -> list[str]:
+    """The names of the datasets of an HDF5 file, however deep."""
+    h5py = _load("h5py", where)
+    names: list[str] = []
+    with _hdf5(path, where) as file:
+        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+    return sorted(names)
+
+
+class DatasetReader:
+    """Reads boxes of one dataset of an HDF5 file."""
+
+    everywhere = True
+
+    def __init__(self, file: Any, key: str, where: str) -> None:
+        self._file, self._dataset = file, file[key]
+        dtype = np.dtype(self._dataset.dtype)
+        if not supported(dtype):
+            file.close()
+            problem = f"member {key!r} holds elements of type {dtype}"
+            raise StorageError(where, problem, legal="bool, integers or floats, such as float32")
+        self.type = TensorType(tuple(map(int, self._dataset.shape)), dtype.newbyteorder("="))
+        self._turn = threading.Lock()  # the library serves one thread at a time
+
+    def read(self, box: Box) -> Array:
+        """The values of a box, as a new array."""
+        with self._turn:
+            return np.asarray(self._dataset[slices(box)], self.type.dtype)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._file.close()
+
+
+def open_dataset(path: str, key: str, where: str) -> DatasetReader:
+    """A reader of a dataset of an HDF5 file."""
+    return DatasetReader(_hdf5(path, where), key, where)
+
+
+class _DatasetWriter:
+    def __init__(self, dataset: Any, turn: Any) -> None:
+        self._dataset, self._turn = dataset, turn
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box."""
+        if not box.empty:
+            with self._turn:
+                self._dataset[slices(box)] = block
+
+
+class Hdf5File:
+    """An HDF5 file that appears whole at `publish`, or not at all; a sink without a key is the dataset ``data``."""
+
+    def __init__(self, path: Path, temporary: Path) -> None:
+        self._path, self._temporary = path, temporary
+        self._file = _load("h5py", f"sink({str(path)!r})").File(temporary, "x")
+        self._turn = threading.Lock()
+
+    def add(self, key: str, kind: TensorType) -> _DatasetWriter:
+        """The writer of one more dataset."""
+        return _DatasetWriter(self._file.create_dataset(key or "data", kind.shape, kind.dtype), self._turn)
+
+    def prepare(self) -> None:
+        """All that may fail: everything is on disk."""
+        self._file.flush()
+        self._file.close()
+
+    def publish(self) -> None:
+        """The one step by which the file appears."""
+        self._temporary.replace(self._path)
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        try:
+            self._file.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parquet and Arrow
+
+
+def _table(path: str, format: str, where: str) -> tuple[Any, Any, list[int]]:
+    """(the open file, its schema, the rows of each of its groups)."""
+    package = _load("pyarrow.parquet" if format == "parquet" else "pyarrow.ipc", where)
+    if "://" not in path and not Path(path).exists():
+        raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
+    try:
+        if format == "parquet":
+            file = package.ParquetFile(_opened(path))
+            groups = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+            return file, file.schema_arrow, groups
+        arrow = _load("pyarrow", where)
+        file = package.open_file(arrow.memory_map(path) if "://" not in path else _opened(path))
+        return file, file.schema, [file.get_batch(k).num_rows for k in range(file.num_record_batches)]
+    except StorageError:
+        raise
+    except Exception as error:  # whatever foreign bytes lead the library into
+        raise StorageError(where, f"the file is not a whole .{format}: {error}", legal=f"a .{format} file") from None
+
+
+def _column_type(kind: Any, where: str, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """(extents behind the rows, element type) of a column."""
+    arrow = _load("pyarrow", where)
+    shape: list[int] = []
+    while arrow.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    numbers = arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)
+    if not numbers:
+        problem = f"column {key!r} holds values of type {kind}"
+        raise StorageError(where, problem, legal="numbers, or fixed-size lists of numbers")
+    return tuple(shape), np.dtype(kind.to_pandas_dtype())
+
+
+def columns_of(path: str, format: str, where: str) -> list[str]:
+    """The names of the columns of a Parquet or Arrow file, in order."""
+    return list(_table(path, format, where)[1].names)
+
+
+class ColumnReader:
+    """Reads boxes of one column; the group that was read last is kept."""
+
+    everywhere = True
+
+    def __init__(self, path: str, format: str, key: str, where: str) -> None:
+        self._file, schema, groups = _table(path, format, where)
+        self._shape, dtype = _column_type(schema.field(key).type, where, key)
+        self._format, self._key, self._where = format, key, where
+        self._starts = [0, *accumulate(groups)]
+        self.type = TensorType((self._starts[-1], *self._shape), dtype)
+        self._turn = threading.Lock()
+        self._last: tuple[int, Array] | None = None
+
+    def read(self, box: Box) -> Array:
+        """The values of a box, as a new array."""
+        out = np.empty(box.shape, self.type.dtype)
+        if box.empty:
+            return out
+        first, stop = box.start[0], box.stop[0]
+        rest = slices(Box(box.start[1:], box.shape[1:]))
+        with self._turn:
+            group = bisect_right(self._starts, first) - 1
+            while group < len(self._starts) - 1 and self._starts[group] < stop:
+                start, end = self._starts[group], self._starts[group + 1]
+                a, b = max(first, start), min(stop, end)
+                if a < b:
+                    out[a - first : b - first] = self._group(group)[a - start : b - start][(slice(None), *rest)]
+                group += 1
+        return out
+
+    def _group(self, number: int) -> Array:
+        if self._last is None or self._last[0] != number:
+            if self._format == "parquet":
+                column = self._file.read_row_group(number, columns=[self._key]).column(0).combine_chunks()
+            else:
+                column = self._file.get_batch(number).column(self._key)
+            if column.null_count:
+                raise StorageError(self._where, f"column {self._key!r} has missing values", legal="a value in each row")
+            for _ in self._shape:
+                column = column.flatten()
+            values = np.asarray(column.to_numpy(zero_copy_only=False), self.type.dtype)
+            self._last = number, values.reshape(-1, *self._shape)
+        return self._last[1]
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._last = None
+        close = getattr(self._file, "close", None)
+        if close is not None:
+            close()
+
+
+def open_column(path: str, format: str, key: str, where: str) -> ColumnReader:
+    """A reader of a column."""
+    return ColumnReader(path, format, key, where)
+
+
+def write_parquet(path: Path, members: Mapping[str, Array]) -> None:
+    """Writes arrays as columns: of numbers, or of fixed-size lists where the rank is above 1.
+
+    Raises:
+        StorageError: the arrays have no rows, or not the same number of rows.
+    """
+    where = f"sink({str(path)!r})"
+    arrow, parquet = _load("pyarrow", where), _load("pyarrow.parquet", where)
+    rows = {array.shape[:1] for array in members.values()}
+    if len(rows) != 1 or rows == {()}:
+        raise StorageError(where, "columns of one file have the same number of rows", legal="arrays with equal rows")
+    ((count,),) = rows
+    row_bytes = sum(array[:1].nbytes for array in members.values()) if count else 1
+    step = max(1, GROUP_BYTES // max(1, row_bytes))
+
+    def column(array: Array) -> Any:
+        found = arrow.array(np.ascontiguousarray(array).reshape(-1))
+        for extent in _inner(array.shape):
+            found = arrow.FixedSizeListArray.from_arrays(found, extent)
+        return found
+
+    def table(first: int) -> Any:
+        names = [name or "data" for name in members]
+        return arrow.table([column(array[first : first + step]) for array in members.values()], names=names)
+
+    with parquet.ParquetWriter(str(path), table(0).schema) as writer:
+        for first in range(0, max(count, 1), step):
+            writer.write_table(table(first))
+
+
+def _inner(shape: Sequence[int]) -> list[int]:
+    """The extents behind the rows, innermost first."""
+    return list(reversed(shape[1:]))
