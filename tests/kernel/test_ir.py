@@ -158,6 +158,7 @@ def bad_kernels():
     mul = (("fn", "mul"),)
     return {
         "params": kernel(params=(X, X)),
+        "resources": inside(On(CTA.part("warp", 0, 1), (), registers=40)),
         "tensor": inside(Alloc(replace(S, layout=strided((3, 32), (32, 1))))),
         "one-name": inside(Alloc(R), Alloc(R)),
         "declared": inside(fill),
@@ -176,10 +177,10 @@ def bad_kernels():
 
 
 def test_every_rule_has_a_kernel_that_breaks_it():
-    assert set(bad_kernels()) == {*RULES, "params"}
+    assert set(bad_kernels()) == {*RULES, "params", "resources"}
 
 
-@pytest.mark.parametrize("rule", sorted({*RULES, "params"}))
+@pytest.mark.parametrize("rule", sorted({*RULES, "params", "resources"}))
 def test_a_broken_rule_is_named(rule):
     with pytest.raises(VerifyError) as caught:
         verify(bad_kernels()[rule])
@@ -232,3 +233,13 @@ def test_types_of_elements():
             dtype_of(value)
     with pytest.raises(DtypeError):
         promote(DTYPES["pred"], DTYPES["f32"])
+
+
+def test_a_block_has_so_much_memory_and_so_many_registers():
+    big = Tensor("big", (3, 128, 256), "f32", "shared", strided((3, 128, 256), (128 * 256, 256, 1)))
+    with pytest.raises(VerifyError, match=r"393216 bytes of shared memory .big 393216., a block has at most 232448"):
+        verify(inside(Alloc(big)))
+    wide = cta_scope(384)
+    parts = [On(wide.part("warpgroup", g, g + 1), (), registers=n) for g, n in enumerate((40, 240, 240))]
+    with pytest.raises(VerifyError, match="66560 registers of a block's 65536"):
+        verify(inside(*parts, scope=wide))

@@ -27,11 +27,17 @@ from tileweave.kernel.ir.statements import (
     Wait,
     When,
     While,
+    walk,
 )
 from tileweave.kernel.ir.text import head
 from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tensor, cta_scope
 
-__all__ = ["RULES", "Node", "verify"]
+__all__ = ["REGISTERS", "RULES", "SHARED_BYTES", "Node", "verify"]
+
+SHARED_BYTES = 232_448
+"""Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
+REGISTERS = 65_536
+"""Registers of a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ def verify(kernel: Kernel) -> None:
     """
     for path, problem in _params(kernel):
         raise _error("params", problem, path, kernel.line)
+    for statement, problem in _resources(kernel):
+        raise _error("resources", problem, "body", statement.line)
     for node in _nodes(kernel):
         for name, rule in RULES.items():
             for problem in rule(node):
@@ -92,6 +100,24 @@ def _params(kernel: Kernel) -> Iterator[tuple[str, str]]:
             yield f"params.{one.name}", problem
     if any(extent < 1 for _, extent in kernel.mesh):
         yield "mesh", f"a mesh of {kernel.mesh}"
+
+
+def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
+    """What a block asks for is what the largest block may have."""
+    total, rows = 0, list[str]()
+    for s in walk(kernel.body):
+        if isinstance(s, Alloc) and s.tensor.space == "shared" and s.tensor.layout is not None:
+            size = s.tensor.layout.span("m") * s.tensor.element.bytes
+            total, rows = total + size, [*rows, f"{s.tensor.name} {size}"]
+            if total > SHARED_BYTES:
+                yield s, f"{total} bytes of shared memory ({', '.join(rows)}), a block has at most {SHARED_BYTES}"
+        elif isinstance(s, On) and s.registers is not None:
+            if s.scope.threads % 128 or s.scope.kind not in ("cta", "warpgroup"):
+                yield s, f"{head(s)}: registers are set by whole warpgroups"
+    asked = [s for s in walk(kernel.body) if isinstance(s, On) and s.registers is not None]
+    registers = sum(s.scope.threads * (s.registers or 0) for s in asked)
+    if registers > REGISTERS:
+        yield asked[-1], f"{registers} registers of a block's {REGISTERS}"
 
 
 def _nodes(kernel: Kernel) -> Iterator[Node]:
