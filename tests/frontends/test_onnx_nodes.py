@@ -42,8 +42,8 @@ VERSION = "1.23.2"
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "onnx.md"
 INTRODUCTION = (
     f"The tests of operators that come with the onnx package ({VERSION}), as `tests/frontends/test_onnx_nodes.py` runs",
-    "them and writes this page (with `UPDATE_GOLDEN=1`): how many give the right outputs, and how many are refused when",
-    "the model is loaded, with the reason. None is wrong.",
+    "them and writes this page (with `UPDATE_GOLDEN=1`): how many give the right outputs, and how many are refused",
+    "when the model is loaded, with the reason. None is wrong.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Resizing: every axis on its own, by a matrix of weights or by the nearest places."""
+"""Resizing: every axis on its own, at places that the mode tells, by `tileweave.nn`'s interpolation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Tensor
+from tileweave.graph.nn.images import interpolated
+from tileweave.graph.nn.images import nearest as nearest_of
 
 __all__: list[str] = []
 
@@ -25,7 +27,7 @@ def upsample(node: OnnxNode) -> Tensor:
         extent = x.shape[axis]
         out = int(np.floor(extent * scale))
         if out != extent:
-            x = _applied(x, axis, _weights(_Axis(extent, out, scale), mode, "asymmetric", "floor"))
+            x = _resized(x, axis, np.arange(out) / scale, mode, rounding="floor")
     return x
 
 
@@ -61,18 +63,34 @@ def resize(node: OnnxNode) -> Tensor:
         window = (roi[k], roi[len(axes) + k]) if roi and coordinates == "tf_crop_and_resize" else None
         if sizes[k] == extents[k] and scales[k] == 1 and window is None:
             continue
-        made = _weights(
-            _Axis(extents[k], sizes[k], scales[k], window),
+        at = _Axis(extents[k], sizes[k], scales[k], window).places(coordinates)
+        x = _resized(
+            x,
+            axis,
+            at,
             mode,
-            coordinates,
-            nearest,
+            rounding=_ROUNDING[nearest],
             cubic=node.get("cubic_coeff_a", -0.75),
-            exclude=bool(node.get("exclude_outside", 0)),
-            antialias=bool(node.get("antialias", 0)),
-            outside=node.get("extrapolation_value", 0.0),
+            inside=bool(node.get("exclude_outside", 0)),
+            shrink=min(scales[k], 1.0) if node.get("antialias", 0) else 1.0,
         )
-        x = _applied(x, axis, made)
+        beyond = (at < 0) | (at > extents[k] - 1)
+        if coordinates == "tf_crop_and_resize" and beyond.any():
+            mask = g.unsqueeze(g.as_tensor(beyond), tuple(range(1, rank - axis)))
+            x = g.where(mask, g.full((), node.get("extrapolation_value", 0.0), x.dtype), x)
     return x
+
+
+_ROUNDING = {"round_prefer_floor": "down", "round_prefer_ceil": "up", "floor": "floor", "ceil": "ceil"}
+
+
+def _resized(x: Tensor, axis: int, at: Array, mode: str, *, rounding: str, **options: Any) -> Tensor:
+    if mode == "nearest":
+        return nearest_of(x, axis, at, rounding)
+    kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
+    values = x if x.dtype == kind else g.cast(x, kind)
+    made = interpolated(values, axis, at, mode, **options)
+    return made if x.dtype == kind else g.cast(made, x.dtype)
 
 
 class _Axis:
@@ -100,72 +118,3 @@ class _Axis:
                 return start * (n - 1) + k * (end - start) * (n - 1) / (length - 1 if length > 1 else 1)
             return np.full_like(k, 0.5 * (start + end) * (n - 1))
         return (k + 0.5) / scale - 0.5
-
-
-def _weights(
-    axis: _Axis,
-    mode: str,
-    coordinates: str,
-    nearest: str,
-    *,
-    cubic: float = -0.75,
-    exclude: bool = False,
-    antialias: bool = False,
-    outside: float = 0.0,
-) -> tuple[Array, Array | None]:
-    """Indices for the nearest element, or a matrix [out, in]; and what is added where the input does not reach."""
-    places = axis.places(coordinates)
-    beyond = (places < 0) | (places > axis.extent - 1) if coordinates == "tf_crop_and_resize" else None
-    extra = None if beyond is None or not beyond.any() else np.where(beyond, outside, 0.0)
-    if mode == "nearest":
-        rounded = {
-            "round_prefer_floor": np.ceil(places - 0.5),
-            "round_prefer_ceil": np.floor(places + 0.5),
-            "floor": np.floor(places),
-            "ceil": np.ceil(places),
-        }[nearest]
-        chosen = np.clip(rounded, 0, axis.extent - 1).astype(np.int64)
-        if extra is None:
-            return chosen, None
-        matrix = np.eye(axis.extent)[chosen]
-        matrix[beyond] = 0
-        return matrix, extra
-    shrink = min(axis.scale, 1.0) if antialias else 1.0
-    reach = (1 if mode == "linear" else 2) / shrink
-    matrix = np.zeros((axis.out, axis.extent))
-    for row, place in enumerate(places):
-        taps = np.arange(int(np.floor(place - reach)), int(np.ceil(place + reach)) + 1)
-        distance = np.abs(place - taps) * shrink
-        weight = np.maximum(1 - distance, 0) if mode == "linear" else _cubic(distance, cubic)
-        if exclude:
-            weight = np.where((taps < 0) | (taps >= axis.extent), 0, weight)
-        total = weight.sum()
-        if (exclude or antialias) and total:
-            weight = weight / total
-        np.add.at(matrix[row], np.clip(taps, 0, axis.extent - 1), weight)
-    if extra is not None and beyond is not None:
-        matrix[beyond] = 0
-    return matrix, extra
-
-
-def _cubic(distance: Array, a: float) -> Array:
-    """Keys' kernel."""
-    near = (a + 2) * distance**3 - (a + 3) * distance**2 + 1
-    far = a * distance**3 - 5 * a * distance**2 + 8 * a * distance - 4 * a
-    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
-
-
-def _applied(x: Tensor, axis: int, made: tuple[Array, Array | None]) -> Tensor:
-    table, extra = made
-    if table.ndim == 1:
-        return g.take(x, table, axis)
-    letters = "abcdefghij"[: len(x.shape)]
-    out = letters.replace(letters[axis], "z")
-    kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
-    values = x if x.dtype == kind else g.cast(x, kind)
-    made_values = g.einsum(f"{letters},z{letters[axis]}->{out}", values, table.astype(kind))
-    if extra is not None:
-        shape = [1] * len(x.shape)
-        shape[axis] = -1
-        made_values = g.add(made_values, g.as_tensor(extra.astype(kind).reshape(shape)))
-    return made_values if x.dtype == kind else g.cast(made_values, x.dtype)

@@ -138,7 +138,7 @@ def resize(
     """
     where = "resize(x, sizes, mode)"
     x = as_tensor(x, where)
-    if len(sizes) > len(x.shape) or any(n < 0 for n in sizes) or mode not in _WEIGHTS:
+    if len(sizes) > len(x.shape) or any(n < 0 for n in sizes) or mode not in ("nearest", *_WEIGHTS):
         legal = "one size for each of the last dimensions; nearest, linear, cubic"
         raise GraphError(where, f"sizes {tuple(sizes)} by {mode!r} do not fit", inputs={"x": x.type}, legal=legal)
     kind = x.dtype
@@ -151,21 +151,9 @@ def resize(
             continue
         at = _places(int(size), old, scale, coordinates)
         if mode == "nearest":
-            out = take(out, np.clip(_ROUNDING[rounding](at), 0, max(old - 1, 0)).astype(np.int64), first + k)
-            continue
-        base = np.floor(at).astype(np.int64)
-        table = _WEIGHTS[mode](at - base, cubic)
-        if inside:
-            reached = np.stack([(base + o >= 0) & (base + o < old) for o, _ in table], -1)
-            total = np.stack([w for _, w in table], -1) * reached
-            total /= total.sum(-1, keepdims=True)
-            table = [(o, total[:, j]) for j, (o, _) in enumerate(table)]
-        parts = []
-        for offset, weights in table:
-            part = take(out, np.clip(base + offset, 0, old - 1), first + k)
-            shape = [-1 if j == first + k else 1 for j in range(len(out.shape))]
-            parts.append(multiply(part, weights.reshape(shape).astype(out.dtype)))
-        out = reduce(add, parts)
+            out = nearest(out, first + k, at, rounding)
+        else:
+            out = interpolated(out, first + k, at, mode, cubic=cubic, inside=inside)
     return cast(out, kind) if kind.kind not in "biu" else out
 
 
@@ -180,6 +168,11 @@ def _places(size: int, old: int, scale: float, coordinates: str) -> Array:
     return (at + 0.5) / scale - 0.5
 
 
+def nearest(x: Tensor, dim: int, at: Array, rounding: str) -> Tensor:
+    """The elements of a dimension that are nearest to places in between."""
+    return take(x, np.clip(_ROUNDING[rounding](at), 0, max(x.shape[dim] - 1, 0)).astype(np.int64), dim)
+
+
 _ROUNDING: dict[str, Callable[[Array], Array]] = {
     "down": lambda at: np.ceil(at - 0.5),
     "up": lambda at: np.floor(at + 0.5),
@@ -188,20 +181,48 @@ _ROUNDING: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _cubic(t: Array, a: float) -> list[tuple[int, Array]]:
-    """The weights of four neighbours at a distance t behind the second (Keys' kernel)."""
+def interpolated(
+    x: Tensor, dim: int, at: Array, mode: str, *, cubic: float = -0.75, inside: bool = False, shrink: float = 1.0
+) -> Tensor:
+    """A dimension of floats read at places in between: a weighted sum of neighbours, elements at the ends going on.
 
-    def near(d: Array) -> Array:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
+    Args:
+        x: of floats.
+        dim: the dimension.
+        at: the places, counted in elements.
+        mode: linear or cubic.
+        cubic: the coefficient of cubic interpolation (Keys' kernel).
+        inside: whether weights outside are dropped, and the others made to sum to one.
+        shrink: below 1 the kernel is as much wider (antialiasing), and weights sum to one.
+    """
+    old = x.shape[dim]
+    reach = (1 if mode == "linear" else 2) / shrink
+    base = np.floor(at).astype(np.int64) if shrink == 1 else np.floor(at - reach).astype(np.int64)
+    taps = range(1 - int(reach), int(reach) + 1) if shrink == 1 else range(int(np.ceil(2 * reach)) + 2)
+    places = base[:, None] + np.asarray(taps)
+    weights = _WEIGHTS[mode](np.abs(at[:, None] - places) * shrink, cubic)
+    if inside:
+        weights = np.where((places >= 0) & (places < old), weights, 0)
+    if inside or shrink != 1:
+        total = weights.sum(1, keepdims=True)
+        weights = weights / np.where(total == 0, 1, total)
+    shape = [-1 if k == dim else 1 for k in range(len(x.shape))]
+    parts = []
+    for tap in np.flatnonzero(weights.any(0)):
+        part = take(x, np.clip(places[:, tap], 0, max(old - 1, 0)), dim)
+        parts.append(multiply(part, weights[:, tap].reshape(shape).astype(x.dtype)))
+    return reduce(add, parts) if parts else multiply(take(x, np.clip(base, 0, max(old - 1, 0)), dim), 0.0)
 
-    def far(d: Array) -> Array:
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
-    return [(-1, far(t + 1)), (0, near(t)), (1, near(1 - t)), (2, far(2 - t))]
+def _linear(distance: Array, a: float) -> Array:
+    return np.asarray(np.maximum(1 - distance, 0))
 
 
-_WEIGHTS: dict[str, Callable[[Array, float], list[tuple[int, Array]]]] = {
-    "nearest": lambda t, a: [],
-    "linear": lambda t, a: [(0, 1 - t), (1, t)],
-    "cubic": _cubic,
-}
+def _cubic(distance: Array, a: float) -> Array:
+    """Keys' kernel."""
+    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
+_WEIGHTS: dict[str, Callable[[Array, float], Array]] = {"linear": _linear, "cubic": _cubic}
