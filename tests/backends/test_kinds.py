@@ -58,10 +58,9 @@ def random_program(rng: random.Random, dtype: str = "FP32", equations: int = len
 
 def made(program: teir.Program, target: Target, threads: int) -> tuple[Hashable, list[int], Nest] | None:
     form = merged(program)
-    if not kernels.is_general(form):
+    op = form.body[0]
+    if not isinstance(op, Op) or op.kind != "Contraction":
         return None
-    (op,) = form.body
-    assert isinstance(op, Op)
     nest = emit_program(form, target, threads, general=True)
     if nest.sizes is None:
         return None
@@ -102,10 +101,8 @@ def test_values_have_the_bits_of_code_with_constant_sizes(seed: int, monkeypatch
     for _ in range(2):
         program = random_program(rng, dtype)
         results = []
-        monkeypatch.undo()
         for general in (True, False):
-            if not general:
-                monkeypatch.setattr(kernels, "is_general", lambda form: False)
+            monkeypatch.setattr(kernels, "GENERAL", general)
             kernel = cpu.compile(program, threads=rng.choice((1, 2)), cache=False)
             values = np.random.default_rng(seed)
             arrays = [
@@ -144,3 +141,40 @@ def test_a_decision_from_a_size_is_recorded() -> None:
     assert table.of([24, 1, 3]) == (24, 25)
     assert table.of([21, 7, 3]) is None
     assert table.of([20, 7, 4]) is None
+
+
+def chain(which: str, m: int, n: int) -> teir.Program:
+    whole, row, column = operand((m, n), "FP32"), operand((n,), "FP32"), operand((m,), "FP32")
+    if which == "softmax":
+        return teir.emit_softmax(whole, whole)
+    if which == "add":
+        return teir.emit_elementwise("Add", (whole, row), whole, "ij,j->ij")
+    if which == "norm":
+        return teir.emit_rms_norm(whole, whole)
+    if which == "copy":
+        return teir.emit_copy(whole, operand((m, n), "FP32", 7))
+    return teir.emit_reduction("sum", whole, *((column, "ij->i") if which == "rows" else (row, "ij->j")))
+
+
+def on_random(kernel: cpu.Kernel) -> list[np.ndarray[Any, Any]]:
+    values = np.random.default_rng(1)
+    arrays = [values.random(high // 4, dtype=np.float32) for *_, high in kernel._wanted]
+    kernel(*arrays)
+    return arrays
+
+
+@pytest.mark.parametrize("which", ["softmax", "add", "norm", "copy", "rows", "columns"])
+def test_chains_have_the_bits_of_code_with_constant_sizes(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(which)
+    texts = []
+    for n in (70, 300, 310, 326, 1030):
+        program = chain(which, rng.randrange(5, 60), n)
+        kernel = cpu.compile(program, threads=1)
+        texts.append(kernel.source)
+        monkeypatch.setattr(kernels, "GENERAL", False)
+        special = cpu.compile(program, threads=1, cache=False)
+        monkeypatch.undo()
+        assert "%size" not in special.source
+        for one, two in zip(on_random(kernel), on_random(special), strict=True):
+            np.testing.assert_array_equal(one, two)
+    assert len(set(texts)) < len(texts), "some sizes share code"

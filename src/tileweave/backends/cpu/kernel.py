@@ -32,7 +32,7 @@ from tileweave.teir.analysis.calls import bounds, calls
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
-from tileweave.teir.merged.form import Merged, Op
+from tileweave.teir.merged.form import Merged
 from tileweave.teir.merged.merge import merged
 from tileweave.teir.merged.order import may_alias
 from tileweave.teir.merged.text import show
@@ -214,7 +214,7 @@ class Kernel:
         """The loops and operations that were compiled, as a tree."""
         if not self._plan:
             form = merged(self.program, merge=self._how.merge)
-            notes = emit_program(form, self.target, self.threads, self._how.settings, general=True).notes
+            notes = emit_program(form, self.target, self.threads, self._how.settings, general=GENERAL).notes
             self._plan = show(form, lambda op: notes.get(op, ()))
         return self._plan
 
@@ -380,6 +380,8 @@ def _holds(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return found == wanted or (found == np.bool_ and wanted == np.int8)
 
 
+GENERAL = True
+"""Whether code takes sizes as arguments; False, with every size a constant, is for comparisons."""
 _SMALL_BLOCK = 1 << 16
 """Working memory up to this size stays with its kernel between calls."""
 
@@ -542,33 +544,24 @@ def compile(
 def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
     """A kernel by the code of its kind where that is there; else it is written."""
     form = merged(how.program, merge=how.merge)
-    general = is_general(form)
-    family = family_of(form, how.target, how.threads, how.settings) if general and cache and not constant else None
+    family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
     known = family.kernel() if family else None
     if known is not None:
         sized: Kernel | None = known.resized([(axis.extent, axis.strides) for axis in how.program.axes])
         if sized is not None:
             sized._how, sized._program = how, how.program
             return sized
-    nest = emit_program(form, how.target, how.threads, how.settings, general=general, constant=constant)
+    nest = emit_program(form, how.target, how.threads, how.settings, general=GENERAL, constant=constant)
     code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
     entries = (
         code.function("entry", None, ctypes.c_void_p),
         code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p),
     )
-    variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes else None)
+    variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes and family else None)
     kernel = Kernel(form, nest, variant, family, how)
     if family is not None:
         family.add(next(form.operations()), variant, kernel)
     return kernel
-
-
-def is_general(form: Merged) -> bool:
-    """Whether code is made for the kind of a program, its sizes being arguments: for one matrix product."""
-    if len(form.body) != 1 or not isinstance(form.body[0], Op):
-        return False
-    op = form.body[0]
-    return op.kind == "Contraction" and len(op.operands) == 3 and op.operands[2] not in op.operands[:2]
 
 
 def _check_settings(settings: object) -> None:

@@ -34,7 +34,7 @@ from tileweave.backends.host import OBJECT_DATA
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of
-from tileweave.teir.ir.program import First, Guard, Id, Program
+from tileweave.teir.ir.program import Axis, First, Guard, Id, Program
 from tileweave.teir.merged.form import Loop, Merged, Op, Step
 from tileweave.teir.merged.kind import kind_of
 from tileweave.teir.merged.lower import classified
@@ -169,6 +169,7 @@ class _Emitter:
     memory: Workspace = field(default_factory=Workspace)
     operations: dict[tuple[Op, bool], str] = field(default_factory=dict)
     regions: int = 0
+    axes: dict[Id, Axis] = field(default_factory=dict)
     notes: dict[Op, tuple[str, ...]] = field(default_factory=dict)
 
     def elements(self, op: Op) -> tuple[Element, ...]:
@@ -186,11 +187,22 @@ class _Emitter:
         else:
             self.loop(at, step)
 
+    def sized(self, axis: Axis) -> Axis:
+        """The axis as code sees it."""
+        if self.module.sizes is None:
+            return axis
+        if axis.id not in self.axes:
+            size = self.module.sizes.parameter
+            strides = tuple(size(stride) if stride else 0 for stride in axis.strides)
+            offsets = tuple(size(offset) if offset else 0 for offset in axis.offsets)
+            self.axes[axis.id] = Axis(axis.id, size(axis.extent), strides, offsets)
+        return self.axes[axis.id]
+
     def loop(self, at: _Place, loop: Loop) -> None:
         def body(index: Value, _: list[str]) -> None:
-            self.steps(_moved(at, loop, index), loop.body)
+            self.steps(_moved(at, self.sized(loop.axis), index), loop.body)
 
-        at.f.loop(0, loop.axis.extent, body)
+        at.f.loop(0, self.sized(loop.axis).extent, body)
 
     def invoke(self, at: _Place, op: Op) -> None:
         key = (op, at.inside)
@@ -272,7 +284,7 @@ class _Emitter:
             chain.append(below)
         total = 1
         for one in chain:
-            total *= one.axis.extent
+            total *= self.sized(one.axis).extent
         name = f"region{self.regions}"
         self.regions += 1
         f = at.f
@@ -328,16 +340,17 @@ class _Emitter:
         rest: Value = "%flat"
         digits: list[Value] = []
         for loop in reversed(chain):
-            digits.append(body.rem(rest, loop.axis.extent))
-            rest = body.div(rest, loop.axis.extent)
+            extent = self.sized(loop.axis).extent
+            digits.append(body.rem(rest, extent))
+            rest = body.div(rest, extent)
         for loop, digit in zip(chain, reversed(digits), strict=True):
-            at = _moved(at, loop, digit)
+            at = _moved(at, self.sized(loop.axis), digit)
         self.steps(at, chain[-1].body)
         body.ret()
 
 
-def _moved(at: _Place, loop: Loop, index: Value) -> _Place:
-    f, axis = at.f, loop.axis
+def _moved(at: _Place, axis: Axis, index: Value) -> _Place:
+    f = at.f
     bases = [
         f.at(base, f.add(f.mul(index, stride), offset))
         for base, stride, offset in zip(at.bases, axis.strides, axis.offsets, strict=True)

@@ -22,6 +22,7 @@ from operator import index
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, convert, splat, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import digits_of, next_digits
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
@@ -197,17 +198,8 @@ class Contracted:
 
 def _offsets(f: Function, dims: tuple[Mode, ...], index: Value) -> tuple[Value, Value, Value]:
     """The offset in the operand and in the output of a flat index, and its digit in the fastest axis."""
-    digits = _digits(f, dims, index)
+    digits = digits_of(f, dims, index)
     return _moved(f, dims, digits, 0), _moved(f, dims, digits, 1), digits[0] if digits else 0
-
-
-def _digits(f: Function, dims: tuple[Mode, ...], index: Value) -> list[Value]:
-    """The index along every axis of a flat index, fastest axis first."""
-    digits, rest = [], index
-    for dim in dims[:-1]:
-        digits.append(f.rem(rest, dim.extent))
-        rest = f.div(rest, dim.extent)
-    return [*digits, rest] if dims else []
 
 
 def _moved(f: Function, dims: tuple[Mode, ...], digits: Sequence[Value], which: int) -> Value:
@@ -216,21 +208,6 @@ def _moved(f: Function, dims: tuple[Mode, ...], digits: Sequence[Value], which: 
     for digit, dim in zip(digits, dims, strict=True):
         offset = f.add(offset, f.mul(digit, dim.strides[which]))
     return offset
-
-
-def _next_digits(f: Function, dims: tuple[Mode, ...], digits: Sequence[Value], goes_on: Value) -> list[Value]:
-    """The index behind, without a division: it goes on in the fastest axis, and at its end in the next one."""
-    found: list[Value] = []
-    carry = f.value(f"zext i1 {goes_on} to i64")
-    for dim, digit in zip(dims, digits, strict=True):
-        more = f.add(digit, carry)
-        if dim is dims[-1]:
-            found.append(more)
-            break
-        over = f.compare("eq", more, dim.extent)
-        found.append(f.value(f"select i1 {over}, i64 0, i64 {more}"))
-        carry = f.value(f"zext i1 {over} to i64")
-    return found
 
 
 def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
@@ -244,9 +221,9 @@ def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
         place = f.mul(index, LANE_BYTES)
         f.store("i64", _moved(f, panels.dims, digits, 0), f.at("%table", place), 8)
         f.store("i64", _moved(f, panels.dims, digits, 1), f.at("%table", f.add(place, 8)), 8)
-        return _next_digits(f, panels.dims, digits, f.compare("slt", f.add(first, index), last))
+        return next_digits(f, panels.dims, digits, f.compare("slt", f.add(first, index), last))
 
-    f.loop(0, panels.width, one, carry=[("i64", digit) for digit in _digits(f, panels.dims, first)])
+    f.loop(0, panels.width, one, carry=[("i64", digit) for digit in digits_of(f, panels.dims, first)])
     live = f.min(f.sub(panels.total, first), panels.width)
     f.store("i64", live, f.at("%table", panels.lane_table_bytes), 8)
     f.ret()

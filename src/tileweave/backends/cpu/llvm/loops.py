@@ -8,7 +8,7 @@ from math import prod
 from tileweave.backends.cpu.llvm.ir import Function, Value
 from tileweave.teir.merged.form import Mode
 
-__all__ = ["PARALLEL_BYTES", "emit_nest", "emit_points", "run_tasks"]
+__all__ = ["PARALLEL_BYTES", "digits_of", "emit_nest", "emit_points", "next_digits", "run_tasks"]
 
 PARALLEL_BYTES = 256 * 1024
 """Operations that write less than this run on one thread."""
@@ -26,6 +26,30 @@ def emit_nest(f: Function, dims: Sequence[Mode], pointers: Sequence[str], body: 
         emit_nest(f, dims[1:], moved, body)
 
     f.loop(0, dim.extent, inside)
+
+
+def digits_of(f: Function, dims: Sequence[Mode], index: Value) -> list[Value]:
+    """The index along every axis of a flat index, fastest axis first."""
+    digits, rest = [], index
+    for dim in dims[:-1]:
+        digits.append(f.rem(rest, dim.extent))
+        rest = f.div(rest, dim.extent)
+    return [*digits, rest] if dims else []
+
+
+def next_digits(f: Function, dims: Sequence[Mode], digits: Sequence[Value], goes_on: Value = 1) -> list[Value]:
+    """The index behind, without a division: it goes on in the fastest axis, and at its end in the next one."""
+    found: list[Value] = []
+    carry: Value = goes_on if isinstance(goes_on, int) else f.value(f"zext i1 {goes_on} to i64")
+    for dim, digit in zip(dims, digits, strict=True):
+        more = f.add(digit, carry)
+        if len(found) == len(dims) - 1:
+            found.append(more)
+            break
+        over = f.compare("eq", more, dim.extent)
+        found.append(f.value(f"select i1 {over}, i64 0, i64 {more}"))
+        carry = f.value(f"zext i1 {over} to i64")
+    return found
 
 
 def emit_points(
@@ -52,30 +76,33 @@ def emit_points(
     points = prod(dim.extent for dim in dims)
     parallel = parallel and points > 1
     held = [*(("ptr", p) for p in pointers), *(("i64", word) for word in words)]
-    frame = f.slot("i64", len(held) + 1)
+    frame = f.slot("i64", len(held) + 2)
+    f.store("ptr", "%env", frame, 8)
     for k, (type, value) in enumerate(held):
-        f.store(type, value, f.at(frame, 8 + 8 * k), 8)
+        f.store(type, value, f.at(frame, 16 + 8 * k), 8)
     shares = f.min(f.mul(f.load("i64", f.at("%env", 24), 8), 8), points) if parallel else 1
-    f.store("i64", shares, frame, 8)
+    f.store("i64", shares, f.at(frame, 8), 8)
     task = f"{f.name}.task"
     if parallel:
         run_tasks(f, task, frame, shares)
     else:
         f.call(task, f"ptr {frame}", "i64 0", "i64 %thread")
     g = Function(f.module, task, [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-    shares = g.load("i64", "%frame", 8)
-    found = [g.load(type, g.at("%frame", 8 + 8 * k), 8) for k, (type, _) in enumerate(held)]
+    shares = g.load("i64", g.at("%frame", 8), 8)
+    found = [g.load(type, g.at("%frame", 16 + 8 * k), 8) for k, (type, _) in enumerate(held)]
     bases, known = found[: len(pointers)], found[len(pointers) :]
 
-    def one(flat: Value, _: list[str]) -> None:
-        moved, digits, rest = list(bases), [], flat
-        for k, dim in enumerate(reversed(dims)):
-            digits.append(g.rem(rest, dim.extent) if k < len(dims) - 1 else rest)
-            rest = g.div(rest, dim.extent)
-            moved = [g.at(p, g.mul(digits[-1], s)) for p, s in zip(moved, dim.strides, strict=True)]
-        body(g, moved, [*reversed(digits), *known])
+    inner = list(reversed(dims))
 
-    g.loop(g.div(g.mul("%task", points), shares), g.div(g.mul(g.add("%task", 1), points), shares), one)
+    def one(_: Value, digits: list[str]) -> list[Value]:
+        moved = list(bases)
+        for digit, dim in zip(digits, inner, strict=True):
+            moved = [g.at(p, g.mul(digit, s)) for p, s in zip(moved, dim.strides, strict=True)]
+        body(g, moved, [*reversed(digits), *known])
+        return next_digits(g, inner, digits)
+
+    first, end = (g.div(g.mul(task, points), shares) for task in ("%task", g.add("%task", 1)))
+    g.loop(first, end, one, carry=[("i64", digit) for digit in digits_of(g, inner, first)])
     if last:
         g.emit(last)
     g.ret()

@@ -5,13 +5,14 @@ Values are held as in memory. Narrow floating point is widened to FP32, computed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tileweave.backends.cpu.llvm import functions
 from tileweave.backends.cpu.llvm.elements import Element, convert, element, splat, vector, zero
 from tileweave.backends.cpu.llvm.functions import Floats
 from tileweave.backends.cpu.llvm.ir import Function
-from tileweave.backends.cpu.llvm.vectors import suffix
+from tileweave.backends.cpu.llvm.vectors import broadcast, suffix
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
 from tileweave.teir.merged.form import MONOIDS, NEUTRAL
@@ -77,6 +78,15 @@ class Registers:
         end = 1 << (8 * out.width_bytes - 1)
         return splat(out.memory, self.lanes, str(int(max(-end, min(end - 1, number)))))
 
+    def held(self, number: float, out: Element) -> str:
+        """A number that may depend on sizes, such as the inverse of a count: its bits come from the table of sizes."""
+        sizes, bits = self.f.module.sizes, 8 * out.width_bytes
+        if sizes is None or number in (0.0, 1.0) or not math.isfinite(number):
+            return self.fill(number, out)
+        word = str(sizes.constant(int(numpy_dtype(out.name).type(number).view(f"int{bits}"))))
+        narrow = word if bits == 64 else self.f.value(f"trunc i64 {word} to i{bits}")
+        return broadcast(self.f, out.memory, self.lanes, self.f.value(f"bitcast i{bits} {narrow} to {out.memory}"))
+
     def floats(self, wide: Element) -> Floats:
         """Arithmetic in FP32 or FP64."""
         return Floats(self.f, self.target, wide.memory, self.lanes)
@@ -93,6 +103,8 @@ class Registers:
             old: what the output held, for operations in place.
             number: of a Fill.
         """
+        if kind == "Fill" and self.f.module.sizes is not None and out.plain and out.floating:
+            return self.held(number, out)
         if kind == "Fill" or kind in _FILLS:
             return self.fill(_FILLS.get(kind, number), out)
         value, source = inputs[0]

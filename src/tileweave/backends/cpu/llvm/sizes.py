@@ -40,6 +40,15 @@ class Sizes:
         self.parameters.append(made.place)
         return made
 
+    def constant(self, bits: int) -> int:
+        """The word for a constant of the program, of which equal ones share one."""
+        key = "constant", bits
+        if key not in self._known:
+            made = self._new(bits)
+            self.parameters.append(made.place)
+            self._known[key] = made
+        return self._known[key]
+
     def table(self) -> tuple[int, ...]:
         """The table: what the text names, then the results."""
         return (*(self.numbers[k] for k in self.slots), *map(_number, self.results))

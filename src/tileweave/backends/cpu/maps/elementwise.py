@@ -22,8 +22,9 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, emit_nest, emit_points
 from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
+from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
-from tileweave.backends.cpu.maps.order import Shape, shape_of
+from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
 from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
@@ -76,6 +77,8 @@ def emit_elementwise(
             _emit_pieces(f, target, pieces, rivals)
             f.ret()
             return
+        if module.sizes is not None:
+            shape = with_sizes(shape, elements, module.sizes.parameter)
         chain = _Chain(target, op, elements, rivals, shape)
         if not chain.outer:
             chain.inner(f, pointers, [])
@@ -387,6 +390,8 @@ class _Chain:
 
     def mask(self, f: Function, left: int) -> str:
         """The mask of the first lanes."""
+        if not known(left):
+            return vectors.mask_below(f, str(left), self.lanes)
         if left > 1:
             return vectors.mask_of(left, self.lanes)
         # LLVM 22 widens a masked store of narrowed values whose constant mask has one lane: this one is not constant

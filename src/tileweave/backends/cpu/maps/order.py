@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, Mode, Op, fuse
 from tileweave.teir.merged.order import Pairs, free
 
-__all__ = ["Shape", "shape_of"]
+__all__ = ["Shape", "shape_of", "with_sizes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,32 @@ def shape_of(op: Op, elements: tuple[Element, ...], rivals: Pairs, target: Targe
         tuple(dim for dim in rest if dim is not along),
         any(dim is along for dim in sums),
     )
+
+
+_CONSTANT_ALONG, _CONSTANT = 64, 4
+"""Extents up to these stay constants of the code, along the vectors and elsewhere: a row of one or two vectors takes no
+loop, and no mask that is made at run time."""
+
+
+def with_sizes(shape: Shape, elements: tuple[Element, ...], size: Callable[[int], int]) -> Shape:
+    """The same axes with extents and strides replaced by what a function makes of them.
+
+    Not replaced: short extents, strides of 0 or one element, and all strides along the vectors.
+    """
+    widths = tuple(e.width_bytes for e in elements)
+    made: dict[int, Mode] = {}
+
+    def mode(dim: Mode) -> Mode:
+        if id(dim) not in made:
+            least = _CONSTANT_ALONG if dim is shape.along else _CONSTANT
+            strides = dim.strides
+            if dim is not shape.along:
+                strides = tuple(s if s in (0, w, -w) else size(s) for s, w in zip(strides, widths, strict=True))
+            made[id(dim)] = Mode(dim.extent if dim.extent <= least else size(dim.extent), strides)
+        return made[id(dim)]
+
+    dims, sums, outer = (tuple(map(mode, dims)) for dims in (shape.dims, shape.sums, shape.outer))
+    return replace(shape, dims=dims, along=mode(shape.along), sums=sums, outer=outer)
 
 
 def _leading(op: Op) -> int:
