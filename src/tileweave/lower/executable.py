@@ -21,7 +21,7 @@ import numpy as np
 
 from tileweave.backends.base import Arranged, Calls, Moves, backend
 from tileweave.backends.host import LINE_BYTES, allocation, empty
-from tileweave.graph import Operation, Sink, Source, TensorType
+from tileweave.graph import Operation, Sink, Source, Tensor, TensorType
 from tileweave.lower.execute import COPIES, copy, execute, kernel_of, regular
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import Block, block_bytes, constant, own, place, slices, view_of
@@ -598,7 +598,21 @@ def _row_major(block: Block) -> Block:
     return block if block.flags.c_contiguous else np.ascontiguousarray(block)
 
 
+HEAVY = frozenset(("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "gelu", "divide"))
+HEAVY_POINTS = 8
+"""Operators that take as long as so many additions of an element, which wait for memory."""
+
+
 def _is_small(operation: Operation, index: Box) -> bool:
-    if "dilation" in dict(operation.parameters) and operation.signature is not None:
+    """Whether one thread computes a shard sooner than several: by its products, or by its elements."""
+    given = dict(operation.parameters)
+    if "dilation" in given and operation.signature is not None:
         return dict(operation.signature.costs).get("flops", 2.0) / 2 * index.size < SMALL_CONTRACTION
-    return index.size < (SMALL_CONTRACTION if "equation" in dict(operation.parameters) else SMALL)
+    if "equation" in given:
+        return index.size < SMALL_CONTRACTION
+    whole = max(tensor.type.box.size for tensor in (*(x for _, x in operation.inputs), Tensor(operation)))
+    share = index.size / max(operation.index.size, 1)
+    steps: Sequence[tuple[Any, ...]] = operation.parameter("program") if "program" in given else ()
+    names = [step[0] for step in steps] or [operation.operator]
+    heavy = HEAVY_POINTS if not HEAVY.isdisjoint(names) else 1
+    return whole * share * heavy < SMALL

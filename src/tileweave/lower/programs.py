@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tileweave import teir
+from tileweave.backends.base import ELEMENTS
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.dtypes import wide_type
 from tileweave.graph.ops.operators import operator_named, operator_of
@@ -102,6 +103,17 @@ class View:
         strides[axis : axis + 1] = [strides[axis] * inner, strides[axis]]
         return View(self.dtype, tuple(shape), tuple(strides))
 
+    def cut(self, factors: Sequence[int]) -> View:
+        """Every dimension as several, whose extents are consecutive factors; they end where the dimensions do."""
+        shape, strides, rest = list[int](), list[int](), list(reversed(factors))
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            done = 1
+            while done < extent:
+                shape.append(rest.pop(0))
+                strides.append(stride * done)
+                done *= shape[-1]
+        return View(self.dtype, tuple(reversed(shape)), tuple(reversed(strides)))
+
     @property
     def operand(self) -> Operand:
         """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
@@ -124,6 +136,8 @@ def lowering(operation: Operation, stage: str) -> str:
         if len(operation.inputs) > 1:
             return "contraction"
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
+    if operation.operator == "reshape":
+        return "reshape" if _rearranges(operation) else ""
     if operation.operator == "rows":
         return "group" if _group(operation) else ""
     if operation.operator == "conv_chain":
@@ -149,6 +163,27 @@ def _is_long(operation: Operation) -> bool:
     shapes = [tensor.shape for _, tensor in operation.inputs[:2]]
     wide = wide_type(operation.output_types["out"].dtype)
     return wide == np.float32 and summed_length(operation.parameter("equation"), shapes) > LONG_CONTRACTION
+
+
+def _factors(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The fewest extents from which both shapes are made by joining neighbours; empty where there are none."""
+    left, right, found = ([n for n in shape if n > 1] for shape in (one, other, ()))
+    while left and right:
+        factor = min(left[-1], right[-1])
+        if left[-1] % factor or right[-1] % factor:
+            return []
+        found.insert(0, factor)
+        for side in (left, right):
+            side[-1] //= factor
+            if side[-1] == 1:
+                side.pop()
+    return found
+
+
+def _rearranges(operation: Operation) -> bool:
+    """Whether a reshape is a copy by strides, and large enough for one to pay."""
+    x, out = operation.inputs[0][1], operation.output_types["out"]
+    return x.dtype in TEIR_DTYPES and x.type.box.size >= ELEMENTS and bool(_factors(x.shape, out.shape))
 
 
 def _reduces(operation: Operation) -> bool:
@@ -284,6 +319,10 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
         return emit_reduction(_MONOIDS[operator_of(operation).lowering], values[0], made, f"{letters}->{kept}")
     if family == "group":
         return _emit_rows(operation, list(views.values()), out)
+    if family == "reshape":
+        (x,) = views.values()
+        factors = _factors(x.shape, out.shape)
+        return emit_copy(x.cut(factors).operand, out.cut(factors).operand, name="reshape")
     if family == "windows":
         return _windowed(operation, views, out)
     if family == "windows, chain":

@@ -220,8 +220,10 @@ def elementwise_operator(
 
     def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         out = np.asarray(function(*inputs.values()))
-        kind = loops.resolve_dtypes((*(x.dtype for x in inputs.values()), None))[-1]
-        return {"out": out if function is loops else out.astype(kind, copy=False)}
+        if function is not loops:
+            kind = loops.resolve_dtypes((*(x.dtype for x in inputs.values()), None))[-1]
+            out = out.astype(kind, copy=False)
+        return {"out": out}
 
     # a runtime that sends operators to other processes must see whose it is
     block.__module__ = sys._getframe(1).f_globals.get("__name__", "")
