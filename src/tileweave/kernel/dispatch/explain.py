@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tileweave.kernel.atoms import BITS
 from tileweave.kernel.dispatch.lower import lower
+from tileweave.kernel.dispatch.traffic import accesses
 from tileweave.kernel.ir import Kernel
 
 __all__ = ["explain"]
@@ -26,4 +27,7 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
         target = ", ".join(map(str, choice.op.outs))
         rows.append(f"  {where}  {choice.op.name} {target}: {choice.atom}")
         rows += [f"      {c.name:<12} {'yes' if c.legal else 'no'}: {c.reason}" for c in choice.reasons]
+    rows.append("accesses of one warp:")
+    for text in dict.fromkeys(f"  {str(a.at).rpartition('/')[2]}  {a}" for a in accesses(program)):
+        rows.append(text)
     return "\n".join(rows)

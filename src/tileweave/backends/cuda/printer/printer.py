@@ -90,7 +90,8 @@ class _Printer:
         return _number(value)
 
     def condition(self, value: Expr) -> str:
-        return to_c(simplify(value), ctype="int", cuda=True, rename=_renames(value))
+        text = to_c(simplify(value), ctype="int", cuda=True, rename=_renames(value))
+        return text[1:-1] if _enclosed(text) else text
 
     def base(self, place: Address) -> str:
         """The buffer of an address: of one device, where all devices have one."""
@@ -173,6 +174,16 @@ class _Printer:
 
     def guarded(self, item: Instruction, text: str) -> str:
         return text if item.mask is None else f"if ({self.condition(item.mask)}) {text}"
+
+
+def _enclosed(text: str) -> bool:
+    """Whether one pair of brackets is around the whole text."""
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return character == ")" and i == len(text) - 1
+    return False
 
 
 def _declared(buffer: Buffer) -> str:
@@ -317,7 +328,7 @@ def _copy_async(printer: _Printer, item: Instruction) -> str:
     name = printer.atom(item.atom)
     if item.mask is None:
         return f"{name}({printer.pointer(to)}, {printer.pointer(source)}, {size});"
-    inside = printer.condition(item.mask)
+    inside = f"({printer.condition(item.mask)})"
     from_ = printer.pointer(source)
     return f"{name}({printer.pointer(to)}, {inside} ? {from_} : {source.buffer.name}, {inside} ? {size} : 0);"
 
