@@ -17,11 +17,12 @@ from tileweave.kernel.dispatch.places import cosize, memory_layout
 from tileweave.kernel.ir import Kernel, Tensor
 from tileweave.kernel.threads import Place, ThreadProgram
 
-__all__ = ["run", "run_program", "text"]
+__all__ = ["arguments", "lowered", "run", "run_program", "text"]
 
 
 @lru_cache(64)
-def _lowered(kernel: Kernel, arch: str) -> Lowered:
+def lowered(kernel: Kernel, arch: str) -> Lowered:
+    """The thread program of a kernel and the choices that made it; the last ones are kept."""
     return lower(kernel, arch)
 
 
@@ -31,7 +32,7 @@ def text(kernel: Kernel, arch: str = "sm_90a") -> str:
     Raises:
         BackendError: something in it has no CUDA text for this target; names it and the user's line.
     """
-    return text_and_places(_lowered(kernel, arch).program)[0]
+    return text_and_places(lowered(kernel, arch).program)[0]
 
 
 def run(
@@ -60,8 +61,8 @@ def run(
         BackendError: the text breaks a rule; ``error.findings`` lists each, with the user's lines.
     """
     named = arrays if isinstance(arrays, Mapping) else dict(zip([p.name for p in kernel.params], arrays, strict=True))
-    program = _lowered(kernel, arch).program
-    given, after = _arguments(kernel, program, named)
+    program = lowered(kernel, arch).program
+    given, after = arguments(kernel, program, named)
     run_program(program, given, on, check=check, order=order, seconds=seconds)
     for finish in after:
         finish()
@@ -87,7 +88,7 @@ def run_program(
         raise _located(error, program, places) from None
 
 
-def _arguments(
+def arguments(
     kernel: Kernel, program: ThreadProgram, named: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Callable[[], None]]]:
     """What a launch is given for each parameter, and what is left to do afterwards: shards that were copied go back."""
