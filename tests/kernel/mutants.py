@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tileweave.index import Expr, as_expr, simplify
+from tileweave.index import Expr, simplify
 from tileweave.kernel.threads import Branch, Instruction, Loop, rewritten
 
 DELETED = (
