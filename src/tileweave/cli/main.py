@@ -74,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-o", "--output", metavar="FILE.npz", help="of a model: where its outputs go, each by its name")
     run.add_argument("--overwrite", action="store_true", default=None, help="replace sinks that exist")
     run.add_argument("--progress", action=argparse.BooleanOptionalAction, help="show a bar for every run")
+    run.add_argument("--table", action="store_true", help="show a table of steps that follows every run")
+    run.add_argument("--trace", metavar="FILE.json", help="write when each task ran, as a Chrome trace")
+    run.add_argument("--report", action="store_true", help="print each run beside its plan, step by step")
     run.set_defaults(action=_run)
 
     plan = commands.add_parser(
@@ -406,7 +409,7 @@ _TAKES_VALUE = {
     "--shape",
 }
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
-_TAKES_VALUE |= {"--seconds", "--bind"}
+_TAKES_VALUE |= {"--seconds", "--bind", "--trace"}
 
 
 def _split(words: Sequence[str]) -> list[str]:

@@ -10,13 +10,14 @@ import runpy
 import select
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tileweave.cli.files import check_new, write_whole
 from tileweave.cli.model import run_model
 from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
+from tileweave.runtime.events import Listener
 from tileweave.runtime.session import PlanningDone, Session, session
 
 _DATA = (".arrow", ".h5", ".json", ".npy", ".npz", ".parquet", ".safetensors", ".svg", ".toml", ".zarr")
@@ -60,8 +61,30 @@ def run_program(options: argparse.Namespace) -> int:
         threads=options.threads,
         overwrite=options.overwrite,
         progress=options.progress,
+        listening=_listening(options),
     )
     return execute(options, settings)
+
+
+def _listening(options: argparse.Namespace) -> Callable[[Plan], Sequence[Listener]] | None:
+    """What follows every run, as the flags ask for it."""
+    if not (options.trace or options.report or options.table):
+        return None
+    if options.trace:
+        check_new("--trace", options.trace, ".json", bool(options.overwrite))
+    from tileweave.runtime.trace import LiveTable, Report, Trace
+
+    trace = Trace(options.trace) if options.trace else None
+
+    def listeners(plan: Plan) -> Sequence[Listener]:
+        out: list[Listener] = [trace.of(plan)] if trace else []
+        if options.report:
+            out.append(Report(plan, lambda report: print(report, file=sys.stderr)))
+        if options.table:
+            out.append(LiveTable(plan))
+        return out
+
+    return listeners
 
 
 def plan_program(options: argparse.Namespace) -> int:

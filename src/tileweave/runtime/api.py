@@ -362,6 +362,8 @@ def run(
         listening = list(listeners)
         if settings.progress if settings.progress is not None else progress:
             listening.append(_progress_bar())
+        if settings.listening is not None:
+            listening += settings.listening(made)
         results = run_plan(
             made,
             bind=_bound(made.graph, bind or {}),

@@ -38,6 +38,9 @@ class Progress:
         machine: where it ran.
         done: how many tasks are done now.
         tasks: how many there are.
+        start_seconds: when it began, from the start of the run.
+        end_seconds: when it was done.
+        worker: number of the thread or process that did it.
     """
 
     step: int
@@ -45,6 +48,9 @@ class Progress:
     machine: int
     done: int
     tasks: int
+    start_seconds: float = 0.0
+    end_seconds: float = 0.0
+    worker: int = 0
 
 
 @dataclass(frozen=True, slots=True)

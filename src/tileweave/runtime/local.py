@@ -10,6 +10,7 @@ Source: own.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -167,6 +168,8 @@ class _Run:
         self.limits, self.need_bytes = prepared.peak_bytes, prepared.need_bytes
         self.sources = dict(zip(prepared.sources, sources, strict=True))
         self.destinations, self.notify, self.threads = destinations, notify, threads
+        self.begin = time.perf_counter()
+        self.workers: dict[int, int] = {}  # thread -> its number
         self.turn = threading.Condition()
         self.head = self.done_count = self.running = 0
         self.error: BaseException | None = None
@@ -226,12 +229,13 @@ class _Run:
         return self.sources[piece.source](piece.region) if piece.source is not None else None
 
     def _do(self, ready: _Ready) -> None:
+        began = time.perf_counter()
         task, step, threads = ready.task, ready.step, max(1, self.threads // ready.width)
         if ready.sink >= 0:
             whole = self.prepared.hands_over(task)
             used = store(task, ready.reads[0][1], self._holds, self.destinations[ready.sink], threads, whole)
             self._hold(task.machine, used)
-            self._finish(task, None, used)
+            self._finish(task, None, used, began)
             return
         inputs, used = {}, 0
         for name, gathered in ready.reads:
@@ -242,7 +246,7 @@ class _Run:
         made = lower.execute(node, step.stage, task.index, inputs, threads=threads, decision=step.kernel)
         block = own(made, step.outputs, inputs)
         self._hold(task.machine, block_bytes(block))
-        self._finish(task, block, used)
+        self._finish(task, block, used, began)
 
     def _hold(self, machine: int, size_bytes: int) -> None:
         if size_bytes:
@@ -250,7 +254,7 @@ class _Run:
                 self.held[machine] += size_bytes
                 self.peaks[machine] = max(self.peaks[machine], self.held[machine])
 
-    def _finish(self, task: Task, block: Block | None, used: int) -> None:
+    def _finish(self, task: Task, block: Block | None, used: int, began: float) -> None:
         machine, number = task.machine, task.number
         with self.turn:
             self.promised[machine] -= self.need_bytes[number]
@@ -268,7 +272,12 @@ class _Run:
             self.done_count += 1
             self.running -= 1
             if self.notify is not None:
-                self.notify(Progress(task.step, task.shard, machine, self.done_count, len(self.ready)))
+                done, count = self.done_count, len(self.ready)
+                end, worker = (
+                    time.perf_counter() - self.begin,
+                    self.workers.setdefault(threading.get_ident(), len(self.workers)),
+                )
+                self.notify(Progress(task.step, task.shard, machine, done, count, began - self.begin, end, worker))
             self.turn.notify_all()
 
     def _release(self, number: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tileweave.planner import Machines, Plan
+from tileweave.runtime.events import Listener
 
 __all__ = ["PlanningDone", "Session", "current_session", "session"]
 
@@ -23,6 +24,7 @@ class Session:
         threads: of the local runtime.
         overwrite: existing sinks may be replaced.
         progress: runs show a progress bar.
+        listening: further listeners of a plan's run.
         planned: called with each plan that would run; when given, nothing runs, and the program is stopped
             with `PlanningDone` at the first run whose result it needs.
         as_written: graphs are planned as the program writes them, without fusing.
@@ -35,6 +37,7 @@ class Session:
     threads: int | None = None
     overwrite: bool | None = None
     progress: bool | None = None
+    listening: Callable[[Plan], Sequence[Listener]] | None = None
     planned: Callable[[Plan], None] | None = None
     as_written: bool = False
     unwritten: set[str] = field(default_factory=set)

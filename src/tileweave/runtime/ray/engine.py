@@ -169,6 +169,7 @@ class _Run:
         self.waiting: list[int] = []  # stores whose inputs are not there yet
         self.done = [False] * len(self.units)
         self.tasks_done = 0
+        self.begin = time.time()
         self.looked = self.answered = time.monotonic()  # when the cluster was asked last, and when it answered
         self.promised = [0] * len(self.limits)
         self.held = list(self.promised)
@@ -193,6 +194,8 @@ class _Run:
             for number, source in enumerate(self.sources)
             if isinstance(source, io.FileSource) and source.everywhere
         }
+        if self.plan.machines.storage == "private" and not self.session.one_host:
+            return {}, frozenset()
         paths = {handle.path for handle in handles.values()} | {_absolute(one.data.path) for one in sources.values()}
         seen = visible(self.session, paths)
         return (
@@ -353,7 +356,7 @@ class _Run:
         if said.attempts > 1 and self.notify is not None:
             first = unit.tasks[0]
             self.notify(Retry(first.step, first.shard, first.machine, said.attempts))
-        self._finish(number, said.peak_bytes)
+        self._finish(number, said.peak_bytes, said.times, said.worker)
 
     def _store(self, number: int) -> None:
         unit = self.units[number]
@@ -371,13 +374,14 @@ class _Run:
                 arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
             return arrays[piece.task]
 
+        began = time.time()
         try:
             used = store(task, gather(task.reads[0]), held, self.destinations[self.prepared.sink(task)])
         except Exception as error:
             raise TaskFailed(task) from error
-        self._finish(number, used)
+        self._finish(number, used, [(began, time.time())])
 
-    def _finish(self, number: int, most: int) -> None:
+    def _finish(self, number: int, most: int, times: Sequence[tuple[float, float]], worker: int = 0) -> None:
         unit, machine = self.units[number], self.units[number].machine
         self.peaks[machine] = max(self.peaks[machine], self.held[machine] + most)
         self.promised[machine] -= unit.need_bytes
@@ -392,10 +396,11 @@ class _Run:
             if not self.readers[released]:
                 self._free(released)
         self.done[number] = True
-        for task in unit.tasks:
+        for task, (began, ended) in zip(unit.tasks, times, strict=True):
             self.tasks_done += 1
             if self.notify is not None:
-                self.notify(Progress(task.step, task.shard, machine, self.tasks_done, len(self.prepared.tasks)))
+                done, count, start = self.tasks_done, len(self.prepared.tasks), self.begin
+                self.notify(Progress(task.step, task.shard, machine, done, count, began - start, ended - start, worker))
 
     def _free(self, task: int) -> None:
         machine, size_bytes = self.left.pop(task, (0, 0))

@@ -6,8 +6,10 @@ Source: own.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,10 +99,19 @@ def _table(reference: Any) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a worker says of a unit: how often it was started, and the most bytes that it held."""
+    """What a worker says of a unit.
+
+    Args:
+        attempts: how often it was started.
+        peak_bytes: the most bytes that it held.
+        times: per task, when it began and ended, in seconds since the epoch.
+        worker: the process.
+    """
 
     attempts: int
     peak_bytes: int
+    times: tuple[tuple[float, float], ...]
+    worker: int
 
 
 class KernelFailed(Exception):
@@ -130,8 +141,9 @@ def work(references: Sequence[Any], number: int, targets: Targets, *arguments: B
     unit = table.units[number]
     if unit is None:
         raise RunError("worker", f"unit {number} is no work for a worker")
-    out, most = run_unit(unit, table.steps, arguments, table.threads[number], targets)
-    note = Note(_attempts(), most)
+    times: list[tuple[float, float]] = []
+    out, most = run_unit(unit, table.steps, arguments, table.threads[number], targets, times)
+    note = Note(_attempts(), most, tuple(times), os.getpid())
     return (note, *out) if out else note
 
 
@@ -141,8 +153,9 @@ def run_unit(
     arguments: Sequence[Block | Region],
     threads: int,
     targets: Targets | None = None,
+    times: list[tuple[float, float]] | None = None,
 ) -> tuple[list[Any], int]:
-    """(what each task of a unit gives, the most bytes that were held)."""
+    """(what each task of a unit gives, the most bytes that were held); `times` takes when each began and ended."""
     blocks: list[Block | Region | None] = [*(None for _ in unit.tasks), *arguments]
     out: list[Any] = []
     held = most = 0
@@ -153,7 +166,7 @@ def run_unit(
             return files.read(block) if isinstance(block, Region) else block
 
         for k, (task, gives) in enumerate(zip(unit.tasks, unit.gives, strict=True)):
-            step = steps[task.step]
+            step, began = steps[task.step], time.time()
             try:
                 if isinstance(step.node, Sink):
                     destination = Reopened((targets or {})[task.step])
@@ -165,6 +178,8 @@ def run_unit(
                     most = max(most, held + used)
             except Exception as error:
                 raise KernelFailed(task.number, _sendable(error)) from error
+            if times is not None:
+                times.append((began, time.time()))
             blocks[k] = block
             out += [block] if gives.whole else []
             out += [_given(block, step, task, output, region) for output, region in gives.parts]
