@@ -13,20 +13,10 @@ from tileweave.kernel import from_json, to_json, verify
 
 KERNELS = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 sys.path.insert(0, str(KERNELS))
-attention, gemm_gelu, gemm_reduce_scatter, grouped_gemm, matmul, norms, reduction, softmax, transpose = map(
-    import_module,
-    [
-        "attention",
-        "gemm_gelu",
-        "gemm_reduce_scatter",
-        "grouped_gemm",
-        "matmul",
-        "norms",
-        "reduction",
-        "softmax",
-        "transpose",
-    ],
-)
+(
+    attention, copy_views, fp8_gemm, gather_gemm, gemm_cp_async, gemm_gelu, gemm_reduce_scatter, grouped_gemm, matmul,
+    moe, norms, reduction, softmax, stencil, transpose,
+) = map(import_module, sorted(page.stem for page in KERNELS.glob("*.py")))  # fmt: skip
 
 RANDOM = np.random.default_rng(16)
 
@@ -133,6 +123,58 @@ def test_grouped_gemm(starts):
     C = np.full((100, 90), np.nan, np.float32)
     grouped_gemm.grouped_gemm.run(A, B, numbers, C)
     np.testing.assert_allclose(C, grouped_gemm.expected(A, B, numbers), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (100, 200, 300), (64, 128, 256)])
+@pytest.mark.parametrize("scales", ["float32", "float8_e8m0fnu"])
+def test_fp8_gemm_with_scales_of_blocks(sizes, scales):
+    arrays = fp8_gemm.arguments(*sizes, scales)
+    fp8_gemm.fp8_gemm.run(*arrays)
+    np.testing.assert_allclose(arrays[-1], fp8_gemm.expected(*arrays[:-1]), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (64, 64, 32), (100, 90, 200)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gemm_with_cp_async(sizes, dtype):
+    A, B = (x.astype(dtype) for x in matrices(*sizes))
+    C = np.full(sizes[:2], np.nan, np.float32)
+    gemm_cp_async.gemm_cp_async.run(A, B, C)
+    np.testing.assert_allclose(C, A.astype(np.float64) @ B.T.astype(np.float64), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("rows", [64, 70])
+def test_all_gather_and_gemm(devices, rows):
+    A, B = ([RANDOM.standard_normal((n, 40)).astype(np.float16) for _ in range(devices)] for n in (rows, 33))
+    C = [np.zeros((rows * devices, 33), np.float32) for _ in range(devices)]
+    gather_gemm.on(devices).run(A, B, C)
+    whole = np.concatenate(A).astype(np.float64)
+    for b, c in zip(B, C, strict=True):
+        np.testing.assert_allclose(c, whole @ b.T.astype(np.float64), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [(100, 64, 48, 4), (33, 40, 20, 7)])
+def test_mixture_of_experts(sizes):
+    arrays = moe.arguments(*sizes)
+    moe.moe.run(*arrays)
+    np.testing.assert_allclose(arrays[-1], moe.expected(*arrays[:-1]), atol=5e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 32), (50, 70)])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_stencil(shape, dtype):
+    x = RANDOM.standard_normal((shape[0] + 2, shape[1] + 2)).astype(dtype)
+    y = np.zeros(shape, np.float32)
+    stencil.stencil.run(x, y)
+    np.testing.assert_allclose(y, stencil.expected(x), rtol=1e-5, atol=1e-5)
+
+
+def test_the_copies_of_both_views_are_equal():
+    c = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
+    first, second = np.zeros((16, 64), np.float32), np.zeros((16, 64), np.float32)
+    copy_views.thread_view.run(c, first)
+    copy_views.block_view.run(c, second)
+    assert (first == c[16:32, 64:128]).all() and first.tobytes() == second.tobytes()
 
 
 def test_gemm_and_reduce_scatter_on_four_devices():

@@ -319,30 +319,6 @@ def test_every_entity_by_itself():
     assert any(isinstance(s, On) and s.each is not None for s in walk(warps.trace(x, y).body))
 
 
-def test_the_view_of_a_thread_and_of_a_block_load_the_same():
-    """Figures 4 and 5 of the paper: loops of one thread, and a block's register tensor with its layout."""
-
-    @tk.kernel
-    def thread_view(k, c, out):
-        with k.cta(threads=128) as cta, cta.thread.each() as t:
-            row, column = 16 + t.index // 8, 64 + t.index % 8 * 8
-            for v in range(2):
-                part = slice(column + 4 * v, column + 4 * v + 4)
-                t.store(out[row - 16, column - 64 + 4 * v : column - 64 + 4 * v + 4], t.load(c[row, part]))
-
-    @tk.kernel
-    def block_view(k, c, out):
-        with k.cta(threads=128) as cta:
-            layout = "(4:1@warp, 4:8@lane, 8:1@lane, 8:1@reg)"
-            cta.store(out, cta.load(c[16:32, 64:128], layout=layout))
-
-    c = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
-    first, second = np.zeros((16, 64), np.float32), np.zeros((16, 64), np.float32)
-    thread_view.run(c, first)
-    block_view.run(c, second)
-    assert (first == c[16:32, 64:128]).all() and (first == second).all()
-
-
 def test_numbers_follow_python_and_types():
     @tk.kernel
     def mixed(k, x, n, y):

@@ -14,7 +14,7 @@ Example:
 """
 
 from tileweave.errors import VerifyError
-from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, sharded, spec
+from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, row_major, sharded, spec
 from tileweave.kernel.ir import Kernel, from_json, to_json, to_text, verify
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
 
@@ -29,6 +29,7 @@ __all__ = [
     "from_json",
     "grouped",
     "kernel",
+    "row_major",
     "run_kernel",
     "sharded",
     "spec",

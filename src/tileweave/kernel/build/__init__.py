@@ -2,6 +2,6 @@
 
 from tileweave.kernel.build.arguments import Sharded, Spec, sharded, spec
 from tileweave.kernel.build.function import KernelFunction, kernel
-from tileweave.kernel.build.order import grouped
+from tileweave.kernel.build.order import grouped, row_major
 
-__all__ = ["KernelFunction", "Sharded", "Spec", "grouped", "kernel", "sharded", "spec"]
+__all__ = ["KernelFunction", "Sharded", "Spec", "grouped", "kernel", "row_major", "sharded", "spec"]

@@ -202,6 +202,10 @@ class Context:
         layout = _row_major(tuple(shape))
         return View(self._recorder, self._recorder.alloc(tuple(shape), name, "global", layout, stem="workspace"))
 
+    def flags(self, shape: Sequence[int]) -> View:
+        """Counters that blocks of a device signal and wait for, one per point of a shape, zero before the kernel."""
+        return self.workspace(shape, "u32")
+
     # Control.
 
     def when(self, condition: Any) -> Any:

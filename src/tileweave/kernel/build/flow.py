@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, NamedTuple
 
-from tileweave.index import Expr, symbols_of
+from tileweave.index import Expr
 from tileweave.kernel.build.recorder import Recorder, user_frame
 from tileweave.kernel.build.views import View, as_number
 from tileweave.kernel.ir import For, Number, Op, Region, When, While
@@ -59,8 +59,8 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _rebound(recorder: Recorder, before: dict[str, _Bound], frame: FrameType) -> Iterator[tuple[str, _Bound, Any]]:
     now = {key: one for name, value in list(frame.f_locals.items()) for key, one in _parts(name, value)}
     for name, old in before.items():
-        if isinstance(old.value, Expr) and not recorder.ended.isdisjoint(symbols_of(old.value)):
-            continue  # the counter of a loop that has ended
+        if isinstance(old.value, Expr) and recorder.has_ended(old.value):
+            continue  # the counter of a loop, or a value read in a body, that has ended
         if name in now and now[name] is not old.value:
             same = isinstance(old.value, int | float) and type(old.value) is type(now[name])
             if not (same and old.value == now[name]):

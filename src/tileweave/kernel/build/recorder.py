@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tileweave.errors import VerifyError
-from tileweave.index import Expr, symbol
+from tileweave.index import Expr, symbol, symbols_of
 from tileweave.kernel.ir import Alloc, Fence, Grid, Init, Line, Number, Region, Scope, Statement, Sync, Tensor, whole
 from tileweave.layout import Coord, Iter, Layout, strided
 from tileweave.layout.f2.swizzle import Swizzle
@@ -69,6 +69,7 @@ class Recorder:
         self.renamed: dict[Tensor, Tensor] = {}
         self.warps = 0
         self.ended: set[Expr] = set()
+        self._bound_in: dict[Expr, Body] = {}
         self.stage: Any = None
         self._flags: dict[str, Tensor] = {}
         self.grid: Grid | None = None
@@ -117,7 +118,15 @@ class Recorder:
         name = self.fresh(self.target(position, default))
         if isinstance(start, int) and isinstance(stop, int) and stop <= start:
             stop = start + 1
-        return symbol(name, start, stop)
+        made = symbol(name, start, stop)
+        self._bound_in[made] = self.bodies[-1]
+        return made
+
+    def has_ended(self, index: Expr) -> bool:
+        """Whether a symbol of an index has no value any more."""
+        return any(
+            s in self.ended or self._bound_in.get(s, self.bodies[0]) not in self.bodies for s in symbols_of(index)
+        )
 
     def name_from(self, values: Mapping[str, Any]) -> None:
         """Tensors without a name of the user's take that of the local variable that holds them."""

@@ -425,18 +425,35 @@ class Handle:
         """Arrive on an mbarrier."""
         self._recorder.emit(Arrive(barrier.region, lanes, bytes, line=self._recorder.line()))
 
-    def wait(self, what: View, *index: Any, parity: Number | None = None, at_least: Number = 1) -> None:
-        """``wait(barrier, parity=p)`` on an mbarrier; ``wait(tensor, i, j)`` until every device has signalled it."""
+    def wait(
+        self, what: View, *index: Any, parity: Number | None = None, at_least: Number = 1, device: Number | None = None
+    ) -> None:
+        """Wait on an mbarrier (``parity=p``), on a flag of `k.flags`, or for a tensor's tile that was signalled.
+
+        Args:
+            what: the barrier, the flag, or the tensor.
+            index: of the tensor's tile.
+            parity: of the barrier's phase.
+            at_least: how many signals.
+            device: whose signals of a tile; None: every device's.
+        """
         line = self._recorder.line()
         if what.dtype == "mbarrier":
             self._recorder.emit(Wait(what.region, 0 if parity is None else parity, line=line))
             return
+        if not index and what.dtype == "u32" and not what.shape:
+            self._recorder.emit(Await(what.region, at_least, line=line))
+            return
         flags = self._recorder.flags(what, index)
-        for number in range(flags.shape[0]) if flags.space == "symmetric" else (0,):
+        whose: Any = (0,) if flags.space != "symmetric" else range(flags.shape[0]) if device is None else (device,)
+        for number in whose:
             self._recorder.emit(Await(_flag(flags, number, index), at_least, line=line))
 
     def signal(self, what: View, *index: Any) -> None:
-        """Tell whoever waits for ``(tensor, i, j)`` that what this scope wrote is there."""
+        """Tell whoever waits for a flag, or for ``(tensor, i, j)``, that what this scope wrote is there."""
+        if not index and what.dtype == "u32" and not what.shape:
+            self._recorder.emit(Signal(what.region, line=self._recorder.line()))
+            return
         flags = self._recorder.flags(what, index)
         own: Number = next(iter(self._recorder.mesh_symbols.values()), 0)
         self._recorder.emit(Signal(_flag(flags, own, index), line=self._recorder.line()))
