@@ -33,6 +33,8 @@ _WORDS = {
     "__forceinline__": "inline __attribute__((always_inline))", "__noinline__": "__attribute__((noinline))",
 }  # fmt: skip
 #: What the generated code marks as its own: no access of it is followed. Macros are expanded before.
+_WITH_ASM = "/include/mma.h"
+"""The header of ours whose asm statements are translated as a program's are."""
 PLAIN = '__attribute__((no_sanitize("thread", "alignment", "bounds")))'
 
 
@@ -67,7 +69,8 @@ def translate(preprocessed: str, main: str) -> Translation:
     translator = _Translator()
     out: list[str] = []
     started = False
-    for file, system, lines in _regions(preprocessed):
+    for file, header, lines in _regions(preprocessed):
+        system = header and not file.endswith(_WITH_ASM)
         if file == main and not system and not started and lines:
             started, head = True, len(out)
         if not lines:
