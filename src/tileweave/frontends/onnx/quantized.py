@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tileweave import graph as g
@@ -81,36 +83,27 @@ def dynamic_quantize(node: OnnxNode) -> tuple[Tensor, ...]:
     return saturated(value, np.dtype(np.uint8)), scale, point
 
 
-def _centred(x: Tensor, zero: Tensor | None, where: int = -1) -> Tensor:
-    """x - zero point as int32; a zero point per row stands along an axis."""
-    wide = g.cast(x, np.int32)
-    if zero is None:
-        return wide
-    point = g.cast(zero, np.int32)
-    if len(point.shape) == 1 and point.shape[0] > 1:
-        shape = [1] * len(x.shape)
-        shape[where] = point.shape[0]
-        point = g.reshape(point, tuple(shape))
-    elif len(point.shape) == 1:
-        point = g.reshape(point, ())
-    return g.subtract(wide, point)
+def _zero(node: OnnxNode, index: int) -> Any:
+    """What stands for 0; 0 where that is left out."""
+    return node.tensor(index) if node.has(index) else 0
 
 
 @operator("MatMulInteger")
 def matmul_integer(node: OnnxNode) -> Tensor:
     """A product in int32 of integers less their zero points."""
-    return g.matmul(_centred(node.tensor(0), node.optional(2), -2), _centred(node.tensor(1), node.optional(3), -1))
+    return g.matmul_integer(node.tensor(0), node.tensor(1), _zero(node, 2), _zero(node, 3))
 
 
 @operator("ConvInteger")
 def conv_integer(node: OnnxNode) -> Tensor:
     """A convolution in int32 of integers less their zero points."""
-    return _conv(node, _centred(node.tensor(0), node.optional(2)), _centred(node.tensor(1), node.optional(3), 0))
+    return _conv(node, node.tensor(0), node.tensor(1), _zero(node, 2), _zero(node, 3))
 
 
-def _conv(node: OnnxNode, x: Tensor, w: Tensor) -> Tensor:
+def _conv(node: OnnxNode, x: Tensor, w: Tensor, x_zero: Any, w_zero: Any) -> Tensor:
     strides, dilations, pads = window_of(node, x, node.get("kernel_shape", w.shape[2:]))
-    return g.conv(x, w, stride=strides, padding=pads, dilation=dilations, groups=node.get("group", 1))
+    options: dict[str, Any] = {"stride": strides, "padding": pads, "dilation": dilations}
+    return g.conv_integer(x, w, x_zero, w_zero, groups=node.get("group", 1), **options)
 
 
 def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
@@ -122,7 +115,7 @@ def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: Tensor) ->
 def quantized_matmul(node: OnnxNode) -> Tensor:
     """A product of quantised tensors, quantised again."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.tensor(k) for k in range(8))
-    total = g.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
+    total = g.matmul_integer(a, b, a_zero, b_zero)
     scales = [g.cast(scale, np.float32) for scale in (a_scale, b_scale, y_scale)]
     factor = g.divide(g.multiply(scales[0], scales[1]), scales[2])
     return _requantized(node, total, factor, y_zero)
@@ -132,7 +125,7 @@ def quantized_matmul(node: OnnxNode) -> Tensor:
 def quantized_conv(node: OnnxNode) -> Tensor:
     """A convolution of quantised tensors, quantised again."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.tensor(k) for k in range(8))
-    total = _conv(node, _centred(x, x_zero), _centred(w, w_zero, 0))
+    total = _conv(node, x, w, x_zero, w_zero)
     rank = len(total.shape)
     if node.has(8):
         total = g.add(total, g.unsqueeze(node.tensor(8), tuple(range(1, rank - 1))))

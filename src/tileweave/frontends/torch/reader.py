@@ -16,7 +16,8 @@ import numpy as np
 from tileweave.errors import GraphError, TileweaveError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
-from tileweave.frontends.torch.operators import OPERATORS, AtenCall
+from tileweave.frontends.torch import elementwise, networks, shapes
+from tileweave.frontends.torch.call import OPERATORS, AtenCall
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
@@ -24,6 +25,8 @@ from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
 __all__ = ["from_torch"]
+
+_CONVERTERS = (elementwise, networks, shapes)
 
 Array = np.ndarray[Any, Any]
 

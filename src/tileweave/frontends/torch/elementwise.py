@@ -1,0 +1,149 @@
+"""ATen operators on single elements: arithmetic, functions, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tileweave import graph as g
+from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of, real
+from tileweave.frontends.values import Value
+from tileweave.graph import Tensor
+
+__all__: list[str] = []
+
+
+def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
+    for name, function in names.items():
+
+        def one(call: AtenCall, function: str = function) -> Any:
+            return getattr(g, function)(convert(call.x()))
+
+        aten(name)(one)
+
+
+_unary(
+    {"abs.default": "absolute", "neg.default": "negative", "relu.default": "relu", "floor.default": "floor",
+     "ceil.default": "ceil", "round.default": "round", "sign.default": "sign", "logical_not.default": "logical_not",
+     "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf"},
+    lambda x: x,
+)  # fmt: skip
+_unary(
+    {"cos.default": "cos", "sin.default": "sin", "tan.default": "tan", "tanh.default": "tanh", "exp.default": "exp",
+     "log.default": "log", "sqrt.default": "sqrt", "erf.default": "erf", "sigmoid.default": "sigmoid",
+     "acos.default": "arccos", "asin.default": "arcsin", "atan.default": "arctan", "sinh.default": "sinh",
+     "cosh.default": "cosh"},
+    real,
+)  # fmt: skip
+
+
+@aten("rsqrt.default", "reciprocal.default")
+def reciprocal(call: AtenCall) -> Tensor:
+    """1 / x, or of its root."""
+    x = real(call.x())
+    x = g.sqrt(x) if "rsqrt" in call.where else x
+    return g.divide(g.full((), 1.0, x.dtype), x)
+
+
+def _binary(names: tuple[str, ...], function: str) -> None:
+    def convert(call: AtenCall) -> Tensor:
+        x = call.x()
+        made: Tensor = getattr(g, function)(*common(x, call.like(1, x)))
+        return made
+
+    aten(*names)(convert)
+
+
+for _name, _function in {
+    "mul": "multiply", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "remainder": "remainder",
+    "fmod": "fmod",
+}.items():  # fmt: skip
+    _binary((f"{_name}.Tensor", f"{_name}.Scalar"), _function)
+_binary(("maximum.default",), "maximum")
+_binary(("minimum.default",), "minimum")
+_binary(("logical_and.default",), "logical_and")
+_binary(("logical_or.default",), "logical_or")
+_binary(("logical_xor.default",), "logical_xor")
+
+
+@aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar")
+def add(call: AtenCall) -> Tensor:
+    """x + alpha y."""
+    x, y = common(call.x(), call.like(1, call.x()))
+    alpha = call.get("alpha")
+    y = y if alpha == 1 else g.multiply(y, g.full((), alpha, y.dtype))
+    return g.add(x, y) if ".add." in call.where else g.subtract(x, y)
+
+
+@aten("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+def divide(call: AtenCall) -> Tensor:
+    """A quotient, rounded where that is asked."""
+    x, y = common(call.x(), call.like(1, call.x()))
+    mode = call.get("rounding_mode") if "_mode" in call.where else None
+    if mode == "floor":
+        return g.floor_divide(x, y)
+    out = g.divide(real(x), real(y))
+    return (
+        out
+        if mode is None
+        else cast(g.where(g.less(out, g.full((), 0, out.dtype)), g.ceil(out), g.floor(out)), x.dtype)
+    )
+
+
+@aten("pow.Tensor_Scalar", "pow.Tensor_Tensor")
+def power(call: AtenCall) -> Tensor:
+    """x to a power; squares are products."""
+    x = call.x()
+    if call.value(1) == 2 if isinstance(call.value(1), (int, float)) else False:
+        return g.multiply(x, x)
+    return g.power(*common(x, call.like(1, x)))
+
+
+@aten("clamp.default", "hardtanh.default")
+def clamp(call: AtenCall) -> Tensor:
+    """Between bounds."""
+    x = call.x()
+    for value, function in ((call.value(1), g.maximum), (call.value(2), g.minimum)):
+        if value is not None:
+            x = function(x, g.full((), value, x.dtype))
+    return x
+
+
+@aten("gelu.default")
+def gelu(call: AtenCall) -> Tensor:
+    """Exact, or by tanh."""
+    return g.gelu(call.x(), "tanh" if call.get("approximate") == "tanh" else "none")
+
+
+@aten("leaky_relu.default")
+def leaky_relu(call: AtenCall) -> Tensor:
+    """x, or a multiple of it below zero."""
+    x = call.x()
+    slope = g.full((), call.get("negative_slope"), x.dtype)
+    return g.where(g.less(x, g.full((), 0, x.dtype)), g.multiply(x, slope), x)
+
+
+@aten("where.self")
+def where(call: AtenCall) -> Tensor:
+    """Elements of one of two tensors."""
+    x, y = common(call.x(1), call.x(2))
+    return g.where(call.x(), x, y)
+
+
+@aten("clone.default", "alias.default", "detach.default", "lift_fresh_copy.default", "contiguous.default")
+def same(call: AtenCall) -> Value:
+    """The value itself."""
+    return call.value(0)
+
+
+@aten("_assert_tensor_metadata.default", "_assert_async.msg", "sym_constrain_range_for_size.default")
+def nothing(call: AtenCall) -> None:
+    """A check that holds by the shapes."""
+
+
+@aten("_to_copy.default", "to.dtype")
+def to(call: AtenCall) -> Tensor:
+    """Another element type."""
+    kind = call.get("dtype")
+    return call.x() if kind is None else cast(call.x(), dtype_of(kind))

@@ -1,0 +1,237 @@
+"""ATen reductions, products, attention, norms, convolutions and pools."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tileweave import graph as g
+from tileweave.errors import GraphError
+from tileweave.frontends.torch.call import AtenCall, aten, cast, dtype_of, real
+from tileweave.frontends.values import tensor
+from tileweave.graph import Tensor
+
+__all__: list[str] = []
+
+
+def _axes(call: AtenCall, x: Tensor) -> tuple[int, ...]:
+    dims = call.get("dim")
+    if dims is None or dims == []:
+        return tuple(range(len(x.shape)))
+    return tuple(k % len(x.shape) for k in (dims if isinstance(dims, list) else [dims]))
+
+
+@aten("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dim", "all.dim", "any.dims")
+def reduce(call: AtenCall) -> Tensor:
+    """Over some axes."""
+    x = call.x()
+    name = call.where.split("aten.")[1].split(".")[0]
+    axes, keep = _axes(call, x), bool(call.get("keepdim"))
+    if name in ("any", "all"):
+        made: Tensor = getattr(g, name)(x, axes, keepdims=keep)
+        return made
+    kind = call.get("dtype") if name in ("sum", "mean") else None
+    x = x if kind is None else cast(x, dtype_of(kind))
+    if name == "sum":
+        return g.sum(cast(x, np.int64) if x.dtype.kind in "biu" else x, axes, keepdims=keep)
+    function = {"mean": g.mean, "amax": g.max, "amin": g.min}[name]
+    return function(x, axes, keepdims=keep)
+
+
+@aten("sum.default", "mean.default", "max.default", "min.default")
+def total(call: AtenCall) -> Tensor:
+    """Over everything."""
+    x = call.x()
+    name = call.where.split("aten.")[1].split(".")[0]
+    x = cast(x, np.int64) if name == "sum" and x.dtype.kind in "biu" else x
+    made: Tensor = getattr(g, name)(x)
+    return made
+
+
+@aten("var.correction")
+def variance(call: AtenCall) -> Tensor:
+    """With a correction of the count."""
+    x = call.x()
+    correction = call.get("correction")
+    correction = 1 if correction is None else correction
+    return g.variance(x, _axes(call, x), correction=correction, keepdims=bool(call.get("keepdim")))
+
+
+@aten("argmax.default", "argmin.default")
+def position(call: AtenCall) -> Tensor:
+    """Where the greatest or the least element is."""
+    function = g.argmax if ".argmax." in call.where else g.argmin
+    x, axis = call.x(), call.get("dim")
+    return g.cast(
+        function(x, None if axis is None else axis % len(x.shape), keepdims=bool(call.get("keepdim"))), np.int64
+    )
+
+
+@aten("max.dim", "min.dim")
+def extreme(call: AtenCall) -> tuple[Tensor, Tensor]:
+    """The greatest or the least along an axis, and where it is."""
+    x, axis, keep = call.x(), call.get("dim") % len(call.x().shape), bool(call.get("keepdim"))
+    value, place = (g.max, g.argmax) if ".max." in call.where else (g.min, g.argmin)
+    return value(x, axis, keepdims=keep), g.cast(place(x, axis, keepdims=keep), np.int64)
+
+
+@aten("cumsum.default")
+def cumsum(call: AtenCall) -> Tensor:
+    """Running sums."""
+    x = call.x()
+    return g.cumsum(cast(x, np.int64) if x.dtype.kind in "biu" else x, call.value(1) % len(x.shape))
+
+
+@aten("topk.default")
+def top_k(call: AtenCall) -> tuple[Tensor, Tensor]:
+    """The largest or smallest of an axis."""
+    values, places = g.top_k(call.x(), int(call.value(1)), call.get("dim"), largest=bool(call.get("largest")))
+    return values, g.cast(places, np.int64)
+
+
+@aten("_softmax.default", "softmax.int", "_log_softmax.default", "log_softmax.int")
+def softmax(call: AtenCall) -> Tensor:
+    """Along an axis."""
+    function = g.log_softmax if "log_softmax" in call.where else g.softmax
+    return function(real(call.x()), axis=call.value(1))
+
+
+@aten("mm.default", "bmm.default", "matmul.default")
+def matmul(call: AtenCall) -> Tensor:
+    """A product of matrices."""
+    return g.matmul(call.x(), call.x(1))
+
+
+@aten("addmm.default")
+def addmm(call: AtenCall) -> Tensor:
+    """A product with a bias."""
+    b, x, w = call.x(), call.x(1), call.x(2)
+    if call.get("beta") == 1 and call.get("alpha") == 1:
+        return g.linear(x, w, b) if b.shape == (w.shape[1],) else g.add(b, g.matmul(x, w))
+    scaled = g.multiply(g.matmul(x, w), g.full((), call.get("alpha"), x.dtype))
+    return g.add(g.multiply(b, g.full((), call.get("beta"), b.dtype)), scaled)
+
+
+@aten("linear.default")
+def linear(call: AtenCall) -> Tensor:
+    """x w' + b."""
+    b = call.value(2)
+    return g.linear(call.x(), g.transpose(call.x(1)), None if b is None else tensor(b, call.where))
+
+
+@aten("scaled_dot_product_attention.default")
+def attention(call: AtenCall) -> Tensor:
+    """Softmax of scaled products, with a mask of truth values or numbers."""
+    if call.get("dropout_p"):
+        raise GraphError(call.where, "dropout in attention", legal="evaluation mode")
+    q, k, v = (call.x(n) for n in range(3))
+    if k.shape[-3] != q.shape[-3]:
+        copies = q.shape[-3] // k.shape[-3]
+        k, v = (g.repeat(each, copies, len(each.shape) - 3) for each in (k, v))
+    mask = call.get("attn_mask")
+    return g.attention(
+        q, k, v, scale=call.get("scale"), causal=bool(call.get("is_causal")),
+        mask=None if mask is None else tensor(mask, call.where),
+    )  # fmt: skip
+
+
+@aten("native_layer_norm.default")
+def layer_norm(call: AtenCall) -> tuple[Any, ...]:
+    """Over the last axes; the statistics are not given."""
+    x = call.x()
+    axes = tuple(range(len(x.shape) - len(call.value(1)), len(x.shape)))
+    weight, bias = (None if v is None else tensor(v, call.where) for v in (call.value(2), call.value(3)))
+    return g.layer_norm(x, weight, bias, axis=axes, epsilon=call.value(4)), None, None
+
+
+@aten("native_group_norm.default")
+def group_norm(call: AtenCall) -> tuple[Any, ...]:
+    """Groups of channels by their own statistics."""
+    x, groups = call.x(), call.get("group")
+    shape = x.shape
+    grouped = g.reshape(x, (shape[0], groups, -(-prod(shape[1:]) // groups)))
+    mean, var = g.mean(grouped, 2, keepdims=True), g.variance(grouped, 2, keepdims=True)
+    normal = g.divide(g.subtract(grouped, mean), g.sqrt(g.add(var, g.full((), call.get("eps"), var.dtype))))
+    out = g.reshape(normal, shape)
+    for value, function in ((call.get("weight"), g.multiply), (call.get("bias"), g.add)):
+        if value is not None:
+            out = function(out, g.unsqueeze(tensor(value, call.where), tuple(range(1, len(shape) - 1))))
+    return out, None, None
+
+
+@aten("_native_batch_norm_legit_no_training.default")
+def batch_norm(call: AtenCall) -> tuple[Any, ...]:
+    """With given statistics: one multiplication and one addition per element."""
+    x = call.x()
+    weight, bias, mean, var = (call.value(k) for k in range(1, 5))
+    mean, var = tensor(mean, call.where), tensor(var, call.where)
+    factor = g.divide(g.full((), 1, var.dtype), g.sqrt(g.add(var, g.full((), call.get("eps"), var.dtype))))
+    factor = factor if weight is None else g.multiply(factor, tensor(weight, call.where))
+    shift = g.negative(g.multiply(mean, factor))
+    shift = shift if bias is None else g.add(shift, tensor(bias, call.where))
+    axes = tuple(range(1, len(x.shape) - 1))
+    return g.add(g.multiply(x, g.unsqueeze(factor, axes)), g.unsqueeze(shift, axes)), None, None
+
+
+@aten("convolution.default")
+def convolution(call: AtenCall) -> Tensor:
+    """Cross-correlation; transposed where that is asked."""
+    x, w, b = call.x(), call.x(1), call.value(2)
+    bias = None if b is None else tensor(b, call.where)
+    stride, padding, dilation = call.value(3), call.value(4), call.value(5)
+    rank = len(w.shape) - 2
+    stride, padding, dilation = ([v[0]] * rank if len(v) == 1 else v for v in (stride, padding, dilation))
+    groups = call.get("groups")
+    if call.get("transposed"):
+        extra = call.get("output_padding")
+        made: Tensor = g.conv_transpose(
+            x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, output_padding=extra
+        )
+        return made
+    return g.conv(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+@aten("max_pool2d_with_indices.default")
+def max_pool(call: AtenCall) -> tuple[Any, ...]:
+    """The greatest of each window; the places are not given."""
+    kernel, stride = call.value(1), call.get("stride") or call.value(1)
+    if call.get("ceil_mode"):
+        raise GraphError(call.where, "ceil_mode", legal="windows that are rounded down")
+    padding, dilation = call.get("padding"), call.get("dilation")
+    kernel, stride, padding, dilation = ([v[0]] * 2 if len(v) == 1 else v for v in (kernel, stride, padding, dilation))
+    return g.max_pool(call.x(), kernel, stride=stride, padding=padding, dilation=dilation), None
+
+
+@aten("avg_pool2d.default")
+def average_pool(call: AtenCall) -> Tensor:
+    """The mean of each window; padding counts as zeros."""
+    kernel, stride, padding = call.value(1), call.get("stride") or call.value(1), call.get("padding")
+    kernel, stride, padding = ([v[0]] * 2 if len(v) == 1 else v for v in (kernel, stride, padding))
+    if call.get("ceil_mode") or (any(padding) and not call.get("count_include_pad")):
+        raise GraphError(call.where, "ceil_mode, or padding that does not count", legal="padding that counts")
+    return g.average_pool(call.x(), kernel, stride=stride, padding=padding)
+
+
+@aten("_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default")
+def adaptive_pool(call: AtenCall) -> Tensor:
+    """The mean of as many windows as asked, where these divide the extents."""
+    x, out = call.x(), call.value(1)
+    for axis, count in enumerate(out, start=2):
+        if x.shape[axis] % count:
+            raise GraphError(call.where, f"{count} windows over {x.shape[axis]} elements", legal="a divisor")
+    h, w = x.shape[2] // out[0], x.shape[3] // out[1]
+    return g.mean(g.reshape(x, (*x.shape[:2], out[0], h, out[1], w)), (3, 5))
+
+
+@aten("upsample_nearest2d.vec", "upsample_nearest2d.default")
+def upsample(call: AtenCall) -> Tensor:
+    """The nearest element."""
+    x = call.x()
+    size = call.get("output_size")
+    factors = call.get("scale_factors") if ".vec" in call.where else None
+    size = size if size is not None else [int(n * f) for n, f in zip(x.shape[2:], factors or (), strict=True)]
+    for axis, out in enumerate(size, start=2):
+        x = g.take(x, np.arange(out) * x.shape[axis] // out, axis)
+    return x
