@@ -47,8 +47,15 @@ import transpose as transposes
 from gemm_reduce_scatter import gemm_rs
 
 NUMPY = {
-    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "s8": np.int8, "s32": np.int32,
-}  # fmt: skip
+    "f16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "f32": np.float32,
+    "f64": np.float64,
+    "s8": np.int8,
+    "s32": np.int32,
+}
 
 
 def at(number):
@@ -163,6 +170,13 @@ def test_products_of_all_kinds_are_right(sizes, options, atom):
     assert (multiplied(kernel, "sm_80") == 0).all()
     chosen = [c for c in lower(kernel, "sm_80").choices if c.op.name == "gemm"]
     assert chosen[0].atom.startswith(atom)
+
+
+def test_products_of_eight_bit_floats():
+    for dtype in ("e4m3", "e5m2"):
+        kernel = product(50, 40, 64, 32, 24, 64, dtype=dtype, threads=64)
+        assert (multiplied(kernel, "sm_89") == 0).all()
+        assert lower(kernel, "sm_80").choices[-2].atom == "fma"
 
 
 @pytest.mark.parametrize(("k", "copies"), [(200, "tma"), (70, "ld, st")])

@@ -1,5 +1,6 @@
 """CUDA texts on the fibers: exact against NumPy at sizes that divide nothing, in three orders."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -277,3 +278,25 @@ def test_registers_are_read_through_wider_types():
     x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
     run(text, 1, 32, {"y": y, "x": x})
     assert (y == x + 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("__nv_fp8_e4m3", ml_dtypes.float8_e4m3fn), ("__nv_fp8_e5m2", ml_dtypes.float8_e5m2)]
+)
+def test_floats_of_eight_bits_convert_as_they_should(name, dtype):
+    text = f"""#include <cuda_fp8.h>
+    __global__ void k(unsigned char* y, float* z, const float* x, const unsigned char* all) {{
+      int i = blockIdx.x * 32 + threadIdx.x;
+      y[i] = {name}(x[i]).__x;
+      {name} v;
+      v.__x = all[i % 256];
+      z[i % 256] = float(v);
+    }}"""
+    random = np.random.default_rng(0)
+    x = (random.standard_normal(1024) * np.exp(random.uniform(-12, 12, 1024))).astype(np.float32)
+    x[:6] = 0, -0.0, 448, 464, np.inf, -np.inf
+    y, z, every = np.zeros(1024, np.uint8), np.zeros(256, np.float32), np.arange(256, dtype=np.uint8)
+    run(text, 32, 32, {"y": y, "z": z, "x": x, "all": every})
+    most = float(ml_dtypes.finfo(dtype).max)
+    assert (y == np.clip(x, -most, most).astype(dtype).view(np.uint8)).all()
+    np.testing.assert_array_equal(z, every.view(dtype).astype(np.float32))
