@@ -35,7 +35,9 @@ from tileweave.kernel.ir import (
 from tileweave.kernel.semantics import check_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
-matmul, transpose, gemm_reduce_scatter = map(import_module, ("matmul", "transpose", "gemm_reduce_scatter"))
+matmul, transpose, gemm_reduce_scatter, gather_gemm, moe, gemm_cp_async = map(
+    import_module, ("matmul", "transpose", "gemm_reduce_scatter", "gather_gemm", "moe", "gemm_cp_async")
+)
 
 DELETED = (Arrive, Wait, Fence, Sync, Commit, WaitGroup, Signal, Await, Init)
 
@@ -94,6 +96,18 @@ def kernels():
             gemm_reduce_scatter.gemm_rs,
             (*local, tk.sharded(np.zeros((128, 70), np.float32), "gpu", 0, 4)),
             {"bm": 32, "bn": 64},
+        ),
+        "gather_gemm": (
+            gather_gemm.on(2),
+            ([rows(70, 40) for _ in range(2)], [rows(33, 40) for _ in range(2)],
+             [np.zeros((140, 33), np.float32) for _ in range(2)]),
+            {},
+        ),
+        "moe": (moe.moe, tuple(moe.arguments(50, 40, 20, 2)), {}),
+        "gemm_cp_async": (
+            gemm_cp_async.gemm_cp_async,
+            (rows(40, 200), rows(40, 200), rows(40, 40)),
+            {"bm": 32, "bn": 32},
         ),
         "staged_copy": (staged_copy, (rows(6, 64), rows(6, 64)), {}),
         "stored_boxes": (stored_boxes, (rows(6, 64), rows(6, 64)), {}),
@@ -170,4 +184,16 @@ def test_every_fault_is_named(name, record_property):
     record_property("rules", dict(rules))
     print(name, total, dict(rules))  # the table: pytest -s
     assert not missed
-    assert total >= {"transpose": 3, "matmul_roles": 30, "gemm_rs": 14, "staged_copy": 7, "stored_boxes": 6}[name]
+    assert (
+        total
+        >= {
+            "transpose": 3,
+            "matmul_roles": 30,
+            "gemm_rs": 14,
+            "staged_copy": 7,
+            "stored_boxes": 6,
+            "gather_gemm": 8,
+            "moe": 9,
+            "gemm_cp_async": 9,
+        }[name]
+    )

@@ -79,8 +79,9 @@ class Barrier:
 
 @dataclass(slots=True, eq=False)
 class Flag:
-    """A flag in memory: its value and what its signals tell."""
+    """A flag in memory: its value, the blocks that signalled it, and what its signals tell."""
 
     value: int = 0
+    blocks: set[str] = field(default_factory=set)
     known: Clock = field(default_factory=dict)
     fenced: Clock = field(default_factory=dict)

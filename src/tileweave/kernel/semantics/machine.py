@@ -120,6 +120,7 @@ class Machine:
         self.limit = limit
         self.numbers = 0
         self.warnings: list[str] = []
+        self.tickets = False
 
     def number(self) -> int:
         """A new number of an agent or a copy."""
@@ -386,6 +387,7 @@ class Machine:
         merge(flag.known, known)
         merge(flag.fenced, fenced)
         flag.value += self.value(s.value, frame, s.line)
+        flag.blocks.add(frame.block.label)
 
     def _await(self, s: Await, frame: Frame) -> Iterator[Blocked]:
         access = self.access(s.flag, frame, s.line)
@@ -395,6 +397,11 @@ class Machine:
         if flag.value < least:
             yield Blocked(
                 lambda: flag.value >= least, lambda: f"for {name} to reach {least}: it is {flag.value}", s.line, True
+            )
+        if flag.blocks - {frame.block.label} and not self.tickets:
+            self.warnings.append(
+                f"{s.line}: blocks wait for other blocks: a possible deadlock, unless the whole grid is resident at "
+                "once or blocks take tickets (atomic_add)"
             )
         for agent in frame.agents:
             merge(agent.known, flag.known)
@@ -416,6 +423,7 @@ class Machine:
 
     def note_atomic(self, cell: Access, s: Statement, frame: Frame) -> None:
         """An atomic update: its cell has a value, and atomic updates of one cell are no race."""
+        self.tickets = True
         key = ("atomic " + cell.region.tensor.name, (frame.block.device, *cell.begin))
         flag = self.flags.setdefault(key, Flag())
         for agent in frame.agents:
