@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tileweave.planner import Machines, Plan
     from tileweave.planner.machines import machines
     from tileweave.runtime.api import plan, run, sink, source, sources
+    from tileweave.runtime.environment import environment
 
 
 _HOME = {
@@ -40,6 +41,7 @@ _HOME = {
     "tileweave.lower": ["contract"],
     "tileweave.planner": ["Machines", "Plan", "machines"],
     "tileweave.runtime.api": ["plan", "run", "sink", "source", "sources"],
+    "tileweave.runtime.environment": ["environment"],
     "tileweave.graph": ["Tensor"],
 }
 _FROM = {name: home for home, names in _HOME.items() for name in names}
@@ -60,6 +62,7 @@ __all__ = [
     "__version__",
     "contract",
     "dim",
+    "environment",
     "from_torch",
     "load",
     "machines",

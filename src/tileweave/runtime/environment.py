@@ -1,0 +1,343 @@
+"""Environments: named tensors that stay between programs, and programs that run on them under one budget.
+
+In memory, an environment belongs to its process. In a folder, every process that opens the folder sees the same
+tensors: each is a .npy that appears whole, and what a program reads and writes of it is what its plan says.
+
+Source: Tapestry, "Distributed Tensor Expression Environments": allocate, load, copy, apply, export, drop.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tileweave.errors import GraphError, PlanError, RunError
+from tileweave.graph import Graph, Hole, Sink, Source, Tensor, TensorType, as_tensor
+from tileweave.graph.ir.dtypes import element_type
+from tileweave.lower.reads import slices
+from tileweave.planner import Machines, Placement, Plan
+from tileweave.planner import machines as make_machines
+from tileweave.runtime import api
+from tileweave.runtime.events import Listener
+from tileweave.runtime.io import files as io
+from tileweave.space import Box
+
+__all__ = ["Environment", "environment"]
+
+Array = np.ndarray[Any, Any]
+OURS = Hole("environment")
+"""What a tensor of an environment in memory holds until a program runs: the name says which array is bound."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+def environment(
+    machines: api.MachinesLike = None,
+    *,
+    folder: str | Path | None = None,
+    runtime: Literal["local", "ray"] = "local",
+    address: str | None = None,
+) -> Environment:
+    """An environment of named tensors.
+
+    Args:
+        machines: where its programs run; their memory together is the budget. This host as one machine by default.
+        folder: where its tensors lie, for other processes too; it is made where it is missing. None: in memory.
+        runtime: of its programs.
+        address: of a running Ray cluster.
+
+    Example:
+        >>> import tileweave as tw
+        >>> env = environment()
+        >>> env.load("x", [[1.0, 2.0], [3.0, 4.0]])
+        >>> env.apply({"y": tw.sum(env["x"] * 2, 0)})
+        >>> env.read("y").tolist()
+        [8.0, 12.0]
+    """
+    chosen = make_machines(machines) if machines is not None else make_machines(1)
+    return Environment(chosen, Path(folder) if folder is not None else None, runtime, address)
+
+
+class Environment:
+    """Named tensors, and the programs that run on them; see `environment`.
+
+    Any thread may use it. A program sees every tensor as it was when the program started, and its results take their
+    names together, when it has succeeded. Programs start while their planned peaks fit beside the tensors and each
+    other; others wait.
+    """
+
+    def __init__(self, machines: Machines, folder: Path | None, runtime: Literal["local", "ray"], address: str | None):
+        self.machines = machines
+        self._folder, self._runtime, self._address = folder, runtime, address
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._arrays: dict[str, Array] = {}
+        self._places: dict[str, Placement | str] = {}
+        self._reading: Counter[int] = Counter()  # ids of arrays that programs read now
+        self._turn = threading.Condition()
+        self._promised = 0
+        self._running = 0
+        self._plans: weakref.WeakKeyDictionary[Graph, dict[Any, Plan]] = weakref.WeakKeyDictionary()
+
+    # ---- tensors ------------------------------------------------------------------------------------------------
+
+    @property
+    def budget_bytes(self) -> int:
+        """What tensors and running programs may hold together."""
+        return sum(machine.memory_bytes for machine in self.machines.machines)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the tensors hold in memory; those in a folder hold none."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def __iter__(self) -> Iterator[str]:
+        if self._folder is not None:
+            return iter(sorted(path.stem for path in self._folder.glob("*.npy") if not path.name.startswith(".")))
+        return iter(sorted(self._arrays))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A tensor by its name, for programs: it stands for what the name holds when a program starts."""
+        if self._folder is not None:
+            self._known("environment[name]", name)
+            return api.source(self._path(name), name=name)
+        array = self._array("environment[name]", name)
+        return Tensor(Source(OURS, TensorType(array.shape, array.dtype), name))
+
+    def allocate(
+        self, name: str, shape: Sequence[int], dtype: Any, fill: Any = 0, place: Placement | str | None = None
+    ) -> None:
+        """A tensor of one value.
+
+        Args:
+            name: letters, digits, ``_``, ``.`` and ``-``; a tensor that has it is replaced.
+            shape: its extents.
+            dtype: its element type.
+            fill: the value.
+            place: where the planner takes it to lie, as `tileweave.plan` has it; storage by default.
+        """
+        kind = TensorType(tuple(shape), element_type("allocate(dtype)", dtype))
+        self._put("allocate(name)", name, np.broadcast_to(np.asarray(fill, kind.dtype), kind.shape), place)
+
+    def load(self, name: str, data: Any, *, key: str = "", place: Placement | str | None = None) -> None:
+        """A tensor from an array, or from a file in any format that sources have.
+
+        Args:
+            name: as for `allocate`.
+            data: an array, or a path or URL.
+            key: the member of a container.
+            place: as for `allocate`.
+        """
+        self._named("load(name)", name)
+        made = api.source(data, key=key)
+        self.apply({name: made})
+        self._placed(name, place)
+
+    def copy(self, name: str, box: Box, target: str, at: Sequence[int]) -> None:
+        """Copies a box of a tensor into another one, when no program reads that.
+
+        Args:
+            name: what is read.
+            box: a region of it.
+            target: what is written; the same element type.
+            at: where the box's least corner goes.
+        """
+        where = "copy(name, box, target, at)"
+        there = Box(tuple(at), box.shape)
+        if self._folder is not None:
+            self._known(where, name)
+            self._known(where, target)
+            read = np.load(self._path(name), mmap_mode="r")
+            written = np.load(self._path(target), mmap_mode="r+")
+            _check_copy(where, read, box, written, there)
+            written[slices(there)] = np.array(read[slices(box)])
+            written.flush()
+            return
+        with self._turn:
+            read, written = self._array(where, name), self._array(where, target)
+            _check_copy(where, read, box, written, there)
+            while self._reading[id(written)]:
+                self._turn.wait()
+                written = self._array(where, target)
+            if not written.flags.writeable:
+                self._arrays[target] = written = np.array(written)
+            written[slices(there)] = np.array(read[slices(box)])
+
+    def read(self, name: str, box: Box | None = None) -> Array:
+        """The values of a tensor, or of a box of it, as a new array."""
+        if self._folder is not None:
+            self._known("read(name)", name)
+            array = np.load(self._path(name), mmap_mode="r")
+        else:
+            array = self._array("read(name)", name)
+        return np.array(array if box is None else array[slices(box)])
+
+    def export(self, name: str, path: str | Path, *, key: str = "", overwrite: bool = False) -> None:
+        """Writes a tensor to a file in any format that sinks have."""
+        sink = api.sink(self[name], path, key=key, overwrite=overwrite)
+        self._run(Graph.of(sink))
+
+    def drop(self, name: str) -> None:
+        """Forgets a tensor; a program that reads it goes on."""
+        self._known("drop(name)", name)
+        self._places.pop(name, None)
+        if self._folder is not None:
+            self._path(name).unlink(missing_ok=True)
+            return
+        with self._turn:
+            del self._arrays[name]
+            self._turn.notify_all()
+
+    # ---- programs -----------------------------------------------------------------------------------------------
+
+    def plan(self, results: Mapping[str, Any]) -> Plan:
+        """The plan by which `apply` would run."""
+        return self._planned(self._graph(results)[0], None)
+
+    def apply(self, results: Mapping[str, Any], *, listeners: Sequence[Listener] = ()) -> None:
+        """Computes tensors from those of the environment, and gives them names; a name that is taken is given anew.
+
+        Args:
+            results: name -> tensor, an expression over ``environment[name]`` and any other sources.
+            listeners: called with every event.
+
+        Raises:
+            PlanError: no plan fits the budget beside the tensors that are held.
+            RunError: a task failed; every name holds what it held.
+        """
+        graph, names = self._graph(results)
+        values = self._run(graph, listeners)
+        if self._folder is None:
+            with self._turn:
+                self._arrays.update(zip(names, values, strict=True))
+                self._turn.notify_all()
+
+    def _graph(self, results: Mapping[str, Any]) -> tuple[Graph, list[str]]:
+        if not isinstance(results, Mapping) or not results:
+            raise GraphError("apply(results)", f"{results!r} names no tensor", legal="{name: tensor}")
+        for name in results:
+            self._named("apply(results)", name)
+        tensors = [as_tensor(value, "apply(results)") for value in results.values()]
+        if self._folder is None:
+            return Graph.of(*tensors), list(results)
+        paths = [str(self._path(name)) for name in results]
+        return Graph.of(*(Sink(t, io.target(p, overwrite=True)) for t, p in zip(tensors, paths, strict=True))), []
+
+    def _planned(self, graph: Graph, memory: int | None) -> Plan:
+        places = {}
+        for node in graph.nodes():
+            if isinstance(node, Source) and node.name in self._places and node.name in self:
+                places[Tensor(node)] = self._places[node.name]
+        kept = self._plans.setdefault(graph, {})
+        key = memory, tuple(places.items())
+        if key not in kept:
+            machines = self.machines if memory is None else make_machines(self.machines, memory=memory)
+            kept[key] = api.plan(graph, machines, place=places or None)
+        return kept[key]
+
+    def _run(self, graph: Graph, listeners: Sequence[Listener] = ()) -> list[Any]:
+        made = sum(sink.tensor.type.size_bytes for sink in graph.sinks) if self._folder is None else 0
+        plan = self._planned(graph, None)
+        with self._turn:
+            room = self.budget_bytes - self.held_bytes - made
+        if sum(plan.peak_bytes) > room:  # beside what is held, a tighter plan
+            share = room // len(self.machines)
+            if share <= 0:
+                raise PlanError("apply(results)", f"{-room} bytes more than the budget of {self.budget_bytes} are held")
+            plan = self._planned(graph, share)
+        sources = [node for node in graph.nodes() if isinstance(node, Source) and node.data == OURS]
+        with self._admitted(sum(plan.peak_bytes) + made, [source.name for source in sources]) as arrays:
+            bind: dict[Tensor | str, Array] = {Tensor(source): arrays[source.name] for source in sources}
+            options: dict[str, Any] = {"runtime": self._runtime, "address": self._address, "listeners": listeners}
+            found = api.run(plan, bind=bind, **options)
+        return found if len(graph.sinks) > 1 else [found]
+
+    @contextmanager
+    def _admitted(self, need_bytes: int, names: Sequence[str]) -> Iterator[dict[str, Array]]:
+        """Waits until a program fits beside the others; the arrays that it reads stay as they are meanwhile."""
+        with self._turn:
+            while self._running and self.held_bytes + self._promised + need_bytes > self.budget_bytes:
+                self._turn.wait()
+            arrays = {name: self._array("apply(results)", name) for name in names}
+            held = list(arrays.values())
+            self._reading.update(map(id, held))
+            self._promised += need_bytes
+            self._running += 1
+        try:
+            yield arrays
+        finally:
+            with self._turn:
+                self._reading.subtract(map(id, held))
+                self._reading += Counter()
+                self._promised -= need_bytes
+                self._running -= 1
+                self._turn.notify_all()
+
+    # ---- names --------------------------------------------------------------------------------------------------
+
+    def _put(self, where: str, name: str, array: Array, place: Placement | str | None) -> None:
+        self._named(where, name)
+        if self._folder is not None:
+            sinks = io.open_sinks([(io.target(self._path(name), overwrite=True), TensorType(array.shape, array.dtype))])
+            sinks.writers[0].write(Box.of(array.shape), array)
+            sinks.commit()
+        else:
+            with self._turn:
+                held = self.held_bytes + self._promised - self._bytes(name)
+                if held + array.nbytes > self.budget_bytes:
+                    problem = f"{array.nbytes} bytes do not fit beside {held} of {self.budget_bytes}"
+                    raise RunError(where, problem, legal="fewer bytes, or drop(name) first")
+                self._arrays[name] = np.array(array)
+        self._placed(name, place)
+
+    def _bytes(self, name: str) -> int:
+        return self._arrays[name].nbytes if name in self._arrays else 0
+
+    def _placed(self, name: str, place: Placement | str | None) -> None:
+        if place is None:
+            self._places.pop(name, None)
+        else:
+            self._places[name] = place
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None:
+            raise RunError("environment", "its tensors lie in memory")
+        return self._folder / f"{name}.npy"
+
+    @staticmethod
+    def _named(where: str, name: object) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise GraphError(where, f"{name!r} is no name", legal="letters, digits, _, . and -")
+
+    def _known(self, where: str, name: object) -> None:
+        self._named(where, name)
+        if name not in self:
+            raise GraphError(where, f"there is no tensor {name!r}", legal=", ".join(self) or "none is there")
+
+    def _array(self, where: str, name: str) -> Array:
+        self._known(where, name)
+        return self._arrays[name]
+
+    def __repr__(self) -> str:
+        return f"<Environment of {len(self)} tensors, {self.held_bytes} of {self.budget_bytes} bytes>"
+
+
+def _check_copy(where: str, read: Array, box: Box, written: Array, there: Box) -> None:
+    if not (Box.of(read.shape).contains(box) and Box.of(written.shape).contains(there)):
+        problem = f"{box} and {there} lie outside shapes {read.shape} and {written.shape}"
+        raise GraphError(where, problem, legal="a box inside both")
+    if read.dtype != written.dtype:
+        raise GraphError(where, f"{read.dtype} is no {written.dtype}", legal="tensors of one element type")

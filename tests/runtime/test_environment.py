@@ -1,0 +1,150 @@
+"""Environments: named tensors between programs, in memory and in a folder; several programs under one budget."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plans import misbehaving
+
+import tileweave as tw
+from tileweave.errors import GraphError, PlanError, RunError, TileweaveError
+from tileweave.planner import machines
+from tileweave.runtime.environment import Environment, environment
+from tileweave.space import Box
+
+
+@pytest.fixture(params=["memory", "folder"])
+def env(request: pytest.FixtureRequest, tmp_path: Path) -> Environment:
+    return environment(2, folder=tmp_path / "env" if request.param == "folder" else None)
+
+
+def test_tensors_stay_between_programs(env: Environment, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.random((20, 6)), rng.random((6, 3))
+    np.save(tmp_path / "x.npy", x)
+    env.load("x", tmp_path / "x.npy")
+    env.load("w", w)
+    env.allocate("b", (3,), "float64", 0.5)
+    env.apply({"y": tw.relu(env["x"] @ env["w"] - env["b"]), "norm": tw.sum(env["w"] * env["w"])})
+    want = np.maximum(x @ w - 0.5, 0)
+    np.testing.assert_allclose(env.read("y"), want)
+    np.testing.assert_allclose(env.read("norm"), (w * w).sum())
+    for _ in range(3):
+        env.apply({"w": env["w"] * 0.5})
+    np.testing.assert_allclose(env.read("w"), w / 8)
+    np.testing.assert_allclose(env.read("y", Box((3, 1), (4, 2))), want[3:7, 1:3])
+    env.export("y", tmp_path / "y.npz", key="y")
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], want)
+    env.drop("norm")
+    assert list(env) == ["b", "w", "x", "y"] and "norm" not in env and len(env) == 4
+
+
+def test_a_box_is_copied_between_tensors(env: Environment) -> None:
+    a, b = np.arange(20.0).reshape(4, 5), np.zeros((3, 3))
+    env.load("a", a)
+    env.load("b", b)
+    env.copy("a", Box((1, 2), (2, 3)), "b", (1, 0))
+    b[1:3, 0:3] = a[1:3, 2:5]
+    np.testing.assert_array_equal(env.read("b"), b)
+    env.copy("a", Box((0, 0), (2, 5)), "a", (2, 0))  # of one tensor
+    a[2:4] = a[0:2].copy()
+    np.testing.assert_array_equal(env.read("a"), a)
+    for box, at in [(Box((3, 0), (2, 2)), (0, 0)), (Box((0, 0), (2, 2)), (2, 2))]:
+        with pytest.raises(GraphError, match="lie outside"):
+            env.copy("a", box, "b", at)
+    env.allocate("n", (2, 2), "int32")
+    with pytest.raises(GraphError, match="no int32"):
+        env.copy("a", Box((0, 0), (1, 1)), "n", (0, 0))
+
+
+def test_names_that_are_wrong_are_refused(env: Environment) -> None:
+    env.load("x", np.ones(3))
+    for name in ("", "../x", "a/b", ".x", 3):
+        with pytest.raises(GraphError, match="no name"):
+            env.load(name, np.ones(3))  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="there is no tensor 'y'"):
+        env.read("y")
+    with pytest.raises(GraphError, match="there is no tensor 'y'"):
+        env["y"]
+    with pytest.raises(GraphError, match="names no tensor"):
+        env.apply({})
+
+
+def test_a_program_that_fails_changes_no_name(env: Environment, tmp_path: Path) -> None:
+    env.load("x", np.arange(4.0))
+    broken = misbehaving(env["x"], tmp_path / "marks", fails_at=0)
+    with pytest.raises(RunError, match="ArithmeticError"):
+        env.apply({"x": env["x"] + 1, "z": broken})
+    assert list(env) == ["x"]
+    np.testing.assert_array_equal(env.read("x"), np.arange(4.0))
+
+
+def test_the_budget_holds_tensors_and_programs_together() -> None:
+    env = environment(machines(1, memory="1MiB"))
+    env.allocate("x", (64, 1024), "float64")  # half of it
+    with pytest.raises(RunError, match="do not fit"):
+        env.allocate("y", (128, 1024), "float64")
+    with pytest.raises((PlanError, TileweaveError)):
+        env.apply({"y": tw.exp(env["x"]) + 1, "z": tw.exp(env["x"]) * 2})
+    env.apply({"s": tw.sum(tw.exp(env["x"]), 1)})
+    np.testing.assert_allclose(env.read("s"), np.full(64, 1024.0))
+    assert env.held_bytes == 64 * 1024 * 8 + 64 * 8
+    env.drop("x")
+    env.allocate("y", (100, 1024), "float64")
+
+
+def test_programs_of_many_threads_see_whole_tensors() -> None:
+    env = environment(machines(2, memory="4MiB"))
+    env.load("x", np.zeros((200, 100)))
+    wrong: list[float] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            env.apply({f"spread{threading.get_ident()}": tw.max(env["x"]) - tw.min(env["x"])})
+            wrong.extend(v for v in [float(env.read(f"spread{threading.get_ident()}"))] if v)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for _ in range(40):
+        env.apply({"x": env["x"] + 1})
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert (env.read("x") == 40).all() and env._promised == env._running == 0 and not env._reading
+
+
+def test_another_process_goes_on_with_the_tensors(tmp_path: Path) -> None:
+    environment(folder=tmp_path / "env").load("x", np.arange(6.0))
+    program = (
+        "import sys, tileweave as tw\n"
+        "from tileweave.runtime.environment import environment\n"
+        "env = environment(3, folder=sys.argv[1])\n"
+        "env.apply({'y': env['x'] * 2})\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "env")], check=True, timeout=60)
+    env = environment(folder=tmp_path / "env")
+    np.testing.assert_array_equal(env.read("y"), np.arange(6.0) * 2)
+    assert list(env) == ["x", "y"] and not [p for p in (tmp_path / "env").iterdir() if p.name.startswith(".")]
+
+
+def test_placements_are_planned_with() -> None:
+    env = environment(machines(4, memory="1GiB"))
+    env.load("x", np.ones((64, 64)), place="balanced")
+    env.load("w", np.ones((64, 64)))
+    plan = env.plan({"y": env["x"] @ env["w"]})
+    assert {source.name for source in plan.residents} == {"x"}
+    env.apply({"y": env["x"] @ env["w"]})
+    assert (env.read("y") == 64).all()
+
+
+def test_a_source_of_the_users_own_keeps_its_values() -> None:
+    env = environment()
+    env.load("x", np.ones(3))
+    env.apply({"y": env["x"] + tw.source(np.full(3, 5.0), name="x")})
+    assert env.read("y").tolist() == [6.0, 6.0, 6.0]
