@@ -1,6 +1,7 @@
 """The solvers against exhaustive search; the stochastic search is deterministic, resumable and finds the frontier."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tileweave.planner.loads import Loads
 from tileweave.planner.search.islands import searched_together
 from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import MUTATORS, Mutator, Pareto, register_mutator
-from tileweave.planner.search.solve import beam, exact, polished
+from tileweave.planner.search.solve import beam, cost_of, exact, polished, relaxed
 
 
 def tables(count=4, size=3, width=64):
@@ -45,6 +46,28 @@ def test_the_beam_is_close_to_the_certified_optimum():
     found = tables(8, 6, 256)
     certified = exact(found, weigh)
     assert beam(found, weigh)[0].cost <= certified.cost * 1.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_dual_ascent_certifies_what_the_integer_program_finds(seed):
+    """Random graphs, on which the beam of partial choices misses the optimum by up to half."""
+    chance = random.Random(seed)
+    values = [g.as_tensor(np.broadcast_to(np.float32(k), (96, 96))) for k in range(2)]
+    for _ in range(10):
+        a, b = chance.choice(values[-4:]), chance.choice(values[-4:])
+        values.append(chance.choice([g.matmul, g.add, g.maximum])(a, b))
+    total = values[2]
+    for value in values[3:]:
+        total = total + value
+    problem = problem_of(
+        g.Graph.of(total, g.sum(values[-1], 0)), machines(4, memory="1GiB"), lambda o, s: Decision(s), lambda s: None
+    )
+    found, weigh = tables_of(problem, Loads()), OBJECTIVES["seconds"].weigh
+    best, certified = relaxed(found, weigh), exact(found, weigh)
+    assert best.cost == pytest.approx(cost_of(found, weigh, best.chosen)) and best.gap is not None
+    assert best.cost * (1 - best.gap) <= certified.cost * (1 + 1e-9)
+    assert best.cost <= certified.cost * 1.01
+    assert best.cost <= beam(found, weigh)[0].cost * (1 + 1e-12)
 
 
 def true_frontier(search):

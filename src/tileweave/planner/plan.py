@@ -118,6 +118,8 @@ class Plan:
         peak_bytes: per machine, the most that the plan holds there.
         alternatives: other plans that were simulated, as (label, seconds, peak bytes, bytes moved).
         homes: where sources lie that are not on storage.
+        gap: by how much the additive costs of the cuts are above the least of all that were offered, at most: a
+            fraction of them; None where nothing is known.
     """
 
     graph: Graph
@@ -127,6 +129,7 @@ class Plan:
     peak_bytes: tuple[int, ...] = ()
     alternatives: tuple[tuple[str, float, int, int], ...] = ()
     homes: tuple[tuple[Source, Placement], ...] = ()
+    gap: float | None = None
 
     @property
     def residents(self) -> dict[Source, Placement]:

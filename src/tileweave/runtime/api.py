@@ -238,7 +238,7 @@ def plan(
     if key not in known:
         made = _planned(graph, used) if fuse else make_plan(graph, used, lower.decide, io.atom)
         other = made.graph if made.graph is not graph else None
-        known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives)
+        known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives, made.homes, made.gap)
     other, figures = known[key]
     return Plan(other or graph, used, *figures)
 
@@ -301,7 +301,10 @@ def _pays(group: Operation, machines: int) -> bool:
     return fastest and (small or group.index.size >= ROWS_PER_MACHINE * machines)
 
 
-_Figures = tuple[tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...]]
+_Homes = tuple[tuple[Source, Placement], ...]
+_Figures = tuple[
+    tuple[Step, ...], float, tuple[int, ...], tuple[tuple[str, float, int, int], ...], _Homes, float | None
+]
 _Made = tuple[Graph | None, _Figures]  # the graph that is planned, where it is another
 _PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool, tuple[int, ...]], _Made]] = (
     weakref.WeakKeyDictionary()

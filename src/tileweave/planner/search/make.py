@@ -26,7 +26,7 @@ from tileweave.planner.search.islands import searched_together
 from tileweave.planner.search.objectives import OBJECTIVES, Objective, objective_of
 from tileweave.planner.search.pareto import Progressed
 from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
-from tileweave.planner.search.solve import Solved, beam, polished
+from tileweave.planner.search.solve import Solved, beam, cost_of, polished, relaxed
 from tileweave.planner.search.tables import Tables
 from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
 from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
@@ -141,20 +141,27 @@ def tables_of(problem: PlanRequest, known: Loads) -> Tables:
 
 
 def solved(tables: Tables, objective: Objective) -> list[Solved]:
-    """The finalists: the best choices of the beam, polished, each grid once; and the ones that hold or move least."""
+    """The finalists, the one with a certified gap first: the best choices of dual ascent and of the beam, each grid
+    once; and the ones that hold or move least.
+    """
+    first = relaxed(tables, objective.weigh)
     least = (OBJECTIVES["peak_memory"].weigh, 1), (OBJECTIVES["words"].weigh, 1)
-    found: dict[tuple[Any, ...], Solved] = {}
+    found: dict[tuple[Any, ...], Solved] = {_grids(tables, first): first}
     for by, most in ((objective.weigh, FINALISTS - 1), *least):
         taken = 0
         for one in beam(tables, by):
             better = polished(tables, by, one)
-            parts = tuple(o.choices[k].parts for o, k in zip(tables.offers, better.chosen, strict=True))
+            parts = _grids(tables, better)
             if parts not in found:
                 found[parts] = better
                 taken += 1
             if taken == most:
                 break
     return list(found.values())
+
+
+def _grids(tables: Tables, one: Solved) -> tuple[Any, ...]:
+    return tuple(o.choices[k].parts for o, k in zip(tables.offers, one.chosen, strict=True))
 
 
 def searched(problem: PlanRequest, tables: Tables, seeds: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -179,8 +186,11 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     graph, machines = problem.graph, problem.machines
     tables = tables_of(problem, known)
     choices: list[tuple[int, ...]] = [()]
+    least: float | None = None
     if tables.nodes:
-        choices = [one.chosen for one in solved(tables, problem.objective)]
+        finalists = solved(tables, problem.objective)
+        least = finalists[0].cost * (1 - (finalists[0].gap or 0.0))
+        choices = [one.chosen for one in finalists]
         choices += [chosen for chosen in searched(problem, tables, choices) if chosen not in choices]
     whole = tuple(0 for _ in tables.nodes)
     if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
@@ -193,7 +203,11 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
                 plan = plan_of(problem, tables, chosen, waves, runs=runs)
                 if plan.steps not in seen:
                     seen.add(plan.steps)
-                    yield _Offer(waves, plan, _label(plan.steps, rank, waves))
+                    gap = None
+                    if least is not None:
+                        cost = cost_of(tables, problem.objective.weigh, chosen)
+                        gap = max(0.0, 1 - least / cost) if cost else 0.0
+                    yield _Offer(waves, replace(plan, gap=gap), _label(plan.steps, rank, waves))
 
 
 def plan_of(

@@ -6,7 +6,7 @@ number per node, so a trial of the search is a sum of table entries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,7 @@ class Tables:
         self.out: list[list[Neighbours]] = [[] for _ in self.nodes]
         self._offers: dict[Any, Offered] = {}
         self._tables: dict[Any, Measures] = {}
+        self._weighed: dict[Any, Array] = {}
         filled = [machines.machines[k] for k in machines.order]
         self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
         self.memory_rate = np.asarray([m.bytes_per_second for m in filled])
@@ -238,6 +239,17 @@ class Tables:
         return tuple(out), tensor.shape
 
     # -- a choice
+
+    def weighed(self, weigh: Callable[[Measures], Any]) -> tuple[list[Array], list[Array]]:
+        """What is added up: an array per node, and one per edge; those that are alike are one array."""
+
+        def once(measures: Measures) -> Array:
+            key = weigh, id(measures)
+            if key not in self._weighed:
+                self._weighed[key] = np.asarray(weigh(measures), np.float64)
+            return self._weighed[key]
+
+        return [once(m) for m in self.alone], [once(edge.measures) for edge in self.edges]
 
     def measured(self, chosen: Sequence[int]) -> tuple[float, float, float]:
         """(seconds one after the other, sum of the words of each node, bytes moved) of one candidate per node."""

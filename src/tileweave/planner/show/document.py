@@ -50,6 +50,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "seconds": plan.seconds,
         "peak_bytes": list(plan.peak_bytes),
         "alternatives": [list(row) for row in plan.alternatives],
+        "gap": plan.gap,
         "homes": [[numbers[source], _placement(home)] for source, home in plan.homes],
     }
 
@@ -82,7 +83,8 @@ def from_document(document: dict[str, Any], graph: Graph | None = None) -> Plan:
             raise PlanError("load(plan)", "the plan is that of another graph", legal="the graph that was planned")
         rows = tuple((str(a), float(b), int(c), int(d)) for a, b, c, d in document["alternatives"])
         machines, peaks = _read_machines(document["machines"]), tuple(document["peak_bytes"])
-        return Plan(used, machines, tuple(steps), float(document["seconds"]), peaks, rows, tuple(homes))
+        seconds, gap = float(document["seconds"]), document.get("gap")
+        return Plan(used, machines, tuple(steps), seconds, peaks, rows, tuple(homes), gap)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise PlanError("load(plan)", f"the document is broken: {type(error).__name__}: {error}") from error
 
