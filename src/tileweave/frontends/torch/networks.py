@@ -12,6 +12,7 @@ from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, dtype_of, real
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
+from tileweave.graph.nn.images import picked
 
 __all__: list[str] = []
 
@@ -233,5 +234,5 @@ def upsample(call: AtenCall) -> Tensor:
     factors = call.get("scale_factors") if ".vec" in call.where else None
     size = size if size is not None else [int(n * f) for n, f in zip(x.shape[2:], factors or (), strict=True)]
     for axis, out in enumerate(size, start=2):
-        x = g.take(x, np.arange(out) * x.shape[axis] // out, axis)
+        x = picked(x, axis, np.arange(out) * x.shape[axis] // out)
     return x

@@ -13,7 +13,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad, spread, swapaxes
 from tileweave.graph.ir.nodes import Tensor
-from tileweave.graph.ir.select import concat, flip, full, slice_, unsqueeze
+from tileweave.graph.ir.select import broadcast_to, concat, flip, full, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.along import reshape
@@ -170,7 +170,17 @@ def _places(size: int, old: int, scale: float, coordinates: str) -> Array:
 
 def nearest(x: Tensor, dim: int, at: Array, rounding: str) -> Tensor:
     """The elements of a dimension that are nearest to places in between."""
-    return take(x, np.clip(_ROUNDING[rounding](at), 0, max(x.shape[dim] - 1, 0)).astype(np.int64), dim)
+    return picked(x, dim, np.clip(_ROUNDING[rounding](at), 0, max(x.shape[dim] - 1, 0)).astype(np.int64))
+
+
+def picked(x: Tensor, dim: int, places: Array) -> Tensor:
+    """The elements of a dimension at known places; where each comes so many times in a row, by strides."""
+    extent = x.shape[dim]
+    times = len(places) // extent if extent else 0
+    if times < 2 or not np.array_equal(places, np.arange(extent * times) // times):
+        return take(x, places, dim)
+    shape = (*x.shape[: dim + 1], times, *x.shape[dim + 1 :])
+    return reshape(broadcast_to(unsqueeze(x, dim + 1), shape), (*x.shape[:dim], extent * times, *x.shape[dim + 1 :]))
 
 
 _ROUNDING: dict[str, Callable[[Array], Array]] = {

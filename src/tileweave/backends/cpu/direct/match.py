@@ -142,7 +142,7 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
             continue
         constant = specs[found.tensors[1]].name in packed and found.offsets[1] == 0
         found = replace(found, packed=constant and all(place >= 0 for _, place in found.terms))
-        if found.packed or _windowed(product_op, x) or _reads_well(found, target):
+        if _windowed(product_op, x) or _reads_well(found, target):
             return found
     return None
 
@@ -155,8 +155,15 @@ def _windowed(op: Op, x: int) -> bool:
 
 
 def _reads_well(c: Convolution, target: Target) -> bool:
-    """Whether a product without windows is as fast read in place as packed: measured against packed panels."""
-    return c.step == 1 and _kept_rows(c.filters[1], target) >= 16
+    """Whether a product without windows is as fast read in place as packed: measured against packed panels.
+
+    Vectors are mostly full and of one or two rows, and the weights lie in panels or in different sets of the cache.
+    """
+    lanes = target.lanes(c.element.width_bytes)
+    vectors = -(-c.pixels // lanes)
+    crossed = max(len(c.segments(first, lanes)) for first in range(0, c.pixels, lanes))
+    full = c.pixels >= 0.8 * lanes * vectors and crossed * c.step <= 4
+    return full and (c.packed or (c.step == 1 and _kept_rows(c.filters[1], target) >= 16))
 
 
 def _follows(chain: Op, product_op: Op) -> bool:
