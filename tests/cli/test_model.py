@@ -57,6 +57,14 @@ def test_the_plan_of_a_model_needs_no_arrays(folder, capsys):
     assert "plan for 2 machines" in capsys.readouterr().out
 
 
+def test_the_graph_of_a_model_is_shown(folder, capsys):
+    assert main(["graph", "show", "net.onnx", "batch=8"]) == 0
+    out = capsys.readouterr().out
+    assert "float32[8, 3]" in out and "relu" in out
+    assert main(["graph", "show", "net.onnx"]) != 0
+    assert "dimension 'batch' has no extent" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

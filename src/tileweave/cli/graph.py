@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.model import SUFFIXES as MODELS
+from tileweave.cli.model import graph_of_model
 from tileweave.cli.program import execute
 from tileweave.errors import GraphError, StorageError, VerifyError
 from tileweave.graph import (
@@ -141,15 +143,20 @@ class _Found:
 
 
 def _load(word: str, options: argparse.Namespace) -> _Found:
-    """The graphs of ``FILE`` or ``FILE#N``: a JSON document, or a program up to the first result that it needs."""
+    """The graphs of ``FILE`` or ``FILE#N``: a document, a model, or a program up to the first result that it needs."""
     path, number = _split(word)
+    if path.endswith(MODELS):
+        given = [a for a in options.arguments if a != "--"]
+        return _chosen_graph(_Found(path, (graph_of_model(path, given),), (path,)), number)
     if path == "-" or path.endswith(".json"):
         given = [a for a in options.arguments if a != "--"]
         if given and not str(getattr(options, "other", "")).partition("#")[0].endswith(".py"):
             raise StorageError(path, f"a document takes no argument {given[0]!r}", legal="arguments for a program")
         return _chosen_graph(_Found(path, (_read(path),), (path,)), number)
     if not path.endswith(".py"):
-        raise StorageError(path, "is neither a program nor a document", legal="PROGRAM.py, FILE.json, or - for JSON")
+        raise StorageError(
+            path, "is neither a program nor a document", legal="PROGRAM.py, MODEL.onnx, FILE.json, or - for JSON"
+        )
     graphs: dict[Graph, None] = {}
 
     def planned(plan: Plan) -> None:

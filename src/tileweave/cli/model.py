@@ -10,10 +10,10 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import SymbolicModel
-from tileweave.graph import Tensor
+from tileweave.graph import Graph, Tensor
 from tileweave.runtime.api import run, sink
 
-__all__ = ["SUFFIXES", "run_model"]
+__all__ = ["SUFFIXES", "graph_of_model", "run_model"]
 
 SUFFIXES = (".onnx",)
 """Files that are models."""
@@ -41,6 +41,19 @@ def run_model(options: argparse.Namespace) -> None:
     values = run(results, bind=bind)
     for name, value in zip(model.outputs, values, strict=True):
         print(f"wrote {value}#{name}" if isinstance(value, str) else _line(name, value))
+
+
+def graph_of_model(path: str, words: list[str]) -> Graph:
+    """The graph of a model, its dimensions bound by words such as ``batch=8``.
+
+    Raises:
+        StorageError: a word that is no NAME=VALUE, or a file that cannot be read.
+        GraphError: the model cannot be said, or a dimension has no extent.
+    """
+    from tileweave.frontends.onnx import load
+
+    model = load(path, bind=_bindings(words))
+    return (model.at() if isinstance(model, SymbolicModel) else model).graph
 
 
 def _line(name: str, value: np.ndarray[Any, Any]) -> str:

@@ -340,10 +340,10 @@ def recurrent(node: OnnxNode) -> Any:
         peephole = g.select(node.tensor(7), 0, d) if node.kind == "LSTM" and node.has(7) else None
         wt, rt = g.transpose(g.select(w, 0, d)), g.transpose(g.select(r, 0, d))
         functions = made[d * len(per) : (d + 1) * len(per)]
+        inputs = g.matmul(x, wt) if wb is None else g.add(g.matmul(x, wt), wb)  # of all steps at once
         found: list[Tensor] = [zero] * steps
         for step in range(steps - 1, -1, -1) if backward else range(steps):
-            pre = g.matmul(g.select(x, 0, step), wt)
-            pre = pre if wb is None else g.add(pre, wb)
+            pre = g.select(inputs, 0, step)
             new_h, new_c = _CELLS[node.kind](node, pre, h, c, rt, rb, functions, peephole, hidden)
             if lengths is not None and (lengths <= step).any():
                 alive = g.as_tensor((lengths > step).reshape(-1, 1))
