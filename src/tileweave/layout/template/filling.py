@@ -87,7 +87,11 @@ class _Placeholder:
     def width(self) -> int:
         """How many elements along the last ``:`` one vector access may move: they lie side by side and aligned, and
         the mask holds for all of them or for none."""
-        return width_of(self._value, self._filling.source.given) if isinstance(self._value, Slice) else 1
+        widths, name = self._filling.widths, self._name
+        if name not in widths:
+            given = self._filling.source.given
+            widths[name] = width_of(self._value, given) if isinstance(self._value, Slice) else 1
+        return widths[name]
 
     @property
     def first(self) -> _Placeholder:
@@ -149,6 +153,7 @@ class Filling:
                 self.values |= {f"{key}[{k}]": part for k, part in enumerate(value)}
         self.entered: set[Expr] = set()  # ranges that loops have counted with
         self.renamed: dict[Expr, Expr] = {}  # those of them that the loops around count with again
+        self.widths: dict[str, int] = {}  # of vector accesses, by the name of a value
         self.blocks = 0
         self.facts = normal_of(source.given)
 

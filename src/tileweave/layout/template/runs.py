@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tileweave.index import Expr, constant_of, divisor, simplify, split_affine, substitute, symbol, symbols_of
+from tileweave.index import Expr, constant_of, divisor, split_affine, substitute, symbol, symbols_of
 from tileweave.index.affine import split_in
 from tileweave.index.expr import walk
 from tileweave.index.normal.facts import known_divisor
@@ -30,7 +30,7 @@ def width_of(value: Slice, given: Sequence[Expr]) -> int:
         return 1
     node, mask = value.ranges[-1], value.mask
     where = (*given, mask) if isinstance(mask, Expr) and mask.op != "true" else tuple(given)
-    run, multiple = run_of(simplify(value.offset, given=where), node, normal_of(where))
+    run, multiple = run_of(value.offset, node, normal_of(where))
     width = min(run, multiple)
     while width > 1 and isinstance(mask, Expr) and not _uniform(mask, node, width):
         width //= 2
