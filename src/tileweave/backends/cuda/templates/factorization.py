@@ -10,7 +10,7 @@ import numpy as np
 from tileweave.backends.cuda.arguments import Launch
 from tileweave.backends.cuda.templates.entry import FOLDER, CudaText, Size, Trial, cell, check_choice, count, size
 from tileweave.backends.cuda.templates.entry import tiles_of as ceil
-from tileweave.index import Expr, symbol
+from tileweave.index import Expr, simplify, symbol
 from tileweave.layout.lego import PartialTiles, Template, TileBy, template
 
 __all__ = ["lud", "trial"]
@@ -52,7 +52,7 @@ def lud(N: Size | None = None, *, b: int = 16, R: int = 2, order: str = "cyclic"
 
 def _element(order: str, b: int, R: int, which: Expr, thread: Expr) -> Any:
     """The row (or column) of a thread's element: threads side by side, or a thread's elements side by side."""
-    return TileBy((R,), (b,))[which, thread] if order == "cyclic" else TileBy((b,), (R,))[thread, which]
+    return simplify(TileBy((R,), (b,))[which, thread] if order == "cyclic" else TileBy((b,), (R,))[thread, which])
 
 
 def trial(text: CudaText, N: int = 45, *, b: int = 16, R: int = 2, **_options: Any) -> Trial:
