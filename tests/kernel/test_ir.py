@@ -1,10 +1,13 @@
 """The kernel IR: text, JSON both ways, and one bad kernel per rule of well-formedness."""
 
+import copy
+import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from tileweave.errors import DtypeError, VerifyError
+from tileweave.errors import DtypeError, TileweaveError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel.ir import (
     DTYPES,
@@ -243,3 +246,48 @@ def test_a_block_has_so_much_memory_and_so_many_registers():
     parts = [On(wide.part("warpgroup", g, g + 1), (), registers=n) for g, n in enumerate((40, 240, 240))]
     with pytest.raises(VerifyError, match="66560 registers of a block's 65536"):
         verify(inside(*parts, scope=wide))
+
+
+def test_a_region_fits_its_tensor():
+    for begin, dims in (((0,), (0, 1)), ((0, 0, 0), (0, 1)), ((0, 0), (0, 0)), ((0, 0), (0, 2))):
+        with pytest.raises(VerifyError, match="do not fit rank 2"):
+            Region(X, begin, (1, 32), (1, 32), dims)
+
+
+def test_a_text_with_one_wrong_value_is_refused_or_another_kernel():
+    random, text = Random(4), json.loads(to_json(good()))
+    places = [p for p in _paths(text) if len(p) > 1]
+    wrong = (
+        None,
+        -1,
+        2**70,
+        1.5,
+        "",
+        "f16",
+        [],
+        {},
+        True,
+        {"is": "Line"},
+        {"is": "Region"},
+        {"is": "Expr", "nodes": []},
+    )
+    refused = 0
+    for _ in range(150):
+        data, path = copy.deepcopy(text), random.choice(places)
+        around = data
+        for step in path[:-1]:
+            around = around[step]
+        around[path[-1]] = copy.deepcopy(random.choice(wrong))
+        try:
+            kernel = from_json(json.dumps(data))
+            verify(kernel)
+            to_text(kernel)
+        except TileweaveError:
+            refused += 1
+    assert refused > 100
+
+
+def _paths(data, path=()):
+    yield path
+    for key, one in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from _paths(one, (*path, key))

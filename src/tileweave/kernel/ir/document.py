@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, fields
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tileweave.errors import TileweaveError, VerifyError
 from tileweave.index import Expr, as_expr, symbol
-from tileweave.index.expr import node_of
+from tileweave.index.expr import CONDITIONS, NUMBERS, node_of
 from tileweave.index.expr import walk as nodes_of
 from tileweave.index.trees import made
-from tileweave.kernel.ir import statements
+from tileweave.kernel.ir import statements, values
 from tileweave.kernel.ir.statements import Kernel
 from tileweave.kernel.ir.values import Line, Region, Scalar, Scope, Tensor
 from tileweave.layout import Coord, Iter, Layout
@@ -121,11 +123,43 @@ def _value(data: Any, path: str) -> Any:
         known = _CLASSES.get(name) if isinstance(name, str) else None
         if known is None:
             raise _refused(f"{name!r} is no kind of value", path)
-        return known(**{key: _value(one, f"{path}.{key}") for key, one in data.items() if key != "is"})
+        given = {key: _value(one, f"{path}.{key}") for key, one in data.items() if key != "is"}
+        hints = _hints(known)
+        for key, one in given.items():
+            if key in hints and not _fits(one, hints[key]):
+                raise _refused(f"{name}.{key} is a {type(one).__name__} ({one!r})", path)
+        return known(**given)
     except VerifyError:
         raise
     except (TypeError, KeyError, IndexError, ValueError, AttributeError, TileweaveError) as error:
         raise _refused(f"{name} cannot be made ({str(error).splitlines()[0]})", path) from None
+
+
+@cache
+def _hints(known: type) -> dict[str, Any]:
+    return get_type_hints(known, vars(statements) | vars(values))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in parts)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in parts)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if parts[-1:] == (...,):
+            return all(_fits(one, parts[0]) for one in value)
+        return len(value) == len(parts) and all(map(_fits, value, parts))
+    if hint is float:
+        return type(value) in (float, int)
+    if hint is int:
+        return type(value) is int and abs(value) < 1 << 62
+    return isinstance(value, hint) if isinstance(hint, type) else value is hint
 
 
 def _read_coord(data: dict[str, Any], path: str) -> Coord:
@@ -135,6 +169,9 @@ def _read_coord(data: dict[str, Any], path: str) -> Coord:
 def _read_expression(rows: list[list[Any]]) -> Expr:
     nodes: list[Expr] = []
     for op, *args in rows:
+        ends = args if op not in ("sym", "const", "true") else args[1:] if op == "sym" else []
+        if op not in (*NUMBERS, *CONDITIONS) or any(b is not None and not 0 <= b < len(nodes) for b in ends):
+            raise ValueError(f"{op!r} of {args} is no node")
         if op == "sym":
             name, low, high, step = args
             bounds = (None if b is None else nodes[b] for b in (low, high))

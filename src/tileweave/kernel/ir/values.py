@@ -139,6 +139,15 @@ class Region:
     dims: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        rank = self.tensor.rank
+        lengths = {len(self.begin), len(self.extent), len(self.mask)}
+        if lengths != {rank} or len(set(self.dims)) != len(self.dims) or not set(self.dims) <= set(range(rank)):
+            raise VerifyError(
+                "Region(tensor, begin, extent, mask, dims)",
+                f"begin {self.begin}, extent {self.extent}, mask {self.mask}, dims {self.dims} do not fit rank {rank}",
+                legal="one entry per dimension of the tensor; dims some of them, each once",
+                facts={"rule": "box", "path": ""},
+            )
         object.__setattr__(self, "begin", tuple(map(_plain, self.begin)))
         object.__setattr__(self, "mask", tuple(map(_plain, self.mask)))
 

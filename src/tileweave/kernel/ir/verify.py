@@ -239,16 +239,11 @@ def declared(node: Node) -> Iterator[str]:
 
 @_rule
 def box(node: Node) -> Iterator[str]:
-    """A region's box has the tensor's rank, positive extents, and dimensions that are shown once or have extent 1."""
+    """A region's box has positive extents, and shows every dimension of more than one coordinate."""
     for region in regions_of(node.statement):
-        rank = region.tensor.rank
-        if not len(region.begin) == len(region.extent) == len(region.mask) == rank:
-            yield f"{region.tensor.name} has rank {rank}, the box another"
-        elif len(set(region.dims)) != len(region.dims) or any(not 0 <= d < rank for d in region.dims):
-            yield f"{region} shows the dimensions {region.dims}"
-        elif any(type(e) is not int or e < 1 for e in region.extent):
+        if any(type(e) is not int or e < 1 for e in region.extent):
             yield f"{region} has the extents {region.extent}"
-        elif any(region.extent[d] != 1 for d in range(rank) if d not in region.dims):
+        elif any(extent != 1 for d, extent in enumerate(region.extent) if d not in region.dims):
             yield f"{region} hides a dimension of more than one coordinate"
 
 
