@@ -11,6 +11,7 @@ from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
 from tileweave.planner import Level, Machine, load, machine_tree, machines, make_plan
+from tileweave.planner.show.explain import frontier
 
 
 def holes():
@@ -81,3 +82,18 @@ def test_explain_prints_the_ratio_to_the_lower_bound():
     assert "1.00 x the lower bound" in plan.explain() and "assumes one copy" not in plan.explain()
     plan = make_plan(graph, machines(8, memory="1GiB"), lambda o, s: Decision(s))
     assert "the bound assumes one copy" in plan.explain()
+
+
+def test_the_page_shows_moves_memory_over_time_and_the_frontier():
+    x, w, y = holes()
+    plan = tw.plan(y, 4, place={x: "balanced", w: "balanced"}, objective="peak_memory")
+    page = plan.html()
+    for title in ("Graph", "Timeline", "Memory", "Moved", "Considered"):
+        assert f"<h2>{title}</h2>" in page
+    assert "<polyline" in page and "<circle" in page and "all-gather among" in page and "test_show.py" in page
+    ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>").replace('<meta charset="utf-8">', ""))
+    best = frontier(plan)
+    rows = [row[1:] for row in plan.alternatives]
+    assert best and all(any(all(a <= b for a, b in zip(rows[j], row, strict=True)) for j in best) for row in rows)
+    assert f"*{plan.alternatives[best[0]][0]}" in plan.explain()
+    assert len(repr(plan)) < 120 and "<svg" in plan._repr_html_()

@@ -330,7 +330,8 @@ def machine_boxes(bounds: Sequence[IntArray], where: Placement, machines: int, *
         waves: whether each wave's own range is given: axis ``1 + k`` counts the waves of dimension k.
 
     Returns:
-        Arrays of shape (machines,) or, with waves, (machines, 1, .., waves of the dimension, .., 1).
+        Arrays of shape (machines,) or, with waves, (machines, 1, .., waves of the dimension, .., 1); one machine
+        stands for all where nothing tells them apart.
     """
     parts, _ = _machine_parts(where.digits, where.replica, where.offset, machines)
     here, rank = machine_blocks(where, machines) > 0, len(where.grid)
@@ -339,8 +340,10 @@ def machine_boxes(bounds: Sequence[IntArray], where: Placement, machines: int, *
         first, blocks = parts[:, k] * count, where.grid[k]
         shape: tuple[int, ...] = (machines,)
         if waves:
+            if not where.digits[k]:  # all machines have the same waves
+                first = first[:1]
             first = first[:, None] + np.arange(count, dtype=np.int64)
-            shape = (machines, *(count if j == k else 1 for j in range(rank)))
+            shape = (len(first), *(count if j == k else 1 for j in range(rank)))
         last = first + (1 if waves else count)
         low.append(edge[np.minimum(first, blocks)].reshape(shape))
         high.append(edge[np.minimum(last, blocks)].reshape(shape))

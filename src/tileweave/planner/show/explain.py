@@ -14,7 +14,17 @@ from tileweave.planner.machines import size_text
 from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
 
-__all__ = ["count_text", "cuts_text", "explain", "kernel_text", "move_text", "seconds_text", "step_label", "to_json"]
+__all__ = [
+    "count_text",
+    "cuts_text",
+    "explain",
+    "frontier",
+    "kernel_text",
+    "move_text",
+    "seconds_text",
+    "step_label",
+    "to_json",
+]
 
 
 def count_text(value: float) -> str:
@@ -126,12 +136,28 @@ def explain(plan: Plan) -> str:
     lines += list(_ratios(plan, loads))
     lines += list(_moves(plan, loads))
     if len(plan.alternatives) > 1:
-        lines.append("simulated:")
+        best = set(frontier(plan))
+        lines.append("simulated (* on the frontier of time, memory and bytes moved):")
         lines += [
-            f"  {label:<22} {seconds_text(seconds):>8}  peak {size_text(most):>9}  moved {size_text(moved):>9}"
-            for label, seconds, most, moved in plan.alternatives
+            f"{'*' if k in best else ' ':>2}{label:<22} {seconds_text(seconds):>8}  peak {size_text(most):>9}  "
+            f"moved {size_text(moved):>9}"
+            for k, (label, seconds, most, moved) in enumerate(plan.alternatives)
         ]
     return "\n".join(lines)
+
+
+def frontier(plan: Plan) -> list[int]:
+    """The numbers of the simulated plans that no other one equals or beats in time, memory and bytes moved at once."""
+    costs = [row[1:] for row in plan.alternatives]
+    return [
+        k
+        for k, mine in enumerate(costs)
+        if not any(
+            all(a <= b for a, b in zip(other, mine, strict=True)) and (other != mine or j < k)
+            for j, other in enumerate(costs)
+            if j != k
+        )
+    ]
 
 
 MOST_MOVES = 12

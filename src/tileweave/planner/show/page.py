@@ -1,12 +1,14 @@
-"""A plan as one HTML page that needs nothing else: graph and cuts, timeline, memory, what was considered."""
+"""A plan as one HTML page that needs nothing else: graph, cuts, timeline, memory, moves, what was considered."""
 
 from __future__ import annotations
 
 from html import escape
+from itertools import pairwise
 
 from tileweave.planner.machines import size_text
+from tileweave.planner.movement import movements
 from tileweave.planner.plan import Plan
-from tileweave.planner.show.explain import cuts_text, seconds_text, step_label
+from tileweave.planner.show.explain import cuts_text, frontier, seconds_text, step_label
 from tileweave.planner.show.picture import to_svg
 from tileweave.planner.simulate import Simulation, simulate
 
@@ -39,7 +41,8 @@ def to_html(plan: Plan) -> str:
             f"<h2>Graph</h2>{to_svg(plan)}",
             f"<h2>Cuts and costs</h2>{_steps(plan)}",
             f"<h2>Timeline</h2>{_timeline(plan, result)}",
-            f"<h2>Memory</h2>{_memory(plan)}",
+            f"<h2>Memory</h2>{_memory(plan, result)}",
+            f"<h2>Moved</h2>{_moves(plan)}",
             f"<h2>Considered</h2>{_considered(plan)}",
             "</body></html>",
         ]
@@ -101,33 +104,70 @@ def _timeline(plan: Plan, result: Simulation) -> str:
     height = len(machines) * ROW + 18
     out.append(f'<text x="{LEFT}" y="{height - 4}" font-size="11">0</text>')
     out.append(f'<text x="{WIDTH}" y="{height - 4}" font-size="11" text-anchor="end">{seconds_text(total)}</text>')
-    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">{"".join(out)}</svg>'
+    return _svg(height, "".join(out))
 
 
-def _memory(plan: Plan) -> str:
-    """The most that one machine holds while each step runs, as bars below the budget."""
+def _memory(plan: Plan, result: Simulation) -> str:
+    """The most that one machine holds over time, below the budget."""
     budget = min(machine.memory_bytes for machine in plan.machines.machines)
-    most = max([step.costs.peak_bytes for step in plan.steps], default=0)
-    scale = min(budget, 4 * most) or 1
-    out = []
-    for k, step in enumerate(plan.steps):
-        width = step.costs.peak_bytes / scale * (WIDTH - 2 * LEFT)
-        label, held = escape(f"{k} {step_label(step)}"[:18]), size_text(step.costs.peak_bytes)
-        out.append(f'<text x="0" y="{k * ROW + 13}" font-size="11">{label}</text>')
-        out.append(
-            f'<rect x="{LEFT}" y="{k * ROW + 2}" width="{width:.1f}" height="{ROW - 4}" fill="{COLOURS[k % 8]}"/>'
-            f'<text x="{LEFT + width + 6:.1f}" y="{k * ROW + 13}" font-size="11">{held}</text>'
-        )
-    height = max(1, len(plan.steps)) * ROW
-    return (
-        f"<p>Budget per machine: {size_text(budget)}</p>"
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">{"".join(out)}</svg>'
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for span in result.spans:
+        first[span.step] = min(span.arrive, first.get(span.step, span.arrive))
+        last[span.step] = max(span.end, last.get(span.step, 0.0))
+    times = sorted({*first.values(), *last.values(), 0.0})
+    peaks = [step.costs.peak_bytes for step in plan.steps]
+    total, most = result.seconds or 1.0, max([*peaks, 1])
+    points, height = [], 8 * ROW
+    for start, end in pairwise(times):
+        held = max((peaks[k] for k in first if first[k] < end and last[k] > start), default=0)
+        y = height - held / most * (height - ROW)
+        points += [f"{LEFT + t / total * (WIDTH - LEFT):.1f},{y:.1f}" for t in (start, end)]
+    line = f'<polyline fill="none" stroke="{COLOURS[0]}" stroke-width="2" points="{" ".join(points)}"/>'
+    axis = (
+        f'<text x="0" y="{ROW}" font-size="11">{size_text(most)}</text>'
+        f'<text x="{LEFT}" y="{height + 14}" font-size="11">0</text>'
+        f'<text x="{WIDTH}" y="{height + 14}" font-size="11" text-anchor="end">{seconds_text(total)}</text>'
     )
+    return f"<p>Budget per machine: {size_text(budget)}</p>{_svg(height + ROW, line + axis)}"
+
+
+def _svg(height: int, body: str) -> str:
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">{body}</svg>'
+
+
+def _moves(plan: Plan) -> str:
+    found = [one for one in movements(plan) if one.bytes_moved] if len(plan.machines) > 1 else []
+    rows = [
+        [step_label(plan.steps[m.step]), repr(m.tensor)[8:-1], str(m.collective), m.line, size_text(m.bytes_moved)]
+        for m in sorted(found, key=lambda one: -one.bytes_moved)[:MOST_ROWS]
+    ]
+    return _table(["operation", "takes", "as", "line", "moved"], rows, 1)
 
 
 def _considered(plan: Plan) -> str:
+    """The simulated plans over time and memory, those that none beats in both joined; and a table."""
+    best = set(frontier(plan))
     rows = [
-        [label, seconds_text(seconds), size_text(peak), size_text(moved)]
-        for label, seconds, peak, moved in plan.alternatives
+        [label + (" *" if k in best else ""), seconds_text(seconds), size_text(peak), size_text(moved)]
+        for k, (label, seconds, peak, moved) in enumerate(plan.alternatives)
     ]
-    return _table(["plan", "time", "peak", "moved"], rows, 3)
+    table = _table(["plan (* on the frontier)", "time", "peak", "moved"], rows, 3)
+    if len(rows) < 2:
+        return table
+    high, most = max(row[1] for row in plan.alternatives) or 1.0, max(row[2] for row in plan.alternatives) or 1
+    height = 10 * ROW
+    at = [
+        (LEFT + seconds / high * (WIDTH - 2 * LEFT), height - peak / most * (height - ROW))
+        for _, seconds, peak, _ in plan.alternatives
+    ]
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in sorted(at[k] for k in best))
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{COLOURS[0 if k in best else 7]}">'
+        f"<title>{escape(' '.join(rows[k]))}</title></circle>"
+        for k, (x, y) in enumerate(at)
+    )
+    text = f'<text x="{WIDTH}" y="{height + 14}" font-size="11" text-anchor="end">time to {seconds_text(high)}</text>'
+    text += f'<text x="0" y="{ROW}" font-size="11">peak to {size_text(most)}</text>'
+    line = f'<polyline fill="none" stroke="{COLOURS[0]}" points="{joined}"/>'
+    return _svg(height + ROW, line + dots + text) + table
