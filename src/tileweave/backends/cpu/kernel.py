@@ -559,7 +559,7 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
     )
     variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes and family else None)
     kernel = Kernel(form, nest, variant, family, how)
-    if family is not None:
+    if family is not None and nest.sizes is not None:
         family.add(next(form.operations()), variant, kernel)
     return kernel
 

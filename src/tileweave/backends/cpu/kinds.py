@@ -16,7 +16,7 @@ from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.gett import block_product
-from tileweave.backends.cpu.gemm.parameters import key_of, numbers_of
+from tileweave.backends.cpu.gemm.parameters import are_tiny, key_of, numbers_of
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.target.jit import Code
@@ -97,6 +97,8 @@ class Family:
         for mode, still in zip(modes, self.still, strict=True):
             if [not stride for stride in mode.strides] != still:
                 return None
+        if are_tiny(modes):
+            return None
         old = self.op
         op = Op(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
         c = block_product(op, self.elements, self.target, self.threads)

@@ -22,6 +22,7 @@ from tileweave.backends.cpu.direct.emit import Packing, emit_direct
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
 from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, emit_scalar, may_start, without_start
+from tileweave.backends.cpu.gemm.parameters import are_tiny
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
@@ -96,7 +97,8 @@ def emit_program(
     program = form.program
     found = match(form, target, constant) if settings == DEFAULT else None
     packings: dict[str, Packing] = {}
-    sizes = Sizes() if general and found is None else None
+    tiny = any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
+    sizes = Sizes() if general and found is None and not tiny else None
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]

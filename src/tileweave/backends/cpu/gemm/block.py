@@ -215,15 +215,15 @@ class BlockWriter:
     def tile_sizes(self) -> dict[tuple[bool, bool], tuple[int, int]]:
         """Rows and vectors of tiles by whether the row panel and the column panel are the last, partial ones.
 
-        Where sizes are no constants, a tile of one vector, beside one of two, is there if it is not needed either.
+        Where sizes are no constants, a tile of half as many vectors serves all last columns that fit in it.
         """
         c = self.cut
         columns, groups = c.columns, c.columns.groups
         rest_rows = c.rows.total % c.rows.width if self.known_rows else 0
         rest_columns = -(-(columns.total % columns.width) // columns.lanes)
         if not known(columns.total):
-            partial = columns.total % columns.width != 0 and columns.total > columns.width
-            rest_columns = 0 if not partial else 1 if groups == 2 else index(rest_columns)
+            narrow = groups // 2 if groups in (2, 4) else index(rest_columns)
+            rest_columns = narrow if columns.total % columns.width != 0 else 0
         return {
             (bool(last_row), bool(last_column)): (last_row or c.rows.width, last_column or groups)
             for last_row in {0, rest_rows}

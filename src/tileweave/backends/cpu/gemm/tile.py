@@ -34,6 +34,7 @@ def choose_tile(
     for vectors in [v for v in choices if v <= needed] or [min(choices)]:
         panels, last = divmod(columns, vectors * lanes)
         last_vectors = -(-last // lanes)
+        last_vectors = vectors if vectors == 4 and last_vectors == 3 else last_vectors  # there is a tile of two, or all
         most = _most_rows(target.registers, vectors, lanes)
         for height in (rows,) if rows <= most else _HEIGHTS:
             if height > most:
