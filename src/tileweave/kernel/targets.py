@@ -11,8 +11,12 @@ from tileweave.errors import BackendError
 __all__ = ["dispatcher", "printer", "register", "runner"]
 
 #: target -> the module that has ``text(kernel, arch=..)``; place -> the one that has ``run(kernel, arrays, on=..)``.
-_PRINTERS = {"cuda": "tileweave.backends.cuda.printer"}
-_RUNNERS = {"cpu": "tileweave.backends.cuda.printer", "cuda": "tileweave.backends.cuda.printer"}
+_PRINTERS = {"cuda": "tileweave.backends.cuda.printer", "triton": "tileweave.backends.triton.printer"}
+_RUNNERS = {
+    "cpu": "tileweave.backends.cuda.printer",
+    "cuda": "tileweave.backends.cuda.printer",
+    "triton": "tileweave.backends.triton.printer",
+}
 _DISPATCH = "tileweave.kernel.dispatch"
 
 
