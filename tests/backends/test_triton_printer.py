@@ -1,4 +1,4 @@
-"""Kernels as Triton text: what is printed, what is declined, and values in Triton's interpreter where it is installed."""
+"""Kernels as Triton text: what is printed, what is declined, and values in its interpreter where it is installed."""
 
 import sys
 from importlib import import_module
@@ -76,9 +76,8 @@ def test_the_interpreter_of_triton_leaves_what_ours_leaves(module, name, arrays,
 @tk.kernel
 def parts(k, x, y):
     i = k.grid(x.blocks(0, 64))
-    with k.cta(threads=64):
-        with k.warp[0]() as warp:
-            warp.store(y.tile(64)[i], warp.load(x.tile(64)[i]))
+    with k.cta(threads=64), k.warp[0]() as warp:
+        warp.store(y.tile(64)[i], warp.load(x.tile(64)[i]))
 
 
 @tk.kernel
