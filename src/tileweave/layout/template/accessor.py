@@ -77,7 +77,8 @@ def accessor(layout: Any, name: str = "Arr2D", element: str = "int") -> Accessor
     Source: LEGO, section 6.2 (its accessor overloads the index operator).
     """
     where = "accessor(layout, name)"
-    dims = tuple(getattr(layout, "dims", None) or getattr(layout, "shape", None) or ())
+    found = getattr(layout, "dims", None) or getattr(layout, "shape", None) or ()
+    dims = found if isinstance(found, tuple) else (found,)
     if not 2 <= len(dims) <= len(LETTERS) or not all(isinstance(n, int) for n in dims):
         raise LayoutError(
             where, f"the extents are {dims}", inputs={"layout": layout}, legal="two to six integer extents"
