@@ -124,6 +124,9 @@ def test_types_are_cast_as_asked() -> None:
         contract("ij,jk->ik", a, a, out=narrow)
     assert contract("ij,jk->ik", a, a, out=narrow, casting="same_kind") is narrow
     np.testing.assert_array_equal(narrow, (a @ a).astype("f2"))
+    with pytest.raises(DtypeError, match="operand 0 of float32 is not cast to float64 with casting='no'"):
+        contract("ij,jk->ik", a, a.astype("f8"), casting="no")
+    np.testing.assert_array_equal(contract("ij,jk->ik", a, a, casting="no"), a @ a)
     with pytest.raises(GraphError, match="casting='any' is none"):
         contract("ij,jk->ik", a, a, casting="any")
     truths = np.array([[True, False], [False, False]])
@@ -158,3 +161,42 @@ def test_an_extent_of_1_broadcasts_and_a_diagonal_does_not() -> None:
     np.testing.assert_array_equal(contract("ij,kj->ik", a, b), a @ b.T)
     with pytest.raises(GraphError, match="index 'i' has extent"):
         contract("ii,ik->k", a, np.ones((4, 2)))
+
+
+KINDS = ("bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64")
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(600, marks=pytest.mark.slow)])
+def test_random_calls_are_numpys(count: int) -> None:
+    """Small integers in mixed types, repeated indices, extents of 1, casts and orders; two operands or three.
+
+    With one operand NumPy gives a view of whatever type, which `contract` does not.
+    """
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        extent = {q: int(rng.integers(1, 4)) for q in "abcd"}
+        terms = ["".join(rng.choice(list("abcd"), size=rng.integers(0, 4))) for _ in range(rng.integers(2, 4))]
+        letters = sorted(set("".join(terms)))
+        equation = ",".join(terms) + "->" + "".join(rng.permutation(letters)[: rng.integers(0, len(letters) + 1)])
+        arrays = []
+        for term in terms:
+            shape = [1 if rng.random() < 0.1 and term.count(q) == 1 else extent[q] for q in term]
+            arrays.append(np.asarray(rng.integers(0, 3, shape).astype(rng.choice(KINDS)), order=rng.choice(["C", "F"])))
+        options: dict[str, Any] = {}
+        if rng.random() < 0.5:
+            options["dtype"] = str(rng.choice(KINDS))
+        if rng.random() < 0.5:
+            options["casting"] = str(rng.choice(["no", "equiv", "safe", "same_kind", "unsafe"]))
+        if rng.random() < 0.3:
+            options["order"] = str(rng.choice(list("CFAK")))
+        try:
+            wanted = np.asarray(np.einsum(equation, *arrays, **options))
+        except (TypeError, ValueError):
+            with pytest.raises(GraphError):
+                contract(equation, *arrays, **options)
+            continue
+        got = contract(equation, *arrays, **options)
+        assert got.shape == wanted.shape and got.dtype == wanted.dtype, (equation, arrays, options)
+        np.testing.assert_allclose(got.astype("f8"), wanted.astype("f8"), rtol=1e-2, err_msg=f"{equation} {options}")

@@ -135,7 +135,8 @@ def _typed(
         wanted = element_type(where, dtype)
     else:
         wanted = promoted([element_type(where, array.dtype) for array in arrays] or [np.dtype(float)])
-        if wanted.kind != "b" and getattr(out, "dtype", wanted) == wanted:
+        strict = casting in ("no", "equiv")
+        if wanted.kind != "b" and not strict and getattr(out, "dtype", wanted) == wanted:
             return _known(equation, arrays, out, **how)
     given = out if isinstance(out, np.ndarray) and out.dtype.isnative else None
     if dtype is None and given is not None:
