@@ -172,6 +172,7 @@ def test_a_forgotten_wait_of_an_asynchronous_copy_gives_a_wrong_value():
         ({"arrays": {"x": np.zeros(63, np.float32)}}, "memref<64xf32>"),
         ({"arrays": {"x": 3.0}}, "x is a float"),
         ({"kernel": "g"}, "no kernel 'g'"),
+        ({"text": module("", parameters="%x: memref<64xf32, strided<[2]>>")}, "x has a layout"),
         ({"block": 0}, "block 0"),
         ({"block": 2048}, "the launch is refused"),
         ({"order": ()}, "no order"),

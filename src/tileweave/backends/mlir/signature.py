@@ -52,8 +52,11 @@ class Parameter:
         """Refuses an array that is not what the type says.
 
         Raises:
-            BackendError: another dtype, shape or rank, or no array.
+            BackendError: another dtype, shape or rank, no array, or a type with a layout of its own.
         """
+        if "strided<" in self.type or "affine_map" in self.type:
+            legal = "memref<4x8xf32>, memref<?xf32>: rows after rows"
+            raise BackendError(where, f"{self.name} has a layout, {self.type}", legal=legal)
         if not isinstance(value, np.ndarray):
             raise BackendError(where, f"{self.name} is a {type(value).__name__}", legal=f"an array, {self.type}")
         name = _DTYPES.get(self.element, self.element)
