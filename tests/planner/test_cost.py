@@ -12,6 +12,7 @@ from tileweave.planner import Placement, machines, make_plan, simulate, tasks
 from tileweave.planner.count import counted_peaks, task_cost
 from tileweave.planner.placement import machine_boxes, nested_bounds, placement, run_placement
 from tileweave.planner.plan import Plan
+from tileweave.planner.simulate import costed
 from tileweave.planner.steps import Waves, candidates, partition_of, steps_of
 from tileweave.space import Box
 
@@ -187,3 +188,19 @@ def test_planning_does_not_slow_down_with_the_size_of_the_data():
         w = g.as_tensor(np.ones((16, 8), np.float32))
         plans.append(make_plan(g.Graph.of(g.relu(x @ w)), machines(4, memory="1GiB"), decide))
     assert [s.cuts.grid for s in plans[0].steps] == [s.cuts.grid for s in plans[1].steps] == [(4, 1, 1), (4, 1), (4, 1)]
+
+
+def test_bytes_read_from_storage_are_whole_chunks() -> None:
+    rng = np.random.default_rng(3)
+    kind = g.TensorType((23, 30), np.dtype("float64"))
+    for seed in range(12):
+        chunks = tuple(int(n) for n in rng.integers(1, 12, 2))
+        x = g.Tensor(g.Source(g.FileData(f"none{seed}.zarr", "zarr", "", chunks), kind))
+        y = [g.sum(x, 0), g.exp(x) * x[:, ::-1], g.max(x[4] + x[:5, 2:].sum(0)[0]), x[3:, 1:] + 1][seed % 4]
+        graph = g.Graph.of(y)
+        grids = {o: (lambda c: c[int(rng.integers(len(c)))])(candidates(o, 4)) for o in graph.operations}
+        waves = Waves(int(rng.choice([1, 2, 4])), "all")
+        steps = steps_of(graph, grids, 3, decide, lambda sink: None, waves)
+        plan = costed(Plan(graph, machines(3), steps))[0]
+        made = tasks(plan)
+        assert plan.bytes_read == sum(task_cost(plan, task, made)[0].bytes_read for task in made)

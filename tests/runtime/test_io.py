@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import tileweave as tw
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, MemoryTarget, Sink, TensorType, as_tensor
+from tileweave.planner import machines
 from tileweave.runtime.io import files as io
 from tileweave.space import Box
 
@@ -520,3 +521,17 @@ def test_files_behind_urls(suffix: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(tw.run(tw.source(url, **key) + 1), array * factor + 1)
     with pytest.raises(StorageError, match="it exists"):
         tw.run(tw.sink(tw.source(array), url, **key))
+
+
+def test_chunks_of_a_zarr_are_read_once_where_memory_allows(tmp_path: Path) -> None:
+    """A sum down the columns under little memory: column panels would read every chunk once per panel."""
+    zarr = pytest.importorskip("zarr", reason="the optional package zarr is not installed")
+    array = sample((512, 512), "float64")
+    stored = zarr.create_array(store=str(tmp_path / "x.zarr"), shape=array.shape, dtype="f8", chunks=(64, 64))
+    stored[:] = array
+    plan = tw.plan(tw.sum(tw.source(tmp_path / "x.zarr"), 0), machines(1, memory="160KiB"))
+    assert plan.bytes_read == array.nbytes
+    np.testing.assert_array_equal(tw.run(plan), array.sum(0))
+    sharded = {"shape": array.shape, "dtype": "f8", "chunks": (32, 32), "shards": (128, 128)}
+    zarr.create_array(store=str(tmp_path / "s.zarr"), **sharded)[:] = array
+    np.testing.assert_array_equal(tw.run(tw.source(tmp_path / "s.zarr")[3:200, 100:] * 1), array[3:200, 100:])

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.graph import Operation, Source, Tensor, resolve
+from tileweave.graph import FileData, Operation, Source, Tensor, resolve
 from tileweave.planner.placement import Boxes, IntArray
 from tileweave.space import Box, Projection
 
@@ -27,6 +27,8 @@ __all__ = [
     "Term",
     "TermDim",
     "arrival",
+    "chunked",
+    "chunks_of",
     "index_of_boxes",
     "input_boxes",
     "output_boxes",
@@ -216,6 +218,7 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     """
     waves = len(counts)
     lengths, touched, longest, span = [], [], [], []
+    chunks, covered = chunks_of(term.source) if held is None else (), []
     here = reader.here
     for at, dim in enumerate(term.dims):
         low, high = _clipped(reader, at, dim)
@@ -228,6 +231,8 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
             ends = (step * low + offset, step * (high - 1) + offset)
             ends = ends if step > 0 else ends[::-1]
             span.append(np.where(size > 0, ends[1] - ends[0] + 1, 0))
+            if chunks:
+                covered.append(np.where(size > 0, chunked(ends[0], ends[1], *chunks[row]), 0))
             if held is not None:
                 touched.append(np.where(size > 0, held.part(row, ends[1]) - held.part(row, ends[0]) + 1, 0))
                 longest.append(np.minimum(span[-1], held.longest(row)))
@@ -236,7 +241,8 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     full = [np.minimum(n, 1) for n in lengths]
     if held is None:
         some = wave_sum([here, *full], counts)
-        read = wave_sum([here, *full, *span], counts) * item
+        read = wave_sum([here, *full, *(covered or span)], counts) * item
+        read = read * prod(int(chunked(at, at, *chunks[row])) for row, at in term.fixed) if chunks else read
         return Arrival(wanted, read, some, np.minimum(some, 1), _most([here, *full, *span], waves) * item)
     own: Any = 0
     near: Any = 0
@@ -255,6 +261,19 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     blocks = wave_sum([here, *full, *touched], counts)
     arriving = np.where(own < wanted, _most([here, *full, *longest], waves) * item, 0)
     return Arrival(wanted, wanted - own, np.maximum(blocks - near, 0), _most([here, *full, *touched], waves), arriving)
+
+
+def chunks_of(source: Source | None) -> tuple[tuple[int, int], ...]:
+    """(extent of a chunk, extent) per dimension of a source whose file is read in whole chunks; else nothing."""
+    data = source.data if source is not None else None
+    if source is None or not isinstance(data, FileData) or not data.chunks:
+        return ()
+    return tuple(zip(data.chunks, source.type.shape, strict=True))
+
+
+def chunked(first: Any, last: Any, chunk: int, extent: int) -> IntArray:
+    """How many coordinates the chunks hold that hold these, both included."""
+    return np.asarray(np.minimum((last // chunk + 1) * chunk, extent) - first // chunk * chunk)
 
 
 def _clipped(reader: Boxes, at: int, dim: TermDim) -> tuple[IntArray, IntArray]:

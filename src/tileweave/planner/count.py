@@ -11,6 +11,7 @@ from math import prod
 from typing import cast
 
 from tileweave.graph import Operation, Source
+from tileweave.planner.costs import chunked, chunks_of
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
@@ -105,7 +106,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
             if piece.source is None and piece.task < 0:
                 continue
             if piece.source is not None and piece.source not in homes:
-                fetched += piece.region.size * itemsize
+                fetched += _read_points(piece.source, piece.region) * itemsize
                 continue
             here = _points_here(plan, piece, task, made, homes)
             moved += (piece.points - here) * itemsize
@@ -122,6 +123,15 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
     seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, fetched + written)
     costs = Costs(1, flops, moved, fetched, written, seconds)
     return costs, temporary_bytes(step, task, made), out_bytes
+
+
+def _read_points(source: Source, region: Box) -> int:
+    """How many elements storage reads for a region: whole chunks, where the format has such."""
+    chunks = chunks_of(source)
+    if not chunks or region.empty:
+        return region.size
+    ends = zip(region.start, region.stop, chunks, strict=True)
+    return prod(int(chunked(a, b - 1, chunk, extent)) for a, b, (chunk, extent) in ends)
 
 
 def _points_here(plan: Plan, piece: ReadPiece, task: Task, made: Sequence[Task], homes: dict[Source, Placement]) -> int:

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Union
@@ -304,11 +304,20 @@ class ArrayData:
 
 @dataclass(frozen=True, slots=True)
 class FileData:
-    """A tensor in a file: path or URL, format (npy, npz, zarr), and the member of a container."""
+    """A tensor in a file.
+
+    Args:
+        path: path or URL.
+        format: npy, npz, zarr, and so on.
+        key: the member of a container.
+        chunks: extents of what is read at once, where the format reads no less; for the planner, and no part of what
+            the file is.
+    """
 
     path: str
     format: str
     key: str = ""
+    chunks: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

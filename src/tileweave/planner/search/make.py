@@ -17,6 +17,7 @@ from typing import Any
 
 from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Graph, Operation, Source, join_sinks, verify
+from tileweave.planner.costs import chunks_of
 from tileweave.planner.loads import Loads
 from tileweave.planner.machines import Machines, size_text
 from tileweave.planner.placement import Mesh, Placement
@@ -39,6 +40,8 @@ MOST_RANGES = 1 << 19
 """Waves along one dimension on all machines: each has a range of its own in the closed forms."""
 MOST_FRONTIER = 16
 """Choices of a stochastic search that are simulated."""
+FURTHER = 6
+"""How many more kinds of waves are tried, once one fits, where chunks of files would be read more than once."""
 FINALISTS = 4
 """Choices of the beam that are simulated."""
 BALANCED = "balanced"
@@ -115,6 +118,7 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
     order = problem.objective.order
     tried: list[tuple[_Offer, Peaks]] = []
     fitting: list[tuple[str, Plan, Simulation]] = []
+    further = 0
     for _, level in groupby(_offers(problem, known), lambda offer: offer.waves):
         for offer in level:
             tried.append((offer, peaks_of(offer.plan, known)))
@@ -122,13 +126,22 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
                 result = simulate(offer.plan, known)
                 fitting.append((offer.label, with_costs(offer.plan, result), result))
         if fitting and not problem.objective.waves:
-            break
+            further += 1
+            if further > FURTHER or not _reads_again(problem.graph, [plan for _, plan, _ in fitting]):
+                break
     if not fitting:
         raise _refusal(problem, tried, known)
     _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
     plan, result = costed(best, known)
     rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
     return replace(plan, alternatives=rows), result
+
+
+def _reads_again(graph: Graph, plans: Sequence[Plan]) -> bool:
+    """Whether every plan reads chunks of files more than once: other waves may read each chunk once."""
+    chunked = [node for node in graph.nodes() if isinstance(node, Source) and chunks_of(node)]
+    stored = sum(node.type.size_bytes for node in graph.nodes() if isinstance(node, Source))
+    return bool(chunked) and all(plan.bytes_read > stored for plan in plans)
 
 
 def tables_of(problem: PlanRequest, known: Loads) -> Tables:

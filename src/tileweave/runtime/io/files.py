@@ -144,7 +144,7 @@ def describe(path: str | os.PathLike[str], key: str = "") -> tuple[TensorType, F
         return npyfile.describe_npz(path, key, where), FileData(path, format, key)
     reader = _open(path, format, key, where)
     reader.close()
-    return reader.type, FileData(path, format, key)
+    return reader.type, FileData(path, format, key, getattr(reader, "chunks", ()))
 
 
 def _open(path: str, format: str, key: str, where: str) -> Reader:

@@ -121,6 +121,7 @@ class ZarrReader:
     def __init__(self, array: Any, where: str) -> None:
         self._array = array
         self.everywhere = True
+        self.chunks = tuple(map(int, array.chunks))
         dtype = np.dtype(array.dtype)
         if not supported(dtype):
             raise StorageError(where, f"the array holds elements of type {dtype}", legal="bool, integers or floats")
