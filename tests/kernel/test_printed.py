@@ -43,6 +43,8 @@ CASES = [
     case("stencil", "stencil", (rows(52, 72, dtype="float32"), rows(50, 70, dtype="float32"))),
     case("copy_views", "thread_view", (rows(32, 128, dtype="float32"), rows(16, 64, dtype="float32"))),
     case("copy_views", "block_view", (rows(32, 128, dtype="float32"), rows(16, 64, dtype="float32"))),
+    case("fp8_gemm", "fp8_gemm", tuple(import_module("fp8_gemm").arguments(70, 140, 200))),
+    case("moe", "moe", tuple(import_module("moe").arguments(100, 64, 48, 4))),
 ]  # fmt: skip
 
 

@@ -7,13 +7,14 @@ from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import places
+from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.copies import alike, converted, load_into, store_from
+from tileweave.kernel.dispatch.copies import alike, converted, load_into, memory_at, store_from
 from tileweave.kernel.dispatch.registers import Digit, Holding, blocked, holding
 from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, Tensor, promote
 from tileweave.kernel.threads import LANE, Address, Buffer, Operand
 
-__all__ = ["elementwise", "reduce", "scan"]
+__all__ = ["atomic_add", "elementwise", "reduce", "scan"]
 
 Element = Callable[[ExprLike], Operand]
 
@@ -287,3 +288,23 @@ def scan(context: Context, op: Op) -> None:
     if away:
         store_from(context, target, want, out)
     context.choose(op, "shared memory", Candidate("shared memory", True, f"one thread a row of {shape[axis]}"))
+
+
+def atomic_add(context: Context, op: Op) -> None:
+    """Lowers ``atomic_add``: one thread adds, the others get the old value through shared memory."""
+    out, cell, value = op.outs[0], op.ins[0], op.ins[1]
+    if not isinstance(cell, Region) or out.tensor.space != "register" or cell.tensor.dtype not in ("u32", "s32"):
+        raise declined(op.line, "an atomic addition of this kind", legal="a cell of u32 or s32 in memory", out=out)
+    trip = context.staging(out.tensor.dtype, 1)
+    number: Operand
+    if isinstance(value, Scalar):
+        number = value.value
+    else:
+        number = slot(context.buffer(value.tensor), 0)
+    where = memory_at(context, cell, (0,) * len(cell.dims))
+    context.sync()
+    context.instruction("atom.add", Address(trip), where, number, mask=elected(context))
+    context.sync()
+    target = context.buffer(out.tensor)
+    context.instruction("ld.shared", slot(target, 0), Address(trip))
+    context.choose(op, "atom.add", Candidate("atom.add", True, "one thread, acquire and release"))

@@ -96,19 +96,20 @@ def _outer(body: Sequence[Statement], arch: str, names: _Names) -> tuple[Stateme
     return tuple(out)
 
 
-def _inner(body: Sequence[Statement], arch: str, names: _Names) -> tuple[Statement, ...]:
-    """Bodies whose products are staged by all threads of the scope."""
+def _inner(body: Sequence[Statement], arch: str, names: _Names, again: bool = False) -> tuple[Statement, ...]:
+    """Bodies whose products are staged by all threads of the scope; `again`: they may be executed more than once."""
     out: list[Statement] = []
     for statement in body:
         if isinstance(statement, For) and any(_automatic(s) for s in statement.body):
-            out += _pipeline(statement, arch, names)
+            out += [Sync(line=statement.line)] * again + _pipeline(statement, arch, names)
         elif isinstance(statement, Op) and _automatic(statement):
             out += _single(statement, arch, names)
         elif isinstance(statement, When):
-            yes, no = (_inner(b, arch, names) for b in (statement.body, statement.otherwise))
+            yes, no = (_inner(b, arch, names, again) for b in (statement.body, statement.otherwise))
             out.append(replace(statement, body=yes, otherwise=no))
         elif isinstance(statement, For | While | On):
-            out.append(replace(statement, body=_inner(statement.body, arch, names)))
+            inside = again or not isinstance(statement, On)
+            out.append(replace(statement, body=_inner(statement.body, arch, names, inside)))
         else:
             out.append(statement)
     return tuple(out)
@@ -191,8 +192,7 @@ def _pipeline(loop: For, arch: str, names: _Names) -> list[Statement]:
     body.append(Commit("cp.async", line))
     tiles = {r: _stage(t, simplify(turn % stages)) for t, r in zip(tensors, regions, strict=True)}
     body += _replaced(loop.body, tiles)
-    out.append(replace(loop, body=tuple(body), stages=1))
-    return [*out, WaitGroup("cp.async", 0, line=line), Sync(line=line)]
+    return [*out, replace(loop, body=tuple(body), stages=1)]
 
 
 def _when(condition: Expr, body: Callable[[], tuple[Statement, ...]], line: Line) -> list[Statement]:

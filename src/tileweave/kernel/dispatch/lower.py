@@ -38,14 +38,25 @@ from tileweave.kernel.ir import (
     When,
     walk,
 )
-from tileweave.kernel.threads import LANE, Address, Branch, Buffer, Local, Loop, ThreadProgram, instructions, statements
+from tileweave.kernel.threads import (
+    LANE,
+    Address,
+    Branch,
+    Buffer,
+    Local,
+    Loop,
+    Slots,
+    ThreadProgram,
+    instructions,
+    statements,
+)
 
 __all__ = ["Lowered", "global_tensors", "lower"]
 
 _OPERATORS: dict[str, Callable[[Context, Op], None]] = {
     "copy": copies.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
     "cast": compute.elementwise, "map": compute.elementwise, "reduce": compute.reduce, "scan": compute.scan,
-    "gemm": products.gemm,
+    "gemm": products.gemm, "atomic_add": compute.atomic_add,
 }  # fmt: skip
 
 
@@ -221,7 +232,10 @@ def _let(context: Context, let: Let) -> None:
         return
     region = let.value
     if region.tensor.space == "register":
-        raise declined(let.line, "a symbol from registers", legal="an element of memory", region=region)
+        if context.holdings[region.tensor.name].slots != 1:
+            raise declined(let.line, "a symbol from registers", legal="a tensor of one element", region=region)
+        context.emit(Local(let.symbol, Slots(context.buffer(region.tensor)), place(let.line)))
+        return
     where = copies.memory_at(context, region, (0,) * len(region.dims))
     context.emit(Local(let.symbol, where, place(let.line)))
 

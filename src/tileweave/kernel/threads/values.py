@@ -174,7 +174,7 @@ class Local:
     """A symbol gets a value: an expression, or an element of memory; a symbol may get several in turn."""
 
     symbol: Expr
-    value: ExprLike | Address
+    value: ExprLike | Address | Slots
     at: Place | None = field(default=None, compare=False)
 
 

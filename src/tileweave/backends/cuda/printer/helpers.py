@@ -51,6 +51,9 @@ _PLAIN = {
     "tw_signal": _asm(
         "tw_signal", "void* flag, int amount", "red.release.sys.global.add.u32 [%0], %1;", '"l"(flag), "r"(amount)'
     ),
+    "tw_atomic_add": f"{_HEAD}unsigned tw_atomic_add(void* cell, unsigned amount) {{\n  unsigned old;\n"
+    '  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"\n'
+    '               : "=r"(old) : "l"(cell), "r"(amount) : "memory");\n  return old;\n}',
     "tw_wait": f"{_HEAD}void tw_wait(const void* flag, unsigned least) {{\n  unsigned seen;\n  do {{\n"
     '    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");\n'
     "  } while (seen < least);\n}",

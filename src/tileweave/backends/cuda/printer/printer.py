@@ -140,7 +140,7 @@ class _Printer:
     def local(self, statement: Local) -> str:
         """The declaration of a symbol, or a further value of one that varies."""
         name, value = str(statement.symbol), statement.value
-        text = self.element(value, "s32")[0] if isinstance(value, Address) else self.number(value)
+        text = self.element(value, "s32")[0] if isinstance(value, Address | Slots) else self.number(value)
         if name in self.varying:
             if name in self.declared:
                 return f"{name} = {text};"
@@ -259,6 +259,14 @@ def _map(printer: _Printer, item: Instruction) -> str:
         if helper in HELPERS:
             printer.need(helper)
     return printer.guarded(item, f"{printer.element(target, dtype)[0]} = {text};")
+
+
+@_spells("atom.add")
+def _atomic(printer: _Printer, item: Instruction) -> str:
+    old, cell, value = item.operands
+    text, _ = printer.element(value, cell.buffer.dtype)
+    add = f"{printer.need('tw_atomic_add')}({printer.pointer(cell)}, {text})"
+    return printer.guarded(item, f"{printer.element(old, old.buffer.dtype)[0]} = {add};")
 
 
 @_spells("shfl.sync.")
@@ -458,8 +466,10 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
 
 def _written(statements: Sequence[Statement]) -> list[str]:
     """The buffers that some instruction writes."""
-    writes = [item for item in instructions(tuple(statements)) if item.atom.startswith(("st", "map.", "signal"))]
-    first = [item.operands[0] for item in writes]
+    writes = [
+        item for item in instructions(tuple(statements)) if item.atom.startswith(("st", "map.", "signal", "atom"))
+    ]
+    first = [item.operands[item.atom.startswith("atom")] for item in writes]
     return [operand.buffer.name for operand in first if isinstance(operand, Address)]
 
 
