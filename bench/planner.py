@@ -71,7 +71,7 @@ def trials():
     row("trials of a graph of 20 operations", per_second=search.trials / seconds, frontier=len(search.frontier))
 
 
-def long_graph(operations=600):
+def long_graph(operations, count):
     chance = random.Random(0)
     values = [g.as_tensor(np.broadcast_to(np.float32(k), (128, 128))) for k in range(3)]
     total = values[0]
@@ -81,8 +81,8 @@ def long_graph(operations=600):
             values.append(chance.choice([g.matmul, g.add, g.multiply])(a, b))
             total = total + values[-1]
     graph = g.Graph.of(total)
-    _, seconds = timed(lambda: make_plan(graph, machines(16, memory="1GiB"), decide), 1)
-    row("plan a long graph on 16 machines", operations=len(graph.operations), seconds=seconds)
+    plan, seconds = timed(lambda: make_plan(graph, machines(count, memory="1GiB"), decide), 1)
+    row(f"plan a long graph on {count} machines", operations=len(graph.operations), seconds=seconds, gap=plan.gap)
 
 
 def little_memory():
@@ -91,8 +91,55 @@ def little_memory():
     row("plan 65536^2 on 1,024 machines of 64 MiB", seconds=seconds, peak_bytes=max(plan.peak_bytes))
 
 
+def source(shape, name):
+    return g.Tensor(g.Source(g.Hole(name), g.TensorType(shape, "float32"), name))
+
+
+def mlp(tokens, width, count):
+    """The sources, the result, and parallelisations by hand as pins."""
+    x, w1, w2 = source((tokens, width), "x"), source((width, 4 * width), "w1"), source((4 * width, width), "w2")
+    up = g.matmul(x, w1)
+    mid = g.relu(up)
+    down = g.matmul(mid, w2)
+    ways = {
+        "megatron": {up: (1, count, 1), mid: (1, count), down: (1, 1, count)},
+        "fsdp": {up: (count, 1, 1), mid: (count, 1), down: (count, 1, 1)},
+        "data 1/4, tensor 4": {up: (count // 4, 4, 1), mid: (count // 4, 4), down: (count // 4, 1, 4)},
+    }
+    return (x, w1, w2), down, ways
+
+
+def block(tokens, width, count):
+    """A transformer block without its norms."""
+    x, *weights = (source((tokens, width) if n == "x" else (width, width), n) for n in "xqkvo")
+    q, k, v = (g.matmul(x, w) for w in weights[:3])
+    mixed = g.matmul(g.softmax(g.matmul(q, g.transpose(k))), v)
+    out = g.matmul(mixed, weights[3])
+    heads, rows = dict.fromkeys((q, k, v), (1, count, 1)), dict.fromkeys((q, k, v, mixed, out), (count, 1, 1))
+    return (x, *weights), out, {"megatron": {**heads, out: (1, 1, count)}, "sequence parallel": rows}
+
+
+def by_hand():
+    """Our plan beside parallelisations written by hand: seconds and the most bytes that a machine receives."""
+    for name, made, shape in [("MLP 8192 x 1024", mlp, (8192, 1024)), ("block 4096 x 1024", block, (4096, 1024))]:
+        for count in (8, 64, 512):
+            sources, out, ways = made(*shape, count)
+            place = {s.producer: "balanced" for s in sources}
+            used, graph = machines(count, memory="64GiB"), g.Graph.of(out)
+
+            def planned(graph=graph, used=used, place=place, **how):
+                plan = make_plan(graph, used, decide, place=place, **how)
+                return {"seconds": plan.seconds, "words_bytes": simulate(plan).words_bytes}
+
+            figures = {"ours": planned(), "ours, words": planned(objective="words")}
+            figures |= {way: planned(pin=pins) for way, pins in ways.items()}
+            row(f"{name} on {count} devices", **figures)
+
+
 if __name__ == "__main__":
     million()
     trials()
-    long_graph()
+    long_graph(600, 16)
+    long_graph(1000, 64)
     little_memory()
+    by_hand()

@@ -86,6 +86,15 @@ def test_the_true_frontier_of_a_small_graph_is_found(seed):
     assert found == true_frontier(search)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_the_search_alone_comes_near_what_the_integer_program_certifies(seed):
+    """Without a start from the additive solvers: 13 operations, some 10^15 choices."""
+    found, weigh = tables(8, 6, 256), OBJECTIVES["seconds"].weigh
+    search = Pareto(found, seed)
+    search.run(20_000)
+    assert search.least()[0] <= 1.05 * relaxed(found, weigh).cost
+
+
 def test_the_same_seed_gives_the_same_frontier_and_a_search_goes_on_where_it_stopped():
     shared = tables(8, 4)
     one, two, three = (Pareto(shared, 5) for _ in range(3))
