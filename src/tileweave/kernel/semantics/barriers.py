@@ -79,9 +79,28 @@ class Barrier:
 
 @dataclass(slots=True, eq=False)
 class Flag:
-    """A flag in memory: its value, the blocks that signalled it, and what its signals tell."""
+    """A flag in memory: its value, the blocks that signalled it, and what each signal tells.
+
+    Whoever waits for a value learns what the signals up to that value tell, not what came later by chance.
+    """
 
     value: int = 0
     blocks: set[str] = field(default_factory=set)
-    known: Clock = field(default_factory=dict)
-    fenced: Clock = field(default_factory=dict)
+    signals: list[tuple[int, Clock, Clock]] = field(default_factory=list)
+
+    def signal(self, value: int, clocks: tuple[Clock, Clock], block: str) -> None:
+        """Grow by a value."""
+        self.value += value
+        self.signals.append((self.value, *clocks))
+        self.blocks.add(block)
+
+    def tells(self, least: int) -> tuple[Clock, Clock]:
+        """What is known of a flag that has reached a value."""
+        known: Clock = {}
+        fenced: Clock = {}
+        for value, one, other in self.signals:
+            merge(known, one)
+            merge(fenced, other)
+            if value >= least:
+                break
+        return known, fenced

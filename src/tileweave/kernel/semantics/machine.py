@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ from tileweave.kernel.ir import (
 )
 from tileweave.kernel.semantics.access import Access, Ledger, refuse
 from tileweave.kernel.semantics.barriers import Barrier, Flag
-from tileweave.kernel.semantics.clocks import Agent, Event, merge, publish, synchronise
+from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish, synchronise
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.layout import Coord, Layout
 
@@ -61,6 +62,9 @@ class Blocked:
     why: Callable[[], str]
     line: Line
     elsewhere: bool = False
+
+
+PAUSE = Blocked(lambda: True, lambda: "for its turn", Line("", 0))
 
 
 @dataclass(slots=True, eq=False)
@@ -107,17 +111,21 @@ class Machine:
         ledger: the events.
         operate: executes an operator.
         limit: statements after which a run counts as endless.
+        random: draws which strand goes on, statement by statement; None: each until it waits, in order.
     """
 
     def __init__(
-        self, memory: Callable[[int, Region], Storage], ledger: Ledger, operate: Callable[..., None], limit: int
-    ) -> None:
+        self, memory: Callable[[int, Region], Storage], ledger: Ledger, operate: Callable[..., None], limit: int,
+        random: Random | None = None,
+    ) -> None:  # fmt: skip
         self.memory = memory
         self.ledger = ledger
         self.operate = operate
         self.flags: dict[tuple[str, tuple[int, ...]], Flag] = {}
+        self.atomics: dict[tuple[str, tuple[int, ...]], Clock] = {}
         self.statements = 0
         self.limit = limit
+        self.random = random
         self.numbers = 0
         self.warnings: list[str] = []
         self.tickets = False
@@ -195,8 +203,10 @@ class Machine:
         return ""
 
     def advance(self, strands: list[Strand]) -> bool:
-        """Run every strand until it waits; whether any made a step."""
+        """Run every strand until it waits, or for one statement where chance decides; whether any made a step."""
         moved = False
+        if self.random is not None:
+            strands = self.random.sample(strands, len(strands))
         for strand in strands:
             while not strand.done and (strand.blocked is None or strand.blocked.ready()):
                 moved = True
@@ -204,6 +214,8 @@ class Machine:
                     strand.blocked = next(strand.steps)
                 except StopIteration:
                     strand.done, strand.blocked = True, None
+                if strand.blocked is PAUSE:
+                    break
         return moved
 
     def _join(self, frame: Frame, agents: frozenset[int] | None = None) -> Iterator[Blocked]:
@@ -234,6 +246,8 @@ class Machine:
                 self.bind(s.symbol, self.value(s.value, frame, s.line), frame, s.line)
             else:
                 yield from self._join(frame)
+                if self.random is not None and self.random.random() < 0.5:
+                    yield PAUSE
                 yield from self._simple(s, frame)
         return ""
 
@@ -383,11 +397,8 @@ class Machine:
         access = self.access(s.flag, frame, s.line)
         flag = self.flags.setdefault(self._flag_key(access, frame), Flag())
         synchronise(frame.agents)
-        known, fenced = publish(frame.agents, whole=True)
-        merge(flag.known, known)
-        merge(flag.fenced, fenced)
-        flag.value += self.value(s.value, frame, s.line)
-        flag.blocks.add(frame.block.label)
+        clocks = publish(frame.agents, whole=True)
+        flag.signal(self.value(s.value, frame, s.line), clocks, frame.block.label)
 
     def _await(self, s: Await, frame: Frame) -> Iterator[Blocked]:
         access = self.access(s.flag, frame, s.line)
@@ -403,9 +414,10 @@ class Machine:
                 f"{s.line}: blocks wait for other blocks: a possible deadlock, unless the whole grid is resident at "
                 "once or blocks take tickets (atomic_add)"
             )
+        known, fenced = flag.tells(least)
         for agent in frame.agents:
-            merge(agent.known, flag.known)
-            merge(agent.fenced, flag.fenced)
+            merge(agent.known, known)
+            merge(agent.fenced, fenced)
 
     def _flag_key(self, access: Access, frame: Frame) -> tuple[str, tuple[int, ...]]:
         own = () if access.region.tensor.space == "symmetric" else (frame.block.device,)
@@ -424,13 +436,13 @@ class Machine:
     def note_atomic(self, cell: Access, s: Statement, frame: Frame) -> None:
         """An atomic update: its cell has a value, and atomic updates of one cell are no race."""
         self.tickets = True
-        key = ("atomic " + cell.region.tensor.name, (frame.block.device, *cell.begin))
-        flag = self.flags.setdefault(key, Flag())
+        key = (cell.region.tensor.name, (frame.block.device, *cell.begin))
+        before = self.atomics.setdefault(key, {})
         for agent in frame.agents:
-            merge(agent.known, flag.known)
+            merge(agent.known, before)
         self.note(cell, "write", s, frame)
         who = {a.number: a.step for a in frame.agents}
-        merge(flag.known, who)
+        merge(before, who)
 
 
 _BUILTINS = {"__builtins__": {"min": min, "max": max, "abs": abs}, "math": math}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,18 @@ class Report:
         return "\n".join([text, *self.warnings])
 
 
-def check_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT) -> Report:
-    """Interpret a kernel on copies of the arrays; raise at the first claim that does not hold."""
+def check_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT, seed: int | None = None) -> Report:
+    """Interpret a kernel on copies of the arrays; raise at the first claim that does not hold.
+
+    Args:
+        kernel: well formed.
+        args: an array per parameter.
+        limit: statements after which a run counts as endless.
+        seed: of an order in which blocks start and strands take turns; None: in order, each until it waits. Where every
+            claim holds, the values do not depend on it.
+    """
     verify(kernel)
-    run = _Run(kernel, tuple(args), limit)
+    run = _Run(kernel, tuple(args), limit, None if seed is None else Random(seed))
     run.execute()
     return Report(run.blocks, run.machine.statements, run.machine.ledger.accesses, run.outputs(),
                   tuple(dict.fromkeys(run.machine.warnings)))  # fmt: skip
@@ -92,7 +101,7 @@ def _written(body: tuple[Statement, ...]) -> set[str]:
 
 
 class _Run:
-    def __init__(self, kernel: Kernel, args: tuple[Any, ...], limit: int) -> None:
+    def __init__(self, kernel: Kernel, args: tuple[Any, ...], limit: int, random: Random | None) -> None:
         self.kernel = kernel
         self.devices = kernel.mesh[0][1] if kernel.mesh else 1
         self.blocks = 0
@@ -116,7 +125,7 @@ class _Run:
         for (name, _), storage in self.memory.items():
             if name in written and storage.aliased:
                 refuse("injective", f"two elements of {storage.tensor} share a place, and it is written", kernel.line)
-        self.machine = Machine(self._storage, Ledger(written), operate, limit)
+        self.machine = Machine(self._storage, Ledger(written), operate, limit, random)
 
     def _load(self, tensor: Any, device: int, value: Any) -> None:
         storage = Storage(tensor, self.devices, written=True)
@@ -141,7 +150,11 @@ class _Run:
     def execute(self) -> None:
         """All blocks: one after another on each device; one that waits for another block steps aside."""
         waiting: list[Block] = []
-        for block, frame in self._all_blocks():
+        blocks: Iterable[tuple[Block, Frame]] = self._all_blocks()
+        if self.machine.random is not None:
+            listed = list(blocks)
+            blocks = self.machine.random.sample(listed, len(listed))
+        for block, frame in blocks:
             self.blocks += 1
             self.machine.start(self.kernel.body, frame)
             waiting.append(block)
