@@ -1,15 +1,18 @@
 """Kernels as Triton text: what is printed, what is declined, and values in its interpreter where it is installed."""
 
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kernel.random_kernels import random_kernel
 from tileweave import kernel as tk
 from tileweave.backends import triton
 from tileweave.backends.triton import printer
+from tileweave.backends.triton.run import Run, interpret_all
 from tileweave.errors import BackendError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
@@ -38,7 +41,10 @@ CASES = [
         {},
     ),
 ]
-KINDS = {"f16": "*fp16", "f32": "*fp32", "s32": "*i32"}
+KINDS = {"f16": "*fp16", "f32": "*fp32", "s32": "*i32", "e4m3": "*fp8e4nv"}
+
+
+CASES.append(("fp8_gemm", "fp8_gemm", tuple(import_module("fp8_gemm").arguments(100, 200, 300)), {}))
 
 
 def traced(module, name, arrays, options):
@@ -71,6 +77,46 @@ def test_the_interpreter_of_triton_leaves_what_ours_leaves(module, name, arrays,
         np.testing.assert_allclose(array.astype(float), want[tensor].astype(float), tolerance, tolerance)
     stages = triton.compiled(printer.text(kernel), name, {p.name: KINDS[p.dtype] for p in kernel.params}, "sm_90")
     assert "ptx" in stages
+
+
+@needs_triton
+@pytest.mark.parametrize("count", [25, pytest.param(300, marks=pytest.mark.slow)])
+def test_random_kernels_in_the_interpreter_of_triton_equal_numpy(count):
+    """Copies, maps, reductions, scans and products, in one child process; BF16 is computed wrongly there."""
+    texts, runs, trials = [], [], []
+    for seed in range(count):
+        trial = random_kernel(seed)
+        if any(array.dtype.name == "bfloat16" for array in trial.arrays):
+            continue
+        kernel = replace(trial.kernel.trace(*trial.arrays), name=f"random{seed}")
+        try:
+            texts.append(printer.text(kernel))
+        except BackendError as error:
+            assert "Triton cannot say" in error.problem
+            continue
+        arrays = dict(zip([p.name for p in kernel.params], trial.arrays, strict=True))
+        runs.append(Run(kernel.name, (kernel.grid.size,), arrays))
+        trials.append((seed, trial))
+    assert len(trials) > count // 2
+    for (seed, trial), found in zip(trials, interpret_all("\n".join(texts), runs), strict=True):
+        got, want = list(found.values())[-1].astype(float), trial.expected.astype(float)
+        message = f"seed {seed}"
+        np.testing.assert_allclose(got.reshape(want.shape), want, trial.tolerance, trial.tolerance, err_msg=message)
+
+
+@tk.kernel
+def peak(k, x, y):
+    row = k.grid(x.blocks(0, 1))
+    with k.cta(threads=32) as cta:
+        cta.store(y[row], cta.max(cta.load(x[row])))
+
+
+@needs_triton
+def test_a_maximum_keeps_a_nan_as_numpy_does():
+    x, y = np.arange(40, dtype=np.float32).reshape(4, 10), np.zeros((4, 1), np.float32)
+    x[1, 3] = np.nan
+    peak.run(x, y, on="triton")
+    np.testing.assert_array_equal(y, x.max(1, keepdims=True))
 
 
 @tk.kernel

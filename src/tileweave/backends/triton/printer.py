@@ -59,8 +59,8 @@ _WHOLE_DIVISION = "{0} // {1} - ((({0} % {1}) != 0) & ((({0} < 0) != ({1} < 0)))
 _REDUCED = {"add": "tl.sum", "max": "tl.max", "min": "tl.min"}
 _HELPERS = {
     "mul": "@triton.jit\ndef tw_mul(a, b):\n    return a * b\n",
-    "max": "@triton.jit\ndef tw_max(a, b):\n    return tl.maximum(a, b)\n",
-    "min": "@triton.jit\ndef tw_min(a, b):\n    return tl.minimum(a, b)\n",
+    "max": "@triton.jit\ndef tw_max(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "min": "@triton.jit\ndef tw_min(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
 }
 _TAKEN = ("tl", "triton", "range", "float")
 LEAST_DOT = 16
@@ -433,8 +433,9 @@ class _Printer:
         function, dtype, axes = str(op.option("fn")), out.tensor.dtype, op.option("axes")
         assert isinstance(axes, tuple)
         value = self.read(source, dtype, self.neutral(function, dtype))
+        plain = function == "add" or (function in _REDUCED and dtype_of(dtype).kind != "float")
         for axis in axes:
-            if function in _REDUCED:
+            if plain:  # tl.max and tl.min lose a NaN
                 value = f"{_REDUCED[function]}({value}, axis={axis}, keep_dims=True)"
             else:
                 self.helpers.add(function)
