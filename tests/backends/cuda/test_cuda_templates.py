@@ -45,6 +45,8 @@ CASES = [
     case("matmul_mma"),
     case("matmul_mma", shared="padded", BK=16, aligned=0),
     case("matmul_mma", slow, shared="row", BM=32, BN=128, BK=64),
+    case("matmul_mma", b="row"),
+    case("matmul_mma", slow, b="row", aligned=0, shared="padded", BM=32, BN=128),
     case("matmul_mma", slow, BM=128, BN=64, M=200, N=75, K=88),
 ]
 
@@ -122,6 +124,8 @@ def test_masks_vanish_and_copies_are_wide_where_sizes_divide():
         ("transpose_shared", {"shared": "diagonal"}, "shared is 'diagonal'"),
         ("matmul_mma", {"BM": 48}, "BM is 48"),
         ("matmul_mma", {"M": 0}, "the size M is 0"),
+        ("matmul_mma", {"b": "diagonal"}, "b is 'diagonal'"),
+        ("matmul_mma", {"BM": 32, "BK": 16}, "less than 128 threads copy at once"),
         ("transpose_naive", {"Q": 1}, "no option Q"),
         ("fft", {}, "no kernel 'fft'"),
     ],

@@ -21,6 +21,7 @@ from tileweave.backends.cuda.templates.entry import (
     size,
     tiles_of,
 )  # fmt: skip
+from tileweave.errors import LayoutError
 from tileweave.index import symbol
 from tileweave.kernel.atoms import atom
 from tileweave.layout import cute
@@ -48,41 +49,50 @@ def stored_tile(kind: str, rows: int, columns: int) -> tuple[Any, int]:
 
 def matmul(
     M: Size | None = None, N: Size | None = None, K: Size | None = None, *,
-    BM: int = 64, BN: int = 64, BK: int = 32, shared: str = "swizzled", aligned: int = 1,
+    BM: int = 64, BN: int = 64, BK: int = 32, b: str = "col", shared: str = "swizzled", aligned: int = 1,
 ) -> Mapping[str, Template]:  # fmt: skip
-    """C = A B, A by rows and B by columns (each column of B lies in one piece), sums in FP32.
+    """C = A B, A by rows, B by columns (each column lies in one piece) or by rows, sums in FP32.
 
-    `aligned` says that K is a multiple of 8 where it is an argument: tiles then come by 16-byte asynchronous copies,
-    else element by element.
+    `aligned` says that the extent of contiguous lines (K, and N for B by rows) is a multiple of 8 where it is an
+    argument: tiles then come by 16-byte asynchronous copies, else element by element.
     """
     check_choice("BM", BM, (32, 64, 128))
     check_choice("BN", BN, (32, 64, 128))
     check_choice("BK", BK, (16, 32, 64))
     check_choice("aligned", aligned, (0, 1))
-    whole = symbol("K", 1, LARGEST, multiple_of=CHUNK) if aligned else size("K", None)
-    m, n, k = size("M", M), size("N", N), whole if K is None else size("K", K)
+    check_choice("b", b, ("col", "row"))
+    for name, lines in (("BM", BM), ("BN", BN)):
+        if lines * BK < CHUNK * THREADS:
+            problem = f"a tile of {lines} x {BK} is less than {THREADS} threads copy at once"
+            raise LayoutError("kernel(name, ..)", problem, legal=f"{name} * BK >= {CHUNK * THREADS}")
+    m, k = size("M", M), _line("K", K, aligned)
+    n = _line("N", N, aligned) if b == "row" else size("N", N)
     bx, by, s = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM)), symbol("s", 0, count(k, BK))
     t, warp, lane = symbol("t", 0, THREADS), symbol("warp", 0, THREADS // 32), symbol("lane", 0, 32)
     stored_a, elements_a = stored_tile(shared, BM, BK)
-    stored_b, elements_b = stored_tile(shared, BN, BK)
-    bindings: dict[str, Any] = {}
-    for name, counter, rows, extent, block, layout in (
-        ("a", "u", BM, m, by, stored_a), ("b", "v", BN, n, bx, stored_b),
+    # lines of B's tile: columns of B, or its rows
+    lines_b, shape_b, index_b = ((BN, BK), (n, k), (bx, s)) if b == "col" else ((BK, BN), (k, n), (s, bx))
+    stored_b, elements_b = stored_tile(shared, *lines_b)
+    bindings: dict[str, Any] = {"b_order": b}
+    for name, counter, (lines, along), shape, blocks, layout in (
+        ("a", "u", (BM, BK), (m, k), (by, s), stored_a), ("b", "v", lines_b, shape_b, index_b, stored_b),
     ):  # fmt: skip
-        chunks = rows * BK // CHUNK // THREADS
+        chunks = lines * along // CHUNK // THREADS
         chunk = symbol(counter, 0, chunks) * THREADS + t
-        row, column = chunk // (BK // CHUNK), chunk % (BK // CHUNK)
-        tiles = PartialTiles((extent, k), (rows, BK // CHUNK), (1, CHUNK))
-        bindings |= {name: tiles[block, s, row, column, 0, :], f"to_{name}": at(layout, row, column * CHUNK)}
+        row, column = chunk // (along // CHUNK), chunk % (along // CHUNK)
+        tiles = PartialTiles(shape, (lines, along // CHUNK), (1, CHUNK))
+        bindings |= {name: tiles[(*blocks, row, column, 0, slice(None))], f"to_{name}": at(layout, row, column * CHUNK)}
         bindings[f"chunks_{name}"] = chunks
     mma, kk = atom(MMA), symbol("kk", 0, BK // 16)
     WM, WN = BM // 2, BN // 2
     # of each 8 x 8 matrix, ldmatrix wants the row that lane 4 * row holds in the register of that matrix
     row, depth = held(mma["a"], lane % 8 * 4, lane // 8 * 2)
     bindings["at_a"] = at(stored_a, warp // 2 * WM + symbol("i", 0, WM // 16) * 16 + row, kk * 16 + depth)
-    row, depth = held(mma["b"], lane % 8 * 4, lane // 8 % 2 * 2)
+    # two matrices for each 8 columns of B; turned ones have a row for each step of the depth
+    row, depth = held(mma["b"], lane % 8 * 4 if b == "col" else 0 * lane, lane // 8 % 2 * 2)
     column = warp % 2 * WN + symbol("j", 0, WN // 16) * 16 + lane // 16 * 8 + row
-    bindings["at_b"] = at(stored_b, column, kk * 16 + depth)
+    deep = kk * 16 + depth
+    bindings["at_b"] = at(stored_b, column, deep) if b == "col" else at(stored_b, deep + lane % 8, column)
     down, across = held(mma["d"], lane, symbol("r", 0, 4))
     i = warp // 2 * WM + symbol("y", 0, WM // 16) * 16 + down
     j = warp % 2 * WN + symbol("x", 0, WN // 8) * 8 + across
@@ -94,17 +104,26 @@ def matmul(
     return {"matmul": made}
 
 
+def _line(name: str, value: Size | None, aligned: int) -> Any:
+    """The extent of contiguous lines in memory; as an argument a multiple of 16 bytes where that is asked for."""
+    return symbol(name, 1, LARGEST, multiple_of=CHUNK) if value is None and aligned else size(name, value)
+
+
 def trial(
-    text: CudaText, M: int = 70, N: int = 101, K: int | None = None, *, BM: int = 64, BN: int = 64, aligned: int = 1,
-    **_options: Any,
+    text: CudaText, M: int = 70, N: int | None = None, K: int | None = None, *,
+    BM: int = 64, BN: int = 64, b: str = "col", aligned: int = 1, **_options: Any,
 ) -> Trial:  # fmt: skip
     """Random halves; the answer in double precision."""
-    depth = K or (72 if aligned else 75)
+    columns, depth = N or (104 if aligned and b == "row" else 101), K or (72 if aligned else 75)
     rng = np.random.default_rng(4)
-    a, b = rng.standard_normal((M, depth)).astype(np.float16), rng.standard_normal((N, depth)).astype(np.float16)
-    c = np.full((M, N), np.nan, np.float32)
-    sizes = {"M": M, "N": N, "K": depth}
-    values = {"C": c, "A": a.view(np.uint16), "B": b.view(np.uint16)} | {name: sizes[name] for name in text.arguments}
-    wanted = a.astype(np.float64) @ b.astype(np.float64).T
-    launch = Launch((tiles_of(N, BN), tiles_of(M, BM)), THREADS, values)
-    return Trial(f"{M} x {N} x {depth}", [launch], c, wanted, tolerance=1e-3)
+    left = rng.standard_normal((M, depth)).astype(np.float16)
+    right = rng.standard_normal((depth, columns)).astype(np.float16)
+    c = np.full((M, columns), np.nan, np.float32)
+    stored = np.ascontiguousarray(right if b == "row" else right.T)
+    sizes = {"M": M, "N": columns, "K": depth}
+    values = {"C": c, "A": left.view(np.uint16), "B": stored.view(np.uint16)}
+    launch = Launch(
+        (tiles_of(columns, BN), tiles_of(M, BM)), THREADS, values | {name: sizes[name] for name in text.arguments}
+    )
+    wanted = left.astype(np.float64) @ right.astype(np.float64)
+    return Trial(f"{M} x {columns} x {depth}", [launch], c, wanted, tolerance=1e-3)
