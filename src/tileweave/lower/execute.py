@@ -54,9 +54,18 @@ def _decision(operation: Operation, stage: str, asked: Sequence[Backend]) -> Dec
     for one in asked:
         found = one.supports(whole)
         if found.kernel:
-            return found
+            return replace(found, reason="; ".join(filter(None, (found.reason, _gain(operation)))))
         refusals.append(f"{one.name}: {found.reason}")
     return Decision(operation.operator, "; ".join(refusals))
+
+
+def _gain(operation: Operation) -> str:
+    """What a group saves that a rewrite made, in words; empty for an operation that no rewrite made for speed."""
+    if operation.operator != "conv_chain":
+        return ""
+    out = operation.output_types["out"]
+    spared = 2 * out.box.size * out.dtype.itemsize
+    return f"the chain runs on the sums: {spared} bytes less are written and read than by a convolution and a chain"
 
 
 def execute(
