@@ -289,3 +289,31 @@ def test_a_mesh_of_devices_adds_what_each_of_them_multiplied():
     c = np.zeros((256, 130), np.float32)
     gemm_rs.run(a, b, tk.sharded(c, "gpu", 0, 4), bm=64, bn=64, on="cpu", arch="sm_80")
     assert (c == sum(x.astype(float) @ y.T.astype(float) for x, y in zip(a, b, strict=True))).all()
+
+
+@tk.kernel
+def through_shared(k, A, B, C, bm=64, bn=64, bk=64):
+    """A product whose result leaves by stmatrix and boxes of the copy engine."""
+    m, n = k.grid(A.blocks(0, bm), B.blocks(0, bn))
+    sc = k.shared((bm, bn), like=C, swizzle=128)
+    with k.cta(threads=128) as cta:
+        acc = cta.zeros((bm, bn))
+        for i in cta.range(A.blocks(1, bk), stages=2):
+            cta.gemm(acc, A.tile(bm, bk)[m, i], B.tile(bn, bk)[n, i])
+        cta.copy(sc, acc)
+        cta.fence("proxy.async")
+        cta.sync()
+        cta.copy_async(C.tile(bm, bn)[m, n], sc)
+        cta.commit("bulk")
+        cta.wait_group(0, "bulk")
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_90"])
+def test_results_leave_by_stmatrix_and_boxes(arch):
+    random = np.random.default_rng(5)
+    a, b = (random.integers(-3, 4, s).astype(np.float16) for s in ((100, 136), (72, 136)))
+    c = np.zeros((100, 72), np.float16)
+    kernel = through_shared.trace(a, b, c)
+    run(kernel, [a, b, c], arch=arch, check=True)
+    assert (c == a.astype(float) @ b.astype(float).T).all()
+    assert "stmatrix" in text(kernel, arch) and "global_shared_cta_bulk_group" in text(kernel, arch)

@@ -11,6 +11,7 @@ from tileweave.index import Expr, ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import places
 from tileweave.kernel.dispatch.boxes import box_problem, copy_boxes
 from tileweave.kernel.dispatch.context import Context, declined, slot
+from tileweave.kernel.dispatch.matrices import STORE, store_problem, store_row
 from tileweave.kernel.dispatch.registers import Holding, blocked, holding
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor
 from tileweave.kernel.threads import LANE, Address, Allocate, Buffer
@@ -136,7 +137,13 @@ def store(context: Context, op: Op, out: Region, source: Region) -> None:
     """Registers to memory: where several threads hold an element, the first one writes."""
     held = _shown(context, source)
     width, free, run = _width(held, out, out.tensor.element.bits)
-    context.choose(op, f"st.{out.tensor.space}", *_reasons("st", out, width, free, run))
+    problem = "an addition" if op.option("accumulate") else store_problem(held, out, context.arch)
+    if not problem:
+        context.choose(op, STORE, Candidate("stmatrix", True, "four 8 x 8 tiles each"))
+        _store_matrices(context, context.buffer(source.tensor), held, out)
+        return
+    reasons = (Candidate("stmatrix", False, problem),) if out.tensor.space == "shared" else ()
+    context.choose(op, f"st.{out.tensor.space}", *reasons, *_reasons("st", out, width, free, run))
     store_from(context, context.buffer(source.tensor), held, out, width, bool(op.option("accumulate")), source)
 
 
@@ -176,6 +183,17 @@ def store_from(
         context.instruction(f"st.{_kind(memory)}", where, slot(raw, 0, width), mask=mask)
 
     context.loop(held.slots // width, one)
+
+
+def _store_matrices(context: Context, buffer: Buffer, held: Holding, out: Region) -> None:
+    raw = context.registers("raw", out.tensor.dtype, 8)
+
+    def one(v: ExprLike) -> None:
+        context.loop(8, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, v * 8 + j)))
+        where = memory_at(context, out, store_row(held, context.threads.warp, v * 8))
+        context.instruction(STORE, where, slot(raw, 0, 8))
+
+    context.loop(held.slots // 8, one)
 
 
 def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:

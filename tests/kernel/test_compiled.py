@@ -1,0 +1,40 @@
+"""Kernels of the examples compile for devices: no register is spilled. Needs nvcc; no device."""
+
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileweave.backends.cuda import compile as compile_text
+from tileweave.backends.cuda.printer import text
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+LATE = pytest.mark.slow
+
+
+def halves(*shapes):
+    return [np.zeros(shape, np.float16) for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arrays", "arch", "options"),
+    [
+        ("softmax", "softmax", halves((64, 4096), (64, 4096)), "sm_90a", {}),
+        ("matmul", "matmul_roles", halves((1024, 512), (512, 512), (1024, 512)), "sm_90a", {"bn": 64}),
+        pytest.param("matmul", "matmul_roles", halves((1024, 512), (512, 512), (1024, 512)), "sm_90a", {}, marks=LATE),
+        pytest.param("matmul", "matmul", halves((512, 512), (512, 512), (512, 512)), "sm_80", {"bn": 128}, marks=LATE),
+        pytest.param("attention", "attention", halves(*((8, 1024, 64),) * 4), "sm_80", {}, marks=LATE),
+        pytest.param("attention", "attention", halves(*((8, 1024, 64),) * 4), "sm_90a", {}, marks=LATE),
+        pytest.param("transpose", "transpose", halves((300, 200), (200, 300)), "sm_100a", {}, marks=LATE),
+    ],
+)
+def test_no_register_is_spilled(module, name, arrays, arch, options):
+    kernel = getattr(import_module(module), name).trace(*arrays, **options)
+    found = compile_text(text(kernel, arch), arch)
+    used = found.kernels[name]
+    print(name, arch, found.compiler, used)
+    assert used.spill_bytes == 0
