@@ -249,6 +249,13 @@ def element_as_index(k, x, y):
         cta.store(y[x[0, 0]], 1.0)
 
 
+def registers_of_others(k, x, y):
+    with k.cta(threads=64) as cta:
+        a = cta.load(x[0])
+        with cta.warp[0] as warp:
+            warp.store(y[0], a)
+
+
 def bad_dtype(k, x, y):
     with k.cta(threads=32) as cta:
         cta.store(y[0], cta.cast(cta.load(x[0]), "f31"))
@@ -268,6 +275,7 @@ def bad_dtype(k, x, y):
         (bad_swizzle, "no multiple of 128 bytes"),
         (bad_registers, "multiple of 8"),
         (element_as_index, "no index"),
+        (registers_of_others, "is held by cta"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(body, word):

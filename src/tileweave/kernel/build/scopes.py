@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import gcd, prod
+from math import prod
 from types import TracebackType
 from typing import Any, get_args
 
-from tileweave.index import Expr, bounds
-from tileweave.kernel.build import flow
+from tileweave.index import Expr
+from tileweave.kernel.build import flow, shapes
 from tileweave.kernel.build.recorder import Body, Recorder, user_frame
 from tileweave.kernel.build.views import View, _least, compute_type, operand
 from tileweave.kernel.ir import (
@@ -238,9 +238,9 @@ class Handle:
         view = self._view(source, self._where("load"))
         shape, mask = view.shape, view.region.valid
         if layout is None and shape:
-            shape = (*shape[:-1], _even(shape[-1], prod(shape[:-1]), self.threads))
+            shape = (*shape[:-1], shapes.even(shape[-1], prod(shape[:-1]), self.threads))
         made = self._new(shape, view.dtype if dtype is None else dtype_of(dtype).name, "t", mask, layout)
-        self._emit("copy", (made,), (_widened(view.region, shape),), use=use)
+        self._emit("copy", (made,), (shapes.widened(view.region, shape),), use=use)
         return View(self._recorder, made)
 
     def store(self, target: View, value: Any, *, use: str | None = None) -> None:
@@ -268,7 +268,7 @@ class Handle:
             return
         region = self._view(source, where).region
         if len(region.shape) == len(out.shape):
-            out, region = _as_wide(out, region), _as_wide(region, out)
+            out, region = shapes.as_wide(out, region), shapes.as_wide(region, out)
         if out.shape != region.shape:
             self._recorder.refuse(
                 where, f"{source} of shape {source.shape} does not fit {target} of shape {target.shape}",
@@ -338,7 +338,7 @@ class Handle:
             self._recorder.refuse(where, f"no monoid {fn!r}", legal=" | ".join(MONOIDS))
         shape = tuple(1 if d in axes else view.shape[d] for d in range(rank))
         mask = tuple(1 if d in axes else view.region.valid[d] for d in range(rank))
-        made = self._new(shape, _sum_type(view.dtype) if fn in ("add", "mul") else view.dtype, fn, mask)
+        made = self._new(shape, shapes.sum_type(view.dtype) if fn in ("add", "mul") else view.dtype, fn, mask)
         self._emit("reduce", (made,), (view.region,), axes=axes, fn=fn)
         return View(self._recorder, made)
 
@@ -352,7 +352,9 @@ class Handle:
         """Combine up to and with each coordinate of an axis."""
         view = self._view(value, self._where("scan"))
         (at,) = self._axes(axis, len(view.shape), self._where("scan"))
-        made = self._new(view.shape, _sum_type(view.dtype) if fn == "add" else view.dtype, "scan", view.region.valid)
+        made = self._new(
+            view.shape, shapes.sum_type(view.dtype) if fn == "add" else view.dtype, "scan", view.region.valid
+        )
         self._emit("scan", (made,), (view.region,), axis=at, fn=fn)
         return View(self._recorder, made)
 
@@ -360,7 +362,7 @@ class Handle:
         """``acc += a @ b.T``: a is (m, k), b is (n, k); exact products."""
         where = self._where("gemm")
         c, first, second = (self._view(v, where).region for v in (acc, a, b))
-        self._emit("gemm", (c,), (*_same_depth(first, second), c), use=use)
+        self._emit("gemm", (c,), (*shapes.same_depth(first, second), c), use=use)
 
     def dot(self, a: View, b: View, dtype: Any = "f32", *, use: str | None = None) -> View:
         """``a @ b.T`` in new registers, masked where a row of a or of b does not exist."""
@@ -368,7 +370,7 @@ class Handle:
         first, second = self._view(a, where).region, self._view(b, where).region
         if len(first.shape) != 2 or len(second.shape) != 2:
             self._recorder.refuse(where, f"shapes {first.shape} and {second.shape}", legal="(m, k) and (n, k)")
-        first, second = _same_depth(first, second)
+        first, second = shapes.same_depth(first, second)
         shape, mask = (first.shape[0], second.shape[0]), (first.valid[0], second.valid[0])
         made = self._new(shape, dtype_of(dtype, where).name, "dot", mask)
         zero = Scalar(0.0 if made.tensor.element.kind == "float" else 0, made.tensor.dtype)
@@ -396,7 +398,7 @@ class Handle:
         box = Region(region.tensor, tuple(begin), tuple(extent), tuple(mask), region.dims)
         shape = tuple(1 if d == at else e for d, e in enumerate(box.shape))
         valid = tuple(1 if d == at else e for d, e in enumerate(box.valid))
-        total = self._new(shape, _sum_type(region.tensor.dtype), "sum", valid)
+        total = self._new(shape, shapes.sum_type(region.tensor.dtype), "sum", valid)
         self._emit("reduce", (total,), (box,), axes=(at,), fn="add")
         kept = tuple(d for d in total.dims if d != at)
         self._emit("copy", (out,), (replace(total, dims=kept),))
@@ -447,7 +449,7 @@ class Handle:
         flags = self._recorder.flags(what, index)
         whose: Any = (0,) if flags.space != "symmetric" else range(flags.shape[0]) if device is None else (device,)
         for number in whose:
-            self._recorder.emit(Await(_flag(flags, number, index), at_least, line=line))
+            self._recorder.emit(Await(shapes.flag(flags, number, index), at_least, line=line))
 
     def signal(self, what: View, *index: Any) -> None:
         """Tell whoever waits for a flag, or for ``(tensor, i, j)``, that what this scope wrote is there."""
@@ -456,7 +458,7 @@ class Handle:
             return
         flags = self._recorder.flags(what, index)
         own: Number = next(iter(self._recorder.mesh_symbols.values()), 0)
-        self._recorder.emit(Signal(_flag(flags, own, index), line=self._recorder.line()))
+        self._recorder.emit(Signal(shapes.flag(flags, own, index), line=self._recorder.line()))
 
     def atomic_add(self, cell: View, value: Any = 1, *, name: str = "ticket") -> Expr:
         """Add to one element of memory at once, and give the value before as an index."""
@@ -517,49 +519,3 @@ Handle.maximum = _elementwise("max")  # type: ignore[attr-defined]
 Handle.minimum = _elementwise("min")  # type: ignore[attr-defined]
 Handle.max = _reduction("max", "greatest")  # type: ignore[attr-defined]
 Handle.min = _reduction("min", "least")  # type: ignore[attr-defined]
-
-
-def _sum_type(dtype: str) -> str:
-    one = DTYPES[dtype]
-    return dtype if one.bits >= 32 else "f32" if one.kind == "float" else "s32"
-
-
-def _flag(flags: Any, own: Number, index: tuple[Any, ...]) -> Region:
-    ones = (1,) * flags.rank
-    begin = (own, *index) if flags.space == "symmetric" else tuple(index)
-    return Region(flags, begin, ones, ones, ())
-
-
-def _as_wide(region: Region, padded: Region) -> Region:
-    """The region as wide as a register tile that is padded to its threads and whose elements all fit the region."""
-    shape = list(region.shape)
-    for d, (extent, valid) in enumerate(zip(padded.shape, padded.valid, strict=True)):
-        most = bounds(valid)[1]
-        if extent > shape[d] and most is not None and most <= shape[d]:
-            shape[d] = extent
-    return _widened(region, tuple(shape))
-
-
-def _even(extent: int, others: int, threads: int) -> int:
-    """The least extent from this one on that spreads evenly: the elements divide the threads, or these them."""
-    step = threads // gcd(threads, others)
-    whole = -(-extent // step) * step
-    return next((e for e in range(extent, whole) if others * e < threads and threads % (others * e) == 0), whole)
-
-
-def _same_depth(a: Region, b: Region) -> tuple[Region, Region]:
-    """The factors of a product with equal extents along k, where one is padded to its threads."""
-    if not a.shape or not b.shape or a.shape[-1] == b.shape[-1]:
-        return a, b
-    depth = max(a.shape[-1], b.shape[-1])
-    return _widened(a, (*a.shape[:-1], depth)), _widened(b, (*b.shape[:-1], depth))
-
-
-def _widened(region: Region, shape: tuple[int, ...]) -> Region:
-    """The region with greater extents, masked as before: what is beyond does not exist."""
-    extent = list(region.extent)
-    for d, size in zip(region.dims, shape, strict=True):
-        extent[d] = size
-    if region.tensor.space == "register" and any(e > s for e, s in zip(extent, region.tensor.shape, strict=True)):
-        return region
-    return replace(region, extent=tuple(extent))

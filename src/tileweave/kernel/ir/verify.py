@@ -290,13 +290,17 @@ def scope(node: Node) -> Iterator[str]:
 
 @_rule
 def registers(node: Node) -> Iterator[str]:
-    """Registers are used by threads that own them."""
+    """Registers are used by the threads that own them, all together: a part of these holds a part of the elements."""
     for region in regions_of(node.statement):
         found = node.tensors.get(region.tensor.name)
-        if found and region.tensor.space == "register" and found[1] < len(node.scopes):
-            owner = node.scopes[found[1] - 1] if found[1] else None
-            if owner is None:
+        if found and region.tensor.space == "register":
+            inner = node.scopes[found[1] :]
+            if not found[1]:
                 yield f"{region.tensor.name} was declared outside every scope: no thread owns it"
+            elif any(
+                one.each is not None or one.scope.layout != node.scopes[found[1] - 1].scope.layout for one in inner
+            ):
+                yield f"{region.tensor.name} is held by {node.scopes[found[1] - 1].scope}, not by {inner[-1].scope}"
 
 
 @_rule

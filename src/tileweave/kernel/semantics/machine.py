@@ -6,17 +6,13 @@ strand of its own, which runs on beside it until the outer one needs its threads
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from random import Random
 from typing import Any
 
-import numpy as np
-
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, evaluate, symbols_of, to_python
+from tileweave.index import Expr, evaluate
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -47,7 +43,7 @@ from tileweave.kernel.semantics.access import Access, Ledger, refuse
 from tileweave.kernel.semantics.barriers import Barrier, Flag
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish, synchronise
 from tileweave.kernel.semantics.memory import Storage
-from tileweave.layout import Coord, Layout
+from tileweave.kernel.semantics.threads import BUILTINS, compiled, entities, names_of
 
 __all__ = ["Block", "Blocked", "Frame", "Machine", "Strand"]
 
@@ -142,7 +138,7 @@ class Machine:
         if not isinstance(number, Expr):
             return number
         try:
-            return eval(_compiled(number), _BUILTINS, frame.symbols)
+            return eval(compiled(number), BUILTINS, frame.symbols)
         except (ZeroDivisionError, NameError) as error:
             refuse("range", str(error), line, expression=number, threads=frame.label)
 
@@ -150,7 +146,7 @@ class Machine:
         """Give a symbol a number within its range."""
         try:
             evaluate(
-                symbol, {str(symbol): value, **{n: frame.symbols[n] for n in _names(symbol) if n in frame.symbols}}
+                symbol, {str(symbol): value, **{n: frame.symbols[n] for n in names_of(symbol) if n in frame.symbols}}
             )
         except LayoutError as error:
             refuse("range", str(error).splitlines()[0], line, symbol=repr(symbol), threads=frame.label)
@@ -443,62 +439,3 @@ class Machine:
         self.note(cell, "write", s, frame)
         who = {a.number: a.step for a in frame.agents}
         merge(before, who)
-
-
-_BUILTINS = {"__builtins__": {"min": min, "max": max, "abs": abs}, "math": math}
-
-
-@cache
-def _compiled(expr: Expr) -> Any:
-    """An expression as Python's own code: kernels evaluate the same ones at every step."""
-    return compile(to_python(expr), str(expr), "eval")
-
-
-@cache
-def _names(expr: Expr) -> tuple[str, ...]:
-    """The names of an expression's symbols."""
-    return tuple(str(one) for one in symbols_of(expr))
-
-
-def entities(s: On, symbols: dict[str, int], block: str) -> Iterator[tuple[str, frozenset[int], dict[str, int]]]:
-    """Each entity of a scope: what errors call it, its threads, the symbols inside."""
-    layout = _at(s.scope.layout, symbols)
-    if s.each is None:
-        yield f"{s.scope.kind} {_range(layout)}of {block}", _threads(layout), dict(symbols)
-        return
-    size = layout.size // s.scope.entities
-    table = sorted_threads(layout)
-    for number in range(s.scope.entities):
-        members = frozenset(table[number * size : (number + 1) * size])
-        yield f"{s.scope.kind} {number} of {block}", members, {**symbols, str(s.each): number}
-
-
-def _range(layout: Layout) -> str:
-    low, high = layout.bounds("warp")
-    return f"(warps {low}..{high}) " if low != high else f"(warp {low}) "
-
-
-def sorted_threads(layout: Layout) -> list[int]:
-    """The threads that a layout lists, in its order."""
-    table = layout.table()
-    table = table if isinstance(table, dict) else {layout.axes[0]: table}
-    total: Any = 0
-    for axis, scale in (("warp", 32), ("lane", 1)):
-        if axis in table:
-            total = total + scale * table[axis]
-    return [int(total)] if isinstance(total, int) else [int(t) for t in total]
-
-
-def _threads(layout: Layout) -> frozenset[int]:
-    return frozenset(sorted_threads(layout))
-
-
-def _at(layout: Layout, symbols: dict[str, int]) -> Layout:
-    """The layout with its offset as numbers."""
-    terms: list[tuple[str, Any]] = list(layout.offset.terms)
-    if all(isinstance(v, int) for _, v in terms):
-        return layout
-    known = {n: symbols[n] for _, v in terms if isinstance(v, Expr) for n in _names(v)}
-    return Layout(
-        layout.shard, layout.replica, Coord(tuple((axis, int(np.asarray(evaluate(v, known)))) for axis, v in terms))
-    )

@@ -13,9 +13,10 @@ from tileweave.index import evaluate
 from tileweave.kernel.ir import Alloc, Kernel, Line, On, Op, Region, Statement, blocks_of, free_symbols, verify, walk
 from tileweave.kernel.semantics.access import Ledger, refuse
 from tileweave.kernel.semantics.clocks import Agent
-from tileweave.kernel.semantics.machine import Block, Frame, Machine, entities
+from tileweave.kernel.semantics.machine import Block, Frame, Machine
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.operate import operate
+from tileweave.kernel.semantics.threads import entities
 
 __all__ = ["LIMIT", "Report", "check_kernel", "run_kernel"]
 

@@ -1,0 +1,60 @@
+"""Shapes, types and boxes that operators of a scope make of their operands'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+from tileweave.index import bounds
+from tileweave.kernel.ir import DTYPES, Number, Region
+
+__all__ = ["as_wide", "even", "flag", "same_depth", "sum_type", "widened"]
+
+
+def sum_type(dtype: str) -> str:
+    """The type of a sum: 32 bits at least."""
+    one = DTYPES[dtype]
+    return dtype if one.bits >= 32 else "f32" if one.kind == "float" else "s32"
+
+
+def flag(flags: Any, own: Number, index: tuple[Any, ...]) -> Region:
+    """One flag of a tensor's tiles, of one device where there is a mesh."""
+    ones = (1,) * flags.rank
+    begin = (own, *index) if flags.space == "symmetric" else tuple(index)
+    return Region(flags, begin, ones, ones, ())
+
+
+def as_wide(region: Region, padded: Region) -> Region:
+    """The region as wide as a register tile that is padded to its threads and whose elements all fit the region."""
+    shape = list(region.shape)
+    for d, (extent, valid) in enumerate(zip(padded.shape, padded.valid, strict=True)):
+        most = bounds(valid)[1]
+        if extent > shape[d] and most is not None and most <= shape[d]:
+            shape[d] = extent
+    return widened(region, tuple(shape))
+
+
+def even(extent: int, others: int, threads: int) -> int:
+    """The least extent from this one on that spreads evenly: the elements divide the threads, or these them."""
+    step = threads // gcd(threads, others)
+    whole = -(-extent // step) * step
+    return next((e for e in range(extent, whole) if others * e < threads and threads % (others * e) == 0), whole)
+
+
+def same_depth(a: Region, b: Region) -> tuple[Region, Region]:
+    """The factors of a product with equal extents along k, where one is padded to its threads."""
+    if not a.shape or not b.shape or a.shape[-1] == b.shape[-1]:
+        return a, b
+    depth = max(a.shape[-1], b.shape[-1])
+    return widened(a, (*a.shape[:-1], depth)), widened(b, (*b.shape[:-1], depth))
+
+
+def widened(region: Region, shape: tuple[int, ...]) -> Region:
+    """The region with greater extents, masked as before: what is beyond does not exist."""
+    extent = list(region.extent)
+    for d, size in zip(region.dims, shape, strict=True):
+        extent[d] = size
+    if region.tensor.space == "register" and any(e > s for e, s in zip(extent, region.tensor.shape, strict=True)):
+        return region
+    return replace(region, extent=tuple(extent))
