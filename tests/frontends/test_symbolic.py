@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnx
 import pytest
@@ -93,6 +95,29 @@ def test_a_program_is_a_function_of_its_inputs():
     assert got["all"].shape == (6, 2)
     with pytest.raises(GraphError, match="dimension 'batch' is 3 and, in input 'y', 2"):
         two(x, x[:2])
+
+
+def test_the_shape_of_an_input_may_have_dimensions():
+    model = tw.load(network(), bind={"x": (tw.dim("rows", 1, 8), 6)})
+    assert str(model) == "net\n  in   x  float32[rows, 6]\n  dim  rows  1..8"
+    assert model(np.ones((5, 6), np.float32))["y"].shape == (5, 5)
+
+
+def test_threads_share_a_model():
+    model = tw.load(network())
+    plan = model.plan()
+    batches = [int(n) for n in RNG.integers(1, 50, 120)]
+
+    def rows(batch: int) -> np.ndarray:
+        return tw.run(plan, bind={"x": np.full((batch, 6), 0.5, np.float32)})
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(rows, batches))
+    wanted = softmax(np.full((1, 6), 0.5, np.float32))
+    for batch, result in zip(batches, results, strict=True):
+        assert result.shape == (batch, 5)
+        np.testing.assert_allclose(result, np.repeat(wanted, batch, 0), rtol=1e-5)
+    assert len(plan.made) <= KEEP_BINDINGS
 
 
 def test_dimensions_without_a_name_are_apart():

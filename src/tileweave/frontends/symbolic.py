@@ -6,10 +6,11 @@ it makes for an extent is kept with its plan: a further call with known extents 
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from tileweave.runtime.api import source
 __all__ = ["Dim", "SymbolicModel", "SymbolicPlan", "SymbolicType", "dim", "program"]
 
 Array = np.ndarray[Any, Any]
+Made = TypeVar("Made")
 KEEP_BINDINGS = 32
 """How many bindings a model keeps, with their plans and prepared memory; the one used longest ago goes first."""
 
@@ -113,13 +115,7 @@ class SymbolicModel:
             GraphError: an extent is missing, unknown or out of its bounds, or the model cannot have it.
         """
         key = tuple(self.checked(extents).values())
-        found = self.made.get(key)
-        if found is None:
-            found = self.made[key] = self.make(dict(zip(self.dims, key, strict=True)))
-            while len(self.made) > KEEP_BINDINGS:
-                self.made.popitem(last=False)
-        self.made.move_to_end(key)
-        return found
+        return _kept(self.made, key, lambda: self.make(dict(zip(self.dims, key, strict=True))))
 
     def checked(self, extents: Mapping[str, Any]) -> dict[str, int]:
         """Extents in the order of the dimensions, each within its bounds."""
@@ -198,13 +194,7 @@ class SymbolicPlan:
             PlanError: nothing fits the memory.
         """
         key = tuple(self.model.checked(extents).values())
-        found = self.made.get(key)
-        if found is None:
-            found = self.made[key] = self.model.at(**extents).plan(self.machines)
-            while len(self.made) > KEEP_BINDINGS:
-                self.made.popitem(last=False)
-        self.made.move_to_end(key)
-        return found
+        return _kept(self.made, key, lambda: self.model.at(**extents).plan(self.machines))
 
     def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, dict[Tensor | str, Any]]:
         """The plan for arrays by the inputs' names, and the arrays by source."""
@@ -219,6 +209,24 @@ class SymbolicPlan:
             bound = ", ".join(f"{name}={n}" for name, n in zip(dims, key, strict=True))
             rows.append(f"{bound}: {plan.seconds * 1e3:.3g} ms, {size_text(max(plan.peak_bytes, default=0))}")
         return "\n".join([*rows, *([next(reversed(self.made.values())).explain()] if self.made else ["no plan yet"])])
+
+
+_LOCK = threading.Lock()
+
+
+def _kept(kept: OrderedDict[tuple[int, ...], Made], key: tuple[int, ...], make: Callable[[], Made]) -> Made:
+    """What is kept for a key, made where it is missing; two threads may both make it, and one of them keeps it."""
+    with _LOCK:
+        if key in kept:
+            kept.move_to_end(key)
+            return kept[key]
+    made = make()
+    with _LOCK:
+        made = kept.setdefault(key, made)
+        kept.move_to_end(key)
+        while len(kept) > KEEP_BINDINGS:
+            kept.popitem(last=False)
+    return made
 
 
 def program(build: Callable[..., Any], /, **inputs: Any) -> SymbolicModel | Model:
