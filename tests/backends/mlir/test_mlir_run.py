@@ -7,6 +7,7 @@ import pytest
 
 from tileweave.backends import mlir
 from tileweave.errors import BackendError
+from tileweave.kernel.atoms import atom
 
 PRODUCT = (Path(__file__).parent / "product.mlir").read_text("utf-8")
 ORDERS = ("forward", "reversed", 7)
@@ -202,3 +203,77 @@ def test_two_kernels_of_one_text_are_launched_by_name_in_one_program():
     launches = [mlir.Launch(1, 64, {"x": x, "v": 2.5}, "f"), mlir.Launch(1, 1, {"x": y, "v": -1.0}, "g")]
     mlir.run_all(text, launches, order=ORDERS)
     assert (x == 2.5).all() and y[0] == -1 and not y[1:].any()
+
+
+PRODUCTS = [  # shape, types of D and of A and B, rows and columns of the fragments of A, B and C, attribute
+    ((16, 8, 16), "f32", "f16", (4, 2), (2, 2), (2, 2), ""),
+    ((16, 8, 8), "f32", "f16", (2, 2), (1, 2), (2, 2), ""),
+    ((16, 8, 16), "f16", "f16", (4, 2), (2, 2), (2, 2), ""),
+    ((16, 8, 8), "f32", "f32", (4, 1), (2, 1), (2, 2), ", tf32Enabled"),
+    ((16, 8, 4), "f32", "f32", (2, 1), (1, 1), (2, 2), ", tf32Enabled"),
+    ((16, 8, 32), "i32", "i8", (4, 4), (2, 4), (2, 2), ""),
+    ((16, 8, 16), "i32", "i8", (2, 4), (1, 4), (2, 2), ""),
+    ((8, 8, 4), "f64", "f64", (1, 1), (1, 1), (1, 2), ""),
+]
+PTX = {"i32": "s32", "i8": "s8"}
+
+
+def fragments(tile, fragment):
+    """The elements that each lane holds, by the layout of the instruction's operand."""
+    return np.ascontiguousarray(tile.reshape(-1)[np.array(fragment.places())])
+
+
+def product_text(name, case):
+    """A kernel that loads fragments as they are, multiplies, and stores the fragment of D."""
+    shape, d, a, of_a, of_b, of_c, attribute = case
+    lines = ["      %t = gpu.thread_id x"]
+    kinds = {"a": (of_a, a), "b": (of_b, a), "c": (of_c, d)}
+    for role, ((rows, columns), kind) in kinds.items():
+        zero = "dense<0>" if kind.startswith("i") else "dense<0.0>"
+        lines.append(f"      %{role}0 = arith.constant {zero} : vector<{rows}x{columns}x{kind}>")
+        for k in range(rows):
+            lines += [
+                f"      %{role}at{k} = arith.constant {k * columns} : index",
+                f"      %{role}row{k} = vector.load %{role}[%t, %{role}at{k}] : memref<32x{rows * columns}x{kind}>, "
+                f"vector<{columns}x{kind}>",
+                f"      %{role}{k + 1} = vector.insert %{role}row{k}, %{role}{k} [{k}] : vector<{columns}x{kind}> into "
+                f"vector<{rows}x{columns}x{kind}>",
+            ]
+    types = [f"vector<{rows}x{columns}x{kind}>" for (rows, columns), kind in kinds.values()]
+    operands = ", ".join(f"%{role}{kinds[role][0][0]}" for role in "abc")
+    lines.append(
+        f"      %d = nvgpu.mma.sync ({operands}) {{mmaShape = {list(shape)}{attribute}}} : ({', '.join(types)}) -> "
+        f"{types[2]}"
+    )
+    for k in range(of_c[0]):
+        lines.append(f"      %out{k} = vector.extract %d[{k}] : vector<{of_c[1]}x{d}> from {types[2]}")
+        lines.append(
+            f"      vector.store %out{k}, %c[%t, %cat{k}] : memref<32x{of_c[0] * of_c[1]}x{d}>, vector<{of_c[1]}x{d}>"
+        )
+    arrays = ", ".join(f"%{role}: memref<32x{r * c}x{kind}>" for role, ((r, c), kind) in kinds.items())
+    head = f"module {{\n  gpu.module @k {{\n    gpu.func @f({arrays}) kernel {{"
+    return "\n".join([head, *lines, "      gpu.return\n    }\n  }\n}\n"])
+
+
+def test_every_type_of_mma_sync_that_nvgpu_lowers_is_exact():
+    rng, texts, launches, wanted = np.random.default_rng(3), {}, [], []
+    kinds = {"i32": np.int32, "i8": np.int8, "f16": np.float16, "f32": np.float32, "f64": np.float64}
+    for k, case in enumerate(PRODUCTS):
+        (m, n, depth), d, a, *_, attribute = case
+        types = [PTX.get(kind, kind) for kind in (d, "tf32" if attribute else a)]
+        row = atom(f"mma.sync.aligned.m{m}n{n}k{depth}.row.col.{types[0]}.{types[1]}.{types[1]}.{types[0]}")
+        tiles = [rng.integers(-3, 4, shape) for shape in ((m, depth), (n, depth), (m, n))]
+        left, right = (fragments(t.astype(kinds[a]), row[role]) for t, role in zip(tiles, "ab", strict=False))
+        found = fragments(tiles[2].astype(kinds[d]), row["c"])
+        wanted.append((found, fragments((tiles[0] @ tiles[1].T + tiles[2]).astype(kinds[d]), row["d"]), case))
+        texts[f"f{k}"] = product_text(f"f{k}", case)
+        launches.append(mlir.Launch(1, 32, {"a": left, "b": right, "c": found}, f"f{k}"))
+    mlir.run_all(mlir.merged(texts), launches)
+    for found, want, case in wanted:
+        assert np.array_equal(found, want), case
+
+
+def test_an_operation_that_mlir_does_not_lower_is_named():
+    text = product_text("f", ((16, 8, 16), "f32", "bf16", (4, 2), (2, 2), (2, 2), ""))
+    arrays = {name: np.zeros((32, n), kind) for name, n, kind in (("a", 8, "u2"), ("b", 4, "u2"), ("c", 4, "f4"))}
+    assert "mlir-opt lowers no nvgpu.mma.sync" in refused(text, arrays)

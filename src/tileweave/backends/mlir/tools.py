@@ -120,6 +120,10 @@ def device_passes(text: str) -> str:
     return f"{first}gpu.module(" + _DEVICE_PASSES.format(index=_INDEX_PASSES, bare=int(not dynamic)) + ")"
 
 
+_FOREIGN = re.compile(r"(?:= |^ +)((?:nvgpu|gpu|memref|vector|arith|scf|math|linalg|affine|tensor)\.[\w.]+)[ (]", re.M)
+"""Operations that are not of the dialects LLVM and NVVM."""
+
+
 def lowered(text: str, *, where: str = "lowered(text)", debug: bool = False) -> str:
     """The one ``gpu.module`` of a text in the LLVM and NVVM dialects, as a module of its own.
 
@@ -138,6 +142,9 @@ def lowered(text: str, *, where: str = "lowered(text)", debug: bool = False) -> 
     found = re.search(r"^( *)gpu\.module @\w+[^\n]*\{\n(.*?)^\1\}[^\n]*$", out, re.S | re.M)
     if found is None:
         raise BackendError(where, "mlir-opt printed no GPU module", facts={"source": text, "log": out})
+    left = sorted(set(_FOREIGN.findall(found[2])))
+    if left:
+        raise BackendError(where, f"mlir-opt lowers no {', '.join(left)}", facts={"source": text, "log": out})
     names = "\n".join(re.findall(r"^#loc\d* = .*$", out, re.M))
     return f"module {{\n{found[2]}}}\n{names}\n"
 
