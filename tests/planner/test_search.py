@@ -9,12 +9,21 @@ import pytest
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
-from tileweave.planner import OBJECTIVES, Objective, machines, make_plan, register_objective, simulate
+from tileweave.planner import (
+    OBJECTIVES,
+    Objective,
+    machines,
+    make_plan,
+    register_cost_model,
+    register_objective,
+    simulate,
+)
 from tileweave.planner.loads import Loads
 from tileweave.planner.search.islands import searched_together
 from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import MUTATORS, Mutator, Pareto, register_mutator
 from tileweave.planner.search.solve import beam, cost_of, exact, polished, relaxed
+from tileweave.planner.simulate import MODELS
 
 
 def tables(count=4, size=3, width=64):
@@ -190,3 +199,21 @@ def test_an_objective_of_the_users_own():
             register_objective(Objective("test_tasks", tasks))
     finally:
         del OBJECTIVES["test_tasks"]
+
+
+def test_a_cost_model_of_a_third_party_decides():
+    """A model by which every task takes a second makes the plan with the fewest tasks the fastest."""
+    x = g.as_tensor(np.broadcast_to(np.float32(1), (2048, 2048)))
+    graph, used = g.Graph.of(g.matmul(x, x)), machines(4, memory="1GiB")
+    plain = make_plan(graph, used, lambda o, s: Decision(s))
+    register_cost_model("test_tasks", lambda step, load, rates: load.tasks * 1.0)
+    try:
+        with pytest.raises(PlanError, match="there is a cost model"):
+            register_cost_model("test_tasks", lambda step, load, rates: load.tasks * 1.0)
+        plan = make_plan(graph, used, lambda o, s: Decision(s), model="test_tasks")
+        assert simulate(plan, model="test_tasks").seconds == pytest.approx(plan.seconds)
+        assert plan.seconds <= simulate(plain, model="test_tasks").seconds and plan.seconds >= 1
+    finally:
+        del MODELS["test_tasks"]
+    with pytest.raises(PlanError, match="is no cost model"):
+        make_plan(graph, used, lambda o, s: Decision(s), model="test_tasks")

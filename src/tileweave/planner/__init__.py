@@ -16,11 +16,12 @@ from tileweave.planner.search import (
     register_objective,
 )
 from tileweave.planner.show import load
-from tileweave.planner.simulate import Simulation, simulate
+from tileweave.planner.simulate import CostModel, Simulation, register_cost_model, simulate
 from tileweave.planner.tasks import Read, ReadPiece, Task, tasks
 
 __all__ = [
     "OBJECTIVES",
+    "CostModel",
     "Costs",
     "Cuts",
     "Level",
@@ -46,6 +47,7 @@ __all__ = [
     "movements",
     "placement",
     "redistribution",
+    "register_cost_model",
     "register_mutator",
     "register_objective",
     "show",

@@ -11,19 +11,20 @@ Source: own, after Tapestry "Cost Optimization"; costs of messages as in LogGP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tileweave.errors import PlanError
 from tileweave.graph import Operation, Tensor
 from tileweave.planner.costs import volume
 from tileweave.planner.count import EFFICIENCY, counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import IntArray
-from tileweave.planner.plan import Costs, Plan
+from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.streams import needed_steps, streams
 
 __all__ = ["EFFICIENCY", "Busy", "Peaks", "Simulation", "costed", "peak_bound", "peaks_of", "simulate", "with_costs"]
@@ -80,16 +81,39 @@ class Simulation:
         return int(sum((load.moved for load in self.loads), np.zeros(1, np.int64)).max())
 
 
-def simulate(plan: Plan, known: Loads | None = None) -> Simulation:
+CostModel = Callable[[Step, Load, "Rates"], "np.ndarray[Any, Any]"]
+"""(step, what it does on each machine, rates of these) -> seconds that each machine, in the order in which they fill,
+computes and reads from storage, without what it waits for."""
+MODELS: dict[str, CostModel] = {}
+
+
+def register_cost_model(name: str, model: CostModel) -> None:
+    """Adds a model that plans can be asked for by name.
+
+    Raises:
+        PlanError: there is one of that name.
+    """
+    if name in MODELS:
+        raise PlanError("register_cost_model(name, model)", f"there is a cost model {name!r}", legal="another name")
+    MODELS[name] = model
+
+
+def simulate(plan: Plan, known: Loads | None = None, model: str = "roofline") -> Simulation:
     """The expected time, memory and traffic of a plan.
 
     Args:
         plan: any.
         known: keeps what depends on the graph alone, for planning it again.
+        model: a name in `MODELS`: how long a step computes.
+
+    Raises:
+        PlanError: no such model.
     """
+    if model not in MODELS:
+        raise PlanError("simulate(model)", f"{model!r} is no cost model", legal=", ".join(MODELS))
     loads = (known or Loads()).of(plan)
     held = _held(plan, loads)
-    seconds, spans, durations = _timeline(plan, loads)
+    seconds, spans, durations = _timeline(plan, loads, MODELS[model])
     steps = tuple(
         Costs(
             int(load.tasks.sum()),
@@ -128,8 +152,8 @@ def _held(plan: Plan, loads: Sequence[Load]) -> Peaks:
 # time
 
 
-class _Rates:
-    """The rates of machines, in the order in which they fill."""
+class Rates:
+    """The rates of machines, as arrays in the order in which they fill: of memory, of links, of arithmetic."""
 
     def __init__(self, machines: Machines) -> None:
         filled = [machines.machines[k] for k in machines.order]
@@ -144,17 +168,21 @@ class _Rates:
         return self.flops[dtype]
 
 
-def compute_seconds(rates: _Rates, load: Load, dtype: str) -> Floats:
-    """How long every machine computes and reads from storage."""
-    compute = np.maximum(load.flops / rates.flops_of(dtype), load.touched / rates.bytes) / EFFICIENCY
-    stored = (load.read + load.written) / rates.machines.storage_bytes_per_second
-    out: Floats = load.tasks * rates.machines.task_seconds + compute + stored
+def roofline(step: Step, load: Load, rates: Rates) -> Floats:
+    """The larger of what arithmetic and memory take at the derated rates, what storage takes, and a task's own cost."""
+    machines = rates.machines
+    compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
+    stored = (load.read + load.written) / machines.storage_bytes_per_second
+    out: Floats = load.tasks * machines.task_seconds + compute + stored
     return out
 
 
-def _timeline(plan: Plan, loads: Sequence[Load]) -> tuple[float, tuple[Busy, ...], list[float]]:
+MODELS["roofline"] = roofline
+
+
+def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[float, tuple[Busy, ...], list[float]]:
     machines, count = plan.machines, len(plan.machines)
-    rates = _Rates(machines)
+    rates = Rates(machines)
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
     free, link_free = np.zeros(count), np.zeros(count)
@@ -173,7 +201,7 @@ def _timeline(plan: Plan, loads: Sequence[Load]) -> tuple[float, tuple[Busy, ...
         for group in groups:
             arrived = np.maximum(arrived, group.arrived(load, arrive))
         link_free = np.where(transfer > 0, arrived, link_free)
-        compute = compute_seconds(rates, load, step.tensor.dtype.name)
+        compute = model(step, load, rates)
         waves = np.maximum(load.tasks, 1)
         start = np.maximum(arrive + (arrived - arrive) / waves, free)
         end = np.maximum(start + compute, arrived + compute / waves)
@@ -276,9 +304,9 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
     return peaks, at_step
 
 
-def costed(plan: Plan, known: Loads | None = None) -> tuple[Plan, Simulation]:
+def costed(plan: Plan, known: Loads | None = None, model: str = "roofline") -> tuple[Plan, Simulation]:
     """The plan with its estimates filled in, and the simulation that gave them; small plans have their peak counted."""
-    result = simulate(plan, known)
+    result = simulate(plan, known, model)
     if plan.tasks <= COUNTED_TASKS:
         peaks, at_step = counted_peaks(plan)
         steps = tuple(replace(cost, peak_bytes=peak) for cost, peak in zip(result.steps, at_step, strict=True))

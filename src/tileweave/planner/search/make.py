@@ -83,6 +83,7 @@ class PlanRequest:
         objective: what is least in the plan.
         extra: meshes beside those that the graph suggests.
         effort: of the stochastic search.
+        model: a name in `MODELS`, by which finalists are simulated.
     """
 
     graph: Graph
@@ -95,6 +96,7 @@ class PlanRequest:
     objective: Objective = OBJECTIVES["seconds"]
     extra: tuple[Mesh, ...] = ()
     effort: Effort = Effort()
+    model: str = "roofline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
         for offer in level:
             tried.append((offer, peaks_of(offer.plan, known)))
             if all(peak <= limit for peak, limit in zip(tried[-1][1].machines, budgets, strict=True)):
-                result = simulate(offer.plan, known)
+                result = simulate(offer.plan, known, problem.model)
                 fitting.append((offer.label, with_costs(offer.plan, result), result))
         if fitting and not problem.objective.waves:
             further += 1
@@ -132,7 +134,7 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
     if not fitting:
         raise _refusal(problem, tried, known)
     _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
-    plan, result = costed(best, known)
+    plan, result = costed(best, known, problem.model)
     rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
     return replace(plan, alternatives=rows), result
 
@@ -301,6 +303,7 @@ def make_plan(
     workers: int = 1,
     runs: float | None = None,
     progress: Callable[[Progressed], None] | None = None,
+    model: str = "roofline",
 ) -> Plan:
     """The verified graph's plan.
 
@@ -320,9 +323,10 @@ def make_plan(
         workers: searches side by side, which exchange what they find at fixed numbers of trials.
         runs: how often the plan will run, by which the search weighs its own price.
         progress: called with a `Progressed` as the search goes on.
+        model: how long a step computes, by a name in `simulate.MODELS`; the finalists are simulated by it.
     """
     problem = problem_of(graph, machines, decide, atoms, place, pin, forbid, objective)
-    return search(replace(problem, effort=Effort(trials, seed, workers, runs, progress)))[0]
+    return search(replace(problem, effort=Effort(trials, seed, workers, runs, progress), model=model))[0]
 
 
 def problem_of(

@@ -1,8 +1,7 @@
 """What a plan is chosen by: the document's seven objectives, what machines receive, and the user's own.
 
 An objective is a number of a simulated plan, the least of which wins; ties go to less time, then to fewer tasks. The
-additive solvers are guided by a sum over table entries that stands for it. A cost model says how long a step computes
-on each machine; third parties register both.
+additive solvers are guided by a sum over table entries that stands for it.
 
 Source: Tapestry, "Cost Optimization"; the two kinds of waste are defined here.
 """
