@@ -439,11 +439,12 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
     printer.emit(1, "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;")
     printer.body(program.body, 1)
     body = "\n".join(printer.out)
-    if re.search(r"\btw_(floordiv|floormod|min|max|isqrt)\(", body):
-        printer.helpers = {
-            "prelude": c_prelude("int64_t" if "int64_t" in body else "int", cuda=True),
-            **printer.helpers,
-        }
+    called = set(re.findall(r"\btw_(floordiv|floormod|min|max|isqrt)\(", body))
+    if called or "int64_t" in body:
+        wide = "int64_t" in body
+        helpers = c_prelude("int64_t" if wide else "int", cuda=True).splitlines()
+        used = [line for line in helpers if any(f" tw_{name}(" in line for name in called)]
+        printer.helpers = {"prelude": "\n".join([*(["#include <stdint.h>"] * wide), *used]), **printer.helpers}
     written = frozenset(_written(program.body))
     parameters = ", ".join(_parameter(b, written) for b in program.parameters)
     includes = _includes(body + "".join(printer.helpers.values()) + parameters)
