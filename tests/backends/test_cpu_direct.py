@@ -14,7 +14,9 @@ import tileweave as tw
 from tileweave import graph as tg
 from tileweave.backends.cpu import compile
 from tileweave.backends.cpu.target.target import host
+from tileweave.layout import strided
 from tileweave.lower.programs import View, program
+from tileweave.teir import Operand, emit_einsum
 
 TIMES = 12
 
@@ -128,3 +130,12 @@ def test_nothing_before_or_behind_an_array_is_touched(stride, groups):
             assert "direct convolution" in kernel.explain()
             for memory, base in held:
                 library.mprotect(ctypes.c_void_p(base.ctypes.data), ctypes.c_size_t(len(memory)), 3)
+
+
+def test_products_behind_one_another_are_no_convolution():
+    """A second product in the place of a chain."""
+    sides = [Operand(strided(shape, (shape[1], 1)), "FP32") for shape in ((20, 24), (24, 28), (28, 30), (20, 30))]
+    arrays = [np.random.default_rng(k).standard_normal(side.shape, np.float32) for k, side in enumerate(sides)]
+    kernel = compile(emit_einsum("ab,bc,cd->ad", sides[:3], sides[3]), cache=False)
+    kernel(*arrays)
+    np.testing.assert_allclose(arrays[3], arrays[0] @ arrays[1] @ arrays[2], rtol=0, atol=1e-3)

@@ -170,11 +170,12 @@ def _follows(chain: Op, product_op: Op) -> bool:
     """Whether a chain reads sums and writes one result per sum, each alone."""
     sums = product_op.operands[2]
     writes = [o for stage in chain.stages for o in stage.outputs if o not in chain.dropped]
-    alone = chain.operands.count(sums) == 1 and writes == [writes[-1]] and chain.stages[-1].outputs == (writes[-1],)
+    if len(writes) != 1 or chain.stages[-1].outputs != (writes[0],) or chain.operands.count(sums) != 1:
+        return False
     known = all(stage.kind in KNOWN and stage.kind not in MONOIDS for stage in chain.stages)
     simple = not any(stage.reads_output or len(stage.outputs) > 1 for stage in chain.stages)
     reads = {o for stage in chain.stages for o in stage.inputs}
-    return bool(chain.stages) and alone and known and simple and chain.operands.index(sums) in reads - set(writes)
+    return known and simple and chain.operands.index(sums) in reads - set(writes)
 
 
 def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> Convolution | None:
