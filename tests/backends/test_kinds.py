@@ -13,8 +13,8 @@ import pytest
 from tileweave import teir
 from tileweave.backends import cpu
 from tileweave.backends.cpu import kernel as kernels
+from tileweave.backends.cpu.gemm.blocking import key_of, numbers_of
 from tileweave.backends.cpu.gemm.gett import block_product
-from tileweave.backends.cpu.gemm.parameters import key_of, numbers_of
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.llvm.ir import Function, Module
 from tileweave.backends.cpu.llvm.sizes import Sizes, Table

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.gemm.blocking import are_tiny, key_of, numbers_of
 from tileweave.backends.cpu.gemm.gett import block_product
-from tileweave.backends.cpu.gemm.parameters import are_tiny, key_of, numbers_of
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.target.jit import Code

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 
 from tileweave.backends.cpu.direct.emit import Packing, emit_direct
 from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.gemm.blocking import are_tiny
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
 from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, emit_scalar, may_start, without_start
-from tileweave.backends.cpu.gemm.parameters import are_tiny
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import index
 
-from tileweave.backends.cpu.gemm.gett import ProductBlocking
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.micro import Ahead, Edges, ReadFrom, Start, Stores, Tile, emit_tile
 from tileweave.backends.cpu.gemm.panels import (
     LANE_BYTES,
@@ -24,9 +24,10 @@ from tileweave.backends.cpu.gemm.panels import (
 from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH, TURN, PrefetchPlan, PrefetchShare, prefetch_plan
 from tileweave.backends.cpu.gemm.resident_a import emit_resident_a
 from tileweave.backends.cpu.gemm.staging import (
-    StagingBuffer,
+    column_lanes,
     emit_runs,
     emit_transposed,
+    memory_map,
     staging_of,
     transposed_non_temporal,
 )
@@ -37,81 +38,6 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Op
 
 __all__ = ["BlockWriter", "Columns"]
-
-
-def rounded(size: int) -> int:
-    return -(-size // 64) * 64
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryMap:
-    """Where things lie in working memory, in bytes.
-
-    Per thread: the K table, that of the next block where its rows are packed ahead, the tables of the row panels and of
-    the column panels of a chunk, one packed row panel, the packed column panels, the stage. Shared, where rows are
-    packed once: their tables and the packed panels, of two blocks of K where one is packed ahead.
-    """
-
-    row_table: int
-    row_segments: int
-    column_table: int
-    column_segments: int
-    row_panel: int
-    column_panel: int
-    at_following: int
-    at_rows: int
-    at_columns: int
-    at_row_pack: int
-    at_column_pack: int
-    at_stage: int
-    thread_bytes: int
-    shared_pack: int
-    shared_bytes: int
-
-
-def _column_lanes(c: ProductBlocking, stage: StagingBuffer | None) -> bool:
-    """Whether anything asks where a single lane of a column panel lies."""
-    return not c.transposed_panels and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
-
-
-def memory_map(c: ProductBlocking, stage: StagingBuffer | None) -> MemoryMap:
-    width = c.columns.sums.width_bytes
-    row_segments = c.rows.lane_table_bytes + 8
-    row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
-    column_segments = c.columns.lane_table_bytes + 8 if _column_lanes(c, stage) else 0
-    dense = c.columns.operand_dense or c.columns.output_dense
-    column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
-    row_panel = rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
-    column_panel = rounded((c.kc + c.columns.lanes + 1) * c.columns.width * width)
-    at_following = rounded(c.kc * 16 if c.contracted.tabled and not c.nested else 0)
-    at_rows = at_following * (2 if c.ahead else 1)
-    at_columns = at_rows + (0 if c.shared else rounded(row_table * c.row_panels))
-    at_row_pack = at_columns + rounded(column_table * c.column_panels)
-    at_column_pack = at_row_pack + (0 if c.a_in_place or c.shared else row_panel)
-    packed_panels = c.columns.pack_panels if c.a_resident else c.column_panels
-    at_stage = at_column_pack + rounded(0 if c.b_in_place else column_panel * packed_panels)
-    staged_panels = c.transposed_panels * c.rows.panels or (stage.row_panels if stage else 0)
-    staged_bytes = staged_panels * c.rows.width * c.columns.width * width
-    end = at_stage + rounded(staged_bytes) + 64
-    shared_pack = rounded(row_table * c.row_panels) if c.shared else 0
-    shared_bytes = shared_pack + row_panel * c.row_panels * (2 if c.ahead else 1) + 64 if c.shared else 0
-    return MemoryMap(
-        row_table,
-        row_segments,
-        column_table,
-        column_segments,
-        row_panel,
-        column_panel,
-        at_following,
-        at_rows,
-        at_columns,
-        at_row_pack,
-        at_column_pack,
-        at_stage,
-        end,
-        shared_pack,
-        shared_bytes,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +108,7 @@ class BlockWriter:
         """Tables and packing."""
         c, module, name = self.cut, self.module, self.name
         emit_lane_table(module, f"{name}.rows.lanes", c.rows)
-        if _column_lanes(c, self.stage):
+        if column_lanes(c, self.stage):
             emit_lane_table(module, f"{name}.columns.lanes", c.columns)
         if c.rows.operand_dense:
             emit_segment_table(module, f"{name}.rows.segments", c.rows)

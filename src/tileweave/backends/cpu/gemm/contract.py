@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.gemm.block import BlockWriter
-from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, with_sizes
+from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.micro import multiply_add
-from tileweave.backends.cpu.gemm.parameters import with_sizes
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.contract import without_start
-from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
+from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable

@@ -8,12 +8,12 @@ Source: own; the method is known as GETT (transpose-free contraction by packing)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from tileweave.backends.cpu.gemm.in_place import InPlace, may_read_in_place, read_in_place
-from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking
+from tileweave.backends.cpu.gemm.in_place import InPlace, read_in_place
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.tile import choose_tile
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
@@ -21,124 +21,7 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, Op, fuse, injective
 
-__all__ = ["ProductBlocking", "block_product"]
-
-
-@dataclass(frozen=True, slots=True)
-class ProductBlocking:
-    """A contraction ready for code.
-
-    Args:
-        outer: axes that stay sequential loops around everything, with strides (row operand, vector operand, output).
-        batch: axes that all three tensors share, or that only the output has; same strides.
-        rows: panels of the operand that is broadcast (A).
-        columns: panels of the operand along which vectors run (B).
-        contracted: the axes that are summed.
-        swapped: whether in1 is the row operand.
-        offsets: bytes added to row operand, vector operand, output.
-        kc: products per block.
-        row_panels: row panels per chunk.
-        column_panels: column panels per chunk.
-        a_in_place: the row operand is read in place.
-        b_in_place: the vector operand is read in place.
-        shared: row panels are packed once for all threads, in a phase of their own.
-        keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
-        transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
-            memory and not the output's; 0 where they run along the output's.
-    """
-
-    outer: tuple[Mode, ...]
-    batch: tuple[Mode, ...]
-    rows: Panels
-    columns: Panels
-    contracted: Contracted
-    swapped: bool
-    offsets: tuple[int, int, int]
-    kc: int
-    row_panels: int
-    column_panels: int
-    a_in_place: bool
-    b_in_place: bool
-    shared: bool
-    keep_a: bool
-    transposed_panels: int = 0
-
-    @property
-    def a_resident(self) -> bool:
-        """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
-        return self.keep_a and self.shared and (not self.b_in_place or self.transposed_panels > 0)
-
-    @property
-    def ahead(self) -> bool:
-        """Whether the rows of the next block of K are packed while columns pass by the rows of this one.
-
-        One panel at a time, so where panels share lines, being packed element by element, they are better packed apart.
-        """
-        return self.a_resident and self.k_blocks > 1 and prefetch_steps(self.rows, self.contracted, 0, 1) != 0
-
-    @property
-    def nested(self) -> bool:
-        """Whether both operands are read in place, in loops over several axes of K."""
-        return self.a_in_place and self.b_in_place and self.contracted.tabled and self.k_blocks == 1
-
-    @property
-    def may_place_rows(self) -> bool:
-        """Whether the row operand can be read in place."""
-        return may_read_in_place(self.contracted, self.rows.element, self.rows.sums)
-
-    @property
-    def k_blocks(self) -> int:
-        """Blocks of K."""
-        return -(-self.contracted.total // self.kc)
-
-    @property
-    def row_chunks(self) -> int:
-        """Chunks of rows."""
-        return -(-self.rows.panels // self.row_panels)
-
-    @property
-    def column_chunks(self) -> int:
-        """Chunks of columns."""
-        return -(-self.columns.panels // self.column_panels)
-
-    @property
-    def batches(self) -> int:
-        """Points of the batch axes."""
-        return prod(dim.extent for dim in self.batch)
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output's elements."""
-        return self.columns.output_bytes * self.batches * self.rows.total * self.columns.total
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions for one point of the outer axes."""
-        return 2 * self.batches * self.rows.total * self.columns.total * self.contracted.total
-
-    def explain(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The sizes of the blocks, and what is packed, in the field's names: A is broadcast, B runs in vectors."""
-        rows, columns = self.rows, self.columns
-        a, b = reversed(names) if self.swapped else names
-        batch = f"{self.batches} x " if self.batches > 1 else ""
-        sizes = f"{batch}m {rows.total}, n {columns.total}, k {self.contracted.total}"
-        blocks = f"mr {rows.width}, nr {columns.width}, kc {self.kc}, mc {self.row_panels * rows.width}"
-        first = "read in place" if self.a_in_place else "packed once for all threads" if self.shared else "packed"
-        ahead = ", the next block of k while this one is computed" if self.ahead else ""
-        second = (
-            "read in place"
-            if self.b_in_place
-            else "packed"
-            if columns.pack_panels == 1
-            else f"packed {columns.pack_panels} panels at once"
-        )
-        if self.transposed_panels:
-            second += f", tiles of {self.transposed_panels} panels transposed in a buffer"
-        resident = "A" if self.a_resident else "B"
-        return (
-            f"{sizes}; {blocks}, nc {self.column_panels * columns.width}",
-            f"A = {a} {first}{ahead}; B = {b} {second}; the block of {resident} stays in the second cache",
-        )
+__all__ = ["block_product"]
 
 
 def block_product(

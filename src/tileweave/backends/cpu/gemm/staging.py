@@ -4,6 +4,7 @@ Two outputs are hard to write from registers. Where the output's dense axis is s
 axis of the rows, no vector of a tile is a whole line (*runs*). Where the output's dense axis is not the vector
 operand's, elements of a vector lie far apart (*transposed*). In both cases tiles store whole vectors into the buffer,
 and when it is full its vectors are put together as the output has them: every line is written once, and never read.
+`memory_map` says where the buffer lies in working memory, beside packed panels and tables.
 
 Source: own.
 """
@@ -14,13 +15,22 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from operator import index
 
-from tileweave.backends.cpu.gemm.gett import ProductBlocking
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = ["StagingBuffer", "emit_runs", "emit_transposed", "staging_of", "transposed_non_temporal"]
+__all__ = [
+    "MemoryMap",
+    "StagingBuffer",
+    "column_lanes",
+    "emit_runs",
+    "emit_transposed",
+    "memory_map",
+    "staging_of",
+    "transposed_non_temporal",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +171,80 @@ def emit_runs(
 
     f.loop(0, f.div(live, stage.run), run)
     f.ret()
+
+
+def rounded(size: int) -> int:
+    """Up to whole cache lines."""
+    return -(-size // 64) * 64
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMap:
+    """Where things lie in working memory, in bytes.
+
+    Per thread: the K table, that of the next block where its rows are packed ahead, the tables of the row panels and of
+    the column panels of a chunk, one packed row panel, the packed column panels, the stage. Shared, where rows are
+    packed once: their tables and the packed panels, of two blocks of K where one is packed ahead.
+    """
+
+    row_table: int
+    row_segments: int
+    column_table: int
+    column_segments: int
+    row_panel: int
+    column_panel: int
+    at_following: int
+    at_rows: int
+    at_columns: int
+    at_row_pack: int
+    at_column_pack: int
+    at_stage: int
+    thread_bytes: int
+    shared_pack: int
+    shared_bytes: int
+
+
+def column_lanes(c: ProductBlocking, stage: StagingBuffer | None) -> bool:
+    """Whether anything asks where a single lane of a column panel lies."""
+    return not c.transposed_panels and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
+
+
+def memory_map(c: ProductBlocking, stage: StagingBuffer | None) -> MemoryMap:
+    """Where everything lies, one behind the other."""
+    width = c.columns.sums.width_bytes
+    row_segments = c.rows.lane_table_bytes + 8
+    row_table = row_segments + (c.rows.segment_table_bytes if c.rows.operand_dense else 0)
+    column_segments = c.columns.lane_table_bytes + 8 if column_lanes(c, stage) else 0
+    dense = c.columns.operand_dense or c.columns.output_dense
+    column_table = column_segments + (c.columns.segment_table_bytes if dense else 0)
+    row_panel = rounded((c.kc + c.rows.lanes + 1) * c.rows.width * width)
+    column_panel = rounded((c.kc + c.columns.lanes + 1) * c.columns.width * width)
+    at_following = rounded(c.kc * 16 if c.contracted.tabled and not c.nested else 0)
+    at_rows = at_following * (2 if c.ahead else 1)
+    at_columns = at_rows + (0 if c.shared else rounded(row_table * c.row_panels))
+    at_row_pack = at_columns + rounded(column_table * c.column_panels)
+    at_column_pack = at_row_pack + (0 if c.a_in_place or c.shared else row_panel)
+    packed_panels = c.columns.pack_panels if c.a_resident else c.column_panels
+    at_stage = at_column_pack + rounded(0 if c.b_in_place else column_panel * packed_panels)
+    staged_panels = c.transposed_panels * c.rows.panels or (stage.row_panels if stage else 0)
+    staged_bytes = staged_panels * c.rows.width * c.columns.width * width
+    end = at_stage + rounded(staged_bytes) + 64
+    shared_pack = rounded(row_table * c.row_panels) if c.shared else 0
+    shared_bytes = shared_pack + row_panel * c.row_panels * (2 if c.ahead else 1) + 64 if c.shared else 0
+    return MemoryMap(
+        row_table,
+        row_segments,
+        column_table,
+        column_segments,
+        row_panel,
+        column_panel,
+        at_following,
+        at_rows,
+        at_columns,
+        at_row_pack,
+        at_column_pack,
+        at_stage,
+        end,
+        shared_pack,
+        shared_bytes,
+    )

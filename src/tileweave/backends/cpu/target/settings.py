@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from tileweave.errors import BackendError
 
 if TYPE_CHECKING:
-    from tileweave.backends.cpu.gemm.gett import ProductBlocking
+    from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 
 __all__ = ["DEFAULT", "Settings", "wished"]
 

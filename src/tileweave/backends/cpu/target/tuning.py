@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.gemm.gett import ProductBlocking, block_product
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking
+from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.kernel import Kernel, compile
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole

@@ -1,0 +1,211 @@
+"""How a contraction is blocked, as a value; and which of its numbers are sizes, which code may take from a table.
+
+What is left is what code is specialised on: how many axes there are of each role, where an operand is dense, the
+register tile, what is packed, and the element types.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from tileweave.backends.cpu.gemm.in_place import may_read_in_place
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
+from tileweave.teir.merged.form import Mode
+
+__all__ = ["ProductBlocking", "are_tiny", "key_of", "numbers_of", "with_sizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProductBlocking:
+    """A contraction ready for code.
+
+    Args:
+        outer: axes that stay sequential loops around everything, with strides (row operand, vector operand, output).
+        batch: axes that all three tensors share, or that only the output has; same strides.
+        rows: panels of the operand that is broadcast (A).
+        columns: panels of the operand along which vectors run (B).
+        contracted: the axes that are summed.
+        swapped: whether in1 is the row operand.
+        offsets: bytes added to row operand, vector operand, output.
+        kc: products per block.
+        row_panels: row panels per chunk.
+        column_panels: column panels per chunk.
+        a_in_place: the row operand is read in place.
+        b_in_place: the vector operand is read in place.
+        shared: row panels are packed once for all threads, in a phase of their own.
+        keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
+        transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
+            memory and not the output's; 0 where they run along the output's.
+    """
+
+    outer: tuple[Mode, ...]
+    batch: tuple[Mode, ...]
+    rows: Panels
+    columns: Panels
+    contracted: Contracted
+    swapped: bool
+    offsets: tuple[int, int, int]
+    kc: int
+    row_panels: int
+    column_panels: int
+    a_in_place: bool
+    b_in_place: bool
+    shared: bool
+    keep_a: bool
+    transposed_panels: int = 0
+
+    @property
+    def a_resident(self) -> bool:
+        """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
+        return self.keep_a and self.shared and (not self.b_in_place or self.transposed_panels > 0)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the rows of the next block of K are packed while columns pass by the rows of this one.
+
+        One panel at a time, so where panels share lines, being packed element by element, they are better packed apart.
+        """
+        return self.a_resident and self.k_blocks > 1 and prefetch_steps(self.rows, self.contracted, 0, 1) != 0
+
+    @property
+    def nested(self) -> bool:
+        """Whether both operands are read in place, in loops over several axes of K."""
+        return self.a_in_place and self.b_in_place and self.contracted.tabled and self.k_blocks == 1
+
+    @property
+    def may_place_rows(self) -> bool:
+        """Whether the row operand can be read in place."""
+        return may_read_in_place(self.contracted, self.rows.element, self.rows.sums)
+
+    @property
+    def k_blocks(self) -> int:
+        """Blocks of K."""
+        return -(-self.contracted.total // self.kc)
+
+    @property
+    def row_chunks(self) -> int:
+        """Chunks of rows."""
+        return -(-self.rows.panels // self.row_panels)
+
+    @property
+    def column_chunks(self) -> int:
+        """Chunks of columns."""
+        return -(-self.columns.panels // self.column_panels)
+
+    @property
+    def batches(self) -> int:
+        """Points of the batch axes."""
+        return prod(dim.extent for dim in self.batch)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the output's elements."""
+        return self.columns.output_bytes * self.batches * self.rows.total * self.columns.total
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions for one point of the outer axes."""
+        return 2 * self.batches * self.rows.total * self.columns.total * self.contracted.total
+
+    def explain(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The sizes of the blocks, and what is packed, in the field's names: A is broadcast, B runs in vectors."""
+        rows, columns = self.rows, self.columns
+        a, b = reversed(names) if self.swapped else names
+        batch = f"{self.batches} x " if self.batches > 1 else ""
+        sizes = f"{batch}m {rows.total}, n {columns.total}, k {self.contracted.total}"
+        blocks = f"mr {rows.width}, nr {columns.width}, kc {self.kc}, mc {self.row_panels * rows.width}"
+        first = "read in place" if self.a_in_place else "packed once for all threads" if self.shared else "packed"
+        ahead = ", the next block of k while this one is computed" if self.ahead else ""
+        second = (
+            "read in place"
+            if self.b_in_place
+            else "packed"
+            if columns.pack_panels == 1
+            else f"packed {columns.pack_panels} panels at once"
+        )
+        if self.transposed_panels:
+            second += f", tiles of {self.transposed_panels} panels transposed in a buffer"
+        resident = "A" if self.a_resident else "B"
+        return (
+            f"{sizes}; {blocks}, nc {self.column_panels * columns.width}",
+            f"A = {a} {first}{ahead}; B = {b} {second}; the block of {resident} stays in the second cache",
+        )
+
+
+_TINY, _MANY = 16**3, 16
+
+
+def are_tiny(modes: Sequence[Mode]) -> bool:
+    """Whether a contraction is many products so small that code with constant sizes pays.
+
+    A thousand of 8 x 8 x 8 take 38 us with constants, 44 with sizes from a table; one of 16 x 16 x 16 takes as long.
+    """
+    shared = [all(mode.strides[:3]) for mode in modes]
+    many = prod(mode.extent for mode, batch in zip(modes, shared, strict=True) if batch)
+    return many >= _MANY and prod(m.extent for m, batch in zip(modes, shared, strict=True) if not batch) <= _TINY
+
+
+def _groups(c: ProductBlocking) -> list[tuple[tuple[Mode, ...], tuple[int, ...]]]:
+    """The axes by role, each with the widths in bytes of the operands that they walk."""
+    a, b, out = c.rows.element.width_bytes, c.columns.element.width_bytes, c.columns.output_bytes
+    every = a, b, out
+    return [
+        (c.outer, every),
+        (c.batch, every),
+        (c.rows.dims, (a, out)),
+        (c.columns.dims, (b, out)),
+        (c.contracted.dims, (a, b)),
+    ]
+
+
+def key_of(c: ProductBlocking) -> Hashable:
+    """What code is specialised on, before any decision that it takes from a size."""
+    rows, columns = c.rows, c.columns
+    axes: list[Any] = [len(c.outer), len(c.batch), len(rows.dims), len(columns.dims), len(c.contracted.dims)]
+    for dims, widths in _groups(c):
+        for dim in dims:
+            for s, w in zip(dim.strides, widths, strict=True):
+                axes.append(s if s in (0, w, -w) else "s")
+    flags = c.swapped, c.a_in_place, c.b_in_place, c.shared, c.keep_a, c.contracted.interleaved, c.contracted.paired
+    sizes = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels
+    kinds = rows.element.name, columns.element.name, columns.sums.name, columns.output_bytes
+    return tuple(axes), flags, sizes, kinds, tuple(map(bool, c.offsets))
+
+
+def numbers_of(c: ProductBlocking) -> list[int]:
+    """The sizes, in the order in which `with_sizes` takes them."""
+    numbers = []
+    for dims, widths in _groups(c):
+        for dim in dims:
+            numbers.append(dim.extent)
+            numbers += [s for s, w in zip(dim.strides, widths, strict=True) if s not in (0, w, -w)]
+    return [*numbers, c.kc, c.row_panels, c.column_panels, *(o for o in c.offsets if o)]
+
+
+def with_sizes(c: ProductBlocking, size: Callable[[int], int]) -> ProductBlocking:
+    """The same product with every size replaced by what a function makes of it, in the order of `numbers_of`."""
+
+    def mode(dim: Mode, widths: Sequence[int]) -> Mode:
+        extent = size(dim.extent)
+        return Mode(extent, tuple(s if s in (0, w, -w) else size(s) for s, w in zip(dim.strides, widths, strict=True)))
+
+    outer, batch, rows, columns, summed = (tuple(mode(dim, widths) for dim in dims) for dims, widths in _groups(c))
+    kc, row_panels, column_panels = map(size, (c.kc, c.row_panels, c.column_panels))
+    a, b, out = (size(offset) if offset else 0 for offset in c.offsets)
+    return replace(
+        c,
+        outer=outer,
+        batch=batch,
+        rows=replace(c.rows, dims=rows),
+        columns=replace(c.columns, dims=columns),
+        contracted=replace(c.contracted, dims=summed),
+        kc=kc,
+        row_panels=row_panels,
+        column_panels=column_panels,
+        offsets=(a, b, out),
+    )
