@@ -277,3 +277,34 @@ def test_an_operation_that_mlir_does_not_lower_is_named():
     text = product_text("f", ((16, 8, 16), "f32", "bf16", (4, 2), (2, 2), (2, 2), ""))
     arrays = {name: np.zeros((32, n), kind) for name, n, kind in (("a", 8, "u2"), ("b", 4, "u2"), ("c", 4, "f4"))}
     assert "mlir-opt lowers no nvgpu.mma.sync" in refused(text, arrays)
+
+
+MATRIX = """
+      %c8 = arith.constant 8 : index
+      %v = memref.load %x[%t] : memref<32xi32>
+      %row = arith.remui %t, %c8 : index
+      %at = arith.muli %row, %c8 : index
+      %base = memref.extract_aligned_pointer_as_index %s : memref<64xf16, #gpu.address_space<workgroup>> -> index
+      %byte = arith.muli %at, %c2 : index
+      %sum = arith.addi %base, %byte : index
+      %i = arith.index_cast %sum : index to i64
+      %p = llvm.inttoptr %i : i64 to !llvm.ptr<3>
+      nvvm.stmatrix %p, %v {layout = #nvvm.mma_layout<row>, shape = #nvvm.ld_st_matrix_shape<m = 8, n = 8>, eltType = #nvvm.ld_st_matrix_elt_type<b16>} : !llvm.ptr<3>, i32
+      %mask = arith.constant -1 : i32
+      nvvm.bar.warp.sync %mask : i32
+      nvvm.memory.barrier #nvvm.mem_scope<gpu>
+      %two = arith.muli %t, %c2 : index
+      %w = vector.load %s[%two] {alignment = 4 : i64} : memref<64xf16, #gpu.address_space<workgroup>>, vector<2xf16>
+      %r = arith.divui %two, %c8 : index
+      %c = arith.remui %two, %c8 : index
+      vector.store %w, %y[%r, %c] : memref<8x8xf16>, vector<2xf16>"""  # noqa: E501
+
+
+def test_stmatrix_warp_barriers_and_fences():
+    text = module(
+        MATRIX, parameters="%x: memref<32xi32>, %y: memref<8x8xf16>",
+        shared="workgroup(%s: memref<64xf16, #gpu.address_space<workgroup>> {llvm.align = 16 : i64})",
+    )  # fmt: skip
+    y = np.zeros((8, 8), np.float16)
+    mlir.run(text, 1, 32, {"x": np.arange(64, dtype=np.float16).view(np.int32), "y": y}, order=ORDERS, check=True)
+    assert np.array_equal(y.reshape(-1), np.arange(64))
