@@ -280,6 +280,30 @@ def test_a_killed_run_leaves_nothing_that_looks_whole_and_the_next_run_sweeps(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == [other.name, "c.npy", "marks", "script.py"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_driver_ended_at_random_moments_leaves_all_or_nothing(tmp_path: Path) -> None:
+    """Forty runs, ended by signals at random moments; the next run sweeps what SIGKILL has left."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    rng = np.random.default_rng(seed)
+    tests = str(Path(__file__).parent)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(tests=tests, folder=str(tmp_path), runtime="local").replace("=50", "=4"))
+    for number in range(40):
+        process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL, cwd=tmp_path)
+        threading.Event().wait(float(rng.uniform(0.3, 2.5)))
+        how = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL][number % 3]
+        process.send_signal(how)
+        process.wait(30)
+        if (tmp_path / "a.npy").exists():
+            np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.arange(400) + 1)
+            (tmp_path / "a.npy").unlink()
+        if how is signal.SIGKILL:
+            io.sweep(tmp_path)
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left <= {"marks", "script.py"}, (seed, number, how, left)
+
+
 def test_what_a_killed_run_had_set_aside_comes_back(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
