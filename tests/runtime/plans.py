@@ -33,7 +33,7 @@ def random_plan(graph: g.Graph, machines: Machines, rng: np.random.Generator) ->
             offered = candidates(operation, int(rng.integers(1, 7)))
             grids[operation] = offered[rng.integers(len(offered))]
     waves = Waves(int(rng.choice([1, 1, 2, 4])), ("rows", "longest", "all")[int(rng.integers(3))])
-    steps = steps_of(graph, grids, len(machines), lower.decide, io.atom, waves)
+    steps = steps_of(graph, grids, len(machines), lower.decide, io.atom, waves, runs=rng.random() < 0.3)
     return costed(Plan(graph, machines, steps))[0]
 
 
