@@ -317,3 +317,21 @@ def test_results_leave_by_stmatrix_and_boxes(arch):
     run(kernel, [a, b, c], arch=arch, check=True)
     assert (c == a.astype(float) @ b.astype(float).T).all()
     assert "stmatrix" in text(kernel, arch) and "global_shared_cta_bulk_group" in text(kernel, arch)
+
+
+@tk.kernel
+def floor(k, lane, blockIdx):
+    """Every name means something else in CUDA text."""
+    warp = k.grid(lane.blocks(0, 1))
+    with k.cta(threads=64) as cta:
+        exp = cta.load(lane[warp])
+        for threadIdx in cta.range(2):  # noqa: B007
+            exp = exp + 1
+        cta.store(blockIdx[warp], exp)
+
+
+def test_names_that_text_gives_another_meaning():
+    x = np.random.default_rng(0).random((3, 100), np.float32)
+    y = np.zeros_like(x)
+    floor.run(x, y, on="cpu")
+    assert abs(y - x - 2).max() < 1e-6

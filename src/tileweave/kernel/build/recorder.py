@@ -16,18 +16,27 @@ from typing import Any, NoReturn
 
 from tileweave.errors import VerifyError
 from tileweave.index import Expr, symbol, symbols_of
-from tileweave.kernel.ir import Alloc, Fence, Grid, Init, Line, Number, Region, Scope, Statement, Sync, Tensor, whole
+from tileweave.kernel.ir import (
+    RESERVED,
+    Alloc,
+    Fence,
+    Grid,
+    Init,
+    Line,
+    Number,
+    Region,
+    Scope,
+    Statement,
+    Sync,
+    Tensor,
+    whole,
+)
 from tileweave.layout import Coord, Iter, Layout, strided
 from tileweave.layout.f2.swizzle import Swizzle
 
 __all__ = ["Body", "Recorder", "shown_path", "user_frame"]
 
 _HERE = str(Path(__file__).parent)
-_FUNCTIONS = frozenset((
-    "abs", "cos", "double", "erf", "exp", "exp2", "float", "floor", "fma", "half", "int", "log", "log2", "long", "max",
-    "min", "pow", "printf", "rsqrt", "short", "sin", "sqrt", "tan", "tanh",
-))  # fmt: skip
-"""Names that text in C gives a meaning of its own: no tensor of the builder's is called so."""
 _TARGET = re.compile(r"\s*([A-Za-z_][\w, ]*?)\s*=[^=]|\s*for\s+([A-Za-z_][\w, ]*?)\s+in\b")
 
 
@@ -69,7 +78,7 @@ class Recorder:
         self.mesh_symbols = {axis: symbol(axis, 0, extent) for axis, extent in mesh}
         self.bodies: list[Body] = [Body(None)]
         self.home: dict[str, Body] = {one.name: self.bodies[0] for one in params}
-        self.names: set[str] = {one.name for one in params} | {axis for axis, _ in mesh} | _FUNCTIONS
+        self.names: set[str] = {one.name for one in params} | {axis for axis, _ in mesh} | RESERVED
         self.automatic: dict[str, Tensor] = {}
         self.renamed: dict[Tensor, Tensor] = {}
         self.warps = 0

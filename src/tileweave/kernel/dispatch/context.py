@@ -11,7 +11,7 @@ from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
 from tileweave.kernel.dispatch.places import cosize
 from tileweave.kernel.dispatch.registers import Holding
-from tileweave.kernel.ir import Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
+from tileweave.kernel.ir import RESERVED, Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
 from tileweave.kernel.threads import (
     LANE,
     Allocate,
@@ -27,7 +27,7 @@ from tileweave.kernel.threads import (
     TensorBox,
 )
 
-__all__ = ["Context", "Threads", "always", "declined", "place"]
+__all__ = ["Context", "Threads", "always", "declined", "place", "printed"]
 
 
 def place(line: Line) -> Place | None:
@@ -38,6 +38,11 @@ def place(line: Line) -> Place | None:
 def declined(line: Line, problem: str, **inputs: object) -> BackendError:
     """The error for what dispatch cannot lower, with the user's line."""
     return BackendError("dispatch(kernel, arch)", problem, inputs={**inputs, "line": str(line)})
+
+
+def printed(name: str) -> str:
+    """A user's name as text may have it: not one that text gives another meaning."""
+    return f"{name}_" if name in RESERVED or name.startswith("tw_") else name
 
 
 def always(condition: Expr) -> bool | None:
@@ -162,9 +167,9 @@ class Context:
 
     def allocate(self, tensor: Tensor) -> Buffer:
         """The buffer of a tensor that the kernel allocates."""
-        name = tensor.name
+        name = printed(tensor.name)
         if tensor.space == "register":
-            held = self.holdings[name]
+            held = self.holdings[tensor.name]
             count = held.slots
             buffer = Buffer(
                 name,
@@ -185,13 +190,13 @@ class Context:
             self.shared.append(buffer)
         else:
             raise declined(self.line, f"no memory {tensor.space!r} in CUDA text", tensor=tensor)
-        self.buffers[name] = buffer
+        self.buffers[tensor.name] = buffer
         return buffer
 
     def tensor_map(self, box: TensorBox) -> Buffer:
         """The parameter that holds the map of some boxes."""
         if box not in self.maps:
-            self.maps[box] = Buffer(f"{box.tensor}_map{len(self.maps) or ''}", "b8", "map", 128, 64)
+            self.maps[box] = Buffer(f"{printed(box.tensor)}_map{len(self.maps) or ''}", "b8", "map", 128, 64)
         return self.maps[box]
 
     def buffer(self, tensor: Tensor) -> Buffer:

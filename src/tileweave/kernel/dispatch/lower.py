@@ -12,7 +12,7 @@ from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.dispatch import compute, copies, products
 from tileweave.kernel.dispatch.assign import assign
 from tileweave.kernel.dispatch.boxes import barrier_of, boxed, elected, elements
-from tileweave.kernel.dispatch.context import Context, Threads, declined, place
+from tileweave.kernel.dispatch.context import Context, Threads, declined, place, printed
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.places import cosize
 from tileweave.kernel.ir import (
@@ -95,7 +95,7 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     parameters = []
     for tensor in (*kernel.params, *global_tensors(kernel)):
         space: Literal["global", "peers"] = "peers" if tensor.space == "symmetric" and kernel.mesh else "global"
-        buffer = Buffer(tensor.name, tensor.dtype, space, cosize(tensor), 16, str(tensor))
+        buffer = Buffer(printed(tensor.name), tensor.dtype, space, cosize(tensor), 16, str(tensor))
         context.buffers[tensor.name] = buffer
         parameters.append(buffer)
     parameters += [Buffer(axis, "s32", "value", 1) for axis, _ in kernel.mesh]
@@ -108,8 +108,9 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
         if name != number:
             context.emit(Local(name, simplify(value), place(kernel.line)))
     _body(context, kernel.body)
+    name = printed(kernel.name)
     program = ThreadProgram(
-        kernel.name, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
+        name, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
         (kernel.grid.cluster,), tuple((buffer.name, box) for box, buffer in context.maps.items()),
         prod(extent for _, extent in kernel.mesh),
     )  # fmt: skip

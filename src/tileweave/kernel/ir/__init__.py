@@ -35,6 +35,7 @@ from tileweave.kernel.ir.statements import (
 from tileweave.kernel.ir.text import head, to_text
 from tileweave.kernel.ir.values import (
     NOWHERE,
+    RESERVED,
     Line,
     Number,
     Region,
@@ -53,6 +54,7 @@ __all__ = [
     "MONOIDS",
     "NOWHERE",
     "OPERATORS",
+    "RESERVED",
     "RULES",
     "Alloc",
     "Arrive",

@@ -15,6 +15,7 @@ from tileweave.layout.f2.swizzle import Swizzle
 __all__ = [
     "AGENT_AXES",
     "NOWHERE",
+    "RESERVED",
     "SPACES",
     "WARPGROUP_WARPS",
     "WARP_LANES",
@@ -46,6 +47,16 @@ A warpgroup is four neighbouring warps, so it needs no axis of its own: warpgrou
 """
 WARP_LANES = 32
 WARPGROUP_WARPS = 4
+
+
+RESERVED = frozenset(
+    " abs alignas asm auto bool case ceil char class const continue cos default delete do double else enum erf exp exp2"
+    " explicit export extern false float floor fma for friend goto half if inline int lane log log2 long main max min"
+    " mutable namespace new operator pow printf private protected public register round rsqrt short signed sin sizeof"
+    " sqrt static struct switch tan tanh template this throw true try typedef typename union unsigned using virtual"
+    " void volatile warp while threadIdx blockIdx blockDim gridDim warpSize".split()  # noqa: SIM905
+)
+"""Names that printed text gives a meaning of its own: no tensor or symbol of the builder's is called so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from tileweave.backends.cuda.launch import run as launch
 from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_places
 from tileweave.errors import BackendError
 from tileweave.kernel.dispatch import Lowered, global_tensors, lower
+from tileweave.kernel.dispatch.context import printed
 from tileweave.kernel.dispatch.places import cosize, memory_layout
 from tileweave.kernel.ir import Kernel, Tensor
 from tileweave.kernel.threads import Place, ThreadProgram
@@ -93,6 +94,7 @@ def arguments(
 ) -> tuple[dict[str, Any], list[Callable[[], None]]]:
     """What a launch is given for each parameter, and what is left to do afterwards: shards that were copied go back."""
     tensors = {t.name: t for t in (*kernel.params, *global_tensors(kernel))}
+    called = {printed(name): name for name in tensors}
     maps, devices = dict(program.maps), program.devices
     axes = [axis for axis, _ in kernel.mesh]
     after: list[Callable[[], None]] = []
@@ -100,7 +102,7 @@ def arguments(
     given: dict[str, Any] = {}
     for parameter in program.parameters:
         box = maps.get(parameter.name)
-        name = box.tensor if box else parameter.name
+        name = box.tensor if box else called.get(parameter.name, parameter.name)
         if name in axes:
             given[name] = PerDevice(tuple(range(devices))) if devices > 1 else 0
             continue
