@@ -108,9 +108,9 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
         if name != number:
             context.emit(Local(name, simplify(value), place(kernel.line)))
     _body(context, kernel.body)
-    name = printed(kernel.name)
+    called = printed(kernel.name)
     program = ThreadProgram(
-        name, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
+        called, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
         (kernel.grid.cluster,), tuple((buffer.name, box) for box, buffer in context.maps.items()),
         prod(extent for _, extent in kernel.mesh),
     )  # fmt: skip
