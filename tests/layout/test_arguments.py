@@ -148,6 +148,7 @@ CALLS = {
     "lego.reversal": (lego.reversal, [(2, 3), (1,)]),
     "lego.to_core": (lego.to_core, [GROUPED]),
     "lego.xor_swizzle": (lego.xor_swizzle, [4, 8]),
+    "lego.accessor": (lego.accessor, [lego.Row(4, 8), "Tile", "float"]),
     "convert.Strides": (convert.byte_strides, [convert.Strides((2,), (1,), 0), 4]),
     "memory.bank_conflicts": (memory.bank_conflicts, [A, np.arange(24)]),
     "memory.coalescing": (memory.coalescing, [A, np.arange(24)]),
@@ -171,7 +172,7 @@ CALLS = {
 }  # fmt: skip
 VALUES_ONLY = {
     "BOUND", "DEFAULT_AXIS", "Blocks", "Piece", "Pieces", "Replicas", "Witness", "CHECK_BOUND", "LEVELS", "LIMIT",
-    "Remedy", "Conversion", "Accesses", "best_swizzle", "Slice", "Template", "template",
+    "Remedy", "Conversion", "Accesses", "best_swizzle", "Slice", "Template", "template", "Accessor", "Filled",
     "Part", "Level", "Means", "Banks", "Coalescing", "Collision", "VectorWidth", "Strides",
 }  # fmt: skip
 """Constants, type names, and tuples of results."""

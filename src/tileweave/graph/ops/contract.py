@@ -309,6 +309,9 @@ def _without_singles(tensors: Sequence[Tensor], labels: Sequence[list[int]]) -> 
             extents[label] = extent if extents.get(label, 1) == 1 else extents[label]
     out: list[tuple[Tensor, list[int]]] = []
     for x, own in zip(tensors, labels, strict=True):
+        if len(own) != len(x.shape):  # refused by the check that follows
+            out.append((x, own))
+            continue
         ones = {q for q in own if builtins.all(n == 1 for p, n in zip(own, x.shape, strict=False) if p == q)}
         single = [k for k, q in enumerate(own) if q in ones and extents.get(q, 1) != 1]
         kept = [q for k, q in enumerate(own) if k not in single]
