@@ -335,3 +335,69 @@ def test_names_that_text_gives_another_meaning():
     y = np.zeros_like(x)
     floor.run(x, y, on="cpu")
     assert abs(y - x - 2).max() < 1e-6
+
+
+def applied(fn, *arrays, out):
+    """What the printed text leaves of an elementwise function of whole arrays, and what the interpreter leaves."""
+
+    @tk.kernel
+    def one(k, x, y):
+        with k.cta(threads=64) as cta:
+            cta.store(y[:, :], fn(cta, cta.load(x[:, :])))
+
+    @tk.kernel
+    def two(k, x, z, y):
+        with k.cta(threads=64) as cta:
+            cta.store(y[:, :], fn(cta, cta.load(x[:, :]), cta.load(z[:, :])))
+
+    kernel, y = (one if len(arrays) == 1 else two), np.zeros(arrays[0].shape, out)
+    want = kernel.check(*arrays, y).outputs["y"]
+    kernel.run(*arrays, y, on="cpu")
+    return y, want
+
+
+INTEGERS = np.random.default_rng(3).integers(-9, 9, (3, 37))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_integers_are_divided_towards_minus_infinity(dtype):
+    a, b = INTEGERS.astype(dtype), INTEGERS[::-1].astype(dtype)
+    got, want = applied(lambda c, x, z: x / z + c.maximum(x, 3), a, b, out=dtype)
+    assert (got == want).all() and (got == np.where(b, a // np.where(b, b, 1), 0) + np.maximum(a, 3)).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_what_an_integer_cannot_hold_becomes_its_nearest(dtype):
+    x = np.array([[1e30, -1e30, np.inf, -np.inf, np.nan, 127.9, -128.9, 300.0, -0.9]], np.float32)
+    got, want = applied(lambda c, x: c.cast(x, dtype), x, out=dtype)
+    info = np.iinfo(dtype)
+    assert (got == want).all() and (got[0, :5] == [info.max, info.min, info.max, info.min, 0]).all()
+
+
+def test_signed_beside_unsigned_compares_as_signed():
+    a, b = INTEGERS.astype(np.int32), abs(INTEGERS[::-1]).astype(np.uint32)
+    got, want = applied(lambda c, x, z: c.where(x < z, 1, c.maximum(x, z)), a, b, out=np.int32)
+    assert (got == want).all() and (got == np.where(a < b, 1, a)).all()
+
+
+def test_predicates_are_loaded_stored_and_negated():
+    x = np.random.default_rng(0).standard_normal((3, 37)).astype(np.float32)
+    got, want = applied(lambda c, x, z: ~((x > 0) & (x < z)) | (x < -1), x, x[::-1].copy(), out=bool)
+    assert (got == want).all()
+    got, want = applied(lambda c, p, x: c.where(p, x, 0), got, x, out=np.float32)
+    assert (got == want).all()
+
+
+def test_numbers_of_64_bits_are_wide():
+    x = INTEGERS.astype(np.uint64) % 9
+    got, want = applied(lambda c, x: x + (2**63 + 5), x, out=np.uint64)
+    assert (got == want).all() and (got == x + np.uint64(2**63 + 5)).all()
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn])
+def test_eight_bit_floats_are_stored(dtype):
+    x = np.random.default_rng(0).standard_normal((3, 37)).astype(np.float32)
+    got, want = applied(lambda c, x: x, x, out=dtype)
+    assert (got.view(np.uint8) == want.view(np.uint8)).all() and (
+        got.astype(float) == x.astype(dtype).astype(float)
+    ).all()

@@ -155,4 +155,7 @@ def as_array(
         )
     view = byte_strides(to_strides(layout, shape, axis), buffer.dtype.itemsize)
     start = view.offset // buffer.dtype.itemsize
+    if buffer.dtype.isbuiltin == 2:  # NumPy's array interface cannot name types of extensions
+        plain = buffer.view(f"V{buffer.dtype.itemsize}")[start:]
+        return np.lib.stride_tricks.as_strided(plain, view.shape, view.strides).view(buffer.dtype)
     return np.lib.stride_tricks.as_strided(buffer[start:], view.shape, view.strides)

@@ -50,14 +50,17 @@ WARPGROUP_WARPS = 4
 
 
 RESERVED = frozenset((
-    "abs", "alignas", "asm", "auto", "blockDim", "blockIdx", "bool", "case", "ceil", "char", "class", "const",
-    "continue", "cos", "default", "delete", "do", "double", "else", "enum", "erf", "exp", "exp2", "explicit",
-    "export", "extern", "false", "float", "floor", "fma", "for", "friend", "goto", "gridDim", "half", "if",
-    "inline", "int", "lane", "log", "log2", "long", "main", "max", "min", "mutable", "namespace", "new", "operator",
-    "pow", "printf", "private", "protected", "public", "register", "round", "rsqrt", "short", "signed", "sin",
-    "sizeof", "sqrt", "static", "struct", "switch", "tan", "tanh", "template", "this", "threadIdx", "throw", "true",
-    "try", "typedef", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "warp", "warpSize",
-    "while",
+    "abs", "alignas", "alignof", "and", "and_eq", "asm", "assert", "auto", "bitand", "bitor", "blockDim",
+    "blockIdx", "bool", "break", "case", "catch", "ceil", "char", "char16_t", "char32_t", "class", "compl", "const",
+    "const_cast", "constexpr", "continue", "cos", "decltype", "default", "delete", "dim3", "do", "double",
+    "dynamic_cast", "else", "enum", "EOF", "erf", "exp", "exp2", "explicit", "export", "extern", "false", "float",
+    "floor", "fma", "for", "friend", "goto", "gridDim", "half", "half2", "if", "INFINITY", "inline", "int", "lane",
+    "linux", "log", "log2", "long", "main", "max", "min", "mutable", "namespace", "NAN", "new", "noexcept", "not",
+    "not_eq", "NULL", "nullptr", "operator", "or", "or_eq", "pow", "printf", "private", "protected", "public",
+    "register", "reinterpret_cast", "return", "round", "rsqrt", "short", "signed", "sin", "sizeof", "sqrt",
+    "static", "static_assert", "static_cast", "struct", "switch", "tan", "tanh", "template", "this", "thread_local",
+    "threadIdx", "throw", "true", "try", "typedef", "typeid", "typename", "uint2", "uint4", "union", "unix",
+    "unsigned", "using", "virtual", "void", "volatile", "warp", "warpSize", "wchar_t", "while", "xor", "xor_eq",
 ))  # fmt: skip
 """Names that printed text gives a meaning of its own: no tensor or symbol of the builder's is called so."""
 

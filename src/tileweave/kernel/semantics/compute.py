@@ -27,9 +27,9 @@ def rounded(values: Array, to: Dtype) -> Array:
         if to.kind in ("signed", "unsigned") and values.dtype.kind not in "iub":
             info = np.iinfo(to.numpy)
             wide = np.trunc(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=info.max, neginf=info.min))
-            return np.where(
-                wide >= info.max, info.max, np.where(wide <= info.min, info.min, wide)
-            ).astype(to.numpy)  # fmt: skip
+            small, great = wide <= info.min, wide >= info.max  # as floats: info.max may round up to what does not fit
+            held = np.where(small | great, 0, wide).astype(to.numpy)
+            return np.where(great, to.numpy.type(info.max), np.where(small, to.numpy.type(info.min), held))
         if to.name in ("e4m3", "e5m2"):
             most = float(_MOST[to.name])
             wide32 = values.astype(np.float32)

@@ -33,10 +33,10 @@ _NARROW = {"f16": ("__half2float", "__float2half_rn"), "bf16": ("__bfloat162floa
 #: Function -> its text over {0}, {1}, ..; ``tw_`` names are helpers.
 FUNCTIONS = {
     "id": "{0}",
-    **{name: f"{{0}} {sign} {{1}}" for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))},
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in (("add", "+"), ("sub", "-"), ("mul", "*"))},
     **{name: f"{{0}} {sign} {{1}}" for name, sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))},
     **{name: f"{{0}} {sign} {{1}}" for name, sign in (("eq", "=="), ("ne", "!="), ("and", "&&"), ("or", "||"))},
-    **{name: f"tw_{name}({{0}}, {{1}})" for name in ("max", "min")},
+    **{name: f"tw_{name}({{0}}, {{1}})" for name in ("max", "min", "div")},
     **{
         name: f"tw_{name}({{0}})" for name in ("abs", "sqrt", "exp", "log", "exp2", "log2", "tanh", "erf", "sin", "cos")
     },
@@ -62,10 +62,17 @@ def _smooth(name: str) -> str:
     )
 
 
-#: Helper -> its definition. A NaN wins over a number in `tw_max` and `tw_min`, as in NumPy.
+#: Helper -> its definition, as in NumPy: a NaN wins over a number in `tw_max` and `tw_min`; integers are divided
+#: towards minus infinity, and by zero give zero; what an integer type cannot hold becomes its nearest number.
 HELPERS = {
     "tw_max": "template <class T> __device__ __forceinline__ T tw_max(T a, T b) { return a != a || a > b ? a : b; }",
     "tw_min": "template <class T> __device__ __forceinline__ T tw_min(T a, T b) { return a != a || a < b ? a : b; }",
+    "tw_div": "template <class T> __device__ __forceinline__ T tw_div(T a, T b) {\n"
+    "  return b == 0 ? 0 : b + 1 == 0 ? T(0 - a) : a / b - (a % b != 0 && (a < 0) != (b < 0));\n}\n"
+    "__device__ __forceinline__ float tw_div(float a, float b) { return a / b; }\n"
+    "__device__ __forceinline__ double tw_div(double a, double b) { return a / b; }",
+    "tw_integer": "template <class T, class F> __device__ __forceinline__ T tw_integer(F a, T least, T most) {\n"
+    "  return a != a ? T(0) : a >= (F)most ? most : a <= (F)least ? least : (T)a;\n}",
     "tw_abs": "template <class T> __device__ __forceinline__ T tw_abs(T a) { return a < 0 ? -a : a == 0 ? 0 : a; }",
     "tw_sqrt": "__device__ __forceinline__ float tw_sqrt(float a) { return sqrtf(a); }\n"
     "__device__ __forceinline__ double tw_sqrt(double a) { return sqrt(a); }",
@@ -78,22 +85,25 @@ def constant(value: float | int | bool, dtype: str) -> str:
     if dtype == "pred":
         return "true" if value else "false"
     if dtype[0] in "su":
-        return f"{int(value)}{'ll' if dtype in ('s64', 'u64') else ''}"
-    number = float(value)
-    if number != number:
+        number, end = int(value), {"s64": "ll", "u64": "ull", "u32": "u"}.get(dtype, "")
+        if dtype in ("s32", "s64") and number == -(1 << int(dtype[1:]) - 1):
+            return f"({number + 1}{end} - 1)"  # the literal without its sign is out of range
+        return f"{number}{end}"
+    real = float(value)
+    if real != real:
         text = "NAN"
-    elif number in (float("inf"), float("-inf")):
-        text = "INFINITY" if number > 0 else "-INFINITY"
+    elif real in (float("inf"), float("-inf")):
+        text = "INFINITY" if real > 0 else "-INFINITY"
     else:
-        text = repr(number) if dtype == "f64" else f"{number!r}f"
+        text = repr(real) if dtype == "f64" else f"{real!r}f"
         text = text.replace("e+", "e")
     if dtype in _NARROW:
         return f"{_NARROW[dtype][1]}({text})"
     return text
 
 
-def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: str) -> str:
-    """The text of a function of operands (text, dtype), of a result dtype.
+def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: str, computed: str | None = None) -> str:
+    """The text of a function of operands (text, dtype), of a result dtype, computed in a type (by default the result's).
 
     Raises:
         BackendError: CUDA text cannot say the function.
@@ -104,20 +114,27 @@ def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: s
         raise BackendError(where, f"no CUDA text for the function {function!r}", legal=" | ".join(sorted(FUNCTIONS)))
     if function == "id":
         return operands[0][0]
-    wide = [_computed(text, given, dtype) for text, given in operands]
-    if function == "where" and dtype in _NARROW:
+    kind = computed or dtype
+    wide = [_computed(text, given, kind) for text, given in operands]
+    if function == "where" and dtype in _NARROW and {given for _, given in operands[1:]} == {dtype}:
         return FUNCTIONS[function].format(wide[0], operands[1][0], operands[2][0])
     text = FUNCTIONS[function].format(*wide)
+    if function in ("max", "min", "div") and kind in ("s8", "u8", "s16", "u16"):
+        text = text.replace("(", f"<{TYPES[kind]}>(", 1)  # literals are of type int
     if function in _COMPARISONS or dtype not in _NARROW:
         return text
     return f"{_NARROW[dtype][1]}({text})"
 
 
 def _computed(text: str, source: str, target: str) -> str:
-    """An operand in the type that its operator computes in: an integer beside a float becomes a float."""
-    if source[0] in "su" and target[0] in "fbe":
+    """An operand in the type that its operator computes in."""
+    if source == target or "pred" in (source, target):
+        return _wide(text, source)
+    if target[0] in "su":
+        return _cast(text, source, target)
+    if source[0] in "su":
         return f"({'double' if target == 'f64' else 'float'}){text}"
-    return _wide(text, source)
+    return f"(double){_wide(text, source)}" if target == "f64" else _wide(text, source)
 
 
 def _wide(text: str, dtype: str) -> str:
@@ -136,4 +153,16 @@ def _cast(text: str, source: str, target: str) -> str:
         return f"{_NARROW[target][1]}({wide if source != 'f64' else f'(float){wide}'})"
     if target == "pred":
         return f"{wide} != 0"
+    if target[0] in "su" and source[0] in "fbe":
+        return f"tw_integer<{TYPES[target]}>({wide}, {_limits(target)})"
     return f"({TYPES[target]})({wide})"
+
+
+def _limits(dtype: str) -> str:
+    """The least and the greatest number of an integer type."""
+    bits = int(dtype[1:])
+    if dtype[0] == "u":
+        return f"0, {(1 << bits) - 1}{'ull' if bits == 64 else 'u'}"
+    most = (1 << bits - 1) - 1
+    end = "ll" if bits == 64 else ""
+    return f"-{most}{end} - 1, {most}{end}"

@@ -254,7 +254,7 @@ def _map(printer: _Printer, item: Instruction) -> str:
     dtype = target.buffer.dtype
     function = item.atom.removeprefix("map.")
     given = item.option("dtype", dtype)
-    text = applied(function, dtype, [printer.element(s, given) for s in sources], "text('cuda')")
+    text = applied(function, dtype, [printer.element(s, given) for s in sources], "text('cuda')", given)
     for helper in re.findall(r"\btw_\w+", text):
         if helper in HELPERS:
             printer.need(helper)
