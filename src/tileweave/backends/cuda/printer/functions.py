@@ -103,7 +103,7 @@ def constant(value: float | int | bool, dtype: str) -> str:
 
 
 def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: str, computed: str | None = None) -> str:
-    """The text of a function of operands (text, dtype), of a result dtype, computed in a type (by default the result's).
+    """The text of a function of operands (text, dtype), of a result dtype, computed in that type or in another.
 
     Raises:
         BackendError: CUDA text cannot say the function.
