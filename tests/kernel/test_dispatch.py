@@ -401,3 +401,32 @@ def test_eight_bit_floats_are_stored(dtype):
     assert (got.view(np.uint8) == want.view(np.uint8)).all() and (
         got.astype(float) == x.astype(dtype).astype(float)
     ).all()
+
+
+STRIDED = {
+    "columns": lambda a: np.repeat(a, 2, axis=1)[:, ::2],
+    "transposed": np.asfortranarray,
+    "reversed": lambda a: a[::-1].copy()[::-1],
+    "part": lambda a: np.pad(a, 3)[3:-3, 3:-3],
+}
+
+
+@pytest.mark.parametrize("form", STRIDED)
+def test_arrays_that_are_not_contiguous(form):
+    x = STRIDED[form](np.random.default_rng(0).random((5, 100), np.float32))
+    y = STRIDED[form](np.zeros_like(x))
+    assert not x.flags.c_contiguous and not y.flags.c_contiguous
+    for on in ("interpreter", "cpu"):
+        y[...] = 0
+        rows.softmax.run(x, y, on=on)
+        np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(1, keepdims=True), 1e-5)
+
+
+def test_types_that_text_does_not_have_are_refused_with_the_line():
+    with pytest.raises(BackendError, match="no CUDA type for elements of type tf32"):
+        applied(lambda c, x: c.cast(x, "tf32"), np.zeros((3, 37), np.float32), out=np.float32)
+
+
+def test_numbers_from_a_half():
+    got, want = applied(lambda c, x: x + c.iota(x.shape, 1, 0.5, "f32"), np.zeros((3, 64), np.float32), out=np.float32)
+    assert (got == want).all() and (got[0] == np.arange(64) + 0.5).all()

@@ -89,6 +89,9 @@ def param_of(name: str, value: Any, where: str, devices: int) -> Tensor:
     if isinstance(value, np.ndarray) and value.size and value.ndim and not value.flags.c_contiguous:
         try:
             layout = from_array(value)
+            low = layout.bounds("m")[0]
+            if low < 0:  # reversed: places count from the lowest
+                layout = Layout(layout.shard, layout.replica, layout.offset + Coord((("m", -low),)))
         except LayoutError as error:
             raise _refused(where, name, str(error).splitlines()[0]) from None
     return _tensor(name, tuple(value.shape), dtype, layout, where)

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
+import numpy as np
+
 from tileweave.errors import LayoutError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel import targets
@@ -136,12 +138,17 @@ class KernelFunction:
             arch: the target's architecture; the target's default where it is empty.
             options: of the kernel.
         """
-        kernel = self.trace(*args, **options)
         if on == "interpreter":
-            run_kernel(kernel, args)
-        else:
-            arrays = dict(zip(self.tensors, args, strict=True))
-            targets.runner(on)(kernel, arrays, on=on, **({"arch": arch} if arch else {}))
+            run_kernel(self.trace(*args, **options), args)
+            return
+        packed = {id(a): np.asarray(a, order="C") for a in args if isinstance(a, np.ndarray)}
+        given = tuple(packed.get(id(a), a) for a in args)  # one piece of memory each; what is written goes back below
+        kernel = self.trace(*given, **options)
+        arrays = dict(zip(self.tensors, given, strict=True))
+        targets.runner(on)(kernel, arrays, on=on, **({"arch": arch} if arch else {}))
+        for mine, one in zip(args, given, strict=True):
+            if one is not mine and mine.flags.writeable:
+                mine[...] = one
 
     def expand(self, *args: Any, arch: str = "sm_90a", **options: Any) -> Any:
         """The explicit program that dispatch makes of the kernel."""

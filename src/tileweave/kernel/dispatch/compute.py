@@ -83,12 +83,18 @@ def elementwise(context: Context, op: Op) -> None:
         axis = op.option("axis")
         first = op.ins[0]
         start = first.value if isinstance(first, Scalar) else 0
-        if not isinstance(axis, int) or not isinstance(start, int | Expr):
-            raise declined(op.line, f"numbers from {start!r} along axis {axis!r}")
+        if not isinstance(axis, int):
+            raise declined(op.line, f"numbers along axis {axis!r}")
+        real = isinstance(start, float) and not start.is_integer()
+        wide = context.registers("number", "f64", 1) if real else target
+        base = 0 if real else start if isinstance(start, Expr) else int(start)
 
         def number(r: ExprLike) -> None:
-            at = held.coordinates(context.threads.warp, LANE, r)[axis]
-            context.instruction("map.cast", slot(target, r), simplify(as_expr(start + at)), dtype="s32")
+            at = simplify(as_expr(base + held.coordinates(context.threads.warp, LANE, r)[axis]))
+            context.instruction("map.cast", slot(wide, 0 if real else r), at, dtype="s32")
+            if real:
+                context.instruction("map.add", slot(wide, 0), slot(wide, 0), start, dtype="f64")
+                context.instruction("map.cast", slot(target, r), slot(wide, 0))
 
         context.loop(held.slots, number)
     else:

@@ -27,7 +27,7 @@ from tileweave.kernel.threads import (
     TensorBox,
 )
 
-__all__ = ["Context", "Threads", "always", "declined", "place", "printed"]
+__all__ = ["Context", "Threads", "always", "declined", "need_type", "place", "printed"]
 
 
 def place(line: Line) -> Place | None:
@@ -38,6 +38,14 @@ def place(line: Line) -> Place | None:
 def declined(line: Line, problem: str, **inputs: object) -> BackendError:
     """The error for what dispatch cannot lower, with the user's line."""
     return BackendError("dispatch(kernel, arch)", problem, inputs={**inputs, "line": str(line)})
+
+
+def need_type(tensor: Tensor, line: Line) -> None:
+    """Refuses elements that printed text has no type for."""
+    if tensor.dtype in ("tf32", "e8m0", "s4", "u4"):
+        raise declined(
+            line, f"no CUDA type for elements of type {tensor.dtype}", tensor=tensor, legal="f64 | f32 | f16 | bf16 | e4m3 | e5m2, integers of 8 to 64 bits, pred"
+        )  # fmt: skip
 
 
 def printed(name: str) -> str:
@@ -168,6 +176,7 @@ class Context:
     def allocate(self, tensor: Tensor) -> Buffer:
         """The buffer of a tensor that the kernel allocates."""
         name = printed(tensor.name)
+        need_type(tensor, self.line)
         if tensor.space == "register":
             held = self.holdings[tensor.name]
             count = held.slots

@@ -12,7 +12,7 @@ from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.dispatch import compute, copies, products
 from tileweave.kernel.dispatch.assign import assign
 from tileweave.kernel.dispatch.boxes import barrier_of, boxed, elected, elements
-from tileweave.kernel.dispatch.context import Context, Threads, declined, place, printed
+from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.places import cosize
 from tileweave.kernel.ir import (
@@ -94,6 +94,7 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     context = Context(arch, warps, holdings, Threads(0, warps, block))
     parameters = []
     for tensor in (*kernel.params, *global_tensors(kernel)):
+        need_type(tensor, kernel.line)
         space: Literal["global", "peers"] = "peers" if tensor.space == "symmetric" and kernel.mesh else "global"
         buffer = Buffer(printed(tensor.name), tensor.dtype, space, cosize(tensor), 16, str(tensor))
         context.buffers[tensor.name] = buffer
