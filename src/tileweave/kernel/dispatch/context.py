@@ -44,7 +44,8 @@ def need_type(tensor: Tensor, line: Line) -> None:
     """Refuses elements that printed text has no type for."""
     if tensor.dtype in ("tf32", "e8m0", "s4", "u4"):
         raise declined(
-            line, f"no CUDA type for elements of type {tensor.dtype}", tensor=tensor, legal="f64 | f32 | f16 | bf16 | e4m3 | e5m2, integers of 8 to 64 bits, pred"
+            line, f"no CUDA type for elements of type {tensor.dtype}", tensor=tensor,
+            legal="f64 | f32 | f16 | bf16 | e4m3 | e5m2, integers of 8 to 64 bits, pred",
         )  # fmt: skip
 
 
