@@ -12,9 +12,9 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.ops.chained import conv_chain
+from tileweave.graph.ops.grouped.chained import conv_chain
+from tileweave.graph.ops.grouped.rows import rows
 from tileweave.graph.ops.operators import OPERATORS
-from tileweave.graph.ops.rows import rows
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.graph.passes.shard import input_region

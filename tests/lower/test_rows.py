@@ -11,7 +11,7 @@ from tileweave import graph as g
 from tileweave import lower
 from tileweave.backends.base import backend
 from tileweave.errors import PlanError
-from tileweave.graph.passes.groups import ROWS
+from tileweave.graph.passes.grouping.rows import ROWS
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.layout import strided

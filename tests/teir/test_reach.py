@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tileweave.errors import Undecided
-from tileweave.teir.ir.reach import first_collision, reach
+from tileweave.space.reach import first_collision, reach
 
 terms = st.lists(st.tuples(st.integers(-9, 9), st.integers(-3, 2), st.integers(-2, 3)), min_size=0, max_size=4)
 

@@ -28,7 +28,7 @@ from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
 from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.lower.programs import LONG_CONTRACTION
-from tileweave.teir.ir.reach import first_collision
+from tileweave.space.reach import first_collision
 
 __all__ = ["Contraction", "contract"]
 

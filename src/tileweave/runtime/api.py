@@ -37,8 +37,8 @@ from tileweave.graph import (
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.passes.chains import CONV_CHAIN
-from tileweave.graph.passes.groups import ROWS
+from tileweave.graph.passes.grouping.chains import CONV_CHAIN
+from tileweave.graph.passes.grouping.rows import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Simulation, Step, make_plan

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from tileweave.space.reach import SEARCH_LIMIT, Term, reach
 from tileweave.teir.analysis.calls import Call, bounds, calls
 from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import Id, Iteration, Program
-from tileweave.teir.ir.reach import SEARCH_LIMIT, Term, reach
 from tileweave.teir.ir.verify import Problem, verify
 from tileweave.teir.ir.walk import Visit, walk
 

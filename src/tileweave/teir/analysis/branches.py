@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tileweave.space.reach import SEARCH_LIMIT, Term, first_collision, reach
 from tileweave.teir.analysis.calls import Call, calls
 from tileweave.teir.ir.program import Program
-from tileweave.teir.ir.reach import SEARCH_LIMIT, Term, first_collision, reach
 from tileweave.teir.ir.verify import Problem, verify
 
 __all__ = ["overlap"]

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tileweave.layout import DEFAULT_AXIS, Layout, strided
+from tileweave.space.reach import Term
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import OperationSpec, bound, operands_of
 from tileweave.teir.ir.program import Axis, Id, Invocation, Primitive, Program
-from tileweave.teir.ir.reach import Term
 from tileweave.teir.ir.walk import Visit, axes_by_id, index_range, invocations, primitives_by_id, show_path
 
 __all__ = ["Call", "Span", "bounds", "call_of", "calls"]

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from tileweave.errors import Undecided, VerifyError
 from tileweave.layout import Layout, strided
 from tileweave.space import Box
+from tileweave.space.reach import Term, reach
 from tileweave.teir.analysis.calls import Call, bounds, calls
 from tileweave.teir.analysis.interpret import Memory, Run
 from tileweave.teir.analysis.regions import Grid, Region, subtracted
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import OperationSpec
 from tileweave.teir.ir.program import Id, Program, TensorSpec
-from tileweave.teir.ir.reach import Term, reach
 from tileweave.teir.ir.verify import Problem, verify
 
 __all__ = ["BYTE_LIMIT", "STEP_LIMIT", "gaps", "uninitialised", "unwritten"]

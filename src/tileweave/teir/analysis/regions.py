@@ -15,7 +15,7 @@ from itertools import product
 
 from tileweave.layout import DEFAULT_AXIS, Layout
 from tileweave.space import Box
-from tileweave.teir.ir.reach import Term
+from tileweave.space.reach import Term
 
 __all__ = ["Grid", "Region", "subtracted"]
 

@@ -11,9 +11,9 @@ from string import ascii_letters
 
 from tileweave.errors import GraphError, LayoutError, NoLayout
 from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group
+from tileweave.space.reach import first_collision
 from tileweave.teir.emit.schedule import Dim, Role
 from tileweave.teir.ir.dtypes import width_bytes
-from tileweave.teir.ir.reach import first_collision
 
 __all__ = [
     "Operand",

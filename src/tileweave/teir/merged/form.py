@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tileweave.errors import Undecided
+from tileweave.space.reach import first_collision
 from tileweave.teir.ir.program import Axis, Guard, Program
-from tileweave.teir.ir.reach import first_collision
 
 __all__ = [
     "MONOIDS",

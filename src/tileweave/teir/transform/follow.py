@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.space import Box
+from tileweave.space.reach import first_collision, reach
 from tileweave.teir.analysis.analyse import Access, Conflict, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import operands_of, operation
 from tileweave.teir.ir.program import Axis, First, Id, Invocation, Iteration, Last, Node, Primitive, Program
-from tileweave.teir.ir.reach import first_collision, reach
 from tileweave.teir.ir.walk import Visit, invocations, walk
 from tileweave.teir.transform.edit import Edit
 

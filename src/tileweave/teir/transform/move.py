@@ -12,12 +12,12 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
+from tileweave.space.reach import first_collision
 from tileweave.teir.analysis.analyse import Access, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Last, Node, Primitive, Program
-from tileweave.teir.ir.reach import first_collision
 from tileweave.teir.ir.walk import Visit, walk
 from tileweave.teir.transform.edit import Edit, substitute
 

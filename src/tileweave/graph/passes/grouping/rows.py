@@ -14,8 +14,8 @@ from typing import Any
 
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.select import unsqueeze
+from tileweave.graph.ops.grouped.rows import FULL, REDUCTIONS, Step, rows
 from tileweave.graph.ops.operators import is_elementwise
-from tileweave.graph.ops.rows import FULL, REDUCTIONS, Step, rows
 from tileweave.graph.passes.rewrite import Context, RewriteRule
 
 __all__ = ["ROWS"]

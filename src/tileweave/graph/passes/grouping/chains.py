@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tileweave.graph.ir.nodes import Operation, Tensor
-from tileweave.graph.ops.chained import Step, conv_chain
+from tileweave.graph.ops.grouped.chained import Step, conv_chain
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.rewrite import Context, RewriteRule
 

@@ -1,0 +1,1 @@
+"""Operators that fusion makes of several: rows of reductions, convolutions with the chain behind them."""

@@ -1,0 +1,1 @@
+"""Rules that make one operation of several: rows of reductions, convolutions with the chain behind them."""
