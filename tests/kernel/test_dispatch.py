@@ -430,3 +430,44 @@ def test_types_that_text_does_not_have_are_refused_with_the_line():
 def test_numbers_from_a_half():
     got, want = applied(lambda c, x: x + c.iota(x.shape, 1, 0.5, "f32"), np.zeros((3, 64), np.float32), out=np.float32)
     assert (got == want).all() and (got[0] == np.arange(64) + 0.5).all()
+
+
+@tk.kernel
+def by_warpgroups(k, x, sums, scans):
+    with k.cta(threads=256) as cta, cta.warpgroup.each() as wg:
+        part = wg.load(x.tile(8, 64)[wg.index, 0])
+        wg.store(sums.tile(1, 64)[wg.index, 0], wg.sum(part, 0))
+        wg.store(scans.tile(8, 64)[wg.index, 0], wg.scan("add", part, 0))
+
+
+def test_each_warpgroup_has_barriers_and_staging_memory_of_its_own():
+    x = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
+    sums, scans = np.zeros((2, 64), np.float32), np.zeros_like(x)
+    by_warpgroups.run(x, sums, scans, on="cpu")
+    np.testing.assert_allclose(sums, x.reshape(2, 8, 64).sum(1), 1e-5, 1e-5)
+    np.testing.assert_allclose(scans, x.reshape(2, 8, 64).cumsum(1).reshape(16, 64), 1e-5, 1e-5)
+
+
+@tk.kernel
+def through_a_ring(k, A, B, C, stages=2, bk=64):
+    sa, sb = (k.shared((stages, 64, bk), like=x, swizzle=128) for x in (A, B))
+    ring = k.pipeline(stages)
+    with k.warpgroup[0] as load:
+        for i in load.range(A.blocks(1, bk)):
+            with ring.fill(i) as s:
+                load.copy_async(sa[s], A.tile(64, bk)[0, i])
+                load.copy_async(sb[s], B.tile(64, bk)[0, i])
+    with k.warpgroup[1] as wg:
+        acc = wg.zeros((64, 64))
+        for i in wg.range(A.blocks(1, bk)):
+            with ring.use(i) as s:
+                wg.gemm(acc, sa[s], sb[s])
+        wg.store(C[:, :], acc)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_stage_that_cp_async_fills_is_full_when_its_copies_are_complete(arch):
+    A, B = _arrays(np.random.default_rng(0), (64, 256), (64, 256))
+    C = np.zeros((64, 64), np.float32)
+    through_a_ring.run(A, B, C, on="cpu", arch=arch)
+    np.testing.assert_allclose(C, A.astype(float) @ B.T.astype(float), 1e-3, 1e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tileweave.errors import BackendError
@@ -14,6 +14,7 @@ from tileweave.kernel.dispatch.registers import Holding
 from tileweave.kernel.ir import RESERVED, Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
 from tileweave.kernel.threads import (
     LANE,
+    Address,
     Allocate,
     Branch,
     Buffer,
@@ -68,12 +69,16 @@ class Threads:
         warps: how many warps act together; 0: each thread by itself.
         warp: the warp of a thread counted from the first of its entity.
         number: the hardware barrier of the group; None: all threads of the block, or one warp.
+        entity: which one of several groups that execute the same a thread is in.
+        entities: how many such groups there are; 0: groups of groups, which share no memory between threads.
     """
 
     first: int
     warps: int
     warp: ExprLike
     number: int | None = None
+    entity: ExprLike = 0
+    entities: int = 1
 
     @property
     def count(self) -> int:
@@ -102,6 +107,7 @@ class Context:
     names: int = 0
     barriers: int = 0
     maps: dict[TensorBox, Buffer] = field(default_factory=dict)
+    trips: dict[str, ExprLike] = field(default_factory=dict)
 
     # Statements.
 
@@ -117,7 +123,13 @@ class Context:
                 mask = None
             elif always(mask) is False and atom.startswith("st"):
                 return
+        operands = tuple(self._own(o) if isinstance(o, Address) else o for o in operands)
         self.emit(Instruction(atom, operands, mask, tuple(sorted(options.items())), place(self.line)))
+
+    def _own(self, where: Address) -> Address:
+        """An address in staging memory, in the part of the group that a thread is in."""
+        first = self.trips.get(where.buffer.name, 0)
+        return replace(where, offset=simplify(as_expr(first + where.offset))) if isinstance(first, Expr) else where
 
     def fresh(self, stem: str) -> str:
         """A name that nothing else has."""
@@ -215,8 +227,15 @@ class Context:
 
     def staging(self, dtype: str, elements: int) -> Buffer:
         """Shared memory for a trip between threads; every trip begins and ends with a barrier."""
-        buffer = Buffer(self.fresh("trip"), dtype, "shared", elements, 16)
+        threads = self.threads
+        if threads.warps == 0 or threads.entities == 0:
+            whose = "one thread" if threads.warps == 0 else "each part of each part"
+            raise declined(self.line, f"memory between threads for an operator of {whose}", legal="a warp at least")
+        whole = -(-elements // 16) * 16 if threads.entities > 1 else elements
+        buffer = Buffer(self.fresh("trip"), dtype, "shared", whole * threads.entities, 16)
         self.shared.append(buffer)
+        if threads.entities > 1:
+            self.trips[buffer.name] = threads.entity * whole
         return buffer
 
     # Threads.
@@ -231,7 +250,10 @@ class Context:
         elif threads.warps == 1:
             self.instruction("bar.warp.sync")
         else:
-            self.instruction("bar.sync", threads.number or 1, threads.count)
+            number = (threads.number or 1) + threads.entity
+            self.instruction(
+                "bar.sync", simplify(as_expr(number)) if isinstance(number, Expr) else number, threads.count
+            )
 
     def scope(self, scope: Scope, each: Expr | None) -> Threads:
         """The threads of a scope inside the current ones."""
@@ -256,7 +278,10 @@ class Context:
         if size == 0:
             return Threads(first, 0, 0)
         inner = (block - first) % size if size > 1 else 0
-        return Threads(first, size, self.local("warp", inner) if size > 1 else 0, 1 + self.barriers)
+        number, entities = 1 + self.barriers, warps // size if self.threads.entities == 1 else 0
+        self.barriers += entities
+        entity = self.local("entity", (block - first) // size) if entities > 1 else 0
+        return Threads(first, size, self.local("warp", inner) if size > 1 else 0, number, entity, entities)
 
     # Choices.
 

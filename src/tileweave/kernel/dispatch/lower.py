@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Literal
 
-from tileweave.errors import BackendError
+from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.dispatch import compute, copies, products
 from tileweave.kernel.dispatch.assign import assign
@@ -156,6 +156,9 @@ def _body(context: Context, body: tuple[Statement, ...]) -> None:
         if i not in early:
             _statement(context, statement)
         for arrival in late.get(i, ()):
+            if any(c.atom == "cp.async" and c.op in body for c in context.choices):  # nothing else says it is complete
+                context.instruction("cp.async.commit_group")
+                context.instruction("cp.async.wait_group", 0)
             context.instruction("fence.proxy.async")
             context.sync()
             _order(context, arrival)
@@ -170,7 +173,10 @@ def _statement(context: Context, statement: Statement) -> None:
         make = _OPERATORS.get(statement.name)
         if make is None:
             raise declined(statement.line, f"no instruction for the operator {statement.name}")
-        make(context, statement)
+        try:
+            make(context, statement)
+        except LayoutError as error:
+            raise declined(statement.line, str(error).splitlines()[0], op=statement.name) from None
     elif isinstance(statement, Alloc):
         if statement.tensor.name not in context.buffers:
             context.allocate(statement.tensor)

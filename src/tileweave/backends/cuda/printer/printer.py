@@ -309,7 +309,7 @@ def _warp_sync(printer: _Printer, item: Instruction) -> str:
 def _barrier(printer: _Printer, item: Instruction) -> str:
     if not item.operands or item.operands[1] == 32 * printer.program.warps:
         return "__syncthreads();"
-    return f"{printer.need('tw_barrier')}({item.operands[0]}, {item.operands[1]});"
+    return f"{printer.need('tw_barrier')}({printer.number(item.operands[0])}, {item.operands[1]});"
 
 
 @_spells("cp.async.bulk.tensor")
