@@ -67,6 +67,7 @@ def test_a_kernel_that_hangs_says_who_waits(capsys, tmp_path):
         (("check", SOFTMAX, "f32:0x70", "f32:3x70"), "TYPE:SHAPE"),
         (("check", SOFTMAX, "x.npy", "f32:3x70"), "cannot be read"),
         (("check", SOFTMAX, "f32:3x70", "f32:3x70", "--set", "bm=3"), "unknown options bm"),
+        (("check", f"{MATMUL}:matmul", "f16:2x2", "f16:2x2", "f16:2x2", "--set", "bm=abc"), "option bm is 'abc'"),
         (("check", SOFTMAX, "f32:3x70", "f32:3x70", "--set", "bm"), "NAME=VALUE"),
         (("text", SOFTMAX, "f32:3x70", "f32:3x70", "--target", "ptx"), "no target 'ptx'"),
         (("run", SOFTMAX, "f32:3x70", "f32:3x70", "--on", "tpu"), "no target 'tpu'"),

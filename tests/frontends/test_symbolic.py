@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -129,6 +130,12 @@ def test_dimensions_without_a_name_are_apart():
     assert model(np.ones((2, 6), np.float32))["y"].shape == (2, 5)
 
 
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(GraphError, match="onnx is not installed"):
+        tw.load("model.onnx")
+
+
 def test_refusals():
     model = tw.load(network())
     x = np.ones((2, 6), np.float32)
@@ -138,6 +145,7 @@ def test_refusals():
         r"net\(..\): input 'x' is float32\[batch, 6\], the array has shape \(6,\)": lambda: model(x[0]),
         r"input 'x' is float32\[2, 6\], the array has shape \(2, 5\)": lambda: model(x[:, :5]),
         "'depth' is no dimension": lambda: model.at(depth=2),
+        "batch='two' is no extent": lambda: tw.load(network(), bind={"batch": "two"}),
         "batch=True is out of bounds": lambda: model.at(batch=True),
         "2 arrays for 1 inputs": lambda: model(x, x),
         "input x=3 has no type": lambda: tw.program(mlp, x=3),

@@ -65,6 +65,11 @@ def _check(options: argparse.Namespace) -> int:
         options.order if options.order in ("forward", "reversed") else _number(options.order, "--order", int)
     )
     if options.launch is None:
+        if options.kernel is not None or options.arg or options.shared:
+            raise BackendError(
+                "cuda check", "--kernel, --arg and --shared speak of one kernel, and nothing launches it",
+                legal="--launch GRID,BLOCK such as 4,128",
+            )  # fmt: skip
         report = check(
             options.file, options.arguments, order=order, devices=options.devices, window=options.window,
             seconds=options.seconds, include=options.include, define=options.define, inherit=True,

@@ -186,6 +186,7 @@ def test_the_command_runs_one_kernel(tmp_path, capfd):
         (["PATH", "--launch", "four"], "'four'"),
         (["PATH", "--launch", "1,1", "--arg", "x"], "'x'"),
         (["PATH", "--launch", "1,1", "--arg", "x=none.npy"], "no file none.npy"),
+        (["PATH", "--kernel", "f"], "--launch GRID,BLOCK"),
         (["PATH"], "does not accept the text"),
     ],
 )

@@ -61,7 +61,10 @@ def load(
 
     Source: own; the meaning of operators is the ONNX specification's.
     """
-    import onnx
+    try:
+        import onnx
+    except ImportError as error:
+        raise GraphError("load(model)", "onnx is not installed", legal="pip install 'tileweave[onnx]'") from error
 
     bind = dict(bind or {})
     folder: Path | None = None
@@ -286,6 +289,9 @@ def _extent(dim: Any, name: str, axis: int, bind: dict[str, Any], used: set[str]
     if symbol in bind:
         used.add(symbol)
         bound = bind[symbol]
+        if isinstance(bound, str):
+            legal = "a number, tw.dim(..), or a shape for the input"
+            raise GraphError("load(model, bind)", f"{symbol}={bound!r} is no extent", legal=legal)
         return bound if isinstance(bound, Dim) else int(bound)
     return Dim(symbol if symbol not in _NAMELESS else f"{name}.{axis}")
 

@@ -313,7 +313,7 @@ def _without_singles(tensors: Sequence[Tensor], labels: Sequence[list[int]]) -> 
             out.append((x, own))
             continue
         ones = {q for q in own if builtins.all(n == 1 for p, n in zip(own, x.shape, strict=False) if p == q)}
-        single = [k for k, q in enumerate(own) if q in ones and extents.get(q, 1) != 1]
+        single = [k for k, q in enumerate(own[: len(x.shape)]) if q in ones and extents.get(q, 1) != 1]
         kept = [q for k, q in enumerate(own) if k not in single]
         out.append((squeeze(x, single) if single else x, kept))
     return [x for x, _ in out], [own for _, own in out]

@@ -66,6 +66,12 @@ class KernelFunction:
                 self._where, problem, facts={"rule": "argument", "path": ""},
                 legal=f"{len(self.tensors)} arrays" + "".join(f", {k}={v!r}" for k, v in self._options.items()),
             )  # fmt: skip
+        for name, value in options.items():
+            if isinstance(value, str) and isinstance(self._options[name], (int, float)):
+                raise VerifyError(
+                    self._where, f"the option {name} is {value!r}", facts={"rule": "argument", "path": ""},
+                    legal=f"a number, such as {name}={self._options[name]!r}",
+                )  # fmt: skip
         devices = self.mesh[0][1] if self.mesh else 1
         params = tuple(param_of(n, a, self._where, devices) for n, a in zip(self.tensors, args, strict=True))
         recorder = Recorder(self.name, params, self.mesh)
