@@ -471,3 +471,27 @@ def test_a_stage_that_cp_async_fills_is_full_when_its_copies_are_complete(arch):
     C = np.zeros((64, 64), np.float32)
     through_a_ring.run(A, B, C, on="cpu", arch=arch)
     np.testing.assert_allclose(C, A.astype(float) @ B.T.astype(float), 1e-3, 1e-3)
+
+
+@tk.kernel
+def by_threads(k, x, y):
+    with k.cta(threads=64) as cta, cta.thread.each() as one:
+        column = one.load(x[:, one.index : one.index + 1])
+        one.store(y[0:1, one.index : one.index + 1], one.sum(column, 0))
+
+
+def test_one_thread_reduces_what_it_holds():
+    x, y = np.random.default_rng(0).random((16, 64), np.float32), np.zeros((1, 64), np.float32)
+    by_threads.run(x, y, on="cpu")
+    np.testing.assert_allclose(y, x.sum(0, keepdims=True), 1e-5)
+
+
+def test_a_use_that_no_operator_has_is_refused_with_the_line():
+    @tk.kernel
+    def asked(k, x, y):
+        with k.cta(threads=128) as cta:
+            s = k.shared((16, 64), like=x)
+            cta.copy_async(s, x[:, :], use="telepathy")
+
+    with pytest.raises(BackendError, match=r"(?s)'telepathy'.*tma \| cp.async"):
+        lower(asked.trace(np.zeros((16, 64), np.float16), np.zeros((1, 1), np.float16)), "sm_90a")

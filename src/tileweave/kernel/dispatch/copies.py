@@ -216,6 +216,9 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
         f"{size} B runs" if fits else f"{size} B runs, of 4, 8 or 16 that it moves" if size < 4 else "the types differ"
     )
     by_copy = asynchronous and fits
+    if op.option("use") == "cp.async" and not by_copy:
+        why = reason if asynchronous else "not from global to shared memory"
+        raise BackendError("copy_async(.., use='cp.async')", why, inputs={"line": str(op.line)})
     context.choose(
         op, "cp.async" if by_copy else "ld, st", Candidate("tma", False, box_problem(context.arch, op)),
         Candidate("cp.async", by_copy, reason if asynchronous else "no asynchronous copy was asked for"),

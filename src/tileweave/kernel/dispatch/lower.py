@@ -53,6 +53,8 @@ from tileweave.kernel.threads import (
 
 __all__ = ["Lowered", "global_tensors", "lower"]
 
+_USES = {"gemm": ("wgmma", "mma.sync", "fma"), "copy": ("tma",), "copy_async": ("tma", "cp.async")}
+"""Operator -> what `use=` may ask for."""
 _OPERATORS: dict[str, Callable[[Context, Op], None]] = {
     "copy": copies.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
     "cast": compute.elementwise, "map": compute.elementwise, "reduce": compute.reduce, "scan": compute.scan,
@@ -173,6 +175,11 @@ def _statement(context: Context, statement: Statement) -> None:
         make = _OPERATORS.get(statement.name)
         if make is None:
             raise declined(statement.line, f"no instruction for the operator {statement.name}")
+        known, asked = _USES.get(statement.name, ()), statement.option("use")
+        if asked is not None and asked not in known:
+            raise declined(
+                statement.line, f"no way to {statement.name} is called {asked!r}", legal=" | ".join(known) or "no use="
+            )
         try:
             make(context, statement)
         except LayoutError as error:

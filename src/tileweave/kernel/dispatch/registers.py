@@ -115,7 +115,7 @@ def holding(layout: Layout, shape: Sequence[int], warps: int, where: str = "hold
     Args:
         layout: places on ``warp``, ``lane``, ``reg``, an axis per iter; D and R together fill each thread axis.
         shape: the tensor's extents.
-        warps: the warps of the scope.
+        warps: the warps of the scope; 0: one thread.
 
     Raises:
         LayoutError: the layout names another axis, leaves threads without an element, or gives two elements one place.
@@ -134,7 +134,7 @@ def holding(layout: Layout, shape: Sequence[int], warps: int, where: str = "hold
             weight //= it.extent
             digits.append(_digit(it.stride, it.extent, dim, weight, where, inputs))
     digits += [_digit(it.stride, it.extent, -1, 0, where, inputs) for it in layout.replica if it.extent > 1]
-    extents = {"warp": warps, "lane": 32}
+    extents = {"warp": warps, "lane": 32} if warps else {"warp": 1, "lane": 1}
     for axis in AXES:
         width = 1
         for digit in sorted((d for d in digits if d.axis == axis), key=lambda d: d.stride):
