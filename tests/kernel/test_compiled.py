@@ -25,6 +25,7 @@ def halves(*shapes):
     [
         ("softmax", "softmax", halves((64, 4096), (64, 4096)), "sm_90a", {}),
         ("matmul", "matmul_roles", halves((1024, 512), (512, 512), (1024, 512)), "sm_90a", {"bn": 64}),
+        ("matmul", "matmul_roles", halves((256, 512), (128, 512), (256, 128)), "sm_80", {"bn": 64, "stages": 2}),
         pytest.param("matmul", "matmul_roles", halves((1024, 512), (512, 512), (1024, 512)), "sm_90a", {}, marks=LATE),
         pytest.param("matmul", "matmul", halves((512, 512), (512, 512), (512, 512)), "sm_80", {"bn": 128}, marks=LATE),
         pytest.param("attention", "attention", halves(*((8, 1024, 64),) * 4), "sm_80", {}, marks=LATE),

@@ -495,3 +495,26 @@ def test_a_use_that_no_operator_has_is_refused_with_the_line():
 
     with pytest.raises(BackendError, match=r"(?s)'telepathy'.*tma \| cp.async"):
         lower(asked.trace(np.zeros((16, 64), np.float16), np.zeros((1, 1), np.float16)), "sm_90a")
+
+
+@tk.kernel
+def halvings(k, x, y, limit=6):
+    """A loop that ends by itself, one that is left, and turns that are skipped."""
+    row = k.grid(x.blocks(0, 1))
+    with k.cta(threads=64) as cta:
+        r = cta.load(x[row])
+        for i in cta.range(8):
+            with k.when(i > limit):
+                cta.break_()
+            with k.when(i % 2 > 0):
+                cta.continue_()
+            r = r * 0.5
+        cta.store(y[row], r)
+
+
+def test_loops_are_left_and_turns_skipped():
+    x = np.random.default_rng(0).random((3, 100), np.float32)
+    y = np.zeros_like(x)
+    want = halvings.check(x, y).outputs["y"]
+    halvings.run(x, y, on="cpu")
+    assert (y == want).all() and (y == x / 16).all()

@@ -7,7 +7,7 @@ import pytest
 
 from tileweave.errors import LayoutError
 from tileweave.kernel.atoms import atom, names
-from tileweave.kernel.dispatch.registers import blocked, holding
+from tileweave.kernel.dispatch.layouts.registers import blocked, holding
 from tileweave.layout import Layout, parse
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tileweave.backends.triton.run import interpret
 from tileweave.errors import BackendError
 from tileweave.index import Expr, as_expr, constant_of, simplify, symbol, symbols_of, to_python
-from tileweave.kernel.dispatch.places import inside, offset
+from tileweave.kernel.dispatch.layouts.places import inside, offset
 from tileweave.kernel.ir import (
     Alloc,
     Commit,

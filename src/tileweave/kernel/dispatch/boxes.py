@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, bounds, simplify
-from tileweave.kernel.dispatch import places
 from tileweave.kernel.dispatch.context import Context
+from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, clipped
 from tileweave.kernel.threads import LANE, Address, Barrier, TensorBox
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, simplify
-from tileweave.kernel.dispatch import places
 from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import alike, converted, load_into, memory_at, store_from
-from tileweave.kernel.dispatch.registers import Digit, Holding, blocked, holding
+from tileweave.kernel.dispatch.layouts import places
+from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
 from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, Tensor, promote
 from tileweave.kernel.threads import LANE, Address, Buffer, Operand
 

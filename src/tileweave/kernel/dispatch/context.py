@@ -9,8 +9,8 @@ from math import prod
 
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
-from tileweave.kernel.dispatch.places import cosize
-from tileweave.kernel.dispatch.registers import Holding
+from tileweave.kernel.dispatch.layouts.places import cosize
+from tileweave.kernel.dispatch.layouts.registers import Holding
 from tileweave.kernel.ir import RESERVED, Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
 from tileweave.kernel.threads import (
     LANE,
@@ -48,6 +48,9 @@ def need_type(tensor: Tensor, line: Line) -> None:
             line, f"no CUDA type for elements of type {tensor.dtype}", tensor=tensor,
             legal="f64 | f32 | f16 | bf16 | e4m3 | e5m2, integers of 8 to 64 bits, pred",
         )  # fmt: skip
+
+
+_HOPPER = frozenset({"fence.proxy.async", "fence.mbarrier_init"})
 
 
 def printed(name: str) -> str:
@@ -117,6 +120,8 @@ class Context:
 
     def instruction(self, atom: str, *operands: Operand, mask: Expr | None = None, **options: object) -> None:
         """Adds an instruction at the current line."""
+        if atom in _HOPPER and int(self.arch.removeprefix("sm_").rstrip("abcdef")) < 90:
+            return  # no proxies and no boxes that would see an mbarrier: barriers order all that there is
         if mask is not None:
             mask = simplify(mask)
             if always(mask) is True:

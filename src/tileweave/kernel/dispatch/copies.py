@@ -8,11 +8,11 @@ from math import gcd, prod
 
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify
-from tileweave.kernel.dispatch import places
 from tileweave.kernel.dispatch.boxes import box_problem, copy_boxes
 from tileweave.kernel.dispatch.context import Context, declined, slot
+from tileweave.kernel.dispatch.layouts import places
+from tileweave.kernel.dispatch.layouts.registers import Holding, blocked, holding
 from tileweave.kernel.dispatch.matrices import STORE, store_problem, store_row
-from tileweave.kernel.dispatch.registers import Holding, blocked, holding
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor
 from tileweave.kernel.threads import LANE, Address, Allocate, Buffer
 

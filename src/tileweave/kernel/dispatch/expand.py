@@ -16,7 +16,7 @@ from tileweave.index import Expr, as_expr, simplify, substitute
 from tileweave.kernel.dispatch.boxes import map_problem
 from tileweave.kernel.dispatch.context import always
 from tileweave.kernel.dispatch.groups import fits
-from tileweave.kernel.dispatch.places import strided_layout
+from tileweave.kernel.dispatch.layouts.places import strided_layout
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tileweave.kernel.atoms import BITS
+from tileweave.kernel.dispatch.layouts.traffic import accesses
 from tileweave.kernel.dispatch.lower import lower
-from tileweave.kernel.dispatch.traffic import accesses
 from tileweave.kernel.ir import Kernel
 
 __all__ = ["explain"]

@@ -8,9 +8,9 @@ from typing import Any
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
-from tileweave.kernel.dispatch import places
 from tileweave.kernel.dispatch.boxes import Tile, tile_of_region
 from tileweave.kernel.dispatch.context import Context, slot
+from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Op, Region
 from tileweave.kernel.threads import Address, Buffer
 from tileweave.layout import Coord, Iter, Layout

@@ -9,17 +9,20 @@ from typing import Literal
 
 from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
+from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch import compute, copies, products
-from tileweave.kernel.dispatch.assign import assign
 from tileweave.kernel.dispatch.boxes import barrier_of, boxed, elected, elements
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.expand import expand
-from tileweave.kernel.dispatch.places import cosize
+from tileweave.kernel.dispatch.layouts.assign import assign
+from tileweave.kernel.dispatch.layouts.places import cosize
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
     Await,
+    Break,
     Commit,
+    Continue,
     Fence,
     For,
     Init,
@@ -36,6 +39,7 @@ from tileweave.kernel.ir import (
     Wait,
     WaitGroup,
     When,
+    While,
     walk,
 )
 from tileweave.kernel.threads import (
@@ -43,8 +47,10 @@ from tileweave.kernel.threads import (
     Address,
     Branch,
     Buffer,
+    Jump,
     Local,
     Loop,
+    Repeat,
     Slots,
     ThreadProgram,
     instructions,
@@ -197,6 +203,12 @@ def _statement(context: Context, statement: Statement) -> None:
         context.emit(Branch(simplify(statement.condition), tuple(yes), tuple(no), place(statement.line)))
     elif isinstance(statement, On):
         _on(context, statement)
+    elif isinstance(statement, While):
+        with context.body() as inside:
+            _body(context, statement.body)
+        context.emit(Repeat(simplify(statement.condition), tuple(inside), place(statement.line)))
+    elif isinstance(statement, Break | Continue):
+        context.emit(Jump("break" if isinstance(statement, Break) else "continue", place(statement.line)))
     elif isinstance(statement, Sync):
         context.sync()
     elif isinstance(statement, Let):
@@ -226,7 +238,7 @@ def _on(context: Context, on: On) -> None:
                 size = max(1, inner.warps) * (32 if inner.warps else 1)
                 thread = symbol("warp", 0, context.warps) * 32 + LANE - 32 * inner.first
                 context.emit(Local(on.each, simplify(thread // size), place(on.line)))
-            if on.registers:
+            if on.registers and atom("setmaxnreg.inc.sync.aligned.u32").runs_on(context.arch):
                 more = on.registers * context.warps * 32 > 65536
                 context.instruction("setmaxnreg." + ("inc" if more else "dec"), on.registers)
             _body(context, on.body)

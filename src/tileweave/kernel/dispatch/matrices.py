@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import atom
-from tileweave.kernel.dispatch import places
-from tileweave.kernel.dispatch.registers import Digit, Holding
+from tileweave.kernel.dispatch.layouts import places
+from tileweave.kernel.dispatch.layouts.registers import Digit, Holding
 from tileweave.kernel.ir import Region
 from tileweave.kernel.threads import LANE
 

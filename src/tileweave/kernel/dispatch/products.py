@@ -8,11 +8,12 @@ from math import prod
 
 from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
-from tileweave.kernel.dispatch import groups, places
-from tileweave.kernel.dispatch.assign import Accumulator
+from tileweave.kernel.dispatch import groups
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import converted, load_into, memory_at, store_from
-from tileweave.kernel.dispatch.registers import Holding, blocked, holding, iter_at
+from tileweave.kernel.dispatch.layouts import places
+from tileweave.kernel.dispatch.layouts.assign import Accumulator
+from tileweave.kernel.dispatch.layouts.registers import Holding, blocked, holding, iter_at
 from tileweave.kernel.ir import Candidate, Op, Region, Scalar, Tensor
 from tileweave.kernel.threads import LANE, Buffer
 from tileweave.layout import Iter, Layout, group

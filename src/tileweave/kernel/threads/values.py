@@ -22,10 +22,12 @@ __all__ = [
     "Branch",
     "Buffer",
     "Instruction",
+    "Jump",
     "Local",
     "Loop",
     "Operand",
     "Place",
+    "Repeat",
     "Slots",
     "Statement",
     "TensorBox",
@@ -160,6 +162,23 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeat:
+    """``while condition: body``; the condition is looked at before each turn."""
+
+    condition: Expr
+    body: tuple[Statement, ...]
+    at: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """``break`` or ``continue`` of the nearest loop."""
+
+    kind: Literal["break", "continue"]
+    at: Place | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """``if condition: body else: otherwise``."""
 
@@ -186,7 +205,7 @@ class Allocate:
     at: Place | None = field(default=None, compare=False)
 
 
-Statement = Instruction | Loop | Branch | Local | Allocate
+Statement = Instruction | Loop | Repeat | Jump | Branch | Local | Allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +241,7 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
     """Every statement, outer before inner, in the order of the text."""
     for statement in body:
         yield statement
-        if isinstance(statement, Loop | Branch):
+        if isinstance(statement, Loop | Repeat | Branch):
             yield from statements(statement.body)
         if isinstance(statement, Branch):
             yield from statements(statement.otherwise)
@@ -242,7 +261,7 @@ def rewritten(
         new = change(statement)
         if new is not None:
             out += new
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, Loop | Repeat):
             out.append(replace(statement, body=rewritten(statement.body, change)))
         elif isinstance(statement, Branch):
             inner = rewritten(statement.body, change)

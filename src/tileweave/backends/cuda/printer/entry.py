@@ -14,7 +14,7 @@ from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_place
 from tileweave.errors import BackendError
 from tileweave.kernel.dispatch import Lowered, global_tensors, lower
 from tileweave.kernel.dispatch.context import printed
-from tileweave.kernel.dispatch.places import cosize, memory_layout
+from tileweave.kernel.dispatch.layouts.places import cosize, memory_layout
 from tileweave.kernel.ir import Kernel, Tensor
 from tileweave.kernel.threads import Place, ThreadProgram
 

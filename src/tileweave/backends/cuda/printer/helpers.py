@@ -68,6 +68,9 @@ _SHARED = {
     ),
     "tw_mbarrier_arrive": _asm("tw_mbarrier_arrive", "void* bar", "mbarrier.arrive.shared::cta.b64 _, [%0];", _BAR),
     "tw_mbarrier_wait": _asm("tw_mbarrier_wait", "void* bar, int parity", _LOOP, f'{_BAR}, "r"(parity)'),
+    "tw_mbarrier_test": _asm(
+        "tw_mbarrier_test", "void* bar, int parity", _LOOP.replace("try_wait", "test_wait"), f'{_BAR}, "r"(parity)'
+    ),
     "tw_descriptor": f"{_HEAD}unsigned long long tw_descriptor(const void* p, int lbo, int sbo, int swizzle) {{\n"
     "  return (unsigned long long)swizzle << 62 | (unsigned long long)(sbo >> 4) << 32\n"
     "         | (unsigned long long)(lbo >> 4) << 16 | (tw_shared(p) & 0x3FFFF) >> 4;\n}",

@@ -20,9 +20,11 @@ from tileweave.kernel.threads import (
     Branch,
     Buffer,
     Instruction,
+    Jump,
     Local,
     Loop,
     Place,
+    Repeat,
     Slots,
     Statement,
     ThreadProgram,
@@ -132,6 +134,12 @@ class _Printer:
                 self.loop(statement, depth)
             elif isinstance(statement, Branch):
                 self.branch(statement, depth)
+            elif isinstance(statement, Repeat):
+                self.emit(depth, f"while ({self.condition(statement.condition)}) {{")
+                self.body(statement.body, depth + 1)
+                self.emit(depth, "}")
+            elif isinstance(statement, Jump):
+                self.emit(depth, f"{statement.kind};")
             elif isinstance(statement, Local):
                 self.emit(depth, self.local(statement))
             else:
@@ -375,7 +383,10 @@ def _simple(printer: _Printer, item: Instruction) -> str:
             spelled.append(f"&{operand.buffer.name}[{text}]")
         else:
             spelled.append(printer.number(operand))
-    text = _SIMPLE[item.atom].format(*spelled)
+    pattern = _SIMPLE[item.atom]
+    if item.atom == "mbarrier.wait" and int(printer.program.arch.removeprefix("sm_").rstrip("abcdef")) < 90:
+        pattern = pattern.replace("tw_mbarrier_wait", "tw_mbarrier_test")  # try_wait came with sm_90
+    text = pattern.format(*spelled)
     printer.need(text[: text.index("<" if "<" in text.split("(")[0] else "(")])
     return printer.guarded(item, text)
 

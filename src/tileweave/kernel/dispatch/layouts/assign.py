@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from tileweave.kernel.dispatch import places
-from tileweave.kernel.dispatch.registers import Digit, Holding, blocked, holding
+from tileweave.kernel.dispatch.layouts import places
+from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
 from tileweave.kernel.ir import Alloc, On, Op, Region, Statement, Tensor
 from tileweave.kernel.ir.statements import blocks_of
 from tileweave.layout import Coord, Iter, Layout
