@@ -41,6 +41,7 @@ from tileweave.layout import parse
 from tileweave.layout.f2.swizzle import Swizzle
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+import gather_gemm
 import matmul as products
 import softmax as rows
 import transpose as transposes
@@ -518,3 +519,29 @@ def test_loops_are_left_and_turns_skipped():
     want = halvings.check(x, y).outputs["y"]
     halvings.run(x, y, on="cpu")
     assert (y == want).all() and (y == x / 16).all()
+
+
+def test_eight_devices_wait_for_each_other():
+    """Each device has places of its own: blocks that wait do not keep out those that they wait for."""
+    random = np.random.default_rng(4)
+    a, b = ([random.integers(-3, 4, (n, 70)).astype(np.float16) for _ in range(8)] for n in (100, 50))
+    c = [np.zeros((800, 50), np.float32) for _ in range(8)]
+    gather_gemm.on(8).run(a, b, c, on="cpu", arch="sm_80")
+    whole = np.concatenate(a).astype(float)
+    assert all((one == whole @ y.T.astype(float)).all() for one, y in zip(c, b, strict=True))
+
+
+@tk.kernel
+def counted(k, x, y):
+    row, n = k.grid(x.blocks(0, 1)), k.var(0)
+    with k.cta(threads=64) as cta, k.while_(n.value < 4):
+        n.set(n.value + 1)
+        with k.when(n.value > 2):
+            cta.break_()
+        cta.store(y[row, 0:1], 7.0)
+
+
+def test_a_loop_that_ends_by_its_condition():
+    x, y = np.zeros((4, 96), np.float32), np.zeros((4, 96), np.float32)
+    counted.run(x, y, on="cpu")
+    assert (y[:, 0] == 7).all() and not y[:, 1:].any()

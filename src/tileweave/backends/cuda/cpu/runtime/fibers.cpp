@@ -106,7 +106,7 @@ Fiber* new_fiber(Block* b, unsigned linear) {
 bool admit(Grid* g) {
   unsigned free_places = 0;
   for (auto* s : slots) free_places += !s;
-  if (g->next == g->clusters || free_places < g->cluster_size) return false;
+  if (g->next == g->clusters || free_places < g->cluster_size || g->live + g->cluster_size > g->places) return false;
   unsigned cluster = g->order[g->next++];
   dim3 c = g->options.cluster, n = g->options.grid;
   unsigned cx = n.x / c.x, cy = n.y / c.y;
@@ -223,8 +223,9 @@ void start(Grid* g) {
   if (order == RANDOM) for (unsigned i = g->clusters; i > 1; i--) std::swap(g->order[i - 1], g->order[random_bits() % i]);
   unsigned wanted = std::max(window, g->cluster_size);
   if (g->options.cooperative) wanted = std::max(wanted, g->clusters * g->cluster_size);
-  unsigned used = 0;
-  for (auto* s : slots) used += s != nullptr;
+  unsigned used = 0;                                       // each grid has places of its own: none starves another
+  for (auto* op : operations) if (op->grid && op->started && op->grid != g) used += op->grid->places;
+  g->places = wanted;
   if (used + wanted > resident) fail("resources", nullptr, "%u blocks of kernel %s cannot be resident at once: the window holds %u", wanted, g->options.name, resident - used);
   if (slots.size() < used + wanted) slots.resize(used + wanted, nullptr);
   g->first_uid = next_uid;

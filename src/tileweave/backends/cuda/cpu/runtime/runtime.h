@@ -74,7 +74,7 @@ struct Grid {
   LaunchOptions options; void* state; void (*call)(void*); void (*drop)(void*);
   int device; unsigned threads, clusters, cluster_size, next = 0, live = 0; std::vector<unsigned> order;
   std::map<const void*, SharedVariable> variables; size_t shared_top; std::string dynamic_name = "dynamic shared memory";
-  uint32_t first_uid; NamedBarrier barrier;
+  uint32_t first_uid; unsigned places = 0; NamedBarrier barrier;
 };
 
 struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed; };
