@@ -545,3 +545,21 @@ def test_a_loop_that_ends_by_its_condition():
     x, y = np.zeros((4, 96), np.float32), np.zeros((4, 96), np.float32)
     counted.run(x, y, on="cpu")
     assert (y[:, 0] == 7).all() and not y[:, 1:].any()
+
+
+@tk.kernel
+def branches(k, x, y):
+    row, n = k.grid(x.blocks(0, 1)), k.var(0)
+    with k.cta(threads=64) as cta:
+        with k.when(row < 2):
+            n.set(3)
+        with k.otherwise():
+            n.set(5)
+        with k.when(n.value > 4):
+            cta.store(y[row, 0:1], 7.0)
+
+
+def test_a_number_that_branches_set():
+    x, y = np.zeros((4, 96), np.float32), np.zeros((4, 96), np.float32)
+    branches.run(x, y, on="cpu")
+    assert y[:, 0].tolist() == [0, 0, 7, 7]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -23,6 +22,7 @@ from tileweave.layout.lego import GroupBy, OrderBy, PartialTiles, xor_swizzle
 from tileweave.layout.notation.lego_slices import Slice
 from tileweave.layout.template import Filled, Template, template
 from tileweave.layout.template.accessor import at
+from tileweave.layout.template.collection import check_options, named, options_of
 
 __all__ = ["KERNELS", "MlirKernel", "kernel", "run_trial"]
 
@@ -279,7 +279,7 @@ class MlirKernel:
     @property
     def options(self) -> tuple[str, ...]:
         """The names that `build` takes."""
-        return tuple(inspect.signature(self.build).parameters)
+        return options_of(self.build)
 
     def fill(self, **options: Any) -> Filled:
         """The text for sizes and options.
@@ -287,10 +287,7 @@ class MlirKernel:
         Raises:
             LayoutError: an unknown option.
         """
-        unknown = sorted(set(options) - set(self.options))
-        if unknown:
-            where = f"kernel({self.name!r})"
-            raise LayoutError(where, f"no option {', '.join(unknown)}", legal=", ".join(self.options))
+        check_options(self.name, self.build, options)
         return self.build(**options).fill(self.target)
 
 
@@ -311,9 +308,7 @@ def kernel(name: str) -> MlirKernel:
     Raises:
         LayoutError: there is none; the message lists the names.
     """
-    if name not in KERNELS:
-        raise LayoutError("kernel(name)", f"no kernel {name!r}", legal=", ".join(KERNELS))
-    return KERNELS[name]
+    return named(KERNELS, name)
 
 
 def run_trial(

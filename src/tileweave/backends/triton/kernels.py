@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, symbol
 from tileweave.layout.lego import Col, OrderBy, PartialTiles, Row, grouped
 from tileweave.layout.template import Template, template
+from tileweave.layout.template.collection import check_options, named, options_of
 
 __all__ = ["KERNELS", "TritonKernel", "kernel"]
 
@@ -182,7 +182,7 @@ class TritonKernel:
     @property
     def options(self) -> tuple[str, ...]:
         """The names that `build` takes."""
-        return tuple(inspect.signature(self.build).parameters)
+        return options_of(self.build)
 
     def template(self, **options: Any) -> Template:
         """The template for sizes and options; a size left out becomes an argument of the kernel.
@@ -190,10 +190,7 @@ class TritonKernel:
         Raises:
             LayoutError: an unknown option.
         """
-        unknown = sorted(set(options) - set(self.options))
-        if unknown:
-            where = f"kernel({self.name!r})"
-            raise LayoutError(where, f"no option {', '.join(unknown)}", legal=", ".join(self.options))
+        check_options(self.name, self.build, options)
         return self.build(**options)
 
     def signature(self, dtype: str, arguments: tuple[str, ...]) -> dict[str, str]:
@@ -234,6 +231,4 @@ def kernel(name: str) -> TritonKernel:
     Raises:
         LayoutError: there is none; the message lists the names.
     """
-    if name not in KERNELS:
-        raise LayoutError("kernel(name)", f"no kernel {name!r}", legal=", ".join(KERNELS))
-    return KERNELS[name]
+    return named(KERNELS, name)

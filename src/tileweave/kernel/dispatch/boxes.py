@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, bounds, simplify
 from tileweave.kernel.dispatch.context import Context
@@ -100,16 +99,6 @@ def boxes(region: Region, tile: Tile) -> list[tuple[int, int]]:
     if tile.swizzle == 0:
         return [(0, 0)]
     return [(start, start // tile.width * tile.atom) for start in range(0, extent, tile.width)]
-
-
-def elements(region: Region) -> int:
-    """Elements of a region."""
-    return prod(region.extent)
-
-
-def boxed(context: Context, op: Op) -> bool:
-    """Whether a copy is done by the copy engine."""
-    return not box_problem(context.arch, op)
 
 
 def box_problem(arch: str, op: Op) -> str:

@@ -231,8 +231,7 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
         place = held.coordinates(context.threads.warp, LANE, v * width)
         mask = places.inside(source, place, held.shape)
         to = memory_at(context, out, place)
-        within = places.inside(out, place, held.shape)
-        guard = both(within, _in_extent(out, place, held.shape), *copies)
+        guard = both(places.inside(out, place, held.shape), *copies)
         where = memory_at(context, source, place)
         if by_copy:
             name = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
@@ -252,12 +251,6 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
         context.instruction(f"st.{_kind(target)}", to, slot(raw, 0, width), mask=guard)
 
     context.loop(held.slots // width, one)
-
-
-def _in_extent(region: Region, at: Sequence[ExprLike], padded: Sequence[int]) -> Expr | None:
-    """The condition that coordinates of padded threads are in the box at all."""
-    whole = replace(region, mask=region.extent)
-    return places.inside(whole, at, padded)
 
 
 def _between(context: Context, op: Op, out: Region, source: Region) -> None:

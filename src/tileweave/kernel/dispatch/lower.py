@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch import compute, copies, products
-from tileweave.kernel.dispatch.boxes import barrier_of, boxed, elected, elements
+from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.assign import assign
@@ -21,12 +21,12 @@ from tileweave.kernel.ir import (
     Arrive,
     Await,
     Break,
+    Choice,
     Commit,
     Continue,
     Fence,
     For,
     Init,
-    Intrinsic,
     Kernel,
     Let,
     On,
@@ -68,20 +68,11 @@ _OPERATORS: dict[str, Callable[[Context, Op], None]] = {
 }  # fmt: skip
 
 
-class Lowered(tuple):  # type: ignore[type-arg]
-    """A thread program and the choices that made it."""
+class Lowered(NamedTuple):
+    """What each thread does, and what was taken for each operator and why."""
 
-    __slots__ = ()
-
-    @property
-    def program(self) -> ThreadProgram:
-        """What each thread does."""
-        return self[0]  # type: ignore[no-any-return]
-
-    @property
-    def choices(self) -> tuple[object, ...]:
-        """What was taken for each operator, and why."""
-        return self[1]  # type: ignore[no-any-return]
+    program: ThreadProgram
+    choices: tuple[Choice, ...]
 
 
 def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
@@ -123,7 +114,7 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
         (kernel.grid.cluster,), tuple((buffer.name, box) for box, buffer in context.maps.items()),
         prod(extent for _, extent in kernel.mesh),
     )  # fmt: skip
-    return Lowered((program, tuple(context.choices)))
+    return Lowered(program, tuple(context.choices))
 
 
 def global_tensors(kernel: Kernel) -> tuple[Tensor, ...]:
@@ -152,9 +143,9 @@ def _body(context: Context, body: tuple[Statement, ...]) -> None:
     for i, statement in enumerate(body):
         if isinstance(statement, Arrive) and statement.bytes is not None:
             fills = [(j, op) for j, op in enumerate(body) if _fills(op, statement.barrier)]
-            slow = [op.outs[0] for _, op in fills if isinstance(op, Op) and not boxed(context, op)]
+            slow = [op.outs[0] for _, op in fills if isinstance(op, Op) and box_problem(context.arch, op)]
             if slow:
-                moved = sum(elements(region) * region.tensor.element.bits // 8 for region in slow)
+                moved = sum(region.size * region.tensor.element.bits // 8 for region in slow)
                 left = simplify(as_expr(statement.bytes) - moved)
                 bytes_ = None if constant_of(left) == 0 else left
                 late.setdefault(max(i, fills[-1][0]), []).append(replace(statement, bytes=bytes_))
@@ -213,11 +204,8 @@ def _statement(context: Context, statement: Statement) -> None:
         context.sync()
     elif isinstance(statement, Let):
         _let(context, statement)
-    elif isinstance(statement, Init | Arrive | Wait | Commit | WaitGroup | Fence | Signal | Await):
-        _order(context, statement)
     else:
-        kind = statement.name if isinstance(statement, Intrinsic) else type(statement).__name__
-        raise declined(statement.line, f"no CUDA text for {kind}")
+        _order(context, statement)
 
 
 def _loop(context: Context, loop: For) -> None:

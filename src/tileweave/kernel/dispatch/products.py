@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -10,7 +10,7 @@ from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
 from tileweave.kernel.dispatch import groups
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.copies import converted, load_into, memory_at, store_from
+from tileweave.kernel.dispatch.copies import alike, converted, load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.assign import Accumulator
 from tileweave.kernel.dispatch.layouts.registers import Holding, blocked, holding, iter_at
@@ -119,14 +119,9 @@ def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> Tiling | Non
     return best[1] if best is not None else None
 
 
-def chained(op: Op, products: Iterator[Op] | tuple[Op, ...]) -> bool:
-    """Whether some product of the kernel takes an operand from registers."""
-    return any(isinstance(v, Region) and v.tensor.space == "register" for p in products for v in p.ins[:2])
-
-
 def accumulator(arch: str, products: tuple[Op, ...] = ()) -> Accumulator:
     """How the results of products lie on a target."""
-    rows = chained(products[0], products) if products else False
+    rows = any(isinstance(v, Region) and v.tensor.space == "register" for p in products for v in p.ins[:2])
 
     def choose(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]] | None:
         wide = groups.fits(op, warps, arch)
@@ -155,14 +150,14 @@ def gemm(context: Context, op: Op) -> None:
         keep = 0
     wide = groups.fits(op, warps, context.arch)
     reasons = [Candidate("wgmma", wide is not None, groups.reason(op, warps, context.arch))]
-    if wide is not None and _same(held, wide.result()):
+    if wide is not None and alike(held, holding(*wide.result(), held.warps)):
         context.choose(op, wide.name, *reasons)
         groups.product(context, op, wide, target, keep)
         return
     if not keep:
         context.loop(held.slots, lambda r: context.instruction("map.id", slot(target, r), 0))
     for found in (tiling(op, warps, context.arch), tiling(op, warps, context.arch, chained=True)):
-        if found is not None and _same(held, found.result()):
+        if found is not None and alike(held, holding(*found.result(), held.warps)):
             context.choose(op, found.row.name, *reasons, Candidate("mma.sync", True, f"{found.tiles} tiles a warp"))
             _by_warps(context, op, found, a, b, target)
             return
@@ -175,11 +170,6 @@ def gemm(context: Context, op: Op) -> None:
         Candidate("fma", True, "any type"),
     )
     _by_threads(context, a, b, held, target)
-
-
-def _same(held: Holding, result: tuple[Layout, tuple[int, ...]]) -> bool:
-    other = holding(result[0], result[1], held.warps)
-    return held.shape == other.shape and set(held.digits) == set(other.digits)
 
 
 def _slice(region: Region, start: int, width: int) -> Region:

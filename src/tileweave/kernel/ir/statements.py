@@ -4,7 +4,7 @@
 
     kernel    = Kernel(name, params, mesh, grid, body, choices)
     statement = Alloc | Let | For | While | When | Break | Continue | On
-              | Op | Intrinsic
+              | Op
               | Init | Arrive | Wait | Commit | WaitGroup | Fence | Sync | Signal | Await
 
 A statement is executed by the threads of the nearest `On` around it. Tensors are storage: an operator reads regions and
@@ -36,7 +36,6 @@ __all__ = [
     "Grid",
     "GroupKind",
     "Init",
-    "Intrinsic",
     "Kernel",
     "Let",
     "On",
@@ -176,15 +175,6 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class Intrinsic:
-    """A call of the prelude that no other statement says; text backends print it as it stands."""
-
-    name: str
-    operands: tuple[Region | Number | str, ...] = ()
-    line: Line = field(default=NOWHERE, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Init:
     """An mbarrier gets its arrival count; one thread does it, a `Fence` and a `Sync` publish it."""
 
@@ -285,7 +275,7 @@ class Await:
 
 
 Statement = (
-    Alloc | Let | For | While | When | Break | Continue | On | Op | Intrinsic
+    Alloc | Let | For | While | When | Break | Continue | On | Op
     | Init | Arrive | Wait | Commit | WaitGroup | Fence | Sync | Signal | Await
 )  # fmt: skip
 

@@ -14,7 +14,6 @@ from tileweave.kernel.ir.statements import (
     Fence,
     For,
     Init,
-    Intrinsic,
     Kernel,
     Let,
     On,
@@ -125,11 +124,6 @@ def _(s: On) -> str:
 def _(s: Op) -> str:
     barrier = "" if s.barrier is None else f" completes {s.barrier}"
     return f"{', '.join(map(str, s.outs))} = {s.name}({', '.join([*map(str, s.ins), *_options(s.options)])}){barrier}"
-
-
-@head.register
-def _(s: Intrinsic) -> str:
-    return f"intrinsic {s.name}({', '.join(map(str, s.operands))})"
 
 
 @head.register

@@ -23,7 +23,6 @@ from tileweave.kernel.ir import (
     Fence,
     For,
     Init,
-    Intrinsic,
     Let,
     Line,
     Number,
@@ -37,7 +36,6 @@ from tileweave.kernel.ir import (
     WaitGroup,
     When,
     While,
-    head,
 )
 from tileweave.kernel.semantics.access import Access, Ledger, refuse
 from tileweave.kernel.semantics.barriers import Barrier, Flag
@@ -339,8 +337,6 @@ class Machine:
             self._signal(s, frame)
         elif isinstance(s, Await):
             yield from self._await(s, frame)
-        elif isinstance(s, Intrinsic):
-            self.warnings.append(f"{head(s)} at {s.line}: not interpreted")
 
     def _fence(self, s: Fence, frame: Frame) -> None:
         if s.kind == "proxy.async":

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from tileweave.backends.cuda.printer.functions import HELPERS, TYPES, applied, constant
@@ -57,7 +57,6 @@ class _Printer:
     helpers: dict[str, str] = field(default_factory=dict)
     out: list[str] = field(default_factory=list)
     varying: frozenset[str] = frozenset()
-    declared: set[str] = field(default_factory=set)
     at: Place | None = None
     places: list[Place | None] = field(default_factory=list)
 
@@ -146,15 +145,10 @@ class _Printer:
                 self.emit(depth, _declared(statement.buffer))
 
     def local(self, statement: Local) -> str:
-        """The declaration of a symbol, or a further value of one that varies."""
+        """The declaration of a symbol, or a value of one that varies, which is declared in front of the body."""
         name, value = str(statement.symbol), statement.value
         text = self.element(value, "s32")[0] if isinstance(value, Address | Slots) else self.number(value)
-        if name in self.varying:
-            if name in self.declared:
-                return f"{name} = {text};"
-            self.declared.add(name)
-            return f"int {name} = {text};"
-        return f"const int {name} = {text};"
+        return f"{name} = {text};" if name in self.varying else f"const int {name} = {text};"
 
     def loop(self, loop: Loop, depth: int) -> None:
         i = str(loop.symbol)
@@ -199,7 +193,7 @@ def _declared(buffer: Buffer) -> str:
     return f"__align__({buffer.alignment}) {TYPES[buffer.dtype]} {buffer.name}[{buffer.elements}];{note}"
 
 
-@cache
+@lru_cache(4096)
 def _number(value: ExprLike) -> str:
     known = constant_of(value) if isinstance(value, Expr) else int(value)
     if known is not None:
@@ -448,6 +442,8 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
         else:
             printer.emit(1, f"__shared__ __align__({buffer.alignment}) {kind} {buffer.name}[{buffer.elements}];{note}")
     printer.emit(1, "const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;")
+    if printer.varying:
+        printer.emit(1, f"int {', '.join(sorted(printer.varying))};")
     printer.body(program.body, 1)
     body = "\n".join(printer.out)
     called = set(re.findall(r"\btw_(floordiv|floormod|min|max|isqrt)\(", body))

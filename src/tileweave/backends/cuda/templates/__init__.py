@@ -8,7 +8,7 @@ from typing import Any
 from tileweave.backends.cuda.launch import run_all
 from tileweave.backends.cuda.templates import factorization, product, stencil, transpose, wavefront
 from tileweave.backends.cuda.templates.entry import CudaKernel, CudaText, Trial
-from tileweave.errors import LayoutError
+from tileweave.layout.template.collection import named
 
 __all__ = ["KERNELS", "CudaKernel", "CudaText", "Trial", "kernel", "run_trial"]
 
@@ -31,9 +31,7 @@ def kernel(name: str) -> CudaKernel:
     Raises:
         LayoutError: there is none; the message lists the names.
     """
-    if name not in KERNELS:
-        raise LayoutError("kernel(name)", f"no kernel {name!r}", legal=", ".join(KERNELS))
-    return KERNELS[name]
+    return named(KERNELS, name)
 
 
 def run_trial(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, symbol
 from tileweave.kernel.atoms import Fragment
 from tileweave.layout.lego import Filled, PartialTiles, Slice, Template
+from tileweave.layout.template.collection import check_options, options_of
 
 __all__ = ["CudaKernel", "CudaText", "Trial", "cell", "check_choice", "count", "held", "size", "tiles_of"]
 
@@ -98,7 +98,7 @@ class CudaKernel:
     @property
     def options(self) -> tuple[str, ...]:
         """The names that `build` takes."""
-        return tuple(inspect.signature(self.build).parameters)
+        return options_of(self.build)
 
     def text(self, **options: Any) -> CudaText:
         """The text for sizes and options.
@@ -106,10 +106,7 @@ class CudaKernel:
         Raises:
             LayoutError: an unknown option.
         """
-        unknown = sorted(set(options) - set(self.options))
-        if unknown:
-            where = f"kernel({self.name!r})"
-            raise LayoutError(where, f"no option {', '.join(unknown)}", legal=", ".join(self.options))
+        check_options(self.name, self.build, options)
         parts = {name: made.fill("cuda") for name, made in self.build(**options).items()}
         return CudaText("\n".join(part.text for part in parts.values()), parts)
 
