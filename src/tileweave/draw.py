@@ -13,25 +13,6 @@ from itertools import pairwise
 from typing import Literal
 from xml.sax.saxutils import escape, quoteattr
 
-__all__ = [
-    "CHARACTER",
-    "LINE",
-    "PALETTE",
-    "Bar",
-    "BoxNode",
-    "Edge",
-    "Label",
-    "Rect",
-    "Shape",
-    "Stroke",
-    "bars",
-    "canvas",
-    "grid",
-    "layers",
-    "palette",
-    "timeline",
-]
-
 FONT = 12
 """Font size in pixels."""
 CHARACTER = 7.3

@@ -25,25 +25,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "BackendError",
-    "DtypeError",
-    "GraphError",
-    "Incongruent",
-    "LayoutError",
-    "NoLayout",
-    "NotDivisible",
-    "PlanError",
-    "RunError",
-    "ScheduleError",
-    "SpaceError",
-    "StorageError",
-    "TileweaveError",
-    "Undecided",
-    "Unproved",
-    "VerifyError",
-]
-
 
 class TileweaveError(Exception):
     """An error in one form: where and what, then the inputs, then what would be legal.

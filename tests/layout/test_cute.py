@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, TileweaveError, Undecided
 from tileweave.layout import cute
-from tileweave.layout.core.inverse import integer_solution
-from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.symbolic import integer_solution
 from tileweave.layout.cute import CuteLayout, E, _, composition, make_layout
 
 MANY = [300, pytest.param(10_000, marks=pytest.mark.slow)]

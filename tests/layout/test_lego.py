@@ -16,7 +16,8 @@ from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible, U
 from tileweave.index import ops, prove, simplify
 from tileweave.index.expr import Expr, symbol, symbols
 from tileweave.layout import lego, same_map, substitute
-from tileweave.layout.core.layout import Coord, Layout
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.layout import Layout
 from tileweave.layout.lego import Col, GenP, GroupBy, OrderBy, RegP, Row, TileBy, TileOrderBy
 
 MANY = [200, pytest.param(10_000, marks=pytest.mark.slow)]

@@ -15,7 +15,8 @@ from tileweave.layout.analysis.conflicts import remove_conflicts, search_padding
 from tileweave.layout.analysis.memory import bank_conflicts, coalescing, offsets_of, vector_width
 from tileweave.layout.analysis.movement import conversion
 from tileweave.layout.analysis.svg import svg
-from tileweave.layout.core.layout import Coord, Layout
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.layout import Layout
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, XorLayout, make_layout, xor_strides
 from tileweave.layout.f2 import from_layout
 

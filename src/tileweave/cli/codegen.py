@@ -15,8 +15,6 @@ from tileweave.backends.cuda import templates as cuda_templates
 from tileweave.backends.triton.trials import run_trial
 from tileweave.errors import BackendError, LayoutError
 
-__all__ = ["codegen"]
-
 DTYPE = "fp16"
 CUDA_ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 MLIR_ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")

@@ -10,8 +10,6 @@ from typing import Any
 
 from tileweave.errors import BackendError
 
-__all__ = ["add_cuda_commands"]
-
 _EPILOG = """examples:
   tileweave cuda check reduce.cu
   tileweave cuda check gemm.cu -- 512 512 64

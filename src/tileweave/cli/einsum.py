@@ -10,8 +10,6 @@ from tileweave.graph import einsum
 from tileweave.runtime.api import plan, run, sink, source
 from tileweave.runtime.session import Session, session
 
-__all__ = ["einsum_files"]
-
 
 def einsum_files(options: argparse.Namespace) -> int:
     """Compute the einsum of the operand files; write or print the result."""

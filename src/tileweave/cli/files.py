@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from tileweave.errors import StorageError
 
-__all__ = ["check_new", "write_whole"]
-
 _KINDS = {".svg": "an SVG", ".json": "a program as JSON", ".npy": "an array", ".html": "a page", ".toml": "machines"}
 
 

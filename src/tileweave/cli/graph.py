@@ -48,8 +48,6 @@ from tileweave.graph.passes.shard import moved
 from tileweave.planner import Machines, Plan, machines
 from tileweave.runtime.session import Session
 
-__all__ = ["check_graph", "diff_graph", "rewrite_graph", "show_graph"]
-
 EXIT_DIFFERENT, EXIT_BROKEN = 1, 2
 MOST_LINES = 12
 """Lines that `diff` prints of each graph before it counts the rest."""

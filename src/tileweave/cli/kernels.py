@@ -13,8 +13,6 @@ import numpy as np
 from tileweave.cli.files import check_new, write_whole
 from tileweave.errors import StorageError, VerifyError
 
-__all__ = ["add_kernel_commands"]
-
 _EPILOG = """arguments, one per tensor of the kernel: FILE.npy, or TYPE:SHAPE such as f16:200x130, which
 stands for random numbers in check and run, and for no data at all in text and explain.
 

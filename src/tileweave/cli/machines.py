@@ -9,8 +9,6 @@ from tileweave.cli.files import check_new, write_whole
 from tileweave.planner import machines
 from tileweave.planner.machines import to_toml
 
-__all__ = ["add_machines_commands"]
-
 _EPILOG = """examples:
   tileweave machines probe
   tileweave machines probe -o here.toml

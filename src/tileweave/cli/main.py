@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 
 from tileweave.errors import TileweaveError
 
-__all__ = ["main"]
-
 EXIT_PROGRAM, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
 _EPILOG = """examples:

@@ -13,8 +13,6 @@ from tileweave.frontends.symbolic import SymbolicModel
 from tileweave.graph import Graph, Tensor
 from tileweave.runtime.api import run, sink
 
-__all__ = ["SUFFIXES", "graph_of_model", "run_model"]
-
 SUFFIXES = (".onnx",)
 """Files that are models."""
 

@@ -22,8 +22,6 @@ from tileweave.runtime.session import PlanningDone, Session, session
 
 _DATA = (".arrow", ".h5", ".json", ".npy", ".npz", ".parquet", ".safetensors", ".svg", ".toml", ".zarr")
 
-__all__ = ["chosen_machines", "execute", "plan_program", "run_program"]
-
 
 def chosen_machines(options: argparse.Namespace) -> Callable[[Machines | None], Machines] | None:
     """How the flags change the machines that a program asks for; None where they say nothing."""

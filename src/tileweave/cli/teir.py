@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tileweave.backends.base import backend
 from tileweave.cli.files import check_new, write_whole
-from tileweave.cli.teir_emit import count, emit_file, parse_shape, shown_shape
+from tileweave.cli.teir_emit import count, parse_shape, shown_shape
 from tileweave.errors import BackendError, GraphError, StorageError, Undecided, VerifyError
 from tileweave.teir import (
     Invocation,
@@ -41,8 +41,6 @@ from tileweave.teir.analysis.analyse import accesses
 from tileweave.teir.analysis.coverage import gaps
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.text import tree
-
-__all__ = ["check_file", "emit_file", "explain_file", "run_file", "show_file", "tune_file"]
 
 Array = NDArray[Any]
 

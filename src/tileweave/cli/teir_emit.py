@@ -29,8 +29,6 @@ from tileweave.teir import (
 from tileweave.teir.ir.dtypes import DTYPES
 from tileweave.teir.ir.extensions import BINARY, IN_PLACE, REDUCTIONS, UNARY
 
-__all__ = ["count", "emit_file", "parse_shape", "shown_shape"]
-
 
 def emit_file(options: argparse.Namespace) -> int:
     """Write the program of an einsum, a permutation or a copy as JSON."""

@@ -13,8 +13,6 @@ from tileweave.graph import Graph, Source, Tensor, TensorType
 from tileweave.planner import Plan
 from tileweave.runtime import api
 
-__all__ = ["Model"]
-
 Array = np.ndarray[Any, Any]
 
 

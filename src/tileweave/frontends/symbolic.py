@@ -23,8 +23,6 @@ from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.machines import size_text
 from tileweave.runtime.api import source
 
-__all__ = ["Dim", "SymbolicModel", "SymbolicPlan", "SymbolicType", "dim", "program"]
-
 Array = np.ndarray[Any, Any]
 Made = TypeVar("Made")
 KEEP_BINDINGS = 32

@@ -10,8 +10,6 @@ import numpy as np
 from tileweave.graph import Tensor, as_tensor
 from tileweave.graph import evaluate as evaluated
 
-__all__ = ["Value", "folded", "tensor"]
-
 Value = Any
 """A NumPy array where the value is known, a Tensor where it is computed, a list of them for a sequence."""
 FOLDED = 1 << 22

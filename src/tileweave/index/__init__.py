@@ -27,7 +27,8 @@ from tileweave.index.expr import (
     symbols,
     unequal,
 )
-from tileweave.index.prove import Verdict, bijective, bounds, divisor, equivalent, prove, proved, require
+from tileweave.index.prove import bijective, bounds, divisor, equivalent, prove, proved, require
+from tileweave.index.provers import Verdict
 from tileweave.index.simplify import simplify
 from tileweave.index.text.mlir import to_mlir
 from tileweave.index.text.program import c_prelude, to_c, to_python

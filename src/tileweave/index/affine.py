@@ -15,8 +15,6 @@ from tileweave.index.normal.write import Writer
 from tileweave.index.prove import require
 from tileweave.index.trees import rebuilt, symbols_of
 
-__all__ = ["let", "split_affine", "substitute"]
-
 
 @overload
 def substitute(exprs: Expr, values: Mapping[Any, ExprLike], *, given: Sequence[Expr] = ()) -> Expr: ...

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from tileweave.index.expr import Expr, as_expr, walk
 
-__all__ = ["cost", "ops"]
-
 Exprs = Expr | int | Iterable[Expr | int]
 
 

@@ -15,8 +15,6 @@ from tileweave.index.expr import Expr, ExprLike, const, walk
 from tileweave.index.normal.intervals import Interval, interval_of
 from tileweave.index.trees import symbols_of
 
-__all__ = ["Value", "evaluate", "values_of"]
-
 IntArray = np.ndarray[Any, Any]
 Value = int | bool | IntArray
 

@@ -24,27 +24,6 @@ from typing import Any, Literal, Union, cast
 
 from tileweave.errors import LayoutError
 
-__all__ = [
-    "CONDITIONS",
-    "NUMBERS",
-    "Expr",
-    "ExprLike",
-    "as_expr",
-    "as_number",
-    "conditions_only",
-    "const",
-    "constant_of",
-    "equal",
-    "isqrt",
-    "maximum",
-    "minimum",
-    "select",
-    "symbol",
-    "symbols",
-    "unequal",
-    "walk",
-]
-
 Op = Literal[
     "const", "sym", "add", "sub", "mul", "floordiv", "mod", "min", "max", "xor", "isqrt", "select",
     "true", "lt", "le", "eq", "ne", "and", "or", "not",
@@ -247,6 +226,7 @@ def conditions_only() -> Iterator[None]:
 
 
 def node_of(op: Op, args: tuple[Any, ...]) -> Expr:
+    """The one node of an operation and its arguments."""
     key = (op, *args)
     found = _TABLE.get(key)
     if found is None:
@@ -580,6 +560,7 @@ def _fold(op: Literal["min", "max"], first: ExprLike, rest: Sequence[ExprLike]) 
 
 
 def logic(op: Literal["and", "or"], left: Expr, right: object) -> Expr:
+    """A conjunction or a disjunction; bools are conditions."""
     if isinstance(right, bool):
         right = node_of("true", (right,))
     if not (isinstance(right, Expr) and right.is_condition and left.is_condition):

@@ -26,8 +26,6 @@ from tileweave.index.normal.rules import without_remainders
 from tileweave.index.provers import Verdict, ask, bijective_by_isl
 from tileweave.index.trees import symbols_of
 
-__all__ = ["EXHAUSTIVE_LIMIT", "Verdict", "bijective", "bounds", "divisor", "equivalent", "prove", "proved", "require"]
-
 EXHAUSTIVE_LIMIT = 1 << 24
 """Points up to which every point is tried, unless the caller says otherwise."""
 CHUNK = 1 << 18

@@ -14,8 +14,6 @@ from tileweave.errors import LayoutError
 from tileweave.index.expr import Expr, equal, walk
 from tileweave.index.trees import symbols_of
 
-__all__ = ["Verdict", "ask", "bijective_by_isl"]
-
 Z3_TIMEOUT_MS = 5000
 
 

@@ -12,8 +12,6 @@ from tileweave.index.normal.read import Normal, keep_products, load, normal_of, 
 from tileweave.index.normal.write import Writer
 from tileweave.index.trees import unconditional
 
-__all__ = ["simplify"]
-
 
 @overload
 def simplify(exprs: ExprLike, *, given: Sequence[Expr] = (), width: int | None = None) -> Expr: ...

@@ -8,8 +8,6 @@ from typing import Any
 from tileweave.errors import LayoutError
 from tileweave.index.expr import Expr, Op, binary, constant_of, isqrt, logic, maximum, minimum, node_of, select, walk
 
-__all__ = ["made", "rebuilt", "symbols_of", "unconditional"]
-
 
 def unconditional(roots: Iterable[Expr]) -> set[Expr]:
     """The nodes that are evaluated whatever a select chooses: all but those that only branches of selects reach."""

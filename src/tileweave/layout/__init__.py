@@ -2,22 +2,14 @@
 
 import tileweave.layout.analysis.svg  # noqa: F401  # notebooks draw layouts
 from tileweave.layout.convert import as_array, byte_strides, from_array, to_strides
+from tileweave.layout.core.checks import BOUND, Witness
 from tileweave.layout.core.combine import Blocks, common_refinement, direct_sum, direct_sum_of, group, tile, tile_of
 from tileweave.layout.core.composition import compose
-from tileweave.layout.core.exact import (
-    BOUND,
-    Replicas,
-    Witness,
-    canonical_key,
-    carries,
-    from_carries,
-    is_contiguous,
-    normalize,
-    recover,
-    same_map,
-)
+from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
+from tileweave.layout.core.exact import Replicas, canonical_key, is_contiguous, normalize, recover, same_map
 from tileweave.layout.core.inverse import complement, divide, left_inverse, product, right_inverse
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout, strided, substitute
+from tileweave.layout.core.layout import Iter, Layout, strided, substitute
+from tileweave.layout.core.rows import carries, from_carries
 from tileweave.layout.core.search import collision, holders, image, is_compact, is_injective
 from tileweave.layout.core.slices import Piece, Pieces, slice_layout, slice_pieces
 from tileweave.layout.text.reader import read

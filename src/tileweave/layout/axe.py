@@ -26,8 +26,9 @@ from tileweave.layout.core.combine import (
     tile,
     tile_of,
 )
+from tileweave.layout.core.coord import Coord, Shape, integers
 from tileweave.layout.core.exact import Replicas, by_set, normalize, same_map
-from tileweave.layout.core.layout import Coord, Iter, Layout, Shape, has_symbols, integers, iter_of, layout_of
+from tileweave.layout.core.layout import Iter, Layout, has_symbols, iter_of, layout_of
 from tileweave.layout.core.replicas import set_normal
 from tileweave.layout.core.search import holders
 from tileweave.layout.core.slices import Pieces, slice_layout, slice_pieces

@@ -12,7 +12,8 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.layout.core.checks import asked, need_arrays, need_axis, need_layouts, need_numbers
 from tileweave.layout.core.combine import group
-from tileweave.layout.core.layout import DEFAULT_AXIS, IntArray, Layout, Shape, integers, strided
+from tileweave.layout.core.coord import DEFAULT_AXIS, IntArray, Shape, integers
+from tileweave.layout.core.layout import Layout, strided
 
 __all__ = ["Strides", "as_array", "byte_strides", "from_array", "to_strides"]
 

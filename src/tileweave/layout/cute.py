@@ -13,12 +13,13 @@ from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout
 from tileweave.layout.core.checks import need_layouts
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, integers
+from tileweave.layout.core.coord import DEFAULT_AXIS, Coord, integers
+from tileweave.layout.core.layout import Iter
 from tileweave.layout.core.layout import Layout as CoreLayout
 from tileweave.layout.f2.linear import f2_from_core, f2_to_core
+from tileweave.layout.f2.maps import F2Map
 from tileweave.layout.f2.swizzle import (
     ComposedLayout,
-    F2Map,
     Swizzle,
     XorLayout,
     f2_from_layout,

@@ -17,8 +17,9 @@ from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unpr
 from tileweave.index import Expr, proved
 from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.core.composition import compose
+from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
 from tileweave.layout.core.exact import normalize, recover
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.symbolic import require_quotient
 from tileweave.layout.notation.lego_bijections import (
     antidiagonal,

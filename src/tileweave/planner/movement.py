@@ -19,7 +19,8 @@ from tileweave.errors import Undecided
 from tileweave.graph import Operation, Sink, Source, Tensor, TensorType
 from tileweave.graph.ir.nodes import Hole, line_of
 from tileweave.layout import Coord, Iter, Layout
-from tileweave.layout.analysis.movement import Level, conversion
+from tileweave.layout.analysis.movement import conversion
+from tileweave.layout.analysis.places import Level
 from tileweave.planner.costs import Term, TermDim, arrival
 from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.placement import Digits, Placement

@@ -15,8 +15,6 @@ from functools import lru_cache
 from tileweave.errors import SpaceError
 from tileweave.space.box import Box, Lattice, Point, trusted_box
 
-__all__ = ["AffineMap", "AffineSet", "Projection"]
-
 
 @dataclass(frozen=True, slots=True)
 class AffineMap:

@@ -13,8 +13,6 @@ from math import prod
 
 from tileweave.errors import SpaceError
 
-__all__ = ["Box", "Lattice", "Point", "disjoint", "even_cuts"]
-
 Point = tuple[int, ...]
 
 

@@ -11,8 +11,6 @@ from math import gcd
 
 from tileweave.errors import Undecided
 
-__all__ = ["SEARCH_LIMIT", "first_collision", "reach"]
-
 SEARCH_LIMIT = 200_000
 """Partial sums that a search may visit before it gives up."""
 

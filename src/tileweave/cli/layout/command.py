@@ -29,8 +29,6 @@ from tileweave.layout.notation.cute_tuples import Underscore, tuple_text
 from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.text.reader import evaluate
 
-__all__ = ["describe", "epilog", "evaluate_layout", "table", "text_of"]
-
 WHERE = "tileweave layout"
 LEGAL = "such as (4,8):(1,4), (8:4@lane, 2:1@reg) + [2:1@warp], or composition((4,8):(1,4), 8:2); see --help"
 

@@ -27,8 +27,6 @@ from tileweave.layout.f2 import from_layout, places
 from tileweave.layout.lego import GenP, GroupBy, OrderBy, RegP
 from tileweave.layout.text.reader import CHAINS, CONSTRUCTORS, PairList, signature_of
 
-__all__ = ["FAMILIES", "METHODS", "OPERATIONS"]
-
 Operation = Callable[..., Any]
 
 _CONVERT_TO_CUTE = "from_index_map(L) or from_coordinate_map(L, shape)"

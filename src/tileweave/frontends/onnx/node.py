@@ -12,8 +12,6 @@ from tileweave.errors import GraphError
 from tileweave.frontends.values import Value, tensor
 from tileweave.graph import Hole, Source, Tensor, topological
 
-__all__ = ["OPERATORS", "Converter", "OnnxNode", "Value", "operator"]
-
 Array = np.ndarray[Any, Any]
 
 

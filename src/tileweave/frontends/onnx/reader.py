@@ -26,8 +26,6 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
-__all__ = ["load"]
-
 Array = np.ndarray[Any, Any]
 _CONVERTERS = (arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole)
 _DOMAINS = ("", "ai.onnx")

@@ -14,8 +14,6 @@ from tileweave.frontends.values import Value, tensor
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
 
-__all__ = ["OPERATORS", "AtenCall", "aten", "cast", "common", "dtype_of", "real"]
-
 
 @dataclass(frozen=True, slots=True)
 class AtenCall:

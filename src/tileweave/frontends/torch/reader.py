@@ -24,8 +24,6 @@ from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
-__all__ = ["from_torch"]
-
 _CONVERTERS = (elementwise, networks, shapes)
 
 Array = np.ndarray[Any, Any]

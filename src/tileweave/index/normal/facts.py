@@ -14,20 +14,6 @@ from tileweave.index.expr import Expr
 from tileweave.index.normal.intervals import Interval, interval_of, product, sane
 from tileweave.index.normal.poly import Monomial, Poly
 
-__all__ = [
-    "Atom",
-    "Facts",
-    "Key",
-    "Memo",
-    "atom_of",
-    "interval",
-    "key_of",
-    "known_divisor",
-    "sample",
-    "symbol_atom",
-    "value_at",
-]
-
 Sample = tuple[int | None, ...]
 """A value at each of a few points, which refute most of what no proof can show."""
 POINTS = 5

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
-__all__ = ["Interval", "interval_of", "product", "sane"]
-
 Interval = tuple[int | None, int | None]
 """Least and greatest value, both included; None: unbounded."""
 

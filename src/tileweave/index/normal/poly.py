@@ -11,24 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import gcd
 
-__all__ = [
-    "Monomial",
-    "Poly",
-    "add",
-    "constant",
-    "content",
-    "divide",
-    "exact_quotient",
-    "is_constant",
-    "monomial_quotient",
-    "multiply",
-    "negate",
-    "scale",
-    "split",
-    "substitute",
-    "subtract",
-]
-
 Monomial = tuple[int, ...]
 Poly = dict[Monomial, int]
 

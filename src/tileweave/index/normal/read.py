@@ -17,8 +17,6 @@ from tileweave.index.normal.signs import limits, nonnegative, positive, tighten
 from tileweave.index.normal.write import Writer
 from tileweave.index.trees import symbols_of
 
-__all__ = ["FALSE", "TRUE", "Normal", "follows", "keep_products", "load", "normal_of", "range_of", "value_of"]
-
 TRUE, FALSE = equal(const(0), 0), unequal(const(0), 0)
 
 MOST_TERMS = 64

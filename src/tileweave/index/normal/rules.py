@@ -32,8 +32,6 @@ from tileweave.index.normal.poly import (
 )
 from tileweave.index.normal.signs import nonnegative, positive, within
 
-__all__ = ["FLOOR_RULES", "MOD_RULES", "SUM_RULES", "XOR_RULES", "Rule", "SumRule"]
-
 LARGEST_SUM = 64
 """Terms of a sum beyond which its terms are not paired up."""
 LARGEST_UNWRAPPED = 24

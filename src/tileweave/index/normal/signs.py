@@ -25,8 +25,6 @@ from tileweave.index.normal.poly import (
     subtract,
 )
 
-__all__ = ["limits", "nonnegative", "positive", "tighten", "within"]
-
 LARGEST_PROOF = 48
 """Terms of a polynomial beyond which only its numeric interval is asked."""
 MOST_STEPS = 120

@@ -17,8 +17,6 @@ from tileweave.index.normal.rules import merge_digits, recombine
 from tileweave.index.normal.signs import positive
 from tileweave.index.trees import made
 
-__all__ = ["Writer"]
-
 Term = tuple[int, Monomial]
 Operand = tuple[Key, Poly]
 Part = tuple[bool, Expr]  # whether the part is added (else subtracted), and its expression

@@ -9,8 +9,6 @@ from tileweave.index.expr import Expr, constant_of
 from tileweave.index.text.mlir import Operations
 from tileweave.index.text.spell import PRODUCT, SUM, Spelling, spell
 
-__all__ = ["AffineOperations"]
-
 _SPELLING = Spelling(
     {
         "add": ("+", SUM),

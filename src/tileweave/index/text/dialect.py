@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from tileweave.index.text.spell import AND, ATOM, COMPARE, OR, PRODUCT, SHIFT, SUM, XOR
 
-__all__ = ["AFFINE", "CUDA", "DIALECTS", "MLIR", "NUMPY", "PYTHON", "TRITON", "C", "Dialect"]
-
 Written = tuple[str, int]
 """A format string and its binding strength."""
 

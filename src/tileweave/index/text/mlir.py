@@ -13,8 +13,6 @@ from tileweave.index.normal.signs import positive
 from tileweave.index.text.dialect import MLIR
 from tileweave.index.text.program import plain_division, program
 
-__all__ = ["Operations", "to_mlir"]
-
 Exprs = ExprLike | Iterable[ExprLike]
 
 

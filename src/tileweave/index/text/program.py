@@ -24,8 +24,6 @@ from tileweave.index.text.dialect import CUDA, DIALECTS, C, Dialect
 from tileweave.index.text.spell import ATOM, COMPARE, UNARY, Piece, Spelling, bracket, spell, tree_size
 from tileweave.index.trees import made, rebuilt, symbols_of, unconditional
 
-__all__ = ["Printable", "c_prelude", "program", "shared_parts", "statement", "text_of", "to_c", "to_python"]
-
 LARGEST_TREE = 200_000
 """Nodes of an expression written out as a tree beyond which text without temporaries is refused."""
 EXACT_ROOT = 1 << 52

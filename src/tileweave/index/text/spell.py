@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from tileweave.index.expr import Expr, walk
 
-__all__ = ["Spelling", "render", "spell", "tree_size"]
-
 # Binding strengths, weakest first, in Python's order; C binds & ^ | differently, so its spelling uses parentheses.
 COMPARE, OR, XOR, AND, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(9)
 LONGEST_TEXT = 4000

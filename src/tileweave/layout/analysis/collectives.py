@@ -32,8 +32,6 @@ from tileweave.layout.analysis.places import (
 from tileweave.layout.analysis.terms import MONOIDS
 from tileweave.layout.core.layout import Layout
 
-__all__ = ["Collective", "Exchange", "Kind", "Transfers", "recognise", "traffic_of"]
-
 Array = np.ndarray[Any, Any]
 Kind = Literal[
     "none", "slice", "permute", "broadcast", "scatter", "gather", "all-gather", "all-to-all",

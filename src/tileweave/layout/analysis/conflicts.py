@@ -27,7 +27,7 @@ from tileweave.layout.analysis.memory import (
     size_of,
     warps_of,
 )
-from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.coord import Coord
 from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle
 from tileweave.layout.notation.cute_tuples import zip_shape
 from tileweave.layout.notation.cute_value import CuteLayout

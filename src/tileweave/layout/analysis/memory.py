@@ -17,11 +17,13 @@ import numpy as np
 
 from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.layout.core.checks import integer_array, need_numbers
-from tileweave.layout.core.layout import Coord, Layout
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.layout import Layout
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr
 from tileweave.layout.f2.linear import LinearMap
-from tileweave.layout.f2.swizzle import ComposedLayout, F2Map, XorLayout
+from tileweave.layout.f2.maps import F2Map
+from tileweave.layout.f2.swizzle import ComposedLayout, XorLayout
 from tileweave.layout.notation.cute_tuples import size
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
@@ -111,6 +113,7 @@ def _first_fastest(at: Any, shape: Any) -> Any:
 
 
 def check_positive(where: str, **numbers: int) -> None:
+    """Raise a `LayoutError` unless every number is a positive integer that hardware could have."""
     for name, value in numbers.items():
         if type(value) is not int or not 1 <= value <= MOST:
             raise LayoutError(where, f"{name} {value!r} is not a positive integer", legal=f"integers from 1 to {MOST}")

@@ -42,8 +42,9 @@ from tileweave.layout.analysis.places import (
 from tileweave.layout.analysis.terms import MONOIDS, Combine, Monoid, butterfly
 from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.core.combine import group
+from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
 from tileweave.layout.core.exact import same_map
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.symbolic import is_expr, same
 from tileweave.layout.cute import CuteLayout, to_coordinate_map
 from tileweave.layout.lego import GroupBy, OrderBy, to_core

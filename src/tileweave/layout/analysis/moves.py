@@ -19,8 +19,6 @@ from tileweave.layout.analysis.memory import WARP
 from tileweave.layout.analysis.places import BOUND, Places, State, rows_of
 from tileweave.layout.f2.swizzle import Swizzle
 
-__all__ = ["WORD", "Copy", "Local", "Move", "MoveCost", "Shuffle", "Trip", "gather", "holders", "moved_bytes"]
-
 Array = np.ndarray[Any, Any]
 WORD = 4
 """Bytes of a register, and of what a shuffle moves."""

@@ -21,10 +21,9 @@ from tileweave.errors import LayoutError, NoLayout, Undecided
 from tileweave.layout.analysis.memory import offsets_of
 from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.core.composition import compose
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.rows import carries, from_carries
-
-__all__ = ["BOUND", "LEVELS", "ORDER", "Digit", "Level", "Part", "Places", "State", "digits_of", "split", "used"]
 
 Level = Literal["register", "memory", "lane", "warp", "device"]
 Part = tuple[Level, int | None]

@@ -22,8 +22,8 @@ from tileweave.errors import LayoutError, NoLayout
 from tileweave.layout.analysis.places import LEVELS, ORDER
 from tileweave.layout.core.checks import check_shape
 from tileweave.layout.core.combine import group
-from tileweave.layout.core.coord import ZERO
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, is_symbolic, layout_of
+from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord
+from tileweave.layout.core.layout import Layout, is_symbolic, layout_of
 from tileweave.layout.core.symbolic import is_expr
 from tileweave.layout.f2.linear import LinearMap
 from tileweave.layout.f2.maps import F2Map

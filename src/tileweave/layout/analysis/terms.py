@@ -11,8 +11,6 @@ import numpy as np
 from tileweave.layout.analysis.moves import WORD, MoveCost, gather, holders, moved_bytes
 from tileweave.layout.analysis.places import Places, State
 
-__all__ = ["MONOIDS", "Butterfly", "Combine", "Monoid", "butterfly"]
-
 Array = np.ndarray[Any, Any]
 Monoid = Literal["sum", "prod", "max", "min"]
 MONOIDS: Mapping[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -9,27 +9,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
-from tileweave.layout.core.layout import IntArray, Iter, Layout, Shape, integers, is_symbolic
+from tileweave.layout.core.coord import IntArray, Shape, integers
+from tileweave.layout.core.layout import Iter, Layout, is_symbolic
 from tileweave.layout.core.symbolic import require_positive, require_same
-
-__all__ = [
-    "BOUND",
-    "PIECES",
-    "WORK",
-    "Witness",
-    "as_layout",
-    "asked",
-    "check_shape",
-    "integer_array",
-    "need_arrays",
-    "need_axis",
-    "need_iters",
-    "need_layouts",
-    "need_numbers",
-    "no_layout",
-    "refuse",
-    "undecided",
-]
 
 # The bounds of exact searches: beyond them the answer is `Undecided`.
 

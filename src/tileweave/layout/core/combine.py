@@ -14,20 +14,9 @@ from typing import Any, cast
 
 from tileweave.errors import LayoutError, NotDivisible, Unproved
 from tileweave.layout.core.checks import Witness, asked, check_shape, need_layouts, refuse
-from tileweave.layout.core.coord import ZERO
+from tileweave.layout.core.coord import ZERO, Coord, Shape, Terms, coord_of_terms, integers
 from tileweave.layout.core.exact import Replicas, merge_shard, normal_shard, same_iters
-from tileweave.layout.core.layout import (
-    Coord,
-    Iter,
-    Layout,
-    Shape,
-    Terms,
-    coord_of_terms,
-    integers,
-    is_symbolic,
-    iter_of,
-    layout_of,
-)
+from tileweave.layout.core.layout import Iter, Layout, is_symbolic, iter_of, layout_of
 from tileweave.layout.core.replicas import match_ratio, normal_replica, replica_ratio, set_quotient
 from tileweave.layout.core.symbolic import (
     Open,
@@ -41,19 +30,6 @@ from tileweave.layout.core.symbolic import (
     same,
     simple,
 )
-
-__all__ = [
-    "Blocks",
-    "blocks_of",
-    "common_refinement",
-    "direct_sum",
-    "direct_sum_of",
-    "group",
-    "scale",
-    "spans",
-    "tile",
-    "tile_of",
-]
 
 Blocks = tuple[tuple[Iter, ...], ...]
 """One tuple of iters per dimension of a shape."""

@@ -22,9 +22,9 @@ import numpy as np
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import require
 from tileweave.layout.core.checks import BOUND, Witness, need_axis, need_layouts, refuse, undecided
-from tileweave.layout.core.coord import ZERO
+from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord
 from tileweave.layout.core.exact import from_table, probe
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, layout_of
+from tileweave.layout.core.layout import Layout, layout_of
 from tileweave.layout.core.replicas import factor_multiset, normal_replica
 from tileweave.layout.core.rows import (
     Row,
@@ -40,8 +40,6 @@ from tileweave.layout.core.rows import (
     window,
 )
 from tileweave.layout.core.symbolic import Open, by_proof, is_expr, lowered, plain, proved, simple
-
-__all__ = ["Pieces", "compose", "compose_in", "compose_rows", "place", "unbounded"]
 
 WHERE = "compose(a, b)"
 

@@ -12,19 +12,6 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.layout.core.symbolic import is_expr, plain, simple
 
-__all__ = [
-    "DEFAULT_AXIS",
-    "ZERO",
-    "Coord",
-    "CoordLike",
-    "IntArray",
-    "Shape",
-    "Terms",
-    "coord_of_terms",
-    "integer",
-    "integers",
-]
-
 DEFAULT_AXIS = "m"
 """The axis of a stride that names none: memory."""
 

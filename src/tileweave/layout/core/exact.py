@@ -19,25 +19,11 @@ import numpy as np
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import equal, equivalent, symbol
 from tileweave.layout.core.checks import BOUND, Witness, as_layout, need_axis, need_layouts, refuse, undecided
-from tileweave.layout.core.layout import (
-    DEFAULT_AXIS,
-    ZERO,
-    Coord,
-    CoordLike,
-    IntArray,
-    Iter,
-    Layout,
-    all_symbols,
-    has_symbols,
-    iter_of,
-    keep_normal,
-    layout_of,
-)
+from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord, CoordLike, IntArray
+from tileweave.layout.core.layout import Iter, Layout, all_symbols, has_symbols, iter_of, keep_normal, layout_of
 from tileweave.layout.core.replicas import normal_replica, proved_replica, replica_ratio, set_normal
 from tileweave.layout.core.rows import (
-    carries,
     coalesce,
-    from_carries,
     iters_of,
     rows_of,
     same_value,
@@ -45,20 +31,6 @@ from tileweave.layout.core.rows import (
 )
 from tileweave.layout.core.search import any_of, refuted
 from tileweave.layout.core.symbolic import divisors, evaluate_at, is_expr, proved, same, simple
-
-__all__ = [
-    "BOUND",
-    "Replicas",
-    "Witness",
-    "canonical_key",
-    "carries",
-    "from_carries",
-    "is_contiguous",
-    "normalize",
-    "recover",
-    "same_iters",
-    "same_map",
-]
 
 Replicas = Literal["multiset", "set"]
 

@@ -29,8 +29,8 @@ from tileweave.layout.core.checks import (
 )
 from tileweave.layout.core.combine import group
 from tileweave.layout.core.composition import Pieces, compose_rows
-from tileweave.layout.core.coord import ZERO, integer
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Layout, layout_of
+from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord, integer
+from tileweave.layout.core.layout import Layout, layout_of
 from tileweave.layout.core.rows import Row, coalesce, iters_of, rows_of, rows_on, unit_rows
 from tileweave.layout.core.search import LongestInverse, Moving, collision_of
 from tileweave.layout.core.symbolic import (
@@ -45,19 +45,6 @@ from tileweave.layout.core.symbolic import (
     same,
     simple,
 )
-
-__all__ = [
-    "complement",
-    "complement_rows",
-    "divide",
-    "divide_rows",
-    "free_spots",
-    "left_inverse",
-    "left_inverse_rows",
-    "product",
-    "right_inverse",
-    "right_inverse_rows",
-]
 
 # Complement.
 

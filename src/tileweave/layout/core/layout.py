@@ -36,29 +36,6 @@ from tileweave.layout.core.coord import (
 )
 from tileweave.layout.core.symbolic import evaluate_at, flatten, is_expr, least_and_greatest, require_positive, simple
 
-__all__ = [
-    "DEFAULT_AXIS",
-    "ZERO",
-    "Coord",
-    "CoordLike",
-    "IntArray",
-    "Iter",
-    "Layout",
-    "Shape",
-    "Terms",
-    "all_symbols",
-    "coord_of_terms",
-    "has_symbols",
-    "integers",
-    "is_symbolic",
-    "iter_of",
-    "keep_normal",
-    "layout_of",
-    "require_numbers",
-    "strided",
-    "substitute",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Iter:

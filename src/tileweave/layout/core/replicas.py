@@ -19,17 +19,6 @@ from tileweave.layout.core.layout import Iter, is_symbolic, iter_of, layout_of, 
 from tileweave.layout.core.search import line_of, relation, sums
 from tileweave.layout.core.symbolic import proved, same, simple
 
-__all__ = [
-    "factor_multiset",
-    "match_ratio",
-    "normal_replica",
-    "proved_replica",
-    "replica_ratio",
-    "set_normal",
-    "set_quotient",
-]
-
-
 # Multisets.
 
 

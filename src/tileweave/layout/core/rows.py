@@ -19,27 +19,6 @@ from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord, coord_of_term
 from tileweave.layout.core.layout import Iter, iter_of, require_numbers
 from tileweave.layout.core.symbolic import same, simple
 
-__all__ = [
-    "Level",
-    "Row",
-    "are_numbers",
-    "carries",
-    "coalesce",
-    "coord_on",
-    "evaluate",
-    "from_carries",
-    "goes_on",
-    "iters_of",
-    "levels_of",
-    "prefixes",
-    "rows_of",
-    "rows_on",
-    "same_value",
-    "unit_rows",
-    "window",
-    "witness_at",
-]
-
 Level = tuple[int, Any]  # (p, c(p)), c a Coord or an integer
 Row = tuple[int, Any]  # (extent, stride), the stride a Coord or an integer
 

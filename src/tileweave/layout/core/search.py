@@ -21,37 +21,10 @@ import numpy as np
 from tileweave.errors import Unproved
 from tileweave.index import Expr, equal, prove
 from tileweave.layout.core.checks import BOUND, WORK, as_layout, need_numbers, undecided
-from tileweave.layout.core.coord import ZERO
-from tileweave.layout.core.layout import (
-    Coord,
-    CoordLike,
-    IntArray,
-    Iter,
-    Layout,
-    all_symbols,
-    coord_of_terms,
-    has_symbols,
-    require_numbers,
-    substitute,
-)
+from tileweave.layout.core.coord import ZERO, Coord, CoordLike, IntArray, coord_of_terms
+from tileweave.layout.core.layout import Iter, Layout, all_symbols, has_symbols, require_numbers, substitute
 from tileweave.layout.core.rows import Row, are_numbers, unit_rows
 from tileweave.layout.core.symbolic import proved, same
-
-__all__ = [
-    "LongestInverse",
-    "Moving",
-    "any_of",
-    "collision",
-    "collision_of",
-    "holders",
-    "image",
-    "is_compact",
-    "is_injective",
-    "line_of",
-    "refuted",
-    "relation",
-    "sums",
-]
 
 QUICK = 1 << 14
 """How many states the pruned search for a collision visits before other ways are tried."""
@@ -67,9 +40,11 @@ class Line:
     weight: tuple[int, ...]
 
     def encode(self, coord: Coord) -> int:
+        """The integer of a coordinate."""
         return sum(coord[a] * w for a, w in zip(self.axes, self.weight, strict=True))
 
     def decode(self, value: int) -> Coord:
+        """The coordinate of an integer."""
         value -= sum(low * w for low, w in zip(self.low, self.weight, strict=True))
         terms = []
         for axis, low, span in zip(self.axes, self.low, self.span, strict=True):

@@ -20,18 +20,9 @@ from tileweave.index import require
 from tileweave.layout.core.checks import PIECES, Witness, check_shape, need_layouts, refuse
 from tileweave.layout.core.combine import Blocks, blocks_of
 from tileweave.layout.core.composition import compose_in, compose_rows
+from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord, Shape, integers
 from tileweave.layout.core.exact import normal_shard
-from tileweave.layout.core.layout import (
-    DEFAULT_AXIS,
-    ZERO,
-    Coord,
-    Iter,
-    Layout,
-    Shape,
-    integers,
-    iter_of,
-    layout_of,
-)
+from tileweave.layout.core.layout import Iter, Layout, iter_of, layout_of
 from tileweave.layout.core.rows import (
     Row,
     are_numbers,
@@ -45,8 +36,6 @@ from tileweave.layout.core.rows import (
     window,
 )
 from tileweave.layout.core.symbolic import Open, by_proof, is_expr, plain, same
-
-__all__ = ["Piece", "Pieces", "slice_layout", "slice_pieces"]
 
 
 class Piece(NamedTuple):

@@ -16,30 +16,6 @@ import numpy as np
 from tileweave.errors import Undecided, Unproved
 from tileweave.index import Expr, constant_of, equal, maximum, minimum, require, simplify
 
-__all__ = [
-    "Open",
-    "Proved",
-    "ascending",
-    "by_proof",
-    "divisors",
-    "evaluate_at",
-    "factorize",
-    "flatten",
-    "integer_solution",
-    "is_expr",
-    "least_and_greatest",
-    "lowered",
-    "plain",
-    "primes",
-    "proved",
-    "quotient",
-    "require_positive",
-    "require_quotient",
-    "require_same",
-    "same",
-    "simple",
-]
-
 
 def is_expr(value: object) -> bool:
     """Whether a value is an index expression and not an integer."""

@@ -15,17 +15,15 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.core.checks import check_shape, need_layouts, need_numbers, no_layout
-from tileweave.layout.core.coord import integer
+from tileweave.layout.core.coord import DEFAULT_AXIS, Coord, integer
 from tileweave.layout.core.exact import normalize
-from tileweave.layout.core.layout import DEFAULT_AXIS, Coord, Iter, Layout
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_disjoint, need_map
 from tileweave.layout.f2.swizzle import ComposedLayout, XorLayout, f2_from_layout
 from tileweave.layout.notation.cute_tuples import size as size_of
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
-
-__all__ = ["LinearMap", "f2_from_core", "f2_to_core", "from_layout", "places"]
 
 LISTED = 1 << 22
 """The most values that are compared one by one, of layouts that are no sums of strides."""

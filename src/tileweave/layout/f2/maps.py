@@ -17,8 +17,6 @@ from tileweave.errors import Incongruent, LayoutError
 from tileweave.index import Expr
 from tileweave.layout.core.checks import no_layout
 
-__all__ = ["MOST_BITS", "F2Map", "check_disjoint", "check_offset", "need_map"]
-
 MOST_BITS = 1 << 12
 """The most bits of an index or a value."""
 

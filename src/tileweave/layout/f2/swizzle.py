@@ -14,8 +14,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, require
 from tileweave.layout.core.checks import BOUND, no_layout
-from tileweave.layout.core.coord import integer
-from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.coord import Coord, integer
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
 from tileweave.layout.f2.maps import MOST_BITS, F2Map, check_disjoint, check_offset, need_map
@@ -31,18 +30,6 @@ from tileweave.layout.notation.cute_tuples import (
     zip_shape,
 )
 from tileweave.layout.notation.cute_value import CuteLayout, as_layout, is_free, require_numbers, slice_with_offset
-
-__all__ = [
-    "ComposedLayout",
-    "F2Map",
-    "Swizzle",
-    "XorLayout",
-    "f2_from_layout",
-    "f2_from_swizzle",
-    "f2_to_layout",
-    "make_swizzle",
-    "xor_strides",
-]
 
 
 @dataclass(frozen=True, slots=True)

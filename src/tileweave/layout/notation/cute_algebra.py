@@ -15,13 +15,14 @@ from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index import equal, require
 from tileweave.layout.core.checks import Witness, asked, no_layout
 from tileweave.layout.core.composition import compose_rows
+from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.inverse import (
     complement_rows,
     composition_refused,
     left_inverse_rows,
     right_inverse_rows,
 )
-from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.rows import Row, evaluate
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.search import Moving
@@ -45,26 +46,6 @@ from tileweave.layout.notation.cute_value import (
     require_numbers,
     through_swizzles,
 )
-
-__all__ = [
-    "Tiler",
-    "coalesce",
-    "complement",
-    "composition",
-    "composition_of",
-    "cosize",
-    "extend",
-    "filter_layout",
-    "filter_zeros",
-    "from_modes",
-    "integral",
-    "left_inverse",
-    "max_common_layout",
-    "max_common_vector",
-    "nullspace",
-    "refined",
-    "right_inverse",
-]
 
 Tiler = Any
 """An int n (the layout n:1), a layout, or a tuple of tilers, one for each leading mode; `_` leaves a mode alone."""

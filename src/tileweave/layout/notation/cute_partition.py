@@ -15,18 +15,6 @@ from tileweave.layout.notation.cute_tiling import raked_product, zipped_divide
 from tileweave.layout.notation.cute_tuples import Shape, _, idx2crd, make_shape, positive, rank, short_text, size
 from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, slice_with_offset
 
-__all__ = [
-    "append",
-    "domain_offset",
-    "local_partition",
-    "local_tile",
-    "make_layout_tv",
-    "prepend",
-    "product_each",
-    "shape_div",
-]
-
-
 MOST_MODES = 1 << 10
 """The most modes that `append` and `prepend` add at once."""
 

@@ -14,8 +14,6 @@ from tileweave.layout.notation.cute_algebra import from_modes, integral
 from tileweave.layout.notation.cute_tuples import positive, zip_shape
 from tileweave.layout.notation.cute_value import CuteLayout, new_layout
 
-__all__ = ["downcast", "recast_layout", "upcast"]
-
 
 def upcast(layout: Any, factor: int) -> Any:
     """The layout in units of `factor` elements: every leaf loses the part that walks inside a unit.

@@ -15,8 +15,8 @@ from typing import Any
 from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.layout.core.checks import Witness, asked
 from tileweave.layout.core.composition import compose_rows
+from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.inverse import complement_rows, composition_refused, divide_rows, free_spots
-from tileweave.layout.core.layout import Coord
 from tileweave.layout.core.rows import Row
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, same, simple
@@ -36,24 +36,6 @@ from tileweave.layout.notation.cute_tuples import (
     zip_shape,
 )
 from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, through_swizzles
-
-__all__ = [
-    "Cover",
-    "blocked_product",
-    "cover_divide",
-    "cover_tile_to_shape",
-    "flat_divide",
-    "flat_product",
-    "logical_divide",
-    "logical_product",
-    "make_ordered_layout",
-    "raked_product",
-    "tile_to_shape",
-    "tiled_divide",
-    "tiled_product",
-    "zipped_divide",
-    "zipped_product",
-]
 
 
 def _is_by_mode(tiler: Any) -> bool:

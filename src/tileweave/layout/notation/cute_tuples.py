@@ -16,44 +16,8 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, Unproved
 from tileweave.index import Expr, require
 from tileweave.layout.core.checks import asked
-from tileweave.layout.core.layout import Coord
+from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.symbolic import plain, require_positive, same, simple
-
-__all__ = [
-    "DEEPEST",
-    "GREATEST",
-    "E",
-    "IntTuple",
-    "Pair",
-    "Shape",
-    "Stride",
-    "StrideLeaf",
-    "Underscore",
-    "_",
-    "check_depth",
-    "check_range",
-    "compact_strides",
-    "compatible",
-    "congruent",
-    "crd2crd",
-    "crd2idx",
-    "depth",
-    "flat_tuple",
-    "idx2crd",
-    "inner_product",
-    "make_shape",
-    "make_stride",
-    "mode_path",
-    "positive",
-    "rank",
-    "short_text",
-    "size",
-    "split_digit",
-    "tuple_text",
-    "weakly_congruent",
-    "whole_number",
-    "zip_shape",
-]
 
 IntTuple = Union[int, tuple["IntTuple", ...]]  # noqa: UP007 - recursive, so the text form
 Shape = IntTuple

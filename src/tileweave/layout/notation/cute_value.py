@@ -12,7 +12,8 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, Unproved
 from tileweave.index import Expr
-from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.symbolic import simple
 from tileweave.layout.notation.cute_tuples import (
     GREATEST,
@@ -34,19 +35,6 @@ from tileweave.layout.notation.cute_tuples import (
     whole_number,
     zip_shape,
 )
-
-__all__ = [
-    "CuteLayout",
-    "as_layout",
-    "concat",
-    "is_free",
-    "mode_number",
-    "new_layout",
-    "require_numbers",
-    "selected",
-    "slice_with_offset",
-    "through_swizzles",
-]
 
 _CHUNK = 1 << 15
 """How many linear indices are evaluated at once."""

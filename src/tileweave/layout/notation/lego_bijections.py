@@ -19,8 +19,6 @@ from tileweave.layout.notation.cute_tuples import positive
 from tileweave.layout.notation.lego_numbers import Dim, choose, flat_index, lesser, make_dims, root, tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
 
-__all__ = ["antidiagonal", "bricks", "grouped", "hilbert", "morton", "permutation", "reversal", "xor_swizzle"]
-
 
 def _integers(dims: Any, where: str) -> tuple[int, ...]:
     out = make_dims(dims, where)

@@ -16,21 +16,6 @@ from tileweave.index import Expr, constant_of, evaluate, isqrt, minimum, require
 from tileweave.layout.core.symbolic import plain, require_positive
 from tileweave.layout.notation.cute_tuples import split_digit
 
-__all__ = [
-    "Dim",
-    "check_index",
-    "choose",
-    "flat_index",
-    "lesser",
-    "make_dims",
-    "numbers",
-    "product_of",
-    "proved_zero",
-    "root",
-    "same_number",
-    "tuple_index",
-]
-
 Dim = int | Expr
 """An extent: a positive integer, or an index expression."""
 

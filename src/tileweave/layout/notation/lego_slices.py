@@ -10,8 +10,6 @@ from tileweave.errors import Incongruent, LayoutError
 from tileweave.index import Expr, constant_of, symbol
 from tileweave.layout.notation.lego_numbers import Dim
 
-__all__ = ["Slice", "has_slices", "sliced"]
-
 LONGEST_INDEX = 24
 """Letters of an index beyond which a comment leaves it out."""
 

@@ -29,8 +29,6 @@ from tileweave.layout.notation.lego_numbers import (
 )
 from tileweave.layout.notation.lego_slices import has_slices, sliced
 
-__all__ = ["CHECK_BOUND", "Chain", "GenP", "GroupBy", "OrderBy", "Piece", "RegP", "short_order"]
-
 Piece = Union["RegP", "GenP"]
 
 CHECK_BOUND = 1 << 24

@@ -9,8 +9,6 @@ from tileweave.errors import LayoutError
 from tileweave.index import Expr, symbol
 from tileweave.layout.template.binding import template
 
-__all__ = ["Accessor", "accessor", "at"]
-
 LETTERS = "ijklmn"
 
 

@@ -20,9 +20,6 @@ from tileweave.layout.notation.lego_slices import Slice
 from tileweave.layout.template.filling import RESERVED, Filling
 from tileweave.layout.template.values import TARGETS, Filled
 
-__all__ = ["Template", "template"]
-
-
 _BOUND = Slice | Expr | int | float | str
 
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from tileweave.errors import LayoutError
 
-__all__ = ["check_options", "named", "options_of"]
-
 Entry = TypeVar("Entry")
 
 

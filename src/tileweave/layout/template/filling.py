@@ -27,8 +27,6 @@ from tileweave.layout.template.values import Filled, IndexPart, TextTarget
 if TYPE_CHECKING:
     from tileweave.layout.template.binding import Template
 
-__all__ = ["RESERVED", "Filling"]
-
 _MARK = re.compile("\ue000(\\d+)\ue001")
 RESERVED = ("define", "loop", "arguments", "layouts", "prelude")
 

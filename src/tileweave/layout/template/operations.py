@@ -13,8 +13,6 @@ from tileweave.index.text.mlir import Operations
 from tileweave.index.text.program import Printable, fresh
 from tileweave.layout.template.values import TextTarget
 
-__all__ = ["access", "assign_operations", "name_symbols"]
-
 
 def name_symbols(ready: Printable, ranges: Mapping[Expr, str]) -> None:
     """The text of every symbol: its SSA name."""

@@ -12,8 +12,6 @@ from tileweave.index.normal.facts import known_divisor
 from tileweave.index.normal.read import Normal, normal_of, value_of
 from tileweave.layout.notation.lego_slices import Slice
 
-__all__ = ["plainly_affine", "run_of", "substituted", "width_of"]
-
 
 def substituted(value: Any, change: Mapping[Any, Any]) -> Any:
     """A slice or an expression with other symbols."""

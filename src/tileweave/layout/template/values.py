@@ -10,9 +10,6 @@ from tileweave.index import Expr, constant_of, cost, evaluate, ops, prove, symbo
 from tileweave.index.expr import walk
 from tileweave.index.text.dialect import AFFINE, CUDA, MLIR, TRITON, Dialect
 
-__all__ = ["TARGETS", "Filled", "IndexPart", "TextTarget"]
-
-
 # -- targets ------------------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,6 @@ from tileweave.layout.notation.cute_tuples import make_shape
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.text.reader import PairList, evaluate
 
-__all__ = ["parse"]
-
 WHERE = "parse(text)"
 LEGAL = "e.g. ((2,2),4):((1,8),2)"
 

@@ -11,8 +11,6 @@ from typing import Literal, NoReturn
 
 from tileweave.errors import LayoutError
 
-__all__ = ["LEGAL", "WHERE", "Notation", "Phrase", "phrase", "pointed"]
-
 Notation = Literal["any", "axe", "cute"]
 """What ``8:1`` or ``(4,2):(2,1)`` means: CuTe's layout, or Axe's. Iters in brackets are Axe's in either case."""
 

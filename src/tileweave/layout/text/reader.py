@@ -26,7 +26,8 @@ from typing import Any, NoReturn
 from tileweave.errors import LayoutError, TileweaveError
 from tileweave.index import Expr, maximum, minimum
 from tileweave.layout import lego
-from tileweave.layout.core.layout import Coord, Iter, Layout
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.f2.maps import F2Map
 from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, XorLayout
 from tileweave.layout.lego import Chain, OrderBy
@@ -34,8 +35,6 @@ from tileweave.layout.notation.cute_tuples import E
 from tileweave.layout.notation.cute_tuples import _ as FREE
 from tileweave.layout.notation.cute_value import CuteLayout
 from tileweave.layout.text.grammar import LEGAL, WHERE, Notation, Phrase, phrase, pointed
-
-__all__ = ["CHAINS", "CONSTRUCTORS", "PairList", "evaluate", "read", "signature_of"]
 
 OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "*": operator.mul,

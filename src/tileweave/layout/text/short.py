@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from tileweave.errors import LayoutError
 from tileweave.index import Expr
 from tileweave.layout.core.checks import need_axis, need_layouts
-from tileweave.layout.core.layout import Coord, Iter, Layout, is_symbolic
+from tileweave.layout.core.coord import Coord
+from tileweave.layout.core.layout import Iter, Layout, is_symbolic
 from tileweave.layout.text.reader import CONSTRUCTORS, evaluate
-
-__all__ = ["parse", "to_text"]
 
 WHERE = "parse(text)"
 LEGAL = "(extent:stride@axis, ..) + [extent:stride@axis, ..] + offset@axis"

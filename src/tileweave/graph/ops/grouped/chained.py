@@ -18,8 +18,6 @@ from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is
 from tileweave.graph.ops.windows import conv_projections
 from tileweave.space import AffineMap, Box, Projection
 
-__all__ = ["conv_chain"]
-
 Step = tuple[str, tuple[int, ...], str]
 CONV = ("stride", "dilation", "filters", "channels", "groups")
 """The parameters that it has of a convolution."""

@@ -21,8 +21,6 @@ from tileweave.graph.ops.elementwise import input_names
 from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, register
 from tileweave.space import Box, Projection
 
-__all__ = ["FULL", "REDUCTIONS", "Step", "kinds_of", "rows"]
-
 Step = tuple[str, tuple[Any, ...], str]
 FULL = "full"
 """The step that is one number, its only argument."""

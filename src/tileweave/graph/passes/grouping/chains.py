@@ -14,8 +14,6 @@ from tileweave.graph.ops.grouped.chained import Step, conv_chain
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.rewrite import Context, RewriteRule
 
-__all__ = ["CONV_CHAIN"]
-
 MOST_STEPS, MOST_EXTRAS = 24, 8
 
 

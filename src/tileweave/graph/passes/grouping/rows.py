@@ -18,8 +18,6 @@ from tileweave.graph.ops.grouped.rows import FULL, REDUCTIONS, Step, rows
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.rewrite import Context, RewriteRule
 
-__all__ = ["ROWS"]
-
 MOST_INPUTS = 12
 MOST_STEPS = 32
 """Of one group, so that what is done with a row stays in cache."""
