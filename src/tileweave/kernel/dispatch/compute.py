@@ -8,10 +8,11 @@ from math import prod
 from tileweave.index import Expr, ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.copies import alike, converted, load_into, memory_at, store_from
+from tileweave.kernel.dispatch.convert import alike, converted, staged
+from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
-from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, Tensor, promote
+from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, promote
 from tileweave.kernel.threads import LANE, Address, Buffer, Operand
 
 __all__ = ["atomic_add", "elementwise", "reduce", "scan"]
@@ -255,11 +256,8 @@ def scan(context: Context, op: Op) -> None:
     held = context.holdings[source.tensor.name]
     shape = held.shape
     dtype = out.tensor.dtype
-    steps = [prod(shape[d + 1 :]) for d in range(len(shape))]
-    trip = context.staging(dtype, prod(shape))
-    tensor = Tensor(trip.name, shape, dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
-    context.buffers[trip.name] = trip
-    box = Region(tensor, (0,) * len(shape), shape, shape, tuple(range(len(shape))))
+    box = staged(context, dtype, shape)
+    trip = context.buffer(box.tensor)
     context.sync()
     store_from(context, context.buffer(source.tensor), held, box)
     context.sync()
@@ -269,7 +267,7 @@ def scan(context: Context, op: Op) -> None:
 
     def row(v: ExprLike) -> None:
         number = context.threads.thread + v * threads
-        inner = steps[axis]
+        inner = prod(shape[axis + 1 :])
         first = number // inner * (inner * shape[axis]) + number % inner
 
         def run() -> None:

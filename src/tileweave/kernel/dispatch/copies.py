@@ -1,10 +1,10 @@
-"""Copies: between memory and registers by vectors, within memory by all threads, between register layouts by a trip."""
+"""Copies: between memory and registers by vectors, within memory by all threads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import gcd, prod
+from math import gcd
 
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify
@@ -13,20 +13,18 @@ from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.registers import Holding, blocked, holding
 from tileweave.kernel.dispatch.matrices import STORE, store_problem, store_row
-from tileweave.kernel.ir import Candidate, Op, Region, Tensor
+from tileweave.kernel.ir import Candidate, Op, Region
 from tileweave.kernel.threads import LANE, Address, Allocate, Buffer
 
-__all__ = ["converted", "copy", "load", "memory_copy", "store"]
+__all__ = ["both", "copy", "load_into", "memory_at", "shown", "store_from"]
 
 
 def copy(context: Context, op: Op) -> None:
-    """Lowers ``copy`` and ``copy_async``."""
+    """Lowers ``copy`` and ``copy_async`` where one side is memory."""
     out, source = op.outs[0], op.ins[0]
     if not isinstance(source, Region):
         raise declined(op.line, "a copy of a number", op=op.name)
-    if _registers(out) and _registers(source):
-        _between(context, op, out, source)
-    elif _registers(out):
+    if _registers(out):
         load(context, op, out, source)
     elif _registers(source):
         store(context, op, out, source)
@@ -44,7 +42,7 @@ def _registers(region: Region) -> bool:
     return region.tensor.space == "register"
 
 
-def _shown(context: Context, region: Region) -> Holding:
+def shown(context: Context, region: Region) -> Holding:
     """The holding of a register region with its dimensions in the region's order."""
     held = context.holdings[region.tensor.name]
     if region.extent != region.tensor.shape:
@@ -92,7 +90,7 @@ def _width(held: Holding, memory: Region, bits: int) -> tuple[int, ...]:
 
 def load(context: Context, op: Op, out: Region, source: Region) -> None:
     """Memory to registers."""
-    held = _shown(context, out)
+    held = shown(context, out)
     width, free, run = _width(held, source, source.tensor.element.bits)
     buffer = context.buffer(out.tensor)
     context.choose(op, f"ld.{source.tensor.space}", *_reasons("ld", source, width, free, run))
@@ -135,7 +133,7 @@ def load_into(context: Context, buffer: Buffer, held: Holding, source: Region, w
 
 def store(context: Context, op: Op, out: Region, source: Region) -> None:
     """Registers to memory: where several threads hold an element, the first one writes."""
-    held = _shown(context, source)
+    held = shown(context, source)
     width, free, run = _width(held, out, out.tensor.element.bits)
     problem = "an addition" if op.option("accumulate") else store_problem(held, out, context.arch)
     if not problem:
@@ -251,48 +249,6 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
         context.instruction(f"st.{_kind(target)}", to, slot(raw, 0, width), mask=guard)
 
     context.loop(held.slots // width, one)
-
-
-def _between(context: Context, op: Op, out: Region, source: Region) -> None:
-    have, want = _shown(context, source), _shown(context, out)
-    buffer, held = converted(context, context.buffer(source.tensor), have, want, op)
-    target = context.buffer(out.tensor)
-    cast = "cast" if target.dtype != buffer.dtype else "id"
-    context.loop(held.slots, lambda r: context.instruction(f"map.{cast}", slot(target, r), slot(buffer, r)))
-
-
-def converted(context: Context, buffer: Buffer, have: Holding, want: Holding, op: Op) -> tuple[Buffer, Holding]:
-    """The registers in the layout that is wanted: as they are, or by a trip through shared memory."""
-    if alike(have, want):
-        return buffer, want
-    shape = tuple(max(a, b) for a, b in zip(have.shape, want.shape, strict=True))
-    pitch = list(shape)
-    pad = max(1, 16 // max(1, _bits(buffer.dtype) // 8))
-    if len(pitch) > 1:
-        pitch[-1] += pad
-    steps = [prod(pitch[d + 1 :]) for d in range(len(pitch))]
-    trip = context.staging(buffer.dtype, prod(pitch))
-    tensor = Tensor(trip.name, shape, buffer.dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
-    context.buffers[trip.name] = trip
-    box = Region(tensor, (0,) * len(shape), shape, shape, tuple(range(len(shape))))
-    result = context.registers("moved", buffer.dtype, want.slots, str(want.layout))
-    context.choose(op, "shared memory trip", Candidate("shared memory trip", True, f"{have.layout} to {want.layout}"))
-    context.sync()
-    store_from(context, buffer, have, box)
-    context.sync()
-    load_into(context, result, want, box)
-    return result, want
-
-
-def _bits(dtype: str) -> int:
-    from tileweave.kernel.ir import dtype_of
-
-    return dtype_of(dtype).bits
-
-
-def alike(a: Holding, b: Holding) -> bool:
-    """Whether two holdings put every element into the same slots of the same threads."""
-    return a.shape == b.shape and set(a.digits) == set(b.digits)
 
 
 def _kind(buffer: Buffer) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
-from tileweave.kernel.dispatch import compute, copies, products
+from tileweave.kernel.dispatch import compute, convert, copies, products
 from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.expand import expand
@@ -59,10 +59,10 @@ from tileweave.kernel.threads import (
 
 __all__ = ["Lowered", "global_tensors", "lower"]
 
-_USES = {"gemm": ("wgmma", "mma.sync", "fma"), "copy": ("tma",), "copy_async": ("tma", "cp.async")}
+_USES = {"gemm": ("wgmma", "mma.sync", "fma"), "copy": ("tma", "shuffle", "shared"), "copy_async": ("tma", "cp.async")}
 """Operator -> what `use=` may ask for."""
 _OPERATORS: dict[str, Callable[[Context, Op], None]] = {
-    "copy": copies.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
+    "copy": convert.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
     "cast": compute.elementwise, "map": compute.elementwise, "reduce": compute.reduce, "scan": compute.scan,
     "gemm": products.gemm, "atomic_add": compute.atomic_add,
 }  # fmt: skip

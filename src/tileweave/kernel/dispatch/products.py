@@ -10,11 +10,12 @@ from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
 from tileweave.kernel.dispatch import groups
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.copies import alike, converted, load_into, memory_at, store_from
+from tileweave.kernel.dispatch.convert import alike, converted, staged
+from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.assign import Accumulator
 from tileweave.kernel.dispatch.layouts.registers import Holding, blocked, holding, iter_at
-from tileweave.kernel.ir import Candidate, Op, Region, Scalar, Tensor
+from tileweave.kernel.ir import Candidate, Op, Region, Scalar
 from tileweave.kernel.threads import LANE, Buffer
 from tileweave.layout import Iter, Layout, group
 
@@ -335,12 +336,7 @@ def _memory(context: Context, region: Region) -> Region:
         return region
     have, buffer = context.holdings[region.tensor.name], context.buffer(region.tensor)
     shape = have.shape
-    trip = context.staging(buffer.dtype, prod(shape))
-    tensor = Tensor(
-        trip.name, shape, buffer.dtype, "shared", places.strided_layout(((shape[0], shape[1]), (shape[1], 1)))
-    )
-    context.buffers[trip.name] = trip
-    box = Region(tensor, (0, 0), shape, shape, (0, 1))
+    box = staged(context, buffer.dtype, shape)
     context.sync()
     store_from(context, buffer, have, box)
     context.sync()

@@ -116,7 +116,7 @@ def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: s
         return operands[0][0]
     kind = computed or dtype
     wide = [_computed(text, given, kind) for text, given in operands]
-    if function == "where" and dtype in _NARROW and {given for _, given in operands[1:]} == {dtype}:
+    if function == "where" and {given for _, given in operands[1:]} == {dtype}:
         return FUNCTIONS[function].format(wide[0], operands[1][0], operands[2][0])
     text = FUNCTIONS[function].format(*wide)
     if function in ("max", "min", "div") and kind in ("s8", "u8", "s16", "u16"):

@@ -79,6 +79,15 @@ _SHARED = {
 HELPER_TEXT: dict[str, tuple[tuple[str, ...], str]] = {
     **{name: ((), text) for name, text in _PLAIN.items()},
     **{name: (("tw_shared",), text) for name, text in _SHARED.items()},
+    "tw_shuffle": (
+        ("tw_move",),
+        f"template <int BYTES> {_HEAD}void tw_shuffle(void* to, const void* from, int lane) {{\n"
+        "  using T = typename tw_unit<BYTES>::type;\n  const T mine = *reinterpret_cast<const T*>(from);\n"
+        "  T& other = *reinterpret_cast<T*>(to);\n  if constexpr (BYTES == 8) {\n"
+        "    other.x = __shfl_sync(0xffffffffu, mine.x, lane);\n"
+        "    other.y = __shfl_sync(0xffffffffu, mine.y, lane);\n"
+        "  } else {\n    other = (T)__shfl_sync(0xffffffffu, (unsigned)mine, lane);\n  }\n}",
+    ),
 }
 
 

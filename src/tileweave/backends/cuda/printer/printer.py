@@ -274,9 +274,11 @@ def _atomic(printer: _Printer, item: Instruction) -> str:
 @_spells("shfl.sync.")
 def _shuffle(printer: _Printer, item: Instruction) -> str:
     target, source, lane = item.operands
-    how = {"bfly": "__shfl_xor_sync", "idx": "__shfl_sync", "down": "__shfl_down_sync", "up": "__shfl_up_sync"}[
-        item.atom.split(".")[2]
-    ]
+    if item.atom == "shfl.sync.idx.b32":
+        width = target.count * BITS[target.buffer.dtype] // 8
+        to, from_ = printer.pointer(target), printer.pointer(source)
+        return f"{printer.need('tw_shuffle')}<{width}>({to}, {from_}, {printer.number(lane)});"
+    how = {"bfly": "__shfl_xor_sync", "down": "__shfl_down_sync", "up": "__shfl_up_sync"}[item.atom.split(".")[2]]
     text, _ = printer.element(source, "")
     return f"{printer.element(target, '')[0]} = {how}(0xffffffffu, {text}, {printer.number(lane)});"
 
