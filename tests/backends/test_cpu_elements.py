@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 from random_programs import Place, extents, place, program_axes, schedule
+from tests.teir import rows
 from tests.teir.test_extensions import operand, random_array, tilings
 
 from tileweave.backends.cpu import compile
@@ -27,11 +28,7 @@ from tileweave.teir import (
     emit_chain,
     emit_contraction,
     emit_elementwise,
-    emit_layer_norm,
-    emit_max_sum_exp,
     emit_reduction,
-    emit_rms_norm,
-    emit_softmax,
     interpret,
     numpy_dtype,
     operation,
@@ -39,7 +36,7 @@ from tileweave.teir import (
 )
 from tileweave.teir.ir import primitives
 from tileweave.teir.ir.dtypes import DTYPES, is_float, width_bytes
-from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, PAIR, REDUCTIONS, UNARY
+from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, UNARY
 from tileweave.teir.ir.text import show
 
 FLOATS = [name for name in DTYPES if is_float(name)]
@@ -402,13 +399,13 @@ def test_row_programs_are_their_definitions(dtype, seed):
     out = np.empty_like(x) if seed % 2 else random_array(rng, shape, dtype)
     rest = "abc"[: len(shape)]
     programs = {
-        "softmax": (emit_softmax(operand(x), operand(out)), (x, out)),
-        "log_softmax": (emit_softmax(operand(x), operand(out), log=True), (x, out)),
+        "softmax": (rows.softmax(operand(x), operand(out)), (x, out)),
+        "log_softmax": (rows.softmax(operand(x), operand(out), log=True), (x, out)),
         "layer_norm": (
-            emit_layer_norm(operand(x), operand(out), operand(scale), operand(shift)),
+            rows.layer_norm(operand(x), operand(out), operand(scale), operand(shift)),
             (x, scale, shift, out),
         ),
-        "rms_norm": (emit_rms_norm(operand(x), operand(out), operand(scale)), (x, scale, out)),
+        "rms_norm": (rows.rms_norm(operand(x), operand(out), operand(scale)), (x, scale, out)),
         "chain": (
             emit_chain(
                 [("Mul", (0, 1)), ("Add", (-1, 2)), ("ReLU", (-2,))],
@@ -430,12 +427,14 @@ def test_row_programs_are_their_definitions(dtype, seed):
 
 def test_row_programs_run_in_registers():
     x = operand(np.zeros((512, 1000), "f4"))
-    assert compile(emit_softmax(x, x)).explain().splitlines() == [
-        "a  (parallel)",
-        "    ReduceMax(in0, top)  1000",
-        "    Sub; Exp; ReduceSum(in0, top, out, total)  1000",
-        "    One; Div(inverse, total)  scalar",
-        "    Scale(inverse, out)  1000",
+    shown = [line for line in compile(rows.softmax(x, x)).explain().splitlines() if "(" in line]
+    assert shown == [
+        "Fill(step4)  scalar",
+        "a_chunk  (parallel)",
+        "        ReduceMax(in0, step0)  1000",
+        "        Sub; Exp; ReduceSum(in0, step0, step1, out, step3)  1000",
+        "        Div(step4, step3, step5)  scalar",
+        "        Mul(out, step5, out)  1000",
     ]
     chained = emit_chain([("Add", (0, 0)), ("Tanh", (-1,)), ("Mul", (-1, -2))], [x], x)
     assert compile(chained).explain() == "Add; Tanh; Mul(in0, step0, step1, out)  64 x 8 x 1000"
@@ -445,8 +444,8 @@ def test_row_programs_run_in_registers():
 def test_rows_are_computed_in_place(threads):
     x = np.random.default_rng(2).standard_normal((33, 129), np.float32)
     expected = definitions(x, np.ones(129), np.zeros(129))
-    norm = emit_layer_norm(operand(x), operand(x))
-    for name, program in (("softmax", emit_softmax(operand(x), operand(x))), ("layer_norm", norm)):
+    norm = rows.layer_norm(operand(x), operand(x))
+    for name, program in (("softmax", rows.softmax(operand(x), operand(x))), ("layer_norm", norm)):
         held = x.copy()
         compile(program, threads=threads)(held, held)
         np.testing.assert_allclose(held, expected[name], rtol=2e-5, atol=2e-5)
@@ -494,60 +493,6 @@ def test_a_bias_is_no_pass_of_its_own():
     assert plan[0] == "Contraction(in0, in1, out, bias)  64 x 64 x 64  stores  then ReLU"
     assert all(line.startswith("  ") for line in plan[1:])  # how it is blocked, and no further operation
     assert plan[-1] == "  sums start from bias, in registers"
-
-
-# ── running pairs ──
-
-
-def pairs(x: np.ndarray, parts: int, dtype: str = "f4") -> np.ndarray:
-    """Rows taken into pairs in so many parts, by compiled code."""
-    out = np.full((len(x), 2), 7, dtype)
-    for k, part in enumerate(np.array_split(x, parts, axis=1)):
-        compile(emit_max_sum_exp(operand(part), operand(out), "ab->a", accumulate=k > 0))(part, out)
-    return out
-
-
-def test_pairs_are_maximum_and_sum_of_exponentials_however_rows_are_cut():
-    x = (10 * np.random.default_rng(5).standard_normal((9, 203))).astype("f4")
-    wide = x.astype("f8")
-    top = wide.max(1)
-    expected = np.stack([top, np.exp(wide - top[:, None]).sum(1)], 1)
-    for parts in (1, 2, 7, 203):
-        np.testing.assert_allclose(pairs(x, parts), expected, rtol=1e-5)
-    np.testing.assert_allclose(pairs(x, 3, "f8"), expected, rtol=1e-12)
-
-
-def test_pairs_of_infinities_and_nan():
-    inf = math.inf
-    x = np.array([[-inf] * 40, [inf] + [1] * 39, [1, -inf] * 20, [math.nan] + [0] * 39, [-inf] * 39 + [3]], "f4")
-    for parts in (1, 3):
-        found = pairs(x, parts)
-        np.testing.assert_array_equal(found, [[-inf, 40], [inf, 1], [1, 20], [math.nan] * 2, [3, 1]])
-    with np.errstate(divide="ignore"):
-        np.testing.assert_array_equal((found[:, 0] + np.log(found[:, 1]))[[0, 1, 4]], [-inf, inf, 3])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_pairs_equal_the_interpreter(seed):
-    rng = np.random.default_rng(seed)
-    shape = tuple(int(rng.choice([1, 2, 5, 17, 40])) for _ in range(3))
-    x = random_array(rng, shape, str(rng.choice(FLOATS)))
-    kept = "".join(c for c in "abc" if rng.random() < 0.5)[:2]
-    kind = "f8" if x.dtype == np.float64 else "f4"
-    out = np.ascontiguousarray(rng.uniform(0.5, 2, (2, *(shape["abc".index(c)] for c in kept))), kind)
-    out = np.moveaxis(out, 0, -1) if seed % 2 else np.ascontiguousarray(np.moveaxis(out, 0, -1))
-    program = emit_max_sum_exp(operand(x), operand(out), f"abc->{kept}", accumulate=seed % 3 > 0)
-    expected = out.copy(order="K")
-    interpret(program, {"in0": x, "out": expected})
-    compile(program, threads=2, cache=False)(x, out)
-    np.testing.assert_allclose(out, expected, rtol=1e-5)
-
-
-def test_neutral_pairs_are_neutral():
-    x = np.array([[1.5, -2]], "f4")
-    spec = operation(PAIR[1])
-    start = operation(PAIR[0]).step((), np.zeros((1, 2), "f4"))
-    np.testing.assert_array_equal(spec.step((x[0, :1],), start), [[1.5, 1]])
 
 
 # ── what is refused ──

@@ -8,7 +8,7 @@ import pytest
 import tileweave as tw
 from tileweave import graph as tg
 from tileweave.layout import strided
-from tileweave.teir import Operand, emit_chain, emit_group, interpret
+from tileweave.teir import Operand, emit_chain, interpret
 
 SHAPE = (3, 40, 37)
 COMPARISONS = {
@@ -100,6 +100,6 @@ def test_the_interpreter_compares_and_chooses_as_numpy():
     program = emit_chain([("LessEqual", (0, 1), "INT8"), ("Select", (-1, 0, 1))], (side, side), side)
     interpret(program, {"in0": x, "in1": y, "out": out})
     np.testing.assert_array_equal(out, np.where(x <= y, x, y))
-    rows = emit_group([("Fill", (np.inf,)), ("Less", (0, -1)), ("Select", (-2, 0, 1))], (side, side), side, (1,))
+    rows = emit_chain([("Fill", (np.inf,)), ("Less", (0, -1)), ("Select", (-2, 0, 1))], (side, side), side, axes=(1,))
     interpret(rows, {"in0": x, "in1": y, "out": out})
     np.testing.assert_array_equal(out, np.where(x < np.inf, x, y))

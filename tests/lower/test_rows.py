@@ -17,7 +17,7 @@ from tileweave.graph.passes.rules import FUSIONS
 from tileweave.layout import strided
 from tileweave.planner import machines
 from tileweave.runtime import api
-from tileweave.teir import Operand, emit_group, interpret
+from tileweave.teir import Operand, emit_chain, interpret
 
 ROUNDING = 64
 
@@ -145,7 +145,7 @@ def test_random_groups_compute_what_the_graph_means() -> None:
 def test_the_kernel_is_what_the_interpreter_computes() -> None:
     x, w = np.random.default_rng(4).standard_normal((7, 5, 19)), np.random.default_rng(5).standard_normal((7, 5))
     steps = [("Mul", (0, 0)), ("ReduceSum", (-1,)), ("Add", (-2, 1)), ("Sqrt", (-3,)), ("Div", (0, -4)), ("Exp", (-5,))]
-    program = emit_group(steps, [_operand(x), _operand(w)], _operand(x), (2,))
+    program = emit_chain(steps, [_operand(x), _operand(w)], _operand(x), axes=(2,))
     out, slow = np.empty_like(x), np.empty_like(x)
     with np.errstate(all="ignore"):
         interpret(program, {"in0": x, "in1": w, "out": slow})

@@ -66,15 +66,12 @@ FP16 = (("data_type", "FP16"),)
 BF16 = replace(GOOD, tensors=tuple(replace(t, dtype="BF16") for t in GOOD.tensors))
 NO_METADATA = replace(BF16, primitives=tuple(replace(p, metadata=()) for p in BF16.primitives))
 
-PAIR = Program(
+FILL = Program(
     (TensorSpec("in0", "FP32", "in"), TensorSpec("out", "FP32", "inout")),
-    (Axis("k", 3, (4, 0), (0, 0)), Axis("p", 2, (0, 4), (0, 0))),
+    (Axis("k", 3, (4, 0), (0, 0)),),
     ("fold",),
     (Invocation("fold", "fold"),),
-    (Primitive("fold", "ReduceMaxSumExp", (("M", ()), ("N", ()), ("K", ("k",)), ("P", ("p",))), ("in0", "out")),),
-)
-FILL = replace(
-    PAIR, primitives=(Primitive("fold", "Fill", (("M", ()), ("N", ())), ("out",), (("value", float("inf")),)),)
+    (Primitive("fold", "Fill", (("M", ()), ("N", ())), ("out",), (("value", float("inf")),)),),
 )
 
 
@@ -145,7 +142,6 @@ INVALID: dict[str, tuple[Program, str]] = {
     "primitive.data-type": (primitives(GOOD, "zero_sq", metadata=FP16), "its data_type is FP16 and tensor 'out'"),
     "primitive.dtypes": (NO_METADATA, "accumulates in BF16, which is narrower than FP32"),
     "primitive.parameters": (FILL, "its value is inf"),
-    "primitive.pair": (axes(PAIR, "p", strides=(0, 2)), "its P axis 'p' has strides 0, 2"),
     "contraction.contracted-axes": (
         primitives(GOOD, "gemm_squ", axes=(("M", ("s",)), ("N", ()), ("K", ("u", "q")))),
         "its K axis 'q' has stride 60 on the output",
@@ -205,7 +201,7 @@ def test_the_message_names_the_node_and_shows_the_program():
 
 
 def test_good_programs_have_no_problems():
-    assert problems(GOOD) == problems(PAIR) == ()
+    assert problems(GOOD) == ()
     for name in examples.__all__:
         make: Callable[[dict[str, int]], Program] = getattr(examples, name)
         assert problems(make(E)) == ()
@@ -218,17 +214,6 @@ def test_profiles_differ_by_name_only():
     narrow = tuple(replace(t, dtype="BF16") for t in DOCUMENT.tensors)
     bare = tuple(replace(p, metadata=()) for p in DOCUMENT.primitives)
     assert problems(replace(DOCUMENT, tensors=narrow, primitives=bare)) == ()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"extent": 3}, "its role P has 3"),
-        ({"strides": (4, 4)}, "its P axis 'p' has strides 4, 4"),
-    ],
-)
-def test_pairs_have_two_halves_of_the_output_alone(change, message):
-    assert [problem.message for problem in problems(axes(PAIR, "p", **change))] == [message]
 
 
 @pytest.mark.parametrize(

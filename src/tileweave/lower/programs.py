@@ -29,7 +29,6 @@ from tileweave.teir import (
     emit_contraction,
     emit_contraction_in_pieces,
     emit_copy,
-    emit_group,
     emit_reduction,
     summed_length,
 )
@@ -284,7 +283,7 @@ def _emit_rows(operation: Operation, views: Sequence[View], out: View) -> Progra
         full = view.spread(shape)
         along = any(full.strides[k] and shape[k] > 1 for k in axes)
         operands.append((full if along else full.without(axes)).operand)
-    return emit_group(_group(operation), operands, out.operand, axes)
+    return emit_chain(_group(operation), operands, out.operand, axes=axes, name="group")
 
 
 @lru_cache

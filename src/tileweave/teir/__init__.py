@@ -6,13 +6,12 @@ from tileweave.teir.analysis.coverage import uninitialised, unwritten
 from tileweave.teir.analysis.interpret import interpret, tile_address
 from tileweave.teir.analysis.lower import Explanation, eligibility, explain
 from tileweave.teir.analysis.svg import to_svg
+from tileweave.teir.emit.chains import emit_chain
 from tileweave.teir.emit.compose import sequence
 from tileweave.teir.emit.contraction import emit_contraction
 from tileweave.teir.emit.elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
-from tileweave.teir.emit.groups import emit_group
 from tileweave.teir.emit.network import emit_einsum
 from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
-from tileweave.teir.emit.rows import emit_chain, emit_layer_norm, emit_max_sum_exp, emit_rms_norm, emit_softmax
 from tileweave.teir.emit.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
 from tileweave.teir.emit.terms import Operand
 from tileweave.teir.ir import examples
@@ -87,13 +86,8 @@ __all__ = [
     "emit_copy",
     "emit_einsum",
     "emit_elementwise",
-    "emit_group",
-    "emit_layer_norm",
-    "emit_max_sum_exp",
     "emit_reduction",
     "emit_relu",
-    "emit_rms_norm",
-    "emit_softmax",
     "emit_zero",
     "examples",
     "explain",

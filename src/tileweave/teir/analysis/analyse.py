@@ -69,12 +69,6 @@ class Access:
         """Bytes per element."""
         return self.call.width(self.operand)
 
-    @property
-    def pair(self) -> Id | None:
-        """The axis that leads from the first to the second half of an element that is a pair."""
-        role = self.call.spec.pair if self.writes else ""
-        return self.call.primitive.role(role)[0] if role else None
-
     def bounds(self) -> tuple[int, int]:
         """The least byte and the byte behind the greatest, relative to the base."""
         return self.call.bounds(self.operand)
@@ -194,7 +188,7 @@ def commute(a: Access, b: Access) -> bool:
 
     They may then change places where they meet in the same element; not where elements share only some of their bytes.
     """
-    return a.monoid != "" and a.monoid == b.monoid and a.pair == b.pair
+    return a.monoid != "" and a.monoid == b.monoid
 
 
 def iterations_conflict(
@@ -254,16 +248,14 @@ def find_conflict(
     left, right = dict(a.terms), dict(b.terms)
     ids = [*left, *(id for id in right if id not in left)]
     start = a.offset - b.offset
-    apart: list[tuple[int, int, Mapping[Id, tuple[int, int]]]] = [(1 - a.width, b.width - 1, between)]
+    apart = [(1 - a.width, b.width - 1)]
     if reordered and commute(a, b):
-        apart = [(1 - a.width, -1, between), (1, b.width - 1, between)]
-        if a.pair is not None:  # different halves of two pairs are no one element
-            apart += [(0, 0, {**between, a.pair: (half, half)}) for half in (-1, 1)]
-    for low, high, allowed in apart:
+        apart = [(1 - a.width, -1), (1, b.width - 1)]
+    for low, high in apart:
         terms: list[Term] = []
         for id in ids:
             if id in left and id in right:
-                terms.append(_difference(left[id], right[id], allowed.get(id), id in fixed))
+                terms.append(_difference(left[id], right[id], between.get(id), id in fixed))
             elif id in left:
                 terms.append(left[id])
             else:

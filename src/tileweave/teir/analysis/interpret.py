@@ -265,13 +265,9 @@ class Run:
     def invoke(self, call: Call) -> None:
         """The scalar step at every point of the primitive's axes, M outermost, then N, then K."""
         spec, names = call.spec, call.names
-        free = [span for span in call.consumed if span.role not in (*spec.contracted, spec.pair)]
+        free = [span for span in call.consumed if span.role not in spec.contracted]
         inner = [span for span in call.consumed if span.role in spec.contracted]
-        halves = [span for span in call.consumed if spec.pair and span.role == spec.pair]
         tiles = [self.tile(call, k, free) for k in range(len(names))]
-        if halves:  # the addresses of both halves of the output, one row per point
-            stride = halves[0].axis.strides[call.tensors[-1]]
-            tiles[-1] = np.add.outer(tiles[-1], stride * np.arange(2, dtype=np.int64))
         steps = list(product(*(range(span.count) for span in inner)))
         moves = [[_moved(call, k, inner, step) for k in range(len(names))] for step in steps]
         for k, tile in enumerate(tiles):

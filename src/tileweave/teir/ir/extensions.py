@@ -9,9 +9,6 @@
 - *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
   the number ``value`` of the primitive's metadata.
 - *Reductions*: ReduceSum, ReduceProd, ReduceMax, ReduceMin take in0 into the output along their K axes.
-- *Running pairs*: ReduceMaxSumExp takes in0 into pairs (m, s) along its K axes: m is the maximum so far and s the sum
-  of ``exp(in0 - m)``. A pair is one output element of two halves, which the only axis of the role P leads to.
-  LowestZero writes the neutral pair (-inf, 0).
 
 Choices, each the same in every backend:
 
@@ -19,9 +16,6 @@ Choices, each the same in every backend:
 - Max and Min give NaN when either input is NaN; which of 0.0 and -0.0 wins is free.
 - Gelu is ``x * P(X <= x)`` of the normal distribution, to two units of the last place, and not the approximation by
   tanh. It has the sign of x: of -0.0, of what underflows, and of -inf it is -0.0.
-- ReduceMaxSumExp joins (m, s) and (n, t) with ``m >= n`` to ``(m, s + t * exp(n - m))``, and one element x is the pair
-  (x, 1). Equal infinities differ by nothing, so a row of -inf is counted: its s is the number of its elements, and
-  ``m + log(s)`` is the logarithm of the sum of exponentials for every row. A NaN makes both halves NaN.
 - Cast rounds to nearest even between floating-point types, wraps between integers, and from floating point to integers
   cuts the fraction, clamps to the type's range and turns NaN into 0.
 
@@ -39,7 +33,7 @@ import numpy as np
 from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
 from tileweave.teir.ir.primitives import OperationSpec, register
 
-__all__ = ["BINARY", "CHOICES", "FILL", "IN_PLACE", "NEUTRAL", "PAIR", "REDUCTIONS", "UNARY"]
+__all__ = ["BINARY", "CHOICES", "FILL", "IN_PLACE", "NEUTRAL", "REDUCTIONS", "UNARY"]
 
 Function = Callable[..., Any]
 
@@ -135,19 +129,6 @@ def _fill(inputs: tuple[Any, ...], output: Any) -> Any:
     return np.full_like(output, numpy_dtype(dtype_name(output.dtype)).type(inputs[0]))
 
 
-def _lowest_zero(inputs: tuple[Any, ...], output: Any) -> Any:
-    return np.stack([np.full_like(output[..., 0], -math.inf), np.zeros_like(output[..., 1])], -1)
-
-
-def _max_sum_exp(inputs: tuple[Any, ...], output: Any) -> Any:
-    x = inputs[0].astype(output.dtype)
-    m, s = output[..., 0], output[..., 1]
-    top = np.maximum(m, x)
-    with np.errstate(invalid="ignore"):
-        scaled, one = (np.exp(np.where(part == top, 0, part - top)).astype(output.dtype) for part in (m, x))
-    return np.stack([top, s * scaled + one], -1)
-
-
 # ── which element types fit ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -177,15 +158,6 @@ def _sums_wide(names: tuple[str, ...]) -> str:
     if not why and width_bytes(contraction_dtype(*names)) > width_bytes(names[1]):
         return f"it accumulates in {names[1]}, which is narrower than {contraction_dtype(*names)}"
     return why
-
-
-def _pairs_wide(names: tuple[str, ...]) -> str:
-    return _sums_wide(names) or ("" if is_float(names[0]) else f"it is a function of floating point, not of {names[0]}")
-
-
-def _floating_pair(names: tuple[str, ...]) -> str:
-    wide = names[0] in ("FP32", "FP64")
-    return "" if wide else f"a pair is FP32 or FP64, not {names[0]}"
 
 
 # ── the operations ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -283,27 +255,3 @@ FILL: str = register(
     OperationSpec("Fill", ("M", "N"), 0, False, (), "out = value", _fill, _any, (), parameters=("value",))
 ).name
 """The operation that writes the number ``value`` of its metadata."""
-
-PAIR: tuple[str, str] = (
-    register(
-        OperationSpec(
-            "LowestZero", ("M", "N", "P"), 0, False, (), "out = (-inf, 0)", _lowest_zero, _floating_pair, (), "", "P"
-        )
-    ).name,
-    register(
-        OperationSpec(
-            "ReduceMaxSumExp",
-            ("M", "N", "K", "P"),
-            1,
-            True,
-            ("K",),
-            "(m, s) = (n, s * exp(m - n) + exp(in0 - n)), n = max(m, in0)",
-            _max_sum_exp,
-            _pairs_wide,
-            (),
-            "max-sum-exp",
-            "P",
-        )
-    ).name,
-)
-"""The neutral pair, and the reduction into running pairs (maximum, sum of exponentials)."""

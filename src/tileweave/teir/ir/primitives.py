@@ -47,8 +47,6 @@ class OperationSpec:
         document_operands: operand names in the ``document`` profile, inputs first, output last.
         monoid: the commutative monoid by which the step takes its inputs into the output: sum, prod, max or min. Steps
             of one monoid may change places. ``""`` for other operations.
-        pair: the role whose only axis, of extent 2, leads from the first to the second half of an output element that
-            is a pair; the step takes and returns pairs, the halves along the last axis. ``""`` for other operations.
         parameters: keys of the primitive's metadata whose numbers the step is given after its inputs.
     """
 
@@ -62,7 +60,6 @@ class OperationSpec:
     dtypes: Callable[[tuple[str, ...]], str]
     document_operands: tuple[str, ...]
     monoid: str = ""
-    pair: str = ""
     parameters: tuple[str, ...] = ()
 
 

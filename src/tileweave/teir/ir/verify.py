@@ -575,30 +575,6 @@ def _holds(integer: str, value: int) -> bool:
     return -end <= value < end
 
 
-@_rule(
-    "primitive.pair",
-    "a pair has one axis of extent 2, along which inputs stand still and the output moves by an element at least",
-    "tileweave",
-)
-def _primitive_pair(program: Program) -> Iterator[tuple[str, str]]:
-    axes = axes_by_id(program)
-    position = {spec.name: k for k, spec in enumerate(program.tensors)}
-    for primitive in program.primitives:
-        spec = _spec(primitive)
-        if spec is None or not spec.pair or any(name not in position for name in primitive.operands):
-            continue
-        found = [axes[id] for id in primitive.role(spec.pair) if id in axes]
-        path = f"primitive {primitive.id!r}"
-        if len(found) != 1 or found[0].extent != 2:
-            extents = ", ".join(str(axis.extent) for axis in found) or "no axis"
-            yield path, f"its role {spec.pair} has {extents}"
-            continue
-        strides = [found[0].strides[position[name]] for name in primitive.operands]
-        out = program.tensors[position[primitive.operands[-1]]].dtype if primitive.operands else ""
-        if out in DTYPES and (any(strides[:-1]) or abs(strides[-1]) < DTYPES[out][0]):
-            yield path, f"its {spec.pair} axis {found[0].id!r} has strides {', '.join(map(str, strides))}"
-
-
 def _output_strides(
     program: Program, roles: Callable[[OperationSpec], list[str]]
 ) -> Iterator[tuple[Primitive, str, int, int]]:

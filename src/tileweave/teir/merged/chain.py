@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.extensions import NEUTRAL
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Invocation, Program
 from tileweave.teir.ir.walk import invocations, primitives_by_id
-from tileweave.teir.merged.form import MONOIDS, NEUTRAL, Loop, Mode, Op, Stage, Step, minus, region
+from tileweave.teir.merged.form import MONOIDS, Loop, Mode, Op, Stage, Step, minus, region
 from tileweave.teir.merged.order import free, may_alias, rivals_of
 
 __all__ = ["chained"]
@@ -93,8 +94,8 @@ def _free(op: Op, program: Program) -> bool:
     """Whether the points of a chain may be visited in any order, and each result of a reduction is met once in it."""
     if not free(op, _widths(op, program), rivals_of(op, program)):
         return False
-    sums = [o for stage in op.stages if stage.kind in MONOIDS for o in stage.outputs]
-    uses = [o for stage in op.stages for o in (*stage.inputs, *stage.outputs)]
+    sums = [stage.output for stage in op.stages if stage.kind in MONOIDS]
+    uses = [o for stage in op.stages for o in (*stage.inputs, stage.output)]
     return all(uses.count(o) == 1 for o in sums)
 
 
@@ -104,7 +105,7 @@ def _dot(op: Op, program: Program) -> Op | None:
         return None  # with a fourth operand the output starts from other values than zero
     if any(mode.strides[2] and bool(mode.strides[0]) != bool(mode.strides[1]) for mode in op.modes if mode.extent > 1):
         return None
-    stage = Stage("Contraction", (0, 1), (2,), fresh=op.init)
+    stage = Stage("Contraction", (0, 1), 2, fresh=op.init)
     chain = replace(op, kind="Chain", init=None, stages=(stage,))
     return chain if _free(chain, program) else None
 
@@ -116,13 +117,13 @@ def _fills(op: Op) -> tuple[Op, ...]:
     """Operations of one stage each, where all stages write without reading; else none."""
     if op.dropped or any(stage.inputs or stage.reads_output for stage in op.stages):
         return ()
-    return tuple(_fill(op, stage.outputs[0], stage.kind, op.guard, stage.number) for stage in op.stages)
+    return tuple(_fill(op, stage.output, stage.kind, op.guard, stage.number) for stage in op.stages)
 
 
 def _fill(op: Op, o: int, kind: str, guard: Guard, number: float = 0.0) -> Op:
     """An operation that writes wherever an operand of another one is."""
     modes = tuple(Mode(mode.extent, (mode.strides[o],)) for mode in op.modes if mode.strides[o])
-    stage = Stage(kind, (), (0,), number)
+    stage = Stage(kind, (), 0, number)
     return Op(kind, (op.operands[o],), modes, (op.offsets[o],), op.width_bytes, guard, stages=(stage,))
 
 
@@ -133,33 +134,26 @@ def _begun(before: list[Step], step: Op, program: Program) -> Op:
     stages = list(step.stages)
     for k, stage in enumerate(stages):
         if stage.kind in MONOIDS and stage.fresh is None:
-            fills = _fills_of(before, step, stage, program)
-            conditions = {minus(fill.guard, step.guard) for fill in fills}
-            if len(conditions) == 1:
-                stages[k] = replace(stage, fresh=conditions.pop())
-            if stages[k].fresh is not None:
-                before[:] = [one for one in before if not any(one is fill for fill in fills)]
+            fill = _fill_of(before, step, stage, program)
+            fresh = minus(fill.guard, step.guard) if fill else None
+            if fresh is not None:
+                stages[k] = replace(stage, fresh=fresh)
+                before[:] = [one for one in before if one is not fill]
     return replace(step, stages=tuple(stages))
 
 
-def _fills_of(before: list[Step], step: Op, stage: Stage, program: Program) -> list[Op]:
-    """The operations that last wrote what a reduction takes its elements into, if they wrote its neutral element."""
-    neutral = NEUTRAL[MONOIDS[stage.kind]]
-    wanted = [(kind, region(step, o)) for kind, o in zip(neutral, stage.outputs, strict=True)]
-    outputs = {step.operands[o] for o in stage.outputs}
-    found: list[Op] = []
+def _fill_of(before: list[Step], step: Op, stage: Stage, program: Program) -> Op | None:
+    """The operation that last wrote what a reduction takes its elements into, if it wrote its neutral element."""
+    wanted = NEUTRAL[MONOIDS[stage.kind]], region(step, stage.output)
+    out = step.operands[stage.output]
     for one in reversed(before):
         if not isinstance(one, Op):
-            return []
-        fill = (one.stages[0].kind, region(one, 0)) if _fills(one) else None
-        if fill in wanted:
-            wanted.remove(fill)
-            found.append(one)
-            if not wanted:
-                return found
-        elif any(j == out or may_alias(program, j, out) for j in one.operands for out in outputs):
-            return []
-    return []
+            return None
+        if _fills(one) and (one.stages[0].kind, region(one, 0)) == wanted:
+            return one
+        if any(j == out or may_alias(program, j, out) for j in one.operands):
+            return None
+    return None
 
 
 def _written_out(op: Op) -> tuple[Op, ...]:
@@ -168,8 +162,7 @@ def _written_out(op: Op) -> tuple[Op, ...]:
     for stage in op.stages:
         if stage.fresh:
             guard = tuple(dict.fromkeys((*op.guard, *stage.fresh)))
-            neutral = zip(NEUTRAL[MONOIDS[stage.kind]], stage.outputs, strict=True)
-            fills += [_fill(op, o, kind, guard) for kind, o in neutral]
+            fills.append(_fill(op, stage.output, NEUTRAL[MONOIDS[stage.kind]], guard))
     stages = tuple(replace(stage, fresh=None) if stage.fresh else stage for stage in op.stages)
     return (*fills, replace(op, stages=stages)) if fills else (op,)
 
@@ -193,7 +186,7 @@ def _joined(before: Op, step: Op, program: Program) -> Op | None:
         for op, modes in ((before, first), (step, second))
     ]
     stages = [
-        replace(stage, inputs=tuple(new[o] for o in stage.inputs), outputs=tuple(new[o] for o in stage.outputs))
+        replace(stage, inputs=tuple(new[o] for o in stage.inputs), output=new[stage.output])
         for op, new in zip((before, step), numbers, strict=True)
         for stage in op.stages
     ]
@@ -243,7 +236,7 @@ def _absorbed(loop: Loop, program: Program) -> Op | None:
     if any(term.axis == axis.id for term in op.guard):
         return None
     mode = Mode(axis.extent, tuple(0 if o in op.dropped else axis.strides[j] for o, j in enumerate(op.operands)))
-    stages = [_around(stage, axis, still=not mode.strides[stage.outputs[0]]) for stage in op.stages]
+    stages = [_around(stage, axis, still=not mode.strides[stage.output]) for stage in op.stages]
     if None in stages:
         return None
     merged = replace(
@@ -277,7 +270,7 @@ def _read(op: Op) -> set[int]:
     found = {op.operands[o] for stage in op.stages for o in stage.inputs}
     for stage in op.stages:
         if stage.reads_output or (stage.kind in MONOIDS and stage.fresh != ()):
-            found |= {op.operands[o] for o in stage.outputs}
+            found.add(op.operands[stage.output])
     return found
 
 
@@ -302,7 +295,7 @@ def _without_own(step: Step, program: Program) -> Step:
     )
 
     def own(tensor: int) -> bool:
-        stages = sum(any(step.operands[o] == tensor for o in (*s.inputs, *s.outputs)) for s in step.stages)
+        stages = sum(any(step.operands[o] == tensor for o in (*s.inputs, s.output)) for s in step.stages)
         return stages == touched[program.tensors[tensor].name]
 
     return _dropping(step, program, own)
@@ -312,12 +305,12 @@ def _dropping(op: Op, program: Program, unread: Callable[[int], bool]) -> Op:
     """The chain with more results in scratch memory that are never stored, so that their places do not matter."""
     dropped = set(op.dropped)
     for k, stage in enumerate(op.stages):
-        o = stage.outputs[0]
+        o = stage.output
         tensor = op.operands[o]
         if program.tensors[tensor].role != "scratch" or stage.kind in MONOIDS or stage.reads_output:
             continue
         earlier = any(op.operands[i] == tensor for before in op.stages[: k + 1] for i in before.inputs)
-        first = not any(tensor in (op.operands[i] for i in before.outputs) for before in op.stages[:k])
+        first = all(op.operands[before.output] != tensor for before in op.stages[:k])
         if first and not earlier and op.operands.count(tensor) == 1 and unread(tensor):
             dropped.add(o)
     if dropped == op.dropped:

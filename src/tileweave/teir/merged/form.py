@@ -7,7 +7,7 @@
     Op     = kind, operands: tensor*, modes: Mode*, offsets: bytes per operand, guard, init, relu, stages: Stage*,
              dropped: operand*
     Mode   = extent, strides: bytes per operand
-    Stage  = kind, inputs: operand*, outputs: operand*, number, reads_output, fresh
+    Stage  = kind, inputs: operand*, output: operand, number, reads_output, fresh
 
 An operation walks its modes, outermost first. A Contraction may store instead of accumulating (``init``) and clip its
 sums (``relu``) under guards; every other operation runs its stages one after the other at each point.
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 
 from tileweave.errors import Undecided
 from tileweave.space.reach import first_collision
+from tileweave.teir.ir.extensions import REDUCTIONS
 from tileweave.teir.ir.program import Axis, Guard, Program
 
 __all__ = [
     "MONOIDS",
-    "NEUTRAL",
     "Loop",
     "Merged",
     "Mode",
@@ -40,17 +40,8 @@ __all__ = [
     "region",
 ]
 
-MONOIDS = {
-    "ReduceSum": "sum",
-    "Contraction": "sum",
-    "ReduceProd": "prod",
-    "ReduceMax": "max",
-    "ReduceMin": "min",
-    "ReduceMaxSumExp": "pair",
-}
+MONOIDS = {reduction: monoid for monoid, reduction in REDUCTIONS.items()} | {"Contraction": "sum"}
 """Operation that reduces -> its monoid."""
-NEUTRAL = {"sum": ("Zero",), "prod": ("One",), "max": ("Lowest",), "min": ("Highest",), "pair": ("Lowest", "Zero")}
-"""Monoid -> the operations that write its neutral element, one per output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +59,7 @@ class Stage:
     Args:
         kind: as TEIR names it.
         inputs: numbers of the operands that it reads.
-        outputs: numbers of those that it writes: two for the halves of a pair, else one.
+        output: the number of the one that it writes.
         number: what a Fill writes.
         reads_output: whether an elementwise operation also reads what it writes.
         fresh: a reduction starts at its neutral element, not at what its output holds, where this holds; None: never.
@@ -76,7 +67,7 @@ class Stage:
 
     kind: str
     inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    output: int
     number: float = 0.0
     reads_output: bool = False
     fresh: Guard | None = None

@@ -86,29 +86,22 @@ class _Merger:
 
 def _operation(call: Call, guard: Guard) -> Op:
     """One invocation: the axes that its primitive consumes are its modes."""
-    pair = [span.axis for span in call.consumed if call.spec.pair and span.role == call.spec.pair]
     axes = [span.axis for span in call.consumed]
     operands = call.tensors
     offsets = [sum(axis.offsets[j] for axis in axes) for j in operands]
-    if pair:  # the second half is an operand of its own
-        operands = (*operands, operands[-1])
-        offsets.append(offsets[-1] + pair[0].strides[operands[-1]])
-    modes = tuple(Mode(a.extent, tuple(a.strides[j] for j in operands)) for a in axes if a not in pair)
+    modes = tuple(Mode(a.extent, tuple(a.strides[j] for j in operands)) for a in axes)
     width = call.width(len(call.names) - 1)
     return Op(call.spec.name, operands, modes, tuple(offsets), width, guard, stages=_stages(call))
 
 
 def _stages(call: Call) -> tuple[Stage, ...]:
-    """What an operation does at a point; the operands are its inputs, its output, and the other half of a pair."""
+    """What an operation does at a point; the operands are its inputs and its output."""
     kind, inputs = call.spec.name, len(call.names) - 1
     if kind == "Contraction":
         return ()
-    if kind == "LowestZero":
-        return Stage("Lowest", (), (0,)), Stage("Zero", (), (1,))
-    outputs = (inputs, inputs + 1) if call.spec.pair else (inputs,)
     value = dict(call.primitive.metadata).get("value") if kind == "Fill" else 0
     number = value if isinstance(value, int | float) else 0
-    return (Stage(kind, tuple(range(inputs)), outputs, number, reads_output=kind in ("Bias", "Scale")),)
+    return (Stage(kind, tuple(range(inputs)), inputs, number, reads_output=kind in ("Bias", "Scale")),)
 
 
 def _self_reading(op: Op) -> bool:
@@ -181,7 +174,7 @@ def _with_start(before: Step, step: Step, program: Program) -> Op | None:
 def start_of(op: Op) -> Op:
     """The copy that a contraction's output starts as."""
     modes = tuple(Mode(d.extent, (d.strides[3], d.strides[2])) for d in op.modes if d.extent > 1 and d.strides[2])
-    stage = Stage("Copy", (0,), (1,))
+    stage = Stage("Copy", (0,), 1)
     operands, offsets = (op.operands[3], op.operands[2]), (op.offsets[3], op.offsets[2])
     return Op("Copy", operands, modes, offsets, op.width_bytes, stages=(stage,))
 

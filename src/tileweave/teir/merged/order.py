@@ -30,7 +30,7 @@ def may_alias(program: Program, j: int, k: int) -> bool:
 
 def rivals_of(op: Op, program: Program) -> Pairs:
     """The operands of an operation that may lie in the same memory, one of them being written."""
-    written = {o for stage in op.stages for o in stage.outputs}
+    written = {stage.output for stage in op.stages}
     found = set()
     for w in written:
         for o, tensor in enumerate(op.operands):
@@ -48,17 +48,17 @@ def free(op: Op, widths: tuple[int, ...], rivals: Pairs) -> bool:
     modes = [mode for mode in op.modes if mode.extent > 1]
     still: set[frozenset[int]] = set()
     for stage in op.stages:
-        for o in stage.outputs:
-            if o in op.dropped:
-                continue
-            moving = [mode for mode in modes if mode.strides[o]]
-            if stage.kind in MONOIDS:
-                still.add(frozenset(k for k, mode in enumerate(modes) if not mode.strides[o]))
-                if any((o, other) in rivals for other in range(len(op.operands))):
-                    return False
-            elif len(moving) < len(modes):
+        o = stage.output
+        if o in op.dropped:
+            continue
+        moving = [mode for mode in modes if mode.strides[o]]
+        if stage.kind in MONOIDS:
+            still.add(frozenset(k for k, mode in enumerate(modes) if not mode.strides[o]))
+            if any((o, other) in rivals for other in range(len(op.operands))):
                 return False
-            if not injective(tuple(moving), o, widths[o]):
-                return False
+        elif len(moving) < len(modes):
+            return False
+        if not injective(tuple(moving), o, widths[o]):
+            return False
     same = all(mode.strides[a] == mode.strides[b] for mode in modes for a, b in rivals)
     return same and all(op.offsets[a] == op.offsets[b] for a, b in rivals) and len(still) <= 1

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from tileweave.errors import ScheduleError
 from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.extensions import NEUTRAL
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import Axis, Guard, Id, Invocation, Iteration, Node, Primitive, Program, TensorSpec
-from tileweave.teir.merged.form import MONOIDS, NEUTRAL, Merged, Mode, Op, Stage, Step
+from tileweave.teir.merged.form import MONOIDS, Merged, Mode, Op, Stage, Step
 from tileweave.teir.merged.merge import start_of
 
 __all__ = ["unmerged"]
@@ -87,7 +88,7 @@ class _Builder:
         if op.kind != "Contraction":
             return self.chain(op)
         if op.operands[2] in op.operands[:2]:  # the order of the steps is the meaning
-            return self.nest(op, (Stage("Contraction", (0, 1), (2,)),))
+            return self.nest(op, (Stage("Contraction", (0, 1), 2),))
         found = []
         if op.init is not None:
             guard = tuple(dict.fromkeys((*op.guard, *op.init)))
@@ -110,13 +111,13 @@ class _Builder:
         for stage in op.stages:
             if stage.fresh is not None:
                 guard = tuple(dict.fromkeys((*op.guard, *stage.fresh)))
-                for kind, o in zip(NEUTRAL[MONOIDS[stage.kind]], stage.outputs, strict=True):
-                    moving = [mode for mode in op.modes if mode.strides[o]]
-                    found.append(self.invoke(kind, op, (o,), _roles(kind, moving, o), guard))
+                kind, o = NEUTRAL[MONOIDS[stage.kind]], stage.output
+                moving = [mode for mode in op.modes if mode.strides[o]]
+                found.append(self.invoke(kind, op, (o,), _roles(kind, moving, o), guard))
         if len(op.stages) == 1 and op.stages[0].kind not in MONOIDS and not op.dropped:
             (stage,) = op.stages
             modes = {"M": list(op.modes)}
-            return [*found, self.invoke(stage.kind, op, (*stage.inputs, *stage.outputs), modes, op.guard, stage)]
+            return [*found, self.invoke(stage.kind, op, (*stage.inputs, stage.output), modes, op.guard, stage)]
         return [*found, *self.nest(op, op.stages)]
 
     def nest(self, op: Op, stages: Sequence[Stage]) -> list[Id]:
@@ -138,7 +139,7 @@ class _Builder:
                         legal="one stride per tensor and axis",
                     )
             loops.append(self.axis(mode.extent, strides))
-        inner = [self.invoke(s.kind, op, (*s.inputs, *s.outputs), {}, (), s, scratch) for s in stages]
+        inner = [self.invoke(s.kind, op, (*s.inputs, s.output), {}, (), s, scratch) for s in stages]
         for id in reversed(loops):
             name = self.fresh(f"loop_{id}")
             self.nodes.append(Iteration(name, id, tuple(inner), "sequential", ()))
@@ -164,8 +165,6 @@ class _Builder:
     ) -> Id:
         """An invocation of one operation on some operands, with their modes by role."""
         spec, instead = operation(kind), scratch or {}
-        pair = numbers[-2:] if spec.pair else ()
-        numbers = (*numbers[:-2], numbers[-2]) if spec.pair else tuple(numbers)
         tensors = [instead.get(o, op.operands[o]) for o in numbers]
         roles: dict[str, list[Id]] = {role: [] for role in spec.roles}
         for role, group in modes.items():
@@ -175,8 +174,6 @@ class _Builder:
         offsets = {j: op.offsets[o] for j, o in zip(tensors, numbers, strict=True) if o not in instead}
         if any(offsets.values()):
             roles["M"].insert(0, self.axis(1, {}, offsets))
-        if pair:
-            roles[spec.pair] = [self.axis(2, {tensors[-1]: op.offsets[pair[1]] - op.offsets[pair[0]]})]
         name = self.fresh(kind.lower())
         metadata = (("value", stage.number),) if stage is not None and kind == "Fill" else ()
         names = tuple(self.tensors[j].name for j in tensors)

@@ -344,5 +344,5 @@ class _Writer:
         result = ""
         for stage in self.c.chain.stages if self.c.chain is not None else ():
             inputs: list[tuple[str, Element]] = [(held[o], e) for o in stage.inputs]
-            result = held[stage.outputs[0]] = registers.value(stage.kind, inputs, e, number=stage.number)
+            result = held[stage.output] = registers.value(stage.kind, inputs, e, number=stage.number)
         return result

@@ -169,11 +169,11 @@ def _reads_well(c: Convolution, target: Target) -> bool:
 def _follows(chain: Op, product_op: Op) -> bool:
     """Whether a chain reads sums and writes one result per sum, each alone."""
     sums = product_op.operands[2]
-    writes = [o for stage in chain.stages for o in stage.outputs if o not in chain.dropped]
-    if len(writes) != 1 or chain.stages[-1].outputs != (writes[0],) or chain.operands.count(sums) != 1:
+    writes = [stage.output for stage in chain.stages if stage.output not in chain.dropped]
+    if len(writes) != 1 or chain.stages[-1].output != writes[0] or chain.operands.count(sums) != 1:
         return False
     known = all(stage.kind in KNOWN and stage.kind not in MONOIDS for stage in chain.stages)
-    simple = not any(stage.reads_output or len(stage.outputs) > 1 for stage in chain.stages)
+    simple = not any(stage.reads_output for stage in chain.stages)
     reads = {o for stage in chain.stages for o in stage.inputs}
     return known and simple and chain.operands.index(sums) in reads - set(writes)
 
@@ -182,7 +182,7 @@ def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> C
     """The modes by what moves along them, `x` being the number of the windowed operand."""
     w, width = 1 - x, one.width_bytes
     sums = chain.operands.index(op.operands[2]) if chain is not None else -1
-    out = chain.stages[-1].outputs[0] if chain is not None else -1
+    out = chain.stages[-1].output if chain is not None else -1
     others = _others(chain, sums)
     modes = _refined([mode for mode in op.modes if mode.extent > 1], chain, sums)
     if modes is None:
@@ -249,7 +249,7 @@ def _others(chain: Op | None, sums: int) -> list[int]:
     """The chain's operands that are read from memory, other than the sums."""
     if chain is None:
         return []
-    written = {o for stage in chain.stages for o in stage.outputs}
+    written = {stage.output for stage in chain.stages}
     return sorted({o for stage in chain.stages for o in stage.inputs if o != sums and o not in written})
 
 

@@ -15,7 +15,8 @@ from tileweave.backends.cpu.llvm.ir import Function
 from tileweave.backends.cpu.llvm.vectors import broadcast, suffix
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
-from tileweave.teir.merged.form import MONOIDS, NEUTRAL
+from tileweave.teir.ir.extensions import NEUTRAL
+from tileweave.teir.merged.form import MONOIDS
 
 __all__ = ["CHEAP", "HEAVY", "KNOWN", "Registers", "relu", "wide_of"]
 
@@ -42,7 +43,7 @@ _FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
 
 CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 """Operations that do not compute in a wider type than those of their operands."""
-HEAVY = frozenset((*_FUNCTIONS, "ReduceMaxSumExp"))
+HEAVY = frozenset(_FUNCTIONS)
 """Operations of dozens of instructions per vector."""
 KNOWN = frozenset(
     (*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *_COMPARISONS, *MONOIDS, "Select", "Cast", "Neg", "Abs", "Max", "Min")
@@ -187,37 +188,20 @@ class Registers:
 
     # ---- reductions ---------------------------------------------------------------------------------------------
 
-    def neutral(self, monoid: str, wide: Element) -> tuple[str, ...]:
+    def neutral(self, monoid: str, wide: Element) -> str:
         """The neutral element, in the type of the accumulator."""
-        return tuple(self.fill(_FILLS[kind], wide) for kind in NEUTRAL[monoid])
+        return self.fill(_FILLS[NEUTRAL[monoid]], wide)
 
-    def taken(self, kind: str, inputs: Sequence[tuple[str, Element]], wide: Element) -> tuple[str, ...]:
+    def taken(self, kind: str, inputs: Sequence[tuple[str, Element]], wide: Element) -> str:
         """An element of the monoid from the inputs of a reduction."""
         values = [self.convert(x, e, wide) for x, e in inputs]
-        if kind == "Contraction":
-            return (self.arithmetic("mul", values[0], values[1], wide),)
-        if kind == "ReduceMaxSumExp":
-            return values[0], self.fill(1.0, wide)
-        return (values[0],)
+        return self.arithmetic("mul", values[0], values[1], wide) if kind == "Contraction" else values[0]
 
-    def combined(self, monoid: str, a: Sequence[str], b: Sequence[str], wide: Element) -> tuple[str, ...]:
+    def combined(self, monoid: str, a: str, b: str, wide: Element) -> str:
         """Two elements of the monoid as one."""
-        if monoid == "pair":
-            return self.pair(a, b, wide)
         if monoid in ("max", "min"):
-            return (self.extreme(monoid == "max", a[0], b[0], wide),)
-        return (self.arithmetic("add" if monoid == "sum" else "mul", a[0], b[0], wide),)
-
-    def pair(self, a: Sequence[str], b: Sequence[str], wide: Element) -> tuple[str, str]:
-        """``(max, sum of exp(x - max))``: the part with the lesser maximum is scaled down to the other."""
-        v = self.floats(wide)
-        above = v.compare("ogt", b[0], a[0])
-        high, low = v.select(above, b[0], a[0]), v.select(above, a[0], b[0])
-        high = v.select(v.compare("uno", b[0], b[0]), b[0], high)
-        # equal infinities differ by nothing
-        down = v.select(v.compare("oeq", a[0], b[0]), v.constant(0.0), v.sub(low, high))
-        of_high, of_low = v.select(above, b[1], a[1]), v.select(above, a[1], b[1])
-        return high, v.multiply_add(of_low, functions.exp(v, down), of_high)
+            return self.extreme(monoid == "max", a, b, wide)
+        return self.arithmetic("add" if monoid == "sum" else "mul", a, b, wide)
 
     def multiply_add(self, inputs: Sequence[tuple[str, Element]], old: str, wide: Element) -> str:
         """``old + in0 * in1``, in one rounding where the processor can."""

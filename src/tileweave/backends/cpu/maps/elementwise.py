@@ -180,7 +180,7 @@ class _Chain:
         self.stages = op.stages
         self.dropped = op.dropped
         self.points = Points(target, op, elements, rivals, shape.along.strides)
-        self.begun = frozenset(o for stage in self.points.reductions if stage.fresh is not None for o in stage.outputs)
+        self.begun = frozenset(stage.output for stage in self.points.reductions if stage.fresh is not None)
         self.heavy = any(stage.kind in HEAVY for stage in self.stages)
         width = max(e.width_bytes for e in elements)
         self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
@@ -220,7 +220,7 @@ class _Chain:
 
     def twins_of(self, shape: Shape) -> _Twins | None:
         """How to read a large operand of sums as two streams, which memory brings faster than one; None for others."""
-        given = {o for stage in self.stages for o in stage.inputs} - {o for stage in self.stages for o in stage.outputs}
+        given = {o for stage in self.stages for o in stage.inputs} - {stage.output for stage in self.stages}
         moved = [self.elements[o].width_bytes * prod(dim.extent for dim in shape.dims if dim.strides[o]) for o in given]
         few = prod(dim.extent for dim in self.outer) < 4 * _FEW
         if not shape.sums_along or few or not moved or max(moved) < self.target.l3_bytes:
@@ -233,12 +233,12 @@ class _Chain:
 
     def read(self) -> set[int]:
         """The operands that are read from memory."""
-        before = {o for stage in self.stages if stage.reads_output for o in stage.outputs}
+        before = {stage.output for stage in self.stages if stage.reads_output}
         return (before | {o for stage in self.stages for o in stage.inputs}) - self.dropped
 
     def streams(self, points: int) -> int | None:
         """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
-        stored = {o for stage in self.stages for o in stage.outputs} - self.dropped
+        stored = {stage.output for stage in self.stages} - self.dropped
         if self.across or self.points.reductions or len(stored) != 1 or stored & self.read():
             return None
         o = stored.pop()

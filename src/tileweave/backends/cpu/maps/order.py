@@ -52,7 +52,7 @@ def shape_of(op: Op, elements: tuple[Element, ...], rivals: Pairs, target: Targe
         if first < 0:
             offsets = [o + s * (dim.extent - 1) for o, s in zip(offsets, dim.strides, strict=True)]
             dims[k] = Mode(dim.extent, tuple(-s for s in dim.strides))
-    reduced = [stage.outputs[0] for stage in op.stages if stage.kind in MONOIDS]
+    reduced = [stage.output for stage in op.stages if stage.kind in MONOIDS]
     sums = fuse(_sorted([dim for dim in dims if reduced and not dim.strides[reduced[0]]], lead))
     rest = fuse(_sorted([dim for dim in dims if not reduced or dim.strides[reduced[0]]], lead))
     together = (*rest, *sums)
@@ -99,7 +99,7 @@ def with_sizes(shape: Shape, elements: tuple[Element, ...], size: Callable[[int]
 
 def _leading(op: Op) -> int:
     """The operand in whose order memory is walked: the last output of all points, or what is reduced."""
-    written = [stage.outputs[0] for stage in op.stages if stage.kind not in MONOIDS]
+    written = [stage.output for stage in op.stages if stage.kind not in MONOIDS]
     return written[-1] if written else op.stages[0].inputs[0]
 
 

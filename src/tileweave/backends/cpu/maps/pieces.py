@@ -61,7 +61,7 @@ def pieces_of(op: Op, elements: tuple[Element, ...]) -> SplitReduction | None:
     dims = [dim for dim in op.modes if dim.extent > 1]
     if not sums or any(MONOIDS[stage.kind] not in _KINDS for stage in sums):
         return None
-    results = tuple(stage.outputs[0] for stage in sums)
+    results = tuple(stage.output for stage in sums)
     kept = sorted((dim for dim in dims if dim.strides[results[0]]), key=lambda dim: -abs(dim.strides[results[0]]))
     over = sorted((dim for dim in dims if not dim.strides[results[0]]), key=lambda dim: dim.extent)
     wide = [wide_of(elements[o]) for o in results]
@@ -113,7 +113,7 @@ def _packed(dims: Sequence[Mode]) -> list[int]:
 
 def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Mode], wide: Sequence[Element], count: int) -> Op:
     """The reduction of partial results."""
-    results = [stage.outputs[0] for stage in sums]
+    results = [stage.output for stage in sums]
     apart = [*_packed(kept), prod(dim.extent for dim in kept)]
     dims = tuple(
         Mode(
@@ -123,7 +123,7 @@ def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Mode], wide: Sequence[E
         for dim, n in zip((*kept, Mode(count, (0,) * len(op.operands))), apart, strict=True)
     )
     stages = [
-        Stage(_KINDS[MONOIDS[stage.kind]], (2 * k,), (2 * k + 1,), fresh=stage.fresh) for k, stage in enumerate(sums)
+        Stage(_KINDS[MONOIDS[stage.kind]], (2 * k,), 2 * k + 1, fresh=stage.fresh) for k, stage in enumerate(sums)
     ]
     operands = tuple(op.operands[o] for o in results for _ in range(2))
     offsets = tuple(offset for o in results for offset in (0, op.offsets[o]))

@@ -6,7 +6,7 @@ of the type that sums are formed in. See `tileweave.backends.cpu.maps.elementwis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tileweave.backends.cpu.llvm import vectors
@@ -49,7 +49,7 @@ class Points:
     @property
     def results(self) -> list[int]:
         """The operands that reductions write."""
-        return [o for stage in self.reductions for o in stage.outputs]
+        return [stage.output for stage in self.reductions]
 
     def literal(self, f: Function, pointers: list[str]) -> None:
         """One element, every result brought to memory before the next."""
@@ -86,11 +86,10 @@ class Points:
         for stage in self.op.stages:
             inputs = [read(o) for o in stage.inputs]
             if stage.kind in MONOIDS:
-                end = k + len(stage.outputs)
-                result[k:end] = self.taken(registers, stage, inputs, carried[k:end], mask)
-                k = end
+                result[k] = self.taken(registers, stage, inputs, carried[k], mask)
+                k += 1
                 continue
-            o = stage.outputs[0]
+            o = stage.output
             old = read(o)[0] if stage.reads_output else ""
             value = registers.value(stage.kind, inputs, self.elements[o], old, stage.number)
             for other in [h for h in held if h != o and (o, h) in self.rivals]:
@@ -109,19 +108,16 @@ class Points:
         registers: Registers,
         stage: Stage,
         inputs: list[tuple[str, Element]],
-        old: list[str],
+        old: str,
         mask: str | None,
-    ) -> list[str]:
-        """Accumulators with one more element each; masked lanes keep theirs."""
-        wide = wide_of(self.elements[stage.outputs[0]])
+    ) -> str:
+        """An accumulator with one more element; masked lanes keep theirs."""
+        wide = wide_of(self.elements[stage.output])
         if stage.kind == "Contraction":
-            new: Sequence[str] = (registers.multiply_add(inputs, old[0], wide),)
+            new = registers.multiply_add(inputs, old, wide)
         else:
             new = registers.combined(MONOIDS[stage.kind], old, registers.taken(stage.kind, inputs, wide), wide)
-        if mask is None:
-            return list(new)
-        full = vector(wide.memory, registers.lanes)
-        return [registers.select(mask, a, b, full) for a, b in zip(new, old, strict=True)]
+        return new if mask is None else registers.select(mask, new, old, vector(wide.memory, registers.lanes))
 
     # ---- accumulators ------------------------------------------------------------------------------------------------
 
@@ -129,24 +125,21 @@ class Points:
         """Type and neutral element of every accumulator."""
         carried = []
         for stage in self.reductions:
-            wide = wide_of(self.elements[stage.outputs[0]])
+            wide = wide_of(self.elements[stage.output])
             full = vector(wide.memory, registers.lanes)
-            carried += [(full, value) for value in registers.neutral(MONOIDS[stage.kind], wide)]
+            carried.append((full, registers.neutral(MONOIDS[stage.kind], wide)))
         return carried
 
     def joined(self, registers: Registers, a: list[str], b: list[str]) -> list[str]:
         """The accumulators of two places as one."""
-        result: list[str] = []
-        k = 0
-        for stage in self.reductions:
-            wide, end = wide_of(self.elements[stage.outputs[0]]), k + len(stage.outputs)
-            result += registers.combined(MONOIDS[stage.kind], a[k:end], b[k:end], wide)
-            k = end
-        return result
+        return [
+            registers.combined(MONOIDS[stage.kind], x, y, wide_of(self.elements[stage.output]))
+            for stage, x, y in zip(self.reductions, a, b, strict=True)
+        ]
 
     def half(self, f: Function, values: list[str], lanes: int, upper: bool) -> list[str]:
         """The lower or upper lanes of accumulators."""
-        kinds = [wide_of(self.elements[o]).memory for stage in self.reductions for o in stage.outputs]
+        kinds = [wide_of(self.elements[o]).memory for o in self.results]
         lanes_wanted = range(lanes, 2 * lanes) if upper else range(lanes)
         result = []
         for kind, value in zip(kinds, values, strict=True):
