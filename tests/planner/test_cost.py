@@ -1,6 +1,7 @@
 """Costs in closed form equal counting, task by task and point by point."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,9 +103,28 @@ def counted(plan):
     return rows
 
 
+def counted_messages(plan):
+    """Per step and machine the messages of its tasks: what they take where nothing else takes time."""
+    never = {"flops_per_second": 1e300, "bytes_per_second": 1e300}
+    free = replace(
+        plan.machines,
+        machines=tuple(replace(m, **never) for m in plan.machines.machines),
+        link_bytes_per_second=1e300,
+        storage_bytes_per_second=1e300,
+        link_seconds=1.0,
+        task_seconds=0.0,
+    )
+    plan, out = replace(plan, machines=free), {}
+    made = tasks(plan)
+    for task in made:
+        key = task.step, task.machine
+        out[key] = out.get(key, 0) + round(task_cost(plan, task, made)[0].seconds)
+    return out
+
+
 def agrees(plan):
     """Every load in closed form equals counting; what is held only while a task runs is at most what was said."""
-    result, rows = simulate(plan), counted(plan)
+    result, rows, messages = simulate(plan), counted(plan), counted_messages(plan)
     for number, load in enumerate(result.loads):
         for k, machine in enumerate(plan.machines.order):
             want = rows.get((number, machine), [0] * 7)
@@ -112,6 +132,7 @@ def agrees(plan):
             got = [float(x[k]) for x in got]
             assert got[:5] == pytest.approx(want[:5], rel=1e-12), (number, machine, plan.steps[number].stage)
             assert got[5] >= want[5] and got[6] >= want[6], (number, machine, plan.steps[number].stage)
+            assert load.messages[k] >= messages.get((number, machine), 0), (number, machine)
     peaks, _ = counted_peaks(plan)
     assert all(a <= b for a, b in zip(peaks, result.peak_bytes, strict=True))
 
@@ -121,6 +142,18 @@ def some_plan(graph, count, chance, homes=()):
     waves = chance.choice([Waves(), Waves(2), Waves(3), Waves(4, "longest"), Waves(4, "all"), Waves(8, "all")])
     steps = steps_of(graph, grids, count, decide, lambda sink: None, waves, runs=chance.random() < 0.3)
     return Plan(graph, machines(count), steps, homes=homes)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("waves", [Waves(), Waves(4), Waves(4, "all")])
+def test_every_wave_of_a_combination_has_messages_of_its_own(waves, runs):
+    a, b = (g.as_tensor(np.ones(shape)) for shape in [(9, 40), (40, 7)])
+    product = g.matmul(a, b)
+    steps = steps_of(g.Graph.of(product), {product.producer: (1, 4, 1)}, 4, decide, lambda sink: None, waves, runs=runs)
+    plan = Plan(g.Graph.of(product), machines(4), steps)
+    result, messages = simulate(plan), counted_messages(plan)
+    for number, load in enumerate(result.loads):
+        assert [messages.get((number, k), 0) for k in range(4)] == load.messages.tolist()
 
 
 @pytest.mark.parametrize("case", range(12))

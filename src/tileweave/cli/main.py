@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _program_arguments(plan)
     plan.add_argument("--json", action="store_true", help="print the plans as JSON")
     _draw_arguments(plan, "draw the first plan")
+    plan.add_argument("--diff", metavar="FILE.json", help="print only what differs from the plans of a file")
     plan.add_argument("--html", metavar="FILE.html", help="write the first plan as one page")
     plan.set_defaults(action=_plan)
 
@@ -317,6 +318,24 @@ def _program_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _own_arguments(parser)
     _machine_arguments(parser)
+    _planning_arguments(parser)
+
+
+def _planning_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that ``tw.plan`` has as arguments."""
+    group = parser.add_argument_group("planning")
+    group.add_argument("--objective", metavar="NAME", help="what is least: seconds, words, moved, peak_memory, ..")
+    group.add_argument("--trials", type=_positive, metavar="N", help="of a stochastic search behind the exact solvers")
+    group.add_argument("--seed", type=int, metavar="N", help="of its random numbers (default: 0)")
+    group.add_argument("--workers", type=_positive, metavar="N", help="searches side by side (default: 1)")
+    group.add_argument("--runs", type=_positive, metavar="N", help="how often the plan will run: stops a longer search")
+    for option, metavar, text in (
+        ("--pin", "OP=PARTS", "cut an operation by hand: matmul#2=4,1,2, relu=axis0:4, @17=m:4 (line 17); repeatable"),
+        ("--forbid", "OP=DIMS", "leave dimensions whole: matmul=k; repeatable"),
+    ):
+        group.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    group.add_argument("--load", metavar="FILE.json", help="take the plans from a file instead of planning")
+    group.add_argument("--save", metavar="FILE.json", help="keep every plan in a file")
 
 
 def _own_arguments(parser: argparse.ArgumentParser) -> None:
@@ -407,7 +426,8 @@ _TAKES_VALUE = {
     "--shape",
 }
 _TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
-_TAKES_VALUE |= {"--seconds", "--bind", "--trace"}
+_TAKES_VALUE |= {"--seconds", "--bind", "--trace", "--objective", "--trials", "--seed", "--workers", "--runs"}
+_TAKES_VALUE |= {"--pin", "--forbid", "--load", "--save", "--diff"}
 
 
 def _split(words: Sequence[str]) -> list[str]:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from tileweave.cli.files import check_new, write_whole
 from tileweave.cli.model import run_model
+from tileweave.cli.planning import Planning, difference, write_plans
 from tileweave.errors import PlanError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
+from tileweave.planner.show.document import documents
 from tileweave.runtime.events import Listener
 from tileweave.runtime.session import PlanningDone, Session, session
 
@@ -52,21 +54,34 @@ def run_program(options: argparse.Namespace) -> int:
     """Run a program; its own failure shows its own traceback."""
     if options.address and options.runtime == "local":
         raise PlanError("--address", "a Ray cluster is named for the local runtime", legal="--runtime ray")
+    planning, plans = Planning(options), list[Plan]()
     settings = Session(
         machines=chosen_machines(options),
+        choosing=planning.choose,
+        kept=planning.kept,
         runtime="ray" if options.address else options.runtime,
         address=options.address,
         threads=options.threads,
         overwrite=options.overwrite,
         progress=options.progress,
-        listening=_listening(options),
+        listening=_listening(options, plans),
     )
-    return execute(options, settings)
+    status = execute(options, settings)
+    _finish(options, planning, plans)
+    return status
 
 
-def _listening(options: argparse.Namespace) -> Callable[[Plan], Sequence[Listener]] | None:
-    """What follows every run, as the flags ask for it."""
-    if not (options.trace or options.report or options.table):
+def _finish(options: argparse.Namespace, planning: Planning, plans: Sequence[Plan]) -> None:
+    """Writes the plans that were made, and refuses pins that met nothing."""
+    if options.save and plans:
+        write_plans(options.save, plans)
+        print(f"written: {options.save}", file=sys.stderr)
+    planning.check()
+
+
+def _listening(options: argparse.Namespace, plans: list[Plan]) -> Callable[[Plan], Sequence[Listener]] | None:
+    """What follows every run, as the flags ask for it; collects the plans that are to be kept."""
+    if not (options.trace or options.report or options.table or options.save):
         return None
     if options.trace:
         check_new("--trace", options.trace, ".json", bool(options.overwrite))
@@ -75,6 +90,8 @@ def _listening(options: argparse.Namespace) -> Callable[[Plan], Sequence[Listene
     trace = Trace(options.trace) if options.trace else None
 
     def listeners(plan: Plan) -> Sequence[Listener]:
+        if plan not in plans:
+            plans.append(plan)
         out: list[Listener] = [trace.of(plan)] if trace else []
         if options.report:
             out.append(Report(plan, lambda report: print(report, file=sys.stderr)))
@@ -97,7 +114,9 @@ def plan_program(options: argparse.Namespace) -> int:
         check_new("--draw", options.draw, ".svg", bool(options.overwrite))
     if options.html:
         check_new("--html", options.html, ".html", bool(options.overwrite))
-    settings = Session(machines=chosen_machines(options), planned=planned)
+    planning = Planning(options)
+    before = documents(options.diff, "--diff") if options.diff else []
+    settings = Session(machines=chosen_machines(options), planned=planned, choosing=planning.choose, kept=planning.kept)
     out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
     try:
         status = execute(options, settings)
@@ -108,7 +127,7 @@ def plan_program(options: argparse.Namespace) -> int:
     else:
         for number, plan in enumerate(plans, start=1):
             print(f"graph {number} of {len(plans)}")
-            print(plan.explain())
+            print(difference(plan, before, options.diff) if options.diff else plan.explain())
             print()
         if not plans and status == 0:
             print("the program runs nothing")
@@ -118,6 +137,7 @@ def plan_program(options: argparse.Namespace) -> int:
     if options.html and plans:
         write_whole(options.html, plans[0].html())
         print(f"written: {options.html}", file=sys.stderr)
+    _finish(options, planning, plans)
     return status
 
 

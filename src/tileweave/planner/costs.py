@@ -196,6 +196,7 @@ class Arrival(NamedTuple):
         wanted: bytes that are needed.
         moved: bytes of them that lie elsewhere.
         messages: blocks that they come from.
+        pieces: the same with the machine's own.
         blocks: the most blocks that one shard reads.
         arriving: the most bytes that one shard gets from one block elsewhere.
     """
@@ -203,6 +204,7 @@ class Arrival(NamedTuple):
     wanted: IntArray
     moved: IntArray
     messages: IntArray
+    pieces: IntArray
     blocks: IntArray
     arriving: IntArray
 
@@ -243,24 +245,23 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
         some = wave_sum([here, *full], counts)
         read = wave_sum([here, *full, *(covered or span)], counts) * item
         read = read * prod(int(chunked(at, at, *chunks[row])) for row, at in term.fixed) if chunks else read
-        return Arrival(wanted, read, some, np.minimum(some, 1), _most([here, *full, *span], waves) * item)
+        return Arrival(wanted, read, some, some, np.minimum(some, 1), _most([here, *full, *span], waves) * item)
     own: Any = 0
     near: Any = 0
     complete: Any = 0
     for boxes in held.boxes:
-        own_here, mine = _held_part(term, reader, boxes, lengths, waves)
+        own_here, mine, met = _held_part(term, reader, boxes, lengths, waves, held)
         own = own + wave_sum([here & own_here, *mine], counts) * item
-        near = near + wave_sum([here & own_here, *(np.minimum(n, 1) for n in mine)], counts)
+        near = near + wave_sum([here & own_here, *(np.minimum(n, 1) for n in mine), *met], counts)
         all_here = [(m == n) * np.minimum(n, 1) for m, n in zip(mine, lengths, strict=True)]
         complete = complete + wave_sum([here & own_here, *all_here], counts)
     if term.source is not None:  # a source is read as one box, however many machines hold it
-        away = wave_sum([here, *full], counts) - complete
-        return Arrival(
-            wanted, wanted - own, away, _most([here, *full], waves), _most([here, *full, *span], waves) * item
-        )
+        some, one = wave_sum([here, *full], counts), _most([here, *full], waves)
+        return Arrival(wanted, wanted - own, some - complete, some, one, _most([here, *full, *span], waves) * item)
     blocks = wave_sum([here, *full, *touched], counts)
     arriving = np.where(own < wanted, _most([here, *full, *longest], waves) * item, 0)
-    return Arrival(wanted, wanted - own, np.maximum(blocks - near, 0), _most([here, *full, *touched], waves), arriving)
+    away, most = np.maximum(blocks - near, 0), _most([here, *full, *touched], waves)
+    return Arrival(wanted, wanted - own, away, blocks, most, arriving)
 
 
 def chunks_of(source: Source | None) -> tuple[tuple[int, int], ...]:
@@ -281,11 +282,12 @@ def _clipped(reader: Boxes, at: int, dim: TermDim) -> tuple[IntArray, IntArray]:
 
 
 def _held_part(
-    term: Term, reader: Boxes, held: Boxes, lengths: Sequence[IntArray], waves: int
-) -> tuple[Flags, list[IntArray]]:
-    """(whether a machine's box of the origin can be read, how much of each dimension of the read lies in it)."""
+    term: Term, reader: Boxes, held: Boxes, lengths: Sequence[IntArray], waves: int, blocks: Held
+) -> tuple[Flags, list[IntArray], list[IntArray]]:
+    """(whether a machine's box of the origin can be read, how much of each dimension of the read lies in it, and in how
+    many blocks per dimension of the origin)."""
     own_here = held.here.reshape(held.here.shape + (1,) * waves)
-    mine = []
+    mine, met = [], []
     for at, (dim, size) in enumerate(zip(term.dims, lengths, strict=True)):
         first, last = _clipped(reader, at, dim)
         for row, step, offset in dim.rows:
@@ -293,10 +295,14 @@ def _held_part(
             a, b = (a - offset, b - 1 - offset) if step > 0 else (b - 1 - offset, a - offset)
             first, last = np.maximum(first, -(-a // step)), np.minimum(last, b // step + 1)
         mine.append(np.maximum(last - first, 0) if dim.rows else size)
+        for row, step, offset in dim.rows:
+            ends = (step * first + offset, step * (last - 1) + offset)
+            ends = ends if step > 0 else ends[::-1]
+            met.append(np.where(mine[-1] > 0, blocks.part(row, ends[1]) - blocks.part(row, ends[0]) + 1, 0))
     for row, where in term.fixed:
         a, b = (_spread(x[row], waves) for x in (held.low, held.high))
         own_here = own_here & (a <= where) & (where < b)
-    return own_here, mine
+    return own_here, mine, met
 
 
 def _spread(array: IntArray, waves: int) -> IntArray:

@@ -284,7 +284,7 @@ class _PlanLoads:
             here = (got.moved < got.wanted).astype(np.int64)
             size = _largest(boxes) * tensor.dtype.itemsize
             moved = moved + got.wanted * parts - (got.wanted - got.moved)
-            messages = messages + np.where(got.wanted > 0, parts - here, 0)
+            messages = messages + got.pieces * (parts - 1) + got.messages
             gathered = (size + np.maximum(got.arriving, size * (parts > 1))) * parts
             temporary = temporary + np.where(got.blocks > 1, gathered, size * (parts - here))
             touched = touched + got.wanted * parts

@@ -34,6 +34,7 @@ from tileweave.graph import (
     Tensor,
     TensorType,
     as_tensor,
+    join_sinks,
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
@@ -41,8 +42,9 @@ from tileweave.graph.passes.grouping.chains import CONV_CHAIN
 from tileweave.graph.passes.grouping.rows import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
-from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Simulation, Step, make_plan
+from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
+from tileweave.planner.show.document import from_document, graph_digest, machines_of
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
 from tileweave.runtime.run import run_plan
@@ -194,6 +196,7 @@ def plan(
     seed: int = 0,
     workers: int = 1,
     runs: float | None = None,
+    progress: Callable[[Progressed], None] | None = None,
 ) -> Plan:
     """How a target will be computed: per operation its cuts, where its shards run, and what that costs.
 
@@ -216,6 +219,7 @@ def plan(
         seed: of its random numbers: the same seed gives the same plan.
         workers: searches side by side, which exchange what they find.
         runs: how often the plan will run; the search stops where further trials take longer than they save.
+        progress: called with a `Progressed` as the search goes on.
 
     Raises:
         PlanError: nothing that was found fits the memory; carries the least that does.
@@ -226,11 +230,14 @@ def plan(
     used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
     fuse = fuse and not settings.as_written
     graph = _graph(target)
-    if place or pin or forbid or trials or objective != "seconds":
+    if settings.kept is not None:
+        return _kept(graph, settings.kept)
+    said = settings.choosing(graph) if settings.choosing is not None else {}
+    if place or pin or forbid or trials or objective != "seconds" or said:
         homes = {_source_of(tensor): where for tensor, where in (place or {}).items()}
         how: dict[str, Any] = {"place": homes, "pin": pin, "forbid": forbid, "objective": objective}
-        how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs}
-        if fuse and not (pin or forbid):
+        how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs, "progress": progress, **said}
+        if fuse and not (how["pin"] or how["forbid"]):
             return _planned(graph, used, how)
         return make_plan(graph, used, lower.decide, io.atom, **how)
     known = _PLANS.setdefault(graph, {})
@@ -249,15 +256,30 @@ def _source_of(tensor: Any) -> Source:
     return tensor.producer
 
 
+_WAYS: tuple[tuple[Any, ...], ...] = ((*FUSIONS, CONV_CHAIN, ROWS), FUSIONS, ())
+"""What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
+
+
+def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
+    """The plan of a graph among those that were kept, whatever was fused for it."""
+    for document in kept:
+        chooser = _chooser(machines_of(document))
+        for rules in _WAYS:
+            made = join_sinks(rewrite(graph, rules, choose=chooser).graph if rules else graph)
+            if document.get("digest") == graph_digest(made):
+                return from_document(document, made)
+    raise PlanError("plan(target)", "no plan was kept of this graph", legal="planning it, without --load")
+
+
 def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
     """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
-    fused = rewrite(graph, (*FUSIONS, CONV_CHAIN, ROWS), choose=_chooser(machines)).graph
+    fused = rewrite(graph, _WAYS[0], choose=_chooser(machines)).graph
     try:
         return make_plan(fused, machines, lower.decide, io.atom, **(how or {}))
     except PlanError as refused:
         if not any(operation.operator in ("rows", "conv_chain") for operation in fused.operations):
             raise
-        apart = rewrite(graph, FUSIONS, choose=_chooser(machines)).graph
+        apart = rewrite(graph, _WAYS[1], choose=_chooser(machines)).graph
         try:
             return make_plan(apart, machines, lower.decide, io.atom, **(how or {}))
         except PlanError as error:

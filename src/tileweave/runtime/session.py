@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from tileweave.graph import Graph
 from tileweave.planner import Machines, Plan
 from tileweave.runtime.events import Listener
 
@@ -27,6 +28,8 @@ class Session:
         listening: further listeners of a plan's run.
         planned: called with each plan that would run; when given, nothing runs, and the program is stopped
             with `PlanningDone` at the first run whose result it needs.
+        choosing: what the options say of the plan of a graph, by the names of the arguments of `plan`.
+        kept: documents of plans, of which every graph takes its own instead of being planned.
         as_written: graphs are planned as the program writes them, without fusing.
         unwritten: absolute paths of the sinks that planned runs would have written.
     """
@@ -39,6 +42,8 @@ class Session:
     progress: bool | None = None
     listening: Callable[[Plan], Sequence[Listener]] | None = None
     planned: Callable[[Plan], None] | None = None
+    choosing: Callable[[Graph], Mapping[str, Any]] | None = None
+    kept: Sequence[dict[str, Any]] | None = None
     as_written: bool = False
     unwritten: set[str] = field(default_factory=set)
 

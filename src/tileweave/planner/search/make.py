@@ -211,10 +211,10 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
         choices.append(whole)
     seen: set[tuple[Step, ...]] = set()
-    in_runs = (False, True) if problem.objective.name == "words" else (False,)
+    words, few = problem.objective.name == "words", len(graph.operations) <= FEW_OPERATIONS
     for waves in wave_counts(graph, len(machines)):
         for rank, chosen in enumerate(choices):
-            for runs in in_runs:
+            for runs in (False, True) if words or (few and not rank and waves == WHOLE) else (False,):
                 plan = plan_of(problem, tables, chosen, waves, runs=runs)
                 if plan.steps not in seen:
                     seen.add(plan.steps)

@@ -31,12 +31,8 @@ def pinned_parts(graph: Graph, machines: Machines, pin: Mapping[Any, Cuts]) -> d
         operation = _operation(graph, what, "pin")
         dims, shape = _names(operation), operation.index.shape
         if isinstance(cuts, Mapping):
-            unknown = [name for name in cuts if name not in dims]
-            if unknown:
-                raise PlanError(
-                    "plan(pin)", f"{operation.operator} has no dimension {unknown[0]!r}", legal=", ".join(dims)
-                )
-            parts = tuple(int(cuts.get(name, 1)) for name in dims)
+            counts = {_number(operation, name, "pin"): int(n) for name, n in cuts.items()}
+            parts = tuple(counts.get(k, 1) for k in range(len(dims)))
         else:
             parts = tuple(int(n) for n in cuts)
         fits = len(parts) == len(shape) and all(1 <= p <= max(1, n) for p, n in zip(parts, shape, strict=False))
@@ -63,6 +59,16 @@ def _names(operation: Operation) -> tuple[str, ...]:
     return tuple(f"d{k}" for k in range(operation.index.rank))
 
 
+def _number(operation: Operation, name: str, option: str) -> int:
+    """The dimension of that name; one that has none of its own goes by ``axis0``, as plans print it."""
+    dims = _names(operation)
+    plain = f"d{name[4:]}" if name.startswith("axis") else name
+    for one in (name, plain):
+        if one in dims:
+            return dims.index(one)
+    raise PlanError(f"plan({option})", f"{operation.operator} has no dimension {name!r}", legal=", ".join(dims))
+
+
 def pinned_meshes(parts: Mapping[Operation, tuple[int, ...]]) -> list[Mesh]:
     """Meshes that have the pinned parts as axes, in every order."""
     found: dict[Mesh, None] = {}
@@ -82,13 +88,7 @@ def allowed_shardings(
     banned: dict[Operation, set[int]] = {}
     for what, names in forbid.items():
         operation = _operation(graph, what, "forbid")
-        dims = _names(operation)
-        unknown = [name for name in names if name not in dims]
-        if unknown:
-            raise PlanError(
-                "plan(forbid)", f"{operation.operator} has no dimension {unknown[0]!r}", legal=", ".join(dims)
-            )
-        banned[operation] = {dims.index(name) for name in names}
+        banned[operation] = {_number(operation, name, "forbid") for name in names}
     out = {}
     for operation in dict.fromkeys([*parts, *banned]):
         ways = operation_shardings(operation, tuple(on), len(machines), limit=4096)

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
-from tileweave.graph import Graph, Operation, Partition, Sink, Source, from_json, to_json
+from tileweave.graph import ArrayData, Graph, Operation, Partition, Sink, Source, from_json, to_json
 from tileweave.planner.machines import LinkGroup, Machine, Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
 
-__all__ = ["diff", "from_document", "load", "save", "to_document"]
+__all__ = ["diff", "documents", "from_document", "graph_digest", "load", "machines_of", "save", "to_document"]
 
 FORMAT = "tileweave plan 1"
+MOST_INLINE = 1 << 20
+"""Bytes of arrays up to which a plan's document holds those of its graph; larger ones are holes when it is read."""
+
+
+def graph_digest(graph: Graph) -> str:
+    """The same text for graphs that are alike but for the values of their arrays."""
+    return sha256(to_json(graph, arrays="omit").encode()).hexdigest()[:16]
 
 
 def to_document(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data that `from_document` reads; nodes of the graph go by their place in its order.
-
-    Raises:
-        PlanError: the graph does not go into a document (arrays of its own do not; holes and files do).
-    """
-    numbers = {node: k for k, node in enumerate(plan.graph.nodes())}
-    try:
-        graph = to_json(plan.graph)
-    except Exception as error:
-        raise PlanError(
-            "save(plan)", f"the graph is no document: {error}", legal="sources that are holes or files"
-        ) from error
+    """The plan as plain data that `from_document` reads; nodes of the graph go by their place in its order."""
+    nodes = plan.graph.nodes()
+    numbers = {node: k for k, node in enumerate(nodes)}
+    held = [node.data.array.nbytes for node in nodes if isinstance(node, Source) and isinstance(node.data, ArrayData)]
     return {
         "format": FORMAT,
-        "graph": graph,
+        "digest": graph_digest(plan.graph),
+        "graph": to_json(plan.graph, arrays="inline" if sum(held) <= MOST_INLINE else "omit"),
         "machines": _machines(plan.machines),
         "steps": [
             {
@@ -68,7 +69,9 @@ def from_document(document: dict[str, Any], graph: Graph | None = None) -> Plan:
     if document.get("format") != FORMAT:
         raise PlanError("load(plan)", f"format {document.get('format')!r} is not known", legal=FORMAT)
     try:
-        used = graph or from_json(document["graph"])
+        if graph is not None and document.get("digest", graph_digest(graph)) != graph_digest(graph):
+            raise PlanError("load(plan)", "the plan is that of another graph", legal="the graph that was planned")
+        used = graph if graph is not None else from_json(document["graph"])
         nodes = used.nodes()
         steps = []
         for row in document["steps"]:
@@ -95,14 +98,34 @@ def save(plan: Plan, path: str) -> None:
 
 
 def load(path: str, graph: Graph | None = None) -> Plan:
-    """Reads what `save` wrote."""
+    """Reads what `save` wrote, or of a file of several plans the one of a graph."""
+    found = documents(path)
+    alike = [one for one in found if graph is not None and one.get("digest") == graph_digest(graph)]
+    return from_document((alike or found)[0], graph)
+
+
+def documents(path: str, where: str = "load(plan)") -> list[dict[str, Any]]:
+    """The documents of a file of plans: one, or a list of several.
+
+    Raises:
+        PlanError: there is no such file, or no plan in it.
+    """
     try:
         document = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise PlanError("load(plan)", f"{path!r} cannot be read: {error}", legal="a file that save wrote") from error
-    if not isinstance(document, dict):
-        raise PlanError("load(plan)", f"{path!r} is no plan", legal="a file that save wrote")
-    return from_document(document, graph)
+    except (OSError, ValueError) as error:
+        raise PlanError(where, f"{path!r} cannot be read: {error}", legal="a file that save wrote") from error
+    found = document if isinstance(document, list) else [document]
+    if not found or not all(isinstance(one, dict) and one.get("format") == FORMAT for one in found):
+        raise PlanError(where, f"{path!r} holds no plan of the format {FORMAT!r}", legal="a file that save wrote")
+    return found
+
+
+def machines_of(document: dict[str, Any]) -> Machines:
+    """The machines that the plan of a document is for."""
+    try:
+        return _read_machines(document["machines"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError("load(plan)", f"the document is broken: {type(error).__name__}: {error}") from error
 
 
 def diff(one: Plan, other: Plan) -> str:
