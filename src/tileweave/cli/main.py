@@ -505,9 +505,10 @@ def _layout(options: argparse.Namespace) -> int:
 
 
 def _teir(options: argparse.Namespace) -> int:
-    from tileweave.cli import teir
+    from tileweave.cli import teir, teir_emit
 
-    action: Callable[[argparse.Namespace], int] = getattr(teir, f"{options.teir_command}_file")
+    where = teir_emit if options.teir_command == "emit" else teir
+    action: Callable[[argparse.Namespace], int] = getattr(where, f"{options.teir_command}_file")
     return action(options)
 
 
