@@ -22,8 +22,6 @@ from tileweave.teir.ir.program import Id, Iteration, Program
 from tileweave.teir.ir.verify import Problem, verify
 from tileweave.teir.ir.walk import Visit, walk
 
-__all__ = ["Access", "Conflict", "accesses", "byte_bounds", "commute", "find_conflict", "out_of_bounds", "races"]
-
 
 @dataclass(frozen=True, slots=True)
 class Access:

@@ -12,8 +12,6 @@ from tileweave.teir.analysis.calls import Call, calls
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import Problem, verify
 
-__all__ = ["overlap"]
-
 
 def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
     """Two steps that accumulate the same input elements into the same output element, or None: there are none.

@@ -20,8 +20,6 @@ from tileweave.teir.ir.primitives import OperationSpec, bound, operands_of
 from tileweave.teir.ir.program import Axis, Id, Invocation, Primitive, Program
 from tileweave.teir.ir.walk import Visit, axes_by_id, index_range, invocations, primitives_by_id, show_path
 
-__all__ = ["Call", "Span", "bounds", "call_of", "calls"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

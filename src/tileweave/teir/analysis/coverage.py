@@ -29,8 +29,6 @@ from tileweave.teir.ir.primitives import OperationSpec
 from tileweave.teir.ir.program import Id, Program, TensorSpec
 from tileweave.teir.ir.verify import Problem, verify
 
-__all__ = ["BYTE_LIMIT", "STEP_LIMIT", "gaps", "uninitialised", "unwritten"]
-
 STEP_LIMIT = 2_000_000
 """Scalar steps that are enumerated at most, where the closed form does not decide."""
 

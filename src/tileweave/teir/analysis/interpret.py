@@ -28,8 +28,6 @@ from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, P
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id, printed, walk
 
-__all__ = ["POINT_LIMIT", "interpret", "tile_address"]
-
 Order = Literal["forward", "reversed", "random"]
 
 POINT_LIMIT = 1 << 24
@@ -233,28 +231,28 @@ class Run:
         """Executes the schedule; every step of every invocation goes through ``apply``."""
         self.apply = apply
         for root in self.program.roots:
-            self.node(root)
+            self._node(root)
 
-    def node(self, id: Id) -> None:
+    def _node(self, id: Id) -> None:
         node = self.nodes[id]
-        if not self.holds(node.guard):
+        if not self._holds(node.guard):
             return
         if isinstance(node, Invocation):
             self.invoke(self.calls[node.id])
             return
-        for index in self.traversal(node):
+        for index in self._traversal(node):
             self.indices[node.axis] = index
             for child in node.children:
-                self.node(child)
+                self._node(child)
         del self.indices[node.axis]
 
-    def holds(self, guard: Guard) -> bool:
+    def _holds(self, guard: Guard) -> bool:
         return all(
             self.indices[term.axis] == (0 if isinstance(term, First) else self.axes[term.axis].extent - 1)
             for term in guard
         )
 
-    def traversal(self, node: Iteration) -> Any:
+    def _traversal(self, node: Iteration) -> Any:
         indices = range(self.axes[node.axis].extent)
         if any_order(node.policy) and self.order == "reversed":
             return reversed(indices)
@@ -307,13 +305,13 @@ class Run:
         self, node: Id, spec: OperationSpec, names: tuple[str, ...], addresses: list[NDArray[np.int64]]
     ) -> None:
         """The operation's meaning on the bytes of its operands."""
-        values = [self.read(name, at) for name, at in zip(names, addresses, strict=True)]
+        values = [self._read(name, at) for name, at in zip(names, addresses, strict=True)]
         result = spec.step(tuple(values[:-1]), values[-1])
         dtype = self.dtypes[names[-1]]
         cells = addresses[-1][..., None] + np.arange(dtype.itemsize)
         self.memories[names[-1]].data[cells] = np.ascontiguousarray(result, dtype).view(np.uint8).reshape(cells.shape)
 
-    def read(self, name: str, addresses: NDArray[np.int64]) -> NDArray[Any]:
+    def _read(self, name: str, addresses: NDArray[np.int64]) -> NDArray[Any]:
         dtype = self.dtypes[name]
         cells = addresses[..., None] + np.arange(dtype.itemsize)
         values: NDArray[Any] = self.memories[name].data[cells].view(dtype)[..., 0]

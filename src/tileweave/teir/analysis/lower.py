@@ -19,22 +19,6 @@ from tileweave.teir.ir.program import Axis, Id, Primitive, Program
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.ir.walk import axes_by_id
 
-__all__ = [
-    "Brgemm",
-    "CopyKernel",
-    "Explanation",
-    "Gemm",
-    "General",
-    "Kernel",
-    "MatrixOrder",
-    "ReluKernel",
-    "ScalarKernel",
-    "ZeroKernel",
-    "classify",
-    "eligibility",
-    "explain",
-]
-
 MatrixOrder = Literal["column-major", "row-major"]
 
 

@@ -17,8 +17,6 @@ from tileweave.layout import DEFAULT_AXIS, Layout
 from tileweave.space import Box
 from tileweave.space.reach import Term
 
-__all__ = ["Grid", "Region", "subtracted"]
-
 BOXES = 256
 """Boxes of one region at most; beyond, the region is inexact."""
 

@@ -22,8 +22,6 @@ from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Node, Pri
 from tileweave.teir.ir.verify import problems
 from tileweave.teir.ir.walk import axes_by_id, nodes_by_id, show_guard
 
-__all__ = ["to_svg"]
-
 Item = Rect | Label | Stroke
 
 SIDE, THIN = 72.0, 44.0

@@ -14,8 +14,6 @@ from tileweave.errors import ScheduleError
 from tileweave.teir.emit.schedule import Dim, Tiling
 from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Node, Policy, Primitive, Program, TensorSpec
 
-__all__ = ["BodyStep", "build"]
-
 
 @dataclass(frozen=True, slots=True)
 class BodyStep:

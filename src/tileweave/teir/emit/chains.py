@@ -16,8 +16,6 @@ from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, NEUTRAL, REDUCTI
 from tileweave.teir.ir.primitives import operation as named
 from tileweave.teir.ir.program import Program
 
-__all__ = ["emit_chain"]
-
 _ELEMENTWISE = ("Copy", "ReLU", *UNARY, *BINARY, *CHOICES)
 _COMPARISONS = frozenset(CHOICES) - {"Select"}
 _START = {reduction: NEUTRAL[monoid] for monoid, reduction in REDUCTIONS.items()}

@@ -12,8 +12,6 @@ from tileweave.errors import VerifyError
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Iteration, Last, Node, Primitive, Program, TensorSpec
 
-__all__ = ["sequence"]
-
 
 def sequence(
     parts: Sequence[tuple[Program, Mapping[str, str]]], tensors: Sequence[TensorSpec], name: str = "sequence"

@@ -30,8 +30,6 @@ from tileweave.teir.emit.terms import (
 from tileweave.teir.ir.dtypes import contraction_dtype, width_bytes
 from tileweave.teir.ir.program import Program, TensorSpec
 
-__all__ = ["emit_contraction"]
-
 
 def emit_contraction(
     equation: str,

@@ -30,8 +30,6 @@ from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, 
 from tileweave.teir.ir.primitives import operation as named
 from tileweave.teir.ir.program import Program, TensorSpec
 
-__all__ = ["emit_copy", "emit_elementwise", "emit_reduction", "emit_relu", "emit_zero"]
-
 
 def emit_copy(
     source: Operand, out: Operand, equation: str | None = None, *, tiling: Chooser = untiled, name: str = "copy"

@@ -23,8 +23,6 @@ from tileweave.teir.emit.terms import Operand, check_output, extents_of, parse, 
 from tileweave.teir.ir.dtypes import contraction_dtype, width_bytes
 from tileweave.teir.ir.program import Program, TensorSpec
 
-__all__ = ["emit_einsum"]
-
 Path = Sequence[tuple[int, ...]]
 Init = Literal["zero"] | Operand | None
 

@@ -24,8 +24,6 @@ from tileweave.teir.emit.terms import Operand, check_output, extents_of, parse
 from tileweave.teir.ir.dtypes import contraction_dtype, width_bytes
 from tileweave.teir.ir.program import Program, TensorSpec
 
-__all__ = ["PIECE", "emit_contraction_in_pieces", "summed_length"]
-
 PIECE = 1 << 16
 """Terms of a sum that are added in FP32."""
 

@@ -29,8 +29,6 @@ from tileweave.teir.ir.program import (
     TensorSpec,
 )
 
-__all__ = ["Rows"]
-
 _CHUNKS = 64
 """Parts of the outermost loop around a scratch row, at most where it divides."""
 

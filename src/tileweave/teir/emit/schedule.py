@@ -14,19 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "Chooser",
-    "Dim",
-    "Role",
-    "TileTarget",
-    "Tiling",
-    "contraction_tiles",
-    "elementwise_tiles",
-    "fuse_dims",
-    "tiles_for",
-    "untiled",
-]
-
 Role = Literal["batch", "M", "N", "K"]
 
 

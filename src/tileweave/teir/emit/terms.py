@@ -15,19 +15,6 @@ from tileweave.space.reach import first_collision
 from tileweave.teir.emit.schedule import Dim, Role
 from tileweave.teir.ir.dtypes import width_bytes
 
-__all__ = [
-    "Operand",
-    "Term",
-    "check_output",
-    "dims_of",
-    "extents_of",
-    "letter_strides",
-    "packed_strides",
-    "parse",
-    "refined",
-    "shown",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Operand:

@@ -34,8 +34,6 @@ from tileweave.teir.ir.program import (
 )
 from tileweave.teir.ir.verify import verify
 
-__all__ = ["FORMAT", "VERSION", "from_json", "schema", "to_json"]
-
 FORMAT = "tileweave.teir"
 VERSION = 1
 

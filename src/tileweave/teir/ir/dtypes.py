@@ -6,8 +6,6 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 
-__all__ = ["DTYPES", "accumulator", "contraction_dtype", "dtype_name", "is_float", "numpy_dtype", "width_bytes"]
-
 DTYPES: dict[str, tuple[int, str]] = {
     "FP64": (8, "float64"),
     "FP32": (4, "float32"),

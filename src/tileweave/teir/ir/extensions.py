@@ -33,8 +33,6 @@ import numpy as np
 from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
 from tileweave.teir.ir.primitives import OperationSpec, register
 
-__all__ = ["BINARY", "CHOICES", "FILL", "IN_PLACE", "NEUTRAL", "REDUCTIONS", "UNARY"]
-
 Function = Callable[..., Any]
 
 

@@ -26,8 +26,6 @@ from tileweave.teir.ir.program import (
 )
 from tileweave.teir.ir.walk import nodes_by_id, primitives_by_id, printed
 
-__all__ = ["ADDRESS_LIMIT", "DEPTH_LIMIT", "depth", "is_integer", "names", "shown", "types"]
-
 ADDRESS_LIMIT = 2**63
 """Extents, and distances in bytes between any two addresses of a program, stay below this."""
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from tileweave.errors import VerifyError
 
-__all__ = ["DOCUMENT_POLICIES", "PolicySpec", "any_order", "policies", "register_policy"]
-
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:

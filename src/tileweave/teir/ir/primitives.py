@@ -26,8 +26,6 @@ from tileweave.errors import VerifyError
 from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
 from tileweave.teir.ir.program import Primitive, Profile, Program
 
-__all__ = ["DOCUMENT_OPERATIONS", "OperationSpec", "bound", "operands_of", "operation", "operations", "register"]
-
 Step = Callable[[tuple[Any, ...], Any], Any]
 
 

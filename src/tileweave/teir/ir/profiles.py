@@ -12,8 +12,6 @@ from tileweave.teir.ir.primitives import DOCUMENT_OPERATIONS, operands_of, opera
 from tileweave.teir.ir.program import Primitive, Program
 from tileweave.teir.ir.verify import Problem, failure, problems, verify
 
-__all__ = ["as_document", "as_tileweave"]
-
 
 def as_tileweave(program: Program) -> Program:
     """The same program in the ``tileweave`` profile: operands bound by name.

@@ -26,28 +26,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = [
-    "Axis",
-    "Entries",
-    "First",
-    "Guard",
-    "Id",
-    "Invocation",
-    "Iteration",
-    "Last",
-    "Node",
-    "Operation",
-    "Policy",
-    "Primitive",
-    "Profile",
-    "Program",
-    "Scalar",
-    "TensorSpec",
-    "Value",
-    "print_by",
-    "show_value",
-]
-
 Id = str | int
 Scalar = str | int | float | bool
 Value: TypeAlias = "Scalar | tuple[Value, ...] | Entries"

@@ -10,17 +10,6 @@ from collections.abc import Sequence
 from tileweave.teir.ir.program import Id, Invocation, Iteration, Node, Primitive, Program, show_value
 from tileweave.teir.ir.walk import nodes_by_id, printed, show_guard
 
-__all__ = [
-    "axes_table",
-    "invocations_table",
-    "iterations_table",
-    "primitives_table",
-    "show",
-    "table",
-    "tensors_table",
-    "tree",
-]
-
 Row = tuple[str, ...]
 
 

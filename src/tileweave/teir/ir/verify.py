@@ -35,8 +35,6 @@ from tileweave.teir.ir.program import First, Invocation, Iteration, Last, Primit
 from tileweave.teir.ir.text import tree
 from tileweave.teir.ir.walk import axes_by_id, nodes_by_id, primitives_by_id, printed, show_path, walk
 
-__all__ = ["RULES", "Problem", "Rule", "failure", "problems", "verify"]
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:

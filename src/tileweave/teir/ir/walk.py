@@ -13,20 +13,6 @@ from typing import TypeVar
 
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Iteration, Node, Primitive, Program
 
-__all__ = [
-    "Visit",
-    "axes_by_id",
-    "index_range",
-    "invocations",
-    "nodes_by_id",
-    "primitives_by_id",
-    "printed",
-    "show_guard",
-    "show_path",
-    "walk",
-]
-
-
 Named = TypeVar("Named", Axis, Iteration | Invocation, Primitive)
 
 

@@ -26,8 +26,6 @@ from tileweave.teir.ir.walk import invocations, primitives_by_id
 from tileweave.teir.merged.form import MONOIDS, Loop, Mode, Op, Stage, Step, minus, region
 from tileweave.teir.merged.order import free, may_alias, rivals_of
 
-__all__ = ["chained"]
-
 _MOST_STAGES = 32
 """Of one chain: longer ones would hold no more in registers, and take time that grows with the square."""
 

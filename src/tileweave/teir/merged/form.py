@@ -26,20 +26,6 @@ from tileweave.space.reach import first_collision
 from tileweave.teir.ir.extensions import REDUCTIONS
 from tileweave.teir.ir.program import Axis, Guard, Program
 
-__all__ = [
-    "MONOIDS",
-    "Loop",
-    "Merged",
-    "Mode",
-    "Op",
-    "Stage",
-    "Step",
-    "fuse",
-    "injective",
-    "minus",
-    "region",
-]
-
 MONOIDS = {reduction: monoid for monoid, reduction in REDUCTIONS.items()} | {"Contraction": "sum"}
 """Operation that reduces -> its monoid."""
 

@@ -17,8 +17,6 @@ from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Program
 from tileweave.teir.merged.form import Mode, Op
 
-__all__ = ["Kind", "KindMode", "Size", "bind", "kind_of"]
-
 Size = int | Expr
 """A number that code is specialised on, or a parameter."""
 

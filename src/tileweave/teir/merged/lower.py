@@ -14,8 +14,6 @@ from tileweave.teir.analysis.lower import Explanation
 from tileweave.teir.ir.program import Axis, Program
 from tileweave.teir.merged.form import MONOIDS, Mode, Op, fuse
 
-__all__ = ["classified", "roles_of"]
-
 
 def classified(op: Op, program: Program) -> Explanation:
     """The document's kernel for an operation, its modes joined where they walk like one axis.

@@ -23,8 +23,6 @@ from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id
 from tileweave.teir.merged.chain import chained
 from tileweave.teir.merged.form import Loop, Merged, Mode, Op, Stage, Step, injective, minus, region
 
-__all__ = ["merged", "start_of"]
-
 
 def merged(program: Program, *, merge: bool = True) -> Merged:
     """The merged form of a well-formed program.

@@ -6,8 +6,6 @@ from tileweave.teir.ir.primitives import operands_of, operation
 from tileweave.teir.ir.program import Program
 from tileweave.teir.merged.form import MONOIDS, Op, injective
 
-__all__ = ["Pairs", "free", "may_alias", "rivals_of"]
-
 Pairs = frozenset[tuple[int, int]]
 """Numbers of operands that may lie in the same memory, in both orders."""
 

@@ -8,8 +8,6 @@ from tileweave.teir.ir.program import Guard
 from tileweave.teir.ir.walk import show_guard
 from tileweave.teir.merged.form import Loop, Merged, Op, Step
 
-__all__ = ["show"]
-
 
 def show(form: Merged, more: Callable[[Op], Sequence[str]] | None = None) -> str:
     """One line per loop and operation; ``stores`` and ``then ReLU`` are a Contraction's flags.

@@ -16,8 +16,6 @@ from tileweave.teir.ir.program import Axis, Guard, Id, Invocation, Iteration, No
 from tileweave.teir.merged.form import MONOIDS, Merged, Mode, Op, Stage, Step
 from tileweave.teir.merged.merge import start_of
 
-__all__ = ["unmerged"]
-
 
 def unmerged(form: Merged) -> Program:
     """The schedule that a merged form is, in the ``tileweave`` profile.

@@ -30,8 +30,6 @@ from tileweave.teir.ir.text import tree
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.ir.walk import Visit, walk
 
-__all__ = ["Edit", "substitute"]
-
 GuardMap = Callable[[Guard], Guard | None]
 """A guard's new form; None when it can never hold."""
 

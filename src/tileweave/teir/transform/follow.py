@@ -22,8 +22,6 @@ from tileweave.teir.ir.program import Axis, First, Id, Invocation, Iteration, La
 from tileweave.teir.ir.walk import Visit, invocations, walk
 from tileweave.teir.transform.edit import Edit
 
-__all__ = ["fuse_epilogue", "fuse_prologue"]
-
 
 def fuse_epilogue(program: Program, node: Id) -> Program:
     """An elementwise step behind loops works on each of their tiles as soon as the tile is complete.

@@ -21,8 +21,6 @@ from tileweave.teir.ir.program import Axis, First, Guard, Id, Last, Node, Primit
 from tileweave.teir.ir.walk import Visit, walk
 from tileweave.teir.transform.edit import Edit, substitute
 
-__all__ = ["hoist", "pack", "sink"]
-
 
 def hoist(program: Program, node: Id) -> Program:
     """A child that runs only in the first iteration of its loop stands before the loop, or after it if in the last.

@@ -20,8 +20,6 @@ from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, L
 from tileweave.teir.ir.walk import walk
 from tileweave.teir.transform.edit import Edit, substitute
 
-__all__ = ["demote", "fuse", "parallelize", "promote", "reorder", "sequentialize", "split"]
-
 
 def split(program: Program, node: Id, factor: int, axis: Id | None = None) -> Program:
     """Two loops for one, or two axes for a consumed one; what the factor leaves over becomes a branch behind.

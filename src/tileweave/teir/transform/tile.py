@@ -14,8 +14,6 @@ from tileweave.teir.ir.walk import Visit, walk
 from tileweave.teir.transform.move import hoist
 from tileweave.teir.transform.steps import demote, promote, split
 
-__all__ = ["gather", "tile"]
-
 
 def gather(program: Program) -> Program:
     """The program with every loop promoted whose axis the primitives below it can consume, innermost first.

@@ -17,8 +17,6 @@ from tileweave.teir.ir.program import First, Guard, Id, Iteration, Last, Program
 from tileweave.teir.ir.walk import walk
 from tileweave.teir.transform.edit import Edit, substitute
 
-__all__ = ["merge", "split_tree"]
-
 
 def merge(program: Program, node: Id, other: Id) -> Program:
     """Two neighbouring loops of the same extent become one, which runs the children of both; undoes `split_tree`.
