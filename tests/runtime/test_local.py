@@ -168,7 +168,7 @@ def test_the_bar_draws_what_happens() -> None:
     from rich.console import Console
 
     from tileweave.runtime.events import Retry
-    from tileweave.runtime.progress import ProgressBar
+    from tileweave.runtime.trace import ProgressBar
 
     out = text_io.StringIO()
     bar = ProgressBar(Console(file=out, force_terminal=True, width=80, color_system=None))

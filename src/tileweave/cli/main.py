@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--threads", type=_positive, help="threads of the local runtime (default: the cores)")
     run.add_argument("-o", "--output", metavar="FILE.npz", help="of a model: where its outputs go, each by its name")
     run.add_argument("--overwrite", action="store_true", default=None, help="replace sinks that exist")
+    run.add_argument("--resume", action="store_true", help="go on with what an unfinished run left of its sinks")
     run.add_argument("--progress", action=argparse.BooleanOptionalAction, help="show a bar for every run")
     run.add_argument("--table", action="store_true", help="show a table of steps that follows every run")
     run.add_argument("--trace", metavar="FILE.json", help="write when each task ran, as a Chrome trace")

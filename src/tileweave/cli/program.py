@@ -63,6 +63,7 @@ def run_program(options: argparse.Namespace) -> int:
         address=options.address,
         threads=options.threads,
         overwrite=options.overwrite,
+        resume=options.resume,
         progress=options.progress,
         listening=_listening(options, plans),
     )

@@ -345,6 +345,7 @@ def run(
     progress: bool = False,
     listeners: Sequence[Listener] = (),
     out: Array | Sequence[Array | None] | None = None,
+    resume: bool = False,
 ) -> Any:
     """The values of a plan's sinks: arrays for tensors, paths for files.
 
@@ -359,13 +360,16 @@ def run(
         listeners: called with every event.
         out: an array that takes the result, or one (or None) per result; it is written without a copy where it is in
             row-major order and apart from what is read.
+        resume: whether a run that does not end well leaves what it has finished of its .npy, .zarr and .h5 sinks, under
+            temporary names with a journal, and a run of the same plan on the same sources goes on with it.
 
     Returns:
         One result where one sink is observed (and the target is no sequence), else a list in order.
 
     Raises:
         RunError: a task failed; no sink was written.
-        StorageError: a sink exists and `overwrite` was not asked for, or cannot be written.
+        StorageError: a sink exists and `overwrite` was not asked for, or cannot be written; what an unfinished run left
+            is of another plan or of other sources.
     """
     settings = current_session()
     if not isinstance(target, Plan) and isinstance(target, Bindable):
@@ -398,9 +402,19 @@ def run(
             overwrite=settings.overwrite,
             listeners=listening,
             out=[out] if isinstance(out, np.ndarray) else out,
+            resume=_resumes(made.graph, resume, settings.resume),
         )
     several = isinstance(target, Sequence)
     return results if several or len(results) != 1 else results[0]
+
+
+def _resumes(graph: Graph, asked: bool, wished: bool) -> bool:
+    """Whether a run can be gone on with: asked of a run, it must be; wished for all runs of a program, it may be."""
+    able = any(isinstance(sink.target, FileTarget) and sink.target.format in io.RESUMABLE for sink in graph.sinks)
+    if asked and not able:
+        legal = f"a sink in a file: {', '.join(io.RESUMABLE)}"
+        raise RunError("run(plan, resume)", "no sink stays where it is written", legal=legal)
+    return able and (asked or wished)
 
 
 def _stop_if_planned(path: str) -> None:
@@ -410,7 +424,7 @@ def _stop_if_planned(path: str) -> None:
 
 
 def _progress_bar() -> Callable[[Any], None]:
-    from tileweave.runtime.progress import ProgressBar
+    from tileweave.runtime.trace import ProgressBar
 
     return ProgressBar()
 

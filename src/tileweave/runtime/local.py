@@ -49,6 +49,9 @@ class Destination(Protocol):
     def take(self, block: Array) -> None:
         """Stores all values at once, by becoming the block."""
 
+    def finished(self, box: Box) -> None:
+        """Everything that one task stores has been stored."""
+
 
 class TaskFailed(Exception):
     """A kernel raised; `__cause__` says what."""
@@ -296,13 +299,14 @@ def store(
     """Stores what a task reads; returns the bytes that were newly made for it."""
     (read,) = task.reads
     block = holds(read.pieces[0]) if hand_over else None
+    fresh = 0
     if isinstance(block, np.ndarray) and block.flags.writeable:
         destination.take(block)
-        return 0
-    if destination.whole_blocks and len(read.pieces) > 1:
+    elif destination.whole_blocks and len(read.pieces) > 1:
         array, fresh = gathered(holds, threads)
         destination.write(task.index, array)
-        return fresh
-    for piece in read.pieces:
-        destination.write(piece.box, values(piece, read.dtype)(holds(piece)))
-    return 0
+    else:
+        for piece in read.pieces:
+            destination.write(piece.box, values(piece, read.dtype)(holds(piece)))
+    destination.finished(task.index)
+    return fresh

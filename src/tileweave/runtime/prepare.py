@@ -16,7 +16,7 @@ from tileweave.graph import Graph, MemoryTarget, Sink, Source
 from tileweave.planner import Machines, Plan, Step, Task, tasks
 from tileweave.planner.count import block_bytes, temporary_bytes
 
-__all__ = ["Prepared", "label", "prepare"]
+__all__ = ["Prepared", "label", "prepare", "prepare_tasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +101,29 @@ def _prepared(plan: Plan) -> Prepared:
     made = tasks(plan)
     stored = [step.node for step in plan.steps if isinstance(step.node, Sink)]  # some only order others
     sinks = tuple(dict.fromkeys([*plan.graph.sinks, *stored]))
+    pieces = (piece.source for task in made for read in task.reads for piece in read.pieces)
+    sources = tuple(dict.fromkeys(source for source in pieces if source is not None))
+    return prepare_tasks(plan.steps, made, sources, sinks, len(plan.machines))
+
+
+def prepare_tasks(
+    steps: tuple[Step, ...],
+    made: tuple[Task, ...],
+    sources: tuple[Source, ...],
+    sinks: tuple[Sink, ...],
+    machines: int,
+) -> Prepared:
+    """What follows from tasks, numbered in their order, for a run of them."""
     readers = [0] * len(made)
-    sources: dict[Source, None] = {}
     for task in made:
         for number in task.needs:
             readers[number] += 1
-        for read in task.reads:
-            sources.update((piece.source, None) for piece in read.pieces if piece.source is not None)
-    out_bytes = [block_bytes(plan.steps[task.step], task) for task in made]
+    out_bytes = [block_bytes(steps[task.step], task) for task in made]
     need_bytes = [
-        temporary_bytes(plan.steps[task.step], task, made) + size for task, size in zip(made, out_bytes, strict=True)
+        temporary_bytes(steps[task.step], task, made) + size for task, size in zip(made, out_bytes, strict=True)
     ]
-    peaks = _peaks(made, readers, out_bytes, need_bytes, len(plan.machines))
-    return Prepared(plan.steps, made, tuple(sources), sinks, tuple(readers), tuple(out_bytes), tuple(need_bytes), peaks)
+    peaks = _peaks(made, readers, out_bytes, need_bytes, machines)
+    return Prepared(steps, made, sources, sinks, tuple(readers), tuple(out_bytes), tuple(need_bytes), peaks)
 
 
 def _peaks(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +22,10 @@ from tileweave.planner import Plan
 from tileweave.runtime import direct
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io.journal import Identity
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
 from tileweave.runtime.prepare import Prepared, prepare
+from tileweave.runtime.resume import identity, remaining
 from tileweave.space import Box
 
 __all__ = ["run_plan"]
@@ -40,6 +43,7 @@ def run_plan(
     address: str | None = None,
     overwrite: bool | None = None,
     out: Sequence[Array | None] | None = None,
+    resume: bool = False,
 ) -> list[Any]:
     """The results of a plan's sinks in order: an array for a sink in memory, its path for a file.
 
@@ -53,10 +57,13 @@ def run_plan(
         address: of a running Ray cluster; without one a local cluster is started and kept for the next run.
         overwrite: whether existing files are replaced; None leaves it to each sink.
         out: per sink the array that takes its values, or None.
+        resume: whether the run goes on with what an equal run has finished of its .npy, .zarr and .h5 sinks, and
+            records what it finishes itself.
 
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
-        StorageError: a source cannot be read or a sink cannot be written.
+        StorageError: a source cannot be read or a sink cannot be written; an unfinished run was
+            another one.
 
     Example:
         >>> from tileweave import graph, lower, planner
@@ -73,6 +80,7 @@ def run_plan(
     prepared = prepare(plan)
     count = threads or available_threads()
     given = direct.check_out(plan, out)
+    identified = identity(plan, prepared, bind or {}) if resume else None
     if runtime == "local" and not listeners:
         try:
             found = direct.executable(plan, prepared, bind or {}, count)
@@ -86,8 +94,9 @@ def run_plan(
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly():
-        files, destinations = _open_destinations(prepared, overwrite)
+        files, destinations, finished = _open_destinations(prepared, overwrite, identified)
         try:
+            prepared = remaining(prepared, finished)
             engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
             if tell is not None:
                 tell(Started(runtime, prepared.labels, len(prepared.tasks), len(plan.machines)))
@@ -254,14 +263,18 @@ class _Memory:
         """Becomes the block."""
         self._value = block
 
+    def finished(self, box: Box) -> None:
+        """Nobody keeps count: a result in memory ends with its process."""
+
 
 class _Written:
     """A result in a file."""
 
-    def __init__(self, sink: Sink, writer: io.SinkWriter) -> None:
+    def __init__(self, sink: Sink, target: FileTarget, writer: io.SinkWriter, files: io.Sinks) -> None:
         self.whole_blocks = io.atom(sink) is not None
         self.write = writer.write
         self.handle = io.handle_of(writer)
+        self.finished = partial(files.record, target)
         self._box = sink.tensor.type.box
 
     def take(self, block: Array) -> None:
@@ -269,19 +282,22 @@ class _Written:
         self.write(self._box, block)
 
 
-def _open_destinations(prepared: Prepared, overwrite: bool | None) -> tuple[io.Sinks, list[Destination]]:
-    targets = []
-    for sink in prepared.sinks:
-        if isinstance(sink.target, FileTarget):
-            target = sink.target if overwrite is None else replace(sink.target, overwrite=overwrite)
-            targets.append((target, sink.tensor.type))
-    files = io.open_sinks(targets)
-    writers = iter(files.writers)
+def _open_destinations(
+    prepared: Prepared, overwrite: bool | None, identified: Identity | None
+) -> tuple[io.Sinks, list[Destination], list[set[Box]]]:
+    """(the files, per sink where its values go, per sink which parts are there already)."""
+    targets = {
+        sink: sink.target if overwrite is None else replace(sink.target, overwrite=overwrite)
+        for sink in prepared.sinks
+        if isinstance(sink.target, FileTarget)
+    }
+    files = io.open_sinks([(target, sink.tensor.type) for sink, target in targets.items()], identified)
+    writers = dict(zip(targets, files.writers, strict=True))
     out: list[Destination] = [
-        _Written(sink, next(writers)) if isinstance(sink.target, FileTarget) else _Memory(sink)
+        _Written(sink, targets[sink], writers[sink], files) if sink in targets else _Memory(sink)
         for sink in prepared.sinks
     ]
-    return files, out
+    return files, out, [files.finished(targets[sink]) if sink in targets else set() for sink in prepared.sinks]
 
 
 def _results(plan: Plan, destinations: Mapping[Sink, Destination]) -> list[Any]:

@@ -24,6 +24,7 @@ class Session:
         address: of a running Ray cluster.
         threads: of the local runtime.
         overwrite: existing sinks may be replaced.
+        resume: runs go on with what an unfinished one has left.
         progress: runs show a progress bar.
         listening: further listeners of a plan's run.
         planned: called with each plan that would run; when given, nothing runs, and the program is stopped
@@ -39,6 +40,7 @@ class Session:
     address: str | None = None
     threads: int | None = None
     overwrite: bool | None = None
+    resume: bool = False
     progress: bool | None = None
     listening: Callable[[Plan], Sequence[Listener]] | None = None
     planned: Callable[[Plan], None] | None = None

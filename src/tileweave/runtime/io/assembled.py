@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tileweave.graph import TensorType
-from tileweave.runtime.io.npyfile import MappedWriter
+from tileweave.runtime.io.npyfile import MappedWriter, npy_writer
 
 __all__ = ["AssembledFile", "SentFile"]
 
@@ -25,17 +25,17 @@ class AssembledFile:
     Args:
         path: where it appears.
         temporary: where it is put together; its members lie beside it.
-        write: writes a file of arrays by name.
+        write: writes a file of arrays by name: from the path of what it replaces, and its own.
     """
 
-    def __init__(self, path: Path, temporary: Path, write: Callable[[Path, Mapping[str, Array]], None]) -> None:
+    def __init__(self, path: Path, temporary: Path, write: Callable[[Path, Path, Mapping[str, Array]], None]) -> None:
         self._path, self._temporary, self._write = path, temporary, write
         self._members: dict[str, tuple[Path, MappedWriter]] = {}
 
     def add(self, key: str, kind: TensorType) -> MappedWriter:
         """The writer of one more member."""
         path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
-        writer = MappedWriter(path, kind)
+        writer = npy_writer(path, kind)
         self._members[key] = (path, writer)
         return writer
 
@@ -51,7 +51,7 @@ class AssembledFile:
                 arrays[key] = np.memmap(path, kind.dtype, "r", writer.offset_bytes, kind.shape or (1,)).reshape(
                     kind.shape
                 )
-        self._write(self._temporary, arrays)
+        self._write(self._path, self._temporary, arrays)
         arrays.clear()
         with self._temporary.open("rb") as file:
             os.fsync(file.fileno())

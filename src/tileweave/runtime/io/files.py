@@ -18,9 +18,9 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tileweave.errors import StorageError
 from tileweave.graph import FileData, FileTarget, Sink, TensorType
 from tileweave.lower.reads import slices
 from tileweave.runtime.io import assembled, npyfile, safefile, tables, zarrfile
+from tileweave.runtime.io.journal import Identity, Journal, begin_journal, discard, kept_by_journals, open_journal
 from tileweave.space import Box
 
 __all__ = [
@@ -94,6 +95,10 @@ class _File(Protocol):
     def publish(self) -> None: ...
 
     def abort(self) -> None: ...
+
+
+class _InPlace(_File, Protocol):
+    def suspend(self) -> None: ...
 
 
 def _split(path: str, where: str) -> tuple[str, str]:
@@ -326,6 +331,9 @@ class Reopened:
         """Stores all values at once."""
         self.write(self._handle.type.box, block)
 
+    def finished(self, box: Box) -> None:
+        """The process that commits the file hears of it when the task is done."""
+
 
 def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False) -> FileTarget:
     """Where a sink goes; the suffix says the format.
@@ -427,31 +435,65 @@ def _check_remote(one: FileTarget, where: str) -> None:
         raise StorageError(where, "it exists", legal="another URL, or overwrite=True (--overwrite)")
 
 
+@dataclass(slots=True)
+class _Opened:
+    """A file of a run, under its temporary name; what is finished of it, where that is recorded."""
+
+    file: _File
+    temporary: Path | None
+    journal: Journal | None
+
+
 class Sinks:
-    """The files of one run. They appear together at `commit`; after `abort` nothing is left of them.
+    """The files of one run. They appear together at `commit`; after `abort` nothing is left of them but what a journal
+    tells of.
 
     Args:
-        targets: checked by `check_targets`; several may be members of one .npz or zarr group.
+        targets: checked by `check_targets`; several may be members of one file.
+        identity: where given, files that are filled in place get journals, and those of an equal run that did not end
+            are gone on with.
     """
 
-    def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
-        self._targets = targets
-        self._files: dict[str, _File] = {}
-        writers: list[SinkWriter] = []
+    def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> None:
+        self._identity, self._mark = identity, f"tmp-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._files: dict[str, _Opened] = {}
+        self.writers: list[SinkWriter] = []
+        self._targets = []
         try:
+            check_targets([(self._open(one), kind) for one, kind in targets])
             for one, kind in targets:
-                writers.append(self._add(one, kind))
+                self.writers.append(self._add(one, kind))
+            for one, _ in targets:
+                self._begin(one)
+            for (one, _), writer in zip(targets, self.writers, strict=True):
+                journal = self._files[_where_it_lies(one)].journal
+                if journal is not None:
+                    journal.watch(one.key, cast("Any", writer))
+            self._targets = [(one, kind) for one, kind in targets if not self._published(one)]
         except BaseException:
             self.abort()
             raise
-        self.writers = tuple(writers)
+
+    def _open(self, one: FileTarget) -> FileTarget:
+        """Finds what an earlier run has left of a file; the target, to be replaced where it is that run's own."""
+        lies = _where_it_lies(one)
+        if self._identity is not None and one.format in RESUMABLE and "://" not in lies and lies not in self._files:
+            journal = open_journal(Path(lies), self._identity, f"sink({one.path!r})")
+            if journal is not None:
+                file = _local_file(one, Path(lies), journal.temporary)
+                self._files[lies] = _Opened(_Published() if journal.published else file, journal.temporary, journal)
+        return replace(one, overwrite=True) if self._published(one) else one
+
+    def _published(self, one: FileTarget) -> bool:
+        opened = self._files.get(_where_it_lies(one))
+        return opened is not None and isinstance(opened.file, _Published)
 
     def _add(self, one: FileTarget, kind: TensorType) -> SinkWriter:
         lies = _where_it_lies(one)
         try:
             if lies not in self._files:
-                self._files[lies] = _new_file(one, lies)
-            return self._files[lies].add(one.key, kind)
+                self._files[lies] = _new_file(one, lies, self._mark)
+            return self._files[lies].file.add(one.key, kind)
         except StorageError:
             raise
         except Exception as error:  # the disk is full, or the store refuses, each in its own words
@@ -459,51 +501,117 @@ class Sinks:
                 f"sink({one.path!r})", f"it cannot be written: {error}", inputs={"tensor": kind}
             ) from error
 
+    def _begin(self, one: FileTarget) -> None:
+        opened = self._files[_where_it_lies(one)]
+        if self._identity is None or opened.journal is not None or opened.temporary is None:
+            return
+        if one.format in RESUMABLE:
+            opened.journal = begin_journal(Path(_where_it_lies(one)), opened.temporary, self._identity, self._mark)
+
+    def finished(self, one: FileTarget) -> set[Box]:
+        """The parts of a sink that are on disk."""
+        journal = self._files[_where_it_lies(one)].journal
+        return journal.finished[one.key] if journal is not None else set()
+
+    def record(self, one: FileTarget, box: Box) -> None:
+        """A part of a sink has been written."""
+        journal = self._files[_where_it_lies(one)].journal
+        if journal is not None:
+            journal.record(one.key, box)
+
     def commit(self) -> None:
         """Every file appears, whole. Where one cannot be completed, none appears.
 
         Raises:
             StorageError: a file cannot be completed, or another one has appeared in its place meanwhile.
         """
+        published: dict[str, Journal | None] = {}
         try:
-            for file in self._files.values():
-                file.prepare()
+            for opened in self._files.values():
+                if opened.journal is not None:
+                    opened.journal.complete()
+                opened.file.prepare()
             check_targets(self._targets)
             for path in list(self._files):
-                self._files[path].publish()
-                del self._files[path]
+                self._files[path].file.publish()
+                published[path] = self._files.pop(path).journal
+            for path, journal in published.items():
+                if journal is not None:
+                    journal.remove()
+                elif "://" not in path:
+                    discard(Path(path), _remove)
         except OSError as error:
             raise StorageError("sink(tensor, path)", f"a file cannot be completed: {error}") from error
         finally:
+            for journal in filter(None, published.values()):
+                journal.close()
             self.abort()
 
     def abort(self) -> None:
-        """Removes every file that has not appeared."""
+        """Removes every file that has not appeared, or leaves it with its journal where some of it is finished."""
         while self._files:
-            _, file = self._files.popitem()
+            _, opened = self._files.popitem()
             with suppress(Exception):  # the next file's remains must go too
-                file.abort()
+                if opened.journal is None:
+                    opened.file.abort()
+                else:
+                    _leave(cast("_InPlace", opened.file), opened.journal)
 
 
-def _new_file(one: FileTarget, lies: str) -> _File:
-    mark = f"tmp-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
+def _leave(file: _InPlace, journal: Journal) -> None:
+    try:
+        journal.sync()
+    finally:
+        if any(journal.finished.values()):
+            file.suspend()
+            journal.close()
+        else:
+            file.abort()
+            journal.remove()
+
+
+RESUMABLE = ("npy", "zarr", "hdf5")
+"""Formats whose parts are on disk, where they stay, as soon as they are written."""
+
+
+class _Published:
+    """A file that an earlier run has completed and given its name, before it could end."""
+
+    def add(self, key: str, kind: TensorType) -> SinkWriter:
+        return self
+
+    def write(self, box: Box, block: Array) -> None:
+        raise StorageError("sink(tensor, path)", "it is written already")
+
+    def sync(self, boxes: Sequence[Box]) -> None:
+        return
+
+    def prepare(self) -> None:
+        return
+
+    publish = suspend = abort = prepare
+
+
+def _new_file(one: FileTarget, lies: str, mark: str) -> _Opened:
     if "://" in lies:
         if one.format != "zarr":
-            return assembled.SentFile(*zarrfile.remote(lies, f"sink({lies!r})"), lambda a, b: _local_file(one, a, b))
+            sent = assembled.SentFile(*zarrfile.remote(lies, f"sink({lies!r})"), lambda a, b: _local_file(one, a, b))
+            return _Opened(sent, None, None)
         folder, _, name = lies.rpartition("/")
-        return zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}")
+        return _Opened(zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}"), None, None)
     path = Path(lies)
-    return _local_file(one, path, path.with_name(f".{path.name}.{mark}"))
+    temporary = path.with_name(f".{path.name}.{mark}")
+    return _Opened(_local_file(one, path, temporary), temporary, None)
 
 
 def _local_file(one: FileTarget, path: Path, temporary: Path) -> _File:
     match one.format:
         case "npy":
-            return npyfile.NpyFile(path, temporary)
+            return npyfile.InPlaceFile(path, temporary, lambda at, _, kind: npyfile.npy_writer(at, kind))
         case "npz":
-            return npyfile.NpzFile(path, temporary)
+            return assembled.AssembledFile(path, temporary, npyfile.write_npz)
         case "hdf5":
-            return tables.Hdf5File(path, temporary)
+            return npyfile.InPlaceFile(path, temporary, tables.add_dataset)
         case "parquet":
             return assembled.AssembledFile(path, temporary, tables.write_parquet)
         case "safetensors":
@@ -521,17 +629,23 @@ def sweep(folder: Path) -> None:
     What a killed run had set aside to replace it comes back, where nothing has taken its place.
     """
     with suppress(OSError):
+        kept = kept_by_journals(folder)
         for path in folder.iterdir():
             found = _MARK.match(path.name)
-            if found is None or found[1] != _HOST or _alive(int(found[2])):
+            if found is None or found[1] != _HOST or path.name in kept or _alive(int(found[2])):
                 continue
             whole = path.with_name(path.name[1 : path.name.rindex(".tmp-")])
             if found[3] == "-old" and not whole.exists():
                 path.rename(whole)
-            elif path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
             else:
-                path.unlink(missing_ok=True)
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:
@@ -544,13 +658,16 @@ def _alive(process: int) -> bool:
     return True
 
 
-def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]]) -> Sinks:
+def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> Sinks:
     """Checked targets, opened for writing under temporary names.
 
+    Args:
+        targets: what goes where.
+        identity: of a run that may be gone on with where it does not end well.
+
     Raises:
-        StorageError: as `check_targets`, and where the disk has no room.
+        StorageError: as `check_targets`; where the disk has no room; where another plan's unfinished run left a file.
     """
     for folder in {Path(_where_it_lies(one)).parent for one, _ in targets if "://" not in one.path}:
         sweep(folder)
-    check_targets(targets)
-    return Sinks(targets)
+    return Sinks(targets, identity)

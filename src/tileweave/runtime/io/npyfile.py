@@ -16,7 +16,7 @@ import tempfile
 import threading
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
@@ -32,16 +32,17 @@ from tileweave.space import Box
 
 __all__ = [
     "Header",
+    "InPlaceFile",
     "MappedReader",
     "MappedWriter",
-    "NpyFile",
-    "NpzFile",
     "describe_npy",
     "describe_npz",
     "members_of",
+    "npy_writer",
     "open_npy",
     "open_npz",
     "opened",
+    "write_npz",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -277,36 +278,35 @@ def open_npz(path: str, key: str, where: str) -> MappedReader:
 
 
 class MappedWriter:
-    """One .npy being filled in place; boxes may be written in any order and by several threads."""
+    """An array at a byte offset of a file, filled in place; boxes come in any order and from several threads.
 
-    def __init__(self, path: Path, kind: TensorType) -> None:
-        header = io.BytesIO()
-        descr = np.lib.format.dtype_to_descr(kind.dtype)
-        fields = {"descr": descr, "fortran_order": False, "shape": kind.shape}
-        np.lib.format.write_array_header_1_0(header, fields)
-        at = header.tell()
-        self.path, self.offset_bytes, self.type = path, at, kind
-        self._file = path.open("xb+")
+    Args:
+        path: of the file, which exists; it grows to the array's end.
+        kind: of the tensor.
+        offset_bytes: where its row-major elements begin.
+    """
+
+    def __init__(self, path: Path, kind: TensorType, offset_bytes: int) -> None:
+        self.path, self.offset_bytes, self.type = path, offset_bytes, kind
         self._memory: mmap.mmap | None = None
+        self._array: Array | None = None
+        self._file = path.open("rb+")
         try:
-            self._file.write(header.getvalue())
-            self._file.flush()
             if kind.box.empty:
-                self._array: Array | None = np.empty(kind.shape, kind.dtype)
+                self._array = np.empty(kind.shape, kind.dtype)
                 return
-            self._reserve(at + kind.size_bytes)
-            self._memory = mmap.mmap(self._file.fileno(), at + kind.size_bytes)
-            self._array = np.ndarray(kind.shape, kind.dtype, self._memory, at)
+            self._reserve(offset_bytes + kind.size_bytes)
+            self._memory = mmap.mmap(self._file.fileno(), offset_bytes + kind.size_bytes)
+            self._array = np.ndarray(kind.shape, kind.dtype, self._memory, offset_bytes)
         except BaseException:
             self._file.close()
-            path.unlink(missing_ok=True)
             raise
 
     def _reserve(self, size_bytes: int) -> None:
         """A full disk must be an error now; inside a memory map it would kill the process."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._file.fileno(), 0, size_bytes)
-        else:
+        elif os.fstat(self._file.fileno()).st_size < size_bytes:
             self._file.truncate(size_bytes)
 
     def place(self, box: Box) -> Array:
@@ -320,11 +320,15 @@ class MappedWriter:
         """Stores the values of a box."""
         self.place(box)[...] = block
 
-    def finish(self) -> None:
-        """Everything that was written reaches the disk."""
+    def sync(self, boxes: Collection[Box]) -> None:
+        """What was written to these boxes, by any process, reaches the disk."""
         if self._memory is not None:
             self._memory.flush()
         os.fsync(self._file.fileno())
+
+    def finish(self) -> None:
+        """Everything that was written reaches the disk."""
+        self.sync((self.type.box,))
         self.close()
 
     def close(self) -> None:
@@ -333,91 +337,83 @@ class MappedWriter:
         if self._memory is not None:
             with suppress(BufferError):  # a region is still held somewhere: the map goes when that goes
                 self._memory.close()
+            self._memory = None
         self._file.close()
 
 
-class NpyFile:
-    """A .npy that appears whole at `publish`, or not at all."""
+def npy_writer(path: Path, kind: TensorType) -> MappedWriter:
+    """The writer of a .npy: of a new one, or of one that such a writer has begun."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(kind.dtype)
+    fields = {"descr": descr, "fortran_order": False, "shape": kind.shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    try:
+        if not path.exists():
+            path.write_bytes(header.getvalue())
+        return MappedWriter(path, kind, header.tell())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
-    def __init__(self, path: Path, temporary: Path) -> None:
-        self._path, self._temporary = path, temporary
-        self._writer: MappedWriter | None = None
+
+class InPlaceFile:
+    """A file whose arrays are filled where they lie; it appears whole at `publish`, or not at all.
+
+    Args:
+        path: where it appears.
+        temporary: where it is filled.
+        add: makes room for an array in the temporary file, by its key; where one is already, its writer.
+    """
+
+    def __init__(self, path: Path, temporary: Path, add: Callable[[Path, str, TensorType], MappedWriter]) -> None:
+        self._path, self._temporary, self._add = path, temporary, add
+        self._writers: list[MappedWriter] = []
 
     def add(self, key: str, kind: TensorType) -> MappedWriter:
-        """The writer of the file's one array."""
-        self._writer = MappedWriter(self._temporary, kind)
-        return self._writer
+        """The writer of one more array."""
+        self._writers.append(self._add(self._temporary, key, kind))
+        return self._writers[-1]
 
     def prepare(self) -> None:
         """All that may fail: the temporary file is complete and on disk."""
-        if self._writer is not None:
-            self._writer.finish()
+        for writer in self._writers:
+            writer.finish()
 
     def publish(self) -> None:
         """The one step by which the file appears."""
         self._temporary.replace(self._path)
 
-    def abort(self) -> None:
-        """Removes what was written; nothing is left."""
-        if self._writer is not None:
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)
-
-
-class NpzFile:
-    """A .npz of one or more members that appears whole at `publish`, or not at all.
-
-    Members of a file that it replaces stay where they are named otherwise, unless the array has no name itself.
-    """
-
-    def __init__(self, path: Path, temporary: Path) -> None:
-        self._path, self._temporary = path, temporary
-        self._keep = True
-        self._members: dict[str, tuple[Path, MappedWriter]] = {}
-
-    def add(self, key: str, kind: TensorType) -> MappedWriter:
-        """The writer of one more member."""
-        self._keep = bool(key)
-        path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
-        writer = MappedWriter(path, kind)
-        self._members[key or "arr_0"] = (path, writer)
-        return writer
-
-    def prepare(self) -> None:
-        """All that may fail: the members are put together in one archive, on disk."""
-        with self._temporary.open("xb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                if self._keep and self._path.exists():
-                    self._copy_others(archive)
-                for key, (path, writer) in self._members.items():
-                    writer.finish()
-                    info = zipfile.ZipInfo(f"{key}.npy")  # a fixed date: equal values make equal files
-                    with archive.open(info, "w", force_zip64=True) as out, path.open("rb") as part:
-                        shutil.copyfileobj(part, out, 1 << 20)
-                    path.unlink()
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _copy_others(self, archive: zipfile.ZipFile) -> None:
-        """The members of the file that is replaced, but for those that are written anew."""
-        where = f"sink({str(self._path)!r})"
-        with opened(str(self._path), where) as file, _unzipped(file, where) as old:
-            for name in dict.fromkeys(old.namelist()):
-                if name.removesuffix(".npy") in self._members:
-                    continue
-                info = old.getinfo(name)
-                copied = zipfile.ZipInfo(name, info.date_time)
-                copied.compress_type = info.compress_type
-                with archive.open(copied, "w", force_zip64=True) as out, old.open(info) as part:
-                    shutil.copyfileobj(part, out, 1 << 20)
-
-    def publish(self) -> None:
-        """The one step by which the file appears."""
-        self._temporary.replace(self._path)
-
-    def abort(self) -> None:
-        """Removes what was written; nothing is left."""
-        for path, writer in self._members.values():
+    def suspend(self) -> None:
+        """Lets go of the file, which stays under its temporary name."""
+        for writer in self._writers:
             writer.close()
-            path.unlink(missing_ok=True)
+
+    def abort(self) -> None:
+        """Removes what was written; nothing is left."""
+        self.suspend()
         self._temporary.unlink(missing_ok=True)
+
+
+def write_npz(old: Path, path: Path, members: Mapping[str, Array]) -> None:
+    """Writes a .npz; members of the one that it replaces stay where they are named otherwise, and all have names."""
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        if "" not in members and old.exists():
+            _copy_others(old, members, archive)
+        for key, array in members.items():
+            info = zipfile.ZipInfo(f"{key or 'arr_0'}.npy")  # a fixed date: equal values make equal files
+            with archive.open(info, "w", force_zip64=True) as out:
+                np.lib.format.write_array(out, array, version=(1, 0))
+
+
+def _copy_others(replaced: Path, members: Collection[str], archive: zipfile.ZipFile) -> None:
+    """The members of the file that is replaced, but for those that are written anew."""
+    where = f"sink({str(replaced)!r})"
+    with opened(str(replaced), where) as file, _unzipped(file, where) as old:
+        for name in dict.fromkeys(old.namelist()):
+            if name.removesuffix(".npy") in members:
+                continue
+            info = old.getinfo(name)
+            copied = zipfile.ZipInfo(name, info.date_time)
+            copied.compress_type = info.compress_type
+            with archive.open(copied, "w", force_zip64=True) as out, old.open(info) as part:
+                shutil.copyfileobj(part, out, 1 << 20)

@@ -108,7 +108,7 @@ PIECE_BYTES = 1 << 24
 """What of a tensor is in memory at once while it is written."""
 
 
-def write_safe(path: Path, members: Mapping[str, Array]) -> None:
+def write_safe(_: Path, path: Path, members: Mapping[str, Array]) -> None:
     """Writes tensors one behind the other, the header padded to eight bytes; a tensor without a name is ``data``."""
     header, at = {}, 0
     for key, array in members.items():

@@ -1,6 +1,6 @@
 """HDF5 files, and columns of Parquet and Arrow files.
 
-An HDF5 file has one writer: the process that runs the plan. A column of numbers is a tensor of rank 1, a column of
+A column of numbers is a tensor of rank 1, a column of
 fixed-size lists one of higher rank; what is read of a Parquet file are the row groups that a box meets.
 
 h5py and pyarrow are optional packages (``tileweave[io]``) and are loaded on first use.
@@ -21,10 +21,10 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
-from tileweave.runtime.io.npyfile import supported
+from tileweave.runtime.io.npyfile import MappedWriter, supported
 from tileweave.space import Box
 
-__all__ = ["Hdf5File", "columns_of", "datasets_of", "open_column", "open_dataset", "write_parquet"]
+__all__ = ["add_dataset", "columns_of", "datasets_of", "open_column", "open_dataset", "write_parquet"]
 
 Array = np.ndarray[Any, Any]
 
@@ -103,44 +103,22 @@ def open_dataset(path: str, key: str, where: str) -> DatasetReader:
     return DatasetReader(_hdf5(path, where), key, where)
 
 
-class _DatasetWriter:
-    def __init__(self, dataset: Any, turn: Any) -> None:
-        self._dataset, self._turn = dataset, turn
+def add_dataset(path: Path, key: str, kind: TensorType) -> MappedWriter:
+    """The writer of one more dataset of an HDF5 file, or of one that is there; without a key it is ``data``.
 
-    def write(self, box: Box, block: Array) -> None:
-        """Stores the values of a box."""
-        if not box.empty:
-            with self._turn:
-                self._dataset[slices(box)] = block
-
-
-class Hdf5File:
-    """An HDF5 file that appears whole at `publish`, or not at all; a sink without a key is the dataset ``data``."""
-
-    def __init__(self, path: Path, temporary: Path) -> None:
-        self._path, self._temporary = path, temporary
-        self._file = _load("h5py", f"sink({str(path)!r})").File(temporary, "x")
-        self._turn = threading.Lock()
-
-    def add(self, key: str, kind: TensorType) -> _DatasetWriter:
-        """The writer of one more dataset."""
-        return _DatasetWriter(self._file.create_dataset(key or "data", kind.shape, kind.dtype), self._turn)
-
-    def prepare(self) -> None:
-        """All that may fail: everything is on disk."""
-        self._file.flush()
-        self._file.close()
-
-    def publish(self) -> None:
-        """The one step by which the file appears."""
-        self._temporary.replace(self._path)
-
-    def abort(self) -> None:
-        """Removes what was written; nothing is left."""
-        try:
-            self._file.close()
-        finally:
-            self._temporary.unlink(missing_ok=True)
+    Its elements lie in one piece whose place is fixed before any is written, so that any process may write any box,
+    and the file's own structure is complete from the start.
+    """
+    h5py = _load("h5py", f"sink({str(path)!r})")
+    with h5py.File(path, "a", alignment_threshold=1 << 10, alignment_interval=64) as file:
+        name = key or "data"
+        if name not in file:
+            layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            file.create_dataset(name, kind.shape, kind.dtype, dcpl=layout)
+        at = file[name].id.get_offset() or 0  # none where there are no elements
+    return MappedWriter(path, kind, at)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -243,7 +221,7 @@ def open_column(path: str, format: str, key: str, where: str) -> ColumnReader:
     return ColumnReader(path, format, key, where)
 
 
-def write_parquet(path: Path, members: Mapping[str, Array]) -> None:
+def write_parquet(_: Path, path: Path, members: Mapping[str, Array]) -> None:
     """Writes arrays as columns: of numbers, or of fixed-size lists where the rank is above 1.
 
     Raises:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Collection
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
+from tileweave.runtime.io.journal import to_disk
 from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
@@ -164,6 +167,20 @@ class ZarrWriter:
         with nullcontext() if aligned else self._unaligned:
             self._array[slices(box)] = block
 
+    def sync(self, boxes: Collection[Box]) -> None:
+        """What was written to these boxes, by any process, reaches the disk."""
+        folder = Path(self.store) / self.key
+        folders = {folder, folder.parent}
+        for box in boxes:
+            spans = zip(box.start, box.stop, self._chunks, strict=True)
+            for place in product(*(range(a // c, -(-b // c)) for a, b, c in spans)):
+                path = folder / self._array.metadata.encode_chunk_key(place)
+                if path.exists():  # a chunk of zeros is not stored
+                    to_disk(path)
+                    folders.add(path.parent)
+        for one in folders:
+            to_disk(one)
+
 
 def reopen_zarr(store: str, key: str, kind: TensorType) -> ZarrWriter:
     """A writer of an array that another process has created and is filling too."""
@@ -191,10 +208,15 @@ class ZarrDirectory:
 
     def add(self, key: str, kind: TensorType) -> ZarrWriter:
         """The writer of the array, or of one more member of the group."""
+        if (self._temporary / key / "zarr.json").exists():
+            return reopen_zarr(str(self._temporary), key, kind)
         return _create(self._zarr, str(self._temporary), key, kind)
 
     def prepare(self) -> None:
         """Zarr has stored each block when its write returned."""
+
+    def suspend(self) -> None:
+        """The directory stays under its temporary name."""
 
     def publish(self) -> None:
         """The directory appears by one rename; one that is replaced is set aside first and comes back on failure."""

@@ -398,6 +398,8 @@ class _Run:
         self.done[number] = True
         for task, (began, ended) in zip(unit.tasks, times, strict=True):
             self.tasks_done += 1
+            if task.step in self.targets:
+                self.destinations[self.prepared.sink(task)].finished(task.index)
             if self.notify is not None:
                 done, count, start = self.tasks_done, len(self.prepared.tasks), self.begin
                 self.notify(Progress(task.step, task.shard, machine, done, count, began - start, ended - start, worker))

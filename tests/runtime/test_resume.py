@@ -1,0 +1,276 @@
+"""Runs that end early and are gone on with: real processes, killed at random moments; equal bytes in the end."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plans import misbehaving, rows_plan
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.errors import RunError, StorageError
+from tileweave.planner import machines
+from tileweave.runtime import Progress, Started, run_plan
+from tileweave.runtime.io import files as io
+from tileweave.runtime.io import journal
+from tileweave.runtime.resume import remaining
+
+TESTS = str(Path(__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def _recorded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "SYNC_SHARE", 1e9)
+
+
+def plan_of(folder: Path, suffix: str, **how: int) -> Any:
+    """Sixteen shards from a file to a sink; each leaves a mark."""
+    kind, data = io.describe(folder / "x.npy")
+    y = misbehaving(g.Tensor(g.Source(data, kind)) * 2, folder / "marks", **how)
+    return rows_plan(g.Sink(y, io.target(folder / f"y.{suffix}")), machines(2, memory="1GiB"), 16)
+
+
+def source(folder: Path, seed: int = 0) -> np.ndarray:
+    array = np.random.default_rng(seed).integers(0, 1 << 40, (64, 3))
+    array[:, 0] = np.arange(64)
+    np.save(folder / "x.npy", array)
+    return array
+
+
+def stopped(folder: Path, suffix: str, after: int) -> None:
+    """A run that a listener stops after so many tasks."""
+
+    def stop(event: Any) -> None:
+        if isinstance(event, Progress) and event.done == after:
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        run_plan(plan_of(folder, suffix), threads=1, listeners=[stop], resume=True)
+
+
+def values(path: Path) -> np.ndarray:
+    kind, data = io.describe(path)
+    return np.array(io.open_source(data, kind).read(kind.box))
+
+
+@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5"])
+def test_a_run_goes_on_where_another_was_stopped(tmp_path: Path, suffix: str) -> None:
+    x = source(tmp_path)
+    run_plan(plan_of(tmp_path, suffix))
+    whole = (tmp_path / f"y.{suffix}").read_bytes() if suffix != "zarr" else b""
+    (tmp_path / f"y.{suffix}").rename(tmp_path / "whole")
+    stopped(tmp_path, suffix, 20)
+    assert not (tmp_path / f"y.{suffix}").exists()
+    io.sweep(tmp_path)  # what can be gone on with is nobody's rubbish
+    events: list[Any] = []
+    run_plan(plan_of(tmp_path, suffix), listeners=[events.append], resume=True)
+    np.testing.assert_array_equal(values(tmp_path / f"y.{suffix}"), x * 2 + 1)
+    total = len(plan_of(tmp_path, suffix).steps) * 16 if suffix != "zarr" else None
+    assert isinstance(events[0], Started)
+    assert suffix == "zarr" or events[0].tasks < total
+    assert {path.name for path in tmp_path.iterdir()} == {"marks", "x.npy", "whole", f"y.{suffix}"}
+    assert suffix == "zarr" or (tmp_path / f"y.{suffix}").read_bytes() == whole
+
+
+def test_a_zarr_of_many_chunks_goes_on_chunk_by_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tileweave.runtime.io import zarrfile
+
+    monkeypatch.setattr(zarrfile, "CHUNK_BYTES", 8 * 4 * 3)
+    x = source(tmp_path)
+    stopped(tmp_path, "zarr", 24)
+    events: list[Any] = []
+    run_plan(plan_of(tmp_path, "zarr"), listeners=[events.append], resume=True)
+    assert events[0].tasks <= 48 - 18
+    np.testing.assert_array_equal(values(tmp_path / "y.zarr"), x * 2 + 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.zarr"]
+
+
+def test_another_plan_or_other_sources_are_refused(tmp_path: Path) -> None:
+    source(tmp_path)
+    stopped(tmp_path, "npy", 20)
+    source(tmp_path, 1)
+    with pytest.raises(StorageError, match=r"an unfinished run left it, and source '.*x.npy \(0\)' has changed"):
+        run_plan(plan_of(tmp_path, "npy"), resume=True)
+    stamps = (tmp_path / "x.npy").stat()
+    with pytest.raises(StorageError, match="the plan is another one"):
+        run_plan(plan_of(tmp_path, "npy", milliseconds=1), resume=True)
+    assert (tmp_path / "x.npy").stat() == stamps
+    run_plan(plan_of(tmp_path, "npy"))  # begins anew, and nothing of the other run is left
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.npy"]
+
+
+def test_arrays_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    def plan(hole: g.Tensor) -> Any:
+        y = g.Sink(misbehaving(hole, tmp_path / "marks", fails_at=3), io.target(tmp_path / "y.npy"))
+        return rows_plan(y, machines(1), 8)
+
+    hole = g.Tensor(g.Source(g.Hole(), g.TensorType((8,), np.dtype("int64")), "x"))
+    with pytest.raises(RunError):
+        run_plan(plan(hole), bind={hole.producer: np.arange(8)}, resume=True, threads=1)
+    with pytest.raises(StorageError, match=r"source 'x \(0\)' has changed"):
+        run_plan(plan(hole), bind={hole.producer: np.arange(8) * 2}, resume=True)
+    with pytest.raises(RunError):
+        run_plan(plan(hole), bind={hole.producer: np.arange(8)}, resume=True, threads=1)
+    assert (tmp_path / "marks" / "0").read_text().count("\n") == 1  # done once, by the first run
+
+
+def test_a_line_that_was_cut_short_does_not_count(tmp_path: Path) -> None:
+    x = source(tmp_path)
+    stopped(tmp_path, "npy", 30)
+    path = tmp_path / ".y.npy.journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:4]) + lines[4][:-3])
+    events: list[Any] = []
+    run_plan(plan_of(tmp_path, "npy"), listeners=[events.append], resume=True)
+    assert events[0].tasks == 3 * (16 - 3)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x * 2 + 1)
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    source(tmp_path)
+    identified = journal.Identity("p", {})
+    kind = g.TensorType((4,), np.dtype("int64"))
+    first = io.open_sinks([(io.target(tmp_path / "y.npy"), kind)], identified)
+    with pytest.raises(StorageError, match="another process is writing it"):
+        io.open_sinks([(io.target(tmp_path / "y.npy"), kind)], identified)
+    first.abort()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_a_file_that_had_appeared_before_the_others_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [(io.target(tmp_path / name), g.TensorType((4,), np.dtype("int64"))) for name in ("a.npy", "b.npy")]
+    identified = journal.Identity("p", {})
+    files = io.open_sinks(kinds, identified)
+    for (target, kind), writer in zip(kinds, files.writers, strict=True):
+        writer.write(kind.box, np.arange(4))
+        files.record(target, kind.box)
+    second = files._files[str(tmp_path / "b.npy")].file
+    monkeypatch.setattr(type(second), "publish", lambda self: (_ for _ in ()).throw(OSError("gone")))
+    first = files._files[str(tmp_path / "a.npy")].file
+    monkeypatch.setattr(first, "publish", lambda: first._temporary.replace(first._path), raising=False)
+    with pytest.raises(StorageError, match="gone"):
+        files.commit()
+    monkeypatch.undo()
+    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == ["a.npy"]
+    files = io.open_sinks(kinds, identified)
+    assert [files.finished(target) for target, _ in kinds] == [{kind.box} for _, kind in kinds]
+    files.commit()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), np.arange(4))
+
+
+def test_only_what_is_missing_is_left_to_do() -> None:
+    from tileweave.runtime.prepare import prepare
+
+    x = g.as_tensor(np.arange(12.0).reshape(6, 2))
+    y = g.matmul(x, g.transpose(x))
+    plan = rows_plan(g.sum(y * 2, axis=1), machines(2), 3)
+    whole = prepare(plan)
+    stores = [task for task in whole.tasks if whole.sink(task) >= 0]
+    assert remaining(whole, [set()]) is whole
+    assert remaining(whole, [{task.index for task in stores}]).tasks == ()
+    left = remaining(whole, [{stores[0].index}])
+    assert 0 < len(left.tasks) < len(whole.tasks)
+    assert [task.number for task in left.tasks] == list(range(len(left.tasks)))
+    assert all(number < task.number for task in left.tasks for number in task.needs)
+
+
+def test_memory_alone_does_not_resume(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no sink stays where it is written"):
+        tw.run(tw.source(np.ones(3)) + 1, resume=True)
+    with pytest.raises(RunError, match="npy, zarr, hdf5"):
+        tw.run(tw.sink(tw.source(np.ones(3)), tmp_path / "a.npz"), resume=True)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, {tests!r})
+from test_resume import plan_of
+from tileweave.runtime import run_plan
+from tileweave.runtime.io import journal
+if __name__ == "__main__":
+    journal.SYNC_SECONDS = {seconds}
+    run_plan(plan_of(Path({folder!r}), {suffix!r}, milliseconds={milliseconds}), threads=2, resume=True,
+             runtime={runtime!r})
+"""
+
+
+def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "local") -> None:
+    """Starts one run again and again, each ended by SIGKILL at a random moment, until one ends well."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    rng = np.random.default_rng(seed)
+    x = source(folder)
+    script, slow = folder / "script.py", 60 if runtime == "local" else 400
+    words = {"tests": TESTS, "folder": str(folder), "suffix": suffix, "runtime": runtime}
+    done: list[int] = []
+    for number in range(kills + 1):
+        script.write_text(SCRIPT.format(**words, seconds=rng.choice([0.0, 0.1]), milliseconds=slow))
+        process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE, text=True)
+        if number < kills:
+            for _ in range(400):
+                if (folder / f".y.{suffix}.journal").exists() or process.poll() is not None:
+                    break
+                threading.Event().wait(0.05)
+            threading.Event().wait(float(rng.uniform(0, 0.5)))
+            process.send_signal(signal.SIGKILL)
+        _, error = process.communicate(timeout=100)
+        assert process.returncode in (0, -signal.SIGKILL), (seed, error)
+        if process.returncode == 0:
+            break
+        assert not (folder / f"y.{suffix}").exists()
+        path = folder / f".y.{suffix}.journal"
+        done.append(len(path.read_bytes().splitlines()) if path.exists() else 0)
+    print("seed", seed, "lines of the journal after each kill", done)
+    assert done == sorted(done), (seed, done)
+    assert process.returncode == 0
+    np.testing.assert_array_equal(values(folder / f"y.{suffix}"), x * 2 + 1)
+    assert sorted(p.name for p in folder.iterdir()) == ["marks", "script.py", "x.npy", f"y.{suffix}"], seed
+
+
+@pytest.mark.parametrize("suffix", ["npy"])
+def test_killed_drivers_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
+    killed_at_random(tmp_path, suffix, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5"])
+def test_drivers_killed_at_many_moments_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
+    for number in range(5):
+        (tmp_path / str(number)).mkdir()
+        killed_at_random(tmp_path / str(number), suffix, 8)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_cluster_goes_on_where_threads_were_stopped(tmp_path: Path) -> None:
+    x = source(tmp_path)
+    for suffix in ("npy", "h5"):
+        stopped(tmp_path, suffix, 20)
+        events: list[Any] = []
+        run_plan(plan_of(tmp_path, suffix), runtime="ray", threads=2, listeners=[events.append], resume=True)
+        assert events[0].tasks < 48
+        np.testing.assert_array_equal(values(tmp_path / f"y.{suffix}"), x * 2 + 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.h5", "y.npy"]
+
+
+def test_the_command_line_resumes(tmp_path: Path) -> None:
+    program = tmp_path / "p.py"
+    program.write_text(
+        "import numpy as np, tileweave as tw\n"
+        "tw.run(tw.sink(tw.source(np.arange(1000.0)) * 2, 'y.npy'))\n"
+        "print(tw.run(tw.sum(tw.source('y.npy'))))\n"
+    )
+    words = [sys.executable, "-m", "tileweave.cli.main", "run", "--resume", str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert float(done.stdout) == 999000, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.py", "y.npy"]
