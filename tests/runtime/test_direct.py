@@ -218,3 +218,20 @@ def test_views_of_sources_are_stored_and_computed_with(bound: tuple[int, ...]) -
         got = tw.run(plan, bind={"hk"[place]: arrays[place] * 3 for place in bound})
         for one, want in zip(got, views(a, b, Numpy), strict=True):
             np.testing.assert_array_equal(one, want)
+
+
+@pytest.mark.parametrize("name", ["column sum", "row maximum", "product", "chain"])
+def test_several_machines_in_one_process_run_the_kernels_of_one(name: str) -> None:
+    """Column panels of a long array took up to three times as long as the whole."""
+    x = np.random.default_rng(0).random((512, 256), dtype=np.float32)
+    make = {
+        "column sum": lambda t: tw.sum(t, 0),
+        "row maximum": lambda t: tw.max(t, 1),
+        "product": lambda t: tw.relu(t @ x.T),
+        "chain": lambda t: tw.exp(t) * 2.0 - t,
+    }[name]
+    one, four = (tw.plan(make(tw.source(x)), count) for count in (1, 4))
+    assert four.steps[0].cuts.count > 1
+    np.testing.assert_array_equal(tw.run(four), tw.run(one))
+    (apart,), (whole,) = executables(four), executables(one)
+    assert apart.kernels == whole.kernels and apart.arena_bytes == whole.arena_bytes

@@ -47,9 +47,9 @@ FIXED_BYTES = 1 << 20
 class WorkFailed(Exception):
     """A task raised; `__cause__` says what."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.number)
+        self.task = task
 
 
 def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
@@ -185,7 +185,7 @@ class Executable:
                 at = number
                 action(held)
         except Exception as error:
-            raise WorkFailed(at) from error
+            raise WorkFailed(self._tasks[at]) from error
 
     # ---- where blocks lie ---------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Executable:
         try:
             made = execute(cast("Operation", step.node), step.stage, task.index, given, decision=step.kernel)
         except Exception as error:
-            raise WorkFailed(task.number) from error
+            raise WorkFailed(task) from error
         block = _row_major(own(made, step.outputs, given))
         self._fixed[task.number] = block
         self.arena_bytes += block_bytes(block)

@@ -23,8 +23,6 @@ import numpy as np
 
 from tileweave.graph import Operation
 
-__all__ = ["Product", "best_factor_grid", "best_grid", "grid_words", "lower_bound_words", "product_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Product:

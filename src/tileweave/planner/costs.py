@@ -21,22 +21,6 @@ from tileweave.graph import FileData, Operation, Source, Tensor, resolve
 from tileweave.planner.placement import Boxes, IntArray
 from tileweave.space import Box, Projection
 
-__all__ = [
-    "Arrival",
-    "Held",
-    "Term",
-    "TermDim",
-    "arrival",
-    "chunked",
-    "chunks_of",
-    "index_of_boxes",
-    "input_boxes",
-    "output_boxes",
-    "read_terms",
-    "volume",
-    "wave_sum",
-]
-
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 

@@ -19,8 +19,6 @@ from tileweave.planner.steps import partition_of, takes_boxes
 from tileweave.planner.tasks import Enumerator, ReadPiece, Task, preimage
 from tileweave.space import Box
 
-__all__ = ["EFFICIENCY", "block_bytes", "counted_peaks", "task_cost", "temporary_bytes"]
-
 EFFICIENCY = 0.7
 """The fraction of the peak rates that a task is expected to reach."""
 

@@ -35,9 +35,6 @@ from tileweave.planner.placement import (
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import partition_of, takes_boxes
 
-__all__ = ["Load", "Loads", "held_at"]
-
-
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 

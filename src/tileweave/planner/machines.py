@@ -59,18 +59,6 @@ from typing import Any, Literal
 
 from tileweave.errors import PlanError
 
-__all__ = [
-    "Level",
-    "LinkGroup",
-    "Machine",
-    "Machines",
-    "bytes_from",
-    "machine_tree",
-    "machines",
-    "size_text",
-    "to_toml",
-]
-
 MOST_MACHINES = 1 << 16
 """Planning holds arrays over machines; beyond this many it would take minutes."""
 _UNITS = {"": 1, "b": 1}

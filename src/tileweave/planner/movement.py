@@ -28,8 +28,6 @@ from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import drivers, output_placement
 from tileweave.planner.streams import read_tensors
 
-__all__ = ["Movement", "Recognised", "Redistribution", "movements", "redistribution"]
-
 LONG = 12
 """Digits longer than that are looked at as shorter ones with the same divisors below 5 (`_few`)."""
 MOST_MEMBERS = 256

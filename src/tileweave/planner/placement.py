@@ -24,23 +24,6 @@ import numpy as np
 from tileweave.errors import PlanError
 from tileweave.layout import Coord, Iter, Layout
 
-__all__ = [
-    "Boxes",
-    "Digits",
-    "IntArray",
-    "Mesh",
-    "Placement",
-    "machine_blocks",
-    "machine_boxes",
-    "machine_runs",
-    "mesh_digits",
-    "mesh_name",
-    "nested_bounds",
-    "placement",
-    "run_placement",
-    "wave_counts",
-]
-
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 Digits = tuple[tuple[int, int], ...]
 """(extent, stride along the machine axis) pairs, slowest first."""

@@ -22,8 +22,6 @@ from tileweave.graph import Graph, Operation, Partition, Sink, Source, Tensor
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
 
-__all__ = ["VIEWS", "Costs", "Plan", "Stage", "Step"]
-
 VIEWS: dict[str, Callable[..., Any]] = {}
 """How a plan is shown, by name: what stands above the value registers here."""
 

@@ -27,8 +27,6 @@ from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.streams import needed_steps, streams
 
-__all__ = ["EFFICIENCY", "Busy", "Peaks", "Simulation", "costed", "peak_bound", "peaks_of", "simulate", "with_costs"]
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 COUNTED_TASKS = 500
 """Plans of up to so many tasks have their peak memory counted task by task (about 0.1 ms each)."""
@@ -163,6 +161,7 @@ class Rates:
         self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
 
     def flops_of(self, dtype: str) -> Floats:
+        """Operations per second on an element type."""
         if dtype not in self.flops:
             self.flops[dtype] = np.asarray([m.rate(dtype) for m in self.filled])
         return self.flops[dtype]

@@ -20,26 +20,6 @@ from tileweave.planner.placement import Digits, Placement, nested_bounds, run_pl
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box
 
-__all__ = [
-    "WHOLE",
-    "Atoms",
-    "Decide",
-    "Grid",
-    "Sharding",
-    "Waves",
-    "candidates",
-    "combine_placement",
-    "maker",
-    "out_size",
-    "output_placement",
-    "partition_of",
-    "sharding_of",
-    "steps_of",
-    "takes_boxes",
-    "uncut",
-    "waved",
-]
-
 MOST_GRIDS = 24
 """The most grids that are offered for one operation."""
 

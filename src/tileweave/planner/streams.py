@@ -18,8 +18,6 @@ from tileweave.graph.ops.operators import operator_of
 from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 
-__all__ = ["Stream", "issue_order", "needed_steps", "streams"]
-
 Levels = tuple[tuple[int, int, tuple[int, ...]], ...]
 """(dimension of a tensor, waves, cuts of what moves it from 0) of the dimensions that have waves, in their order."""
 

@@ -8,7 +8,7 @@ made (`streams`); the shards of one wave stand side by side, so machines work to
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any, cast
@@ -19,12 +19,11 @@ from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor
 from tileweave.graph.ir.nodes import Value
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import index_of_output, input_region, output_partition
+from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Plan, Step
-from tileweave.planner.steps import drivers
+from tileweave.planner.steps import drivers, partition_of
 from tileweave.planner.streams import issue_order
 from tileweave.space import AffineMap, Box
-
-__all__ = ["PARTIAL", "Enumerator", "Read", "ReadPiece", "Task", "block_partition", "preimage", "tasks"]
 
 PARTIAL = "partial"
 """How the names of partial results begin, by which a later wave or a combination reads them: ``partial0.out``."""
@@ -136,6 +135,23 @@ class Task:
     def out(self) -> Box:
         """The box of its first output."""
         return self.outs[0]
+
+
+def in_one_process(plan: Plan) -> Plan:
+    """The plan with the blocks of different machines put together: for a process that is all of these machines.
+
+    Blocks that one machine has in turn stay apart, since memory asked for them, and partial results do, since their
+    number decides how a sum is rounded.
+    """
+
+    def whole(step: Step) -> Step:
+        if step.stage not in ("block", "store") or step.where.wave_count > 1 or step.cuts.count == 1:
+            return step
+        rank = len(step.where.grid)
+        place = Placement((1,) * rank, ((),) * rank, (1,) * rank)
+        return replace(step, cuts=partition_of(step.cuts.box, place), where=place)
+
+    return replace(plan, steps=tuple(map(whole, plan.steps)))
 
 
 def preimage(map: AffineMap, box: Box, target: Box) -> Box:

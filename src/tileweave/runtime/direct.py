@@ -15,7 +15,8 @@ import numpy as np
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.executable import Executable
-from tileweave.planner import Plan
+from tileweave.planner import Plan, tasks
+from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared
 
 __all__ = ["Found", "check_out", "executable", "fitting", "into", "run"]
@@ -78,8 +79,12 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         sources = dict(zip(prepared.sources, arrays, strict=True))
         peak = sum(prepared.peak_bytes)
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
-        found = Executable(plan.steps, prepared.tasks, sources, constant, prepared.sinks, threads, room)
-        if found.arena_bytes > room:
+        for one in (in_one_process(plan), plan) if len(plan.machines) > 1 else (plan,):
+            made = prepared.tasks if one.steps == plan.steps else tasks(one)
+            found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
+            if found.arena_bytes <= room:
+                break
+        else:
             prepared.extra["whole"] = False
             return None
     return Found(found, tuple(arrays), idle)

@@ -87,7 +87,7 @@ def run_plan(
             if found is not None:
                 return direct.run(plan, prepared, found, given)
         except WorkFailed as failed:
-            error = TaskFailed(prepared.tasks[failed.number])
+            error = TaskFailed(failed.task)
             error.__cause__ = failed.__cause__
             raised = _explained(error, plan, prepared)
             raise raised from raised.__cause__

@@ -31,8 +31,6 @@ from tileweave.planner.placement import (
 from tileweave.planner.steps import Sharding, combine_placement, index_placement, uncut
 from tileweave.space import Box
 
-__all__ = ["FEW_OPERATIONS", "Offered", "meshes", "offered", "offered_home", "operation_shardings", "shardings"]
-
 Size = Callable[[Sequence[int]], float]
 MOST_MESHES = 4
 FEW_OPERATIONS = 40

@@ -17,8 +17,6 @@ from tileweave.errors import PlanError
 from tileweave.planner.search.pareto import Chosen, Pareto, Progressed
 from tileweave.planner.search.tables import Tables
 
-__all__ = ["EXCHANGE", "searched_together"]
-
 EXCHANGE = 2048
 """Trials of each search between two exchanges."""
 

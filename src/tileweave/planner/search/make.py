@@ -32,8 +32,6 @@ from tileweave.planner.search.tables import Tables
 from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
 from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
 
-__all__ = ["BALANCED", "Effort", "PlanRequest", "make_plan", "search"]
-
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
 MOST_RANGES = 1 << 19

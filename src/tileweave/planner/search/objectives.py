@@ -19,8 +19,6 @@ from tileweave.planner.plan import Plan
 from tileweave.planner.search.tables import Measures
 from tileweave.planner.simulate import Simulation
 
-__all__ = ["OBJECTIVES", "Objective", "objective_of", "register_objective"]
-
 
 def _seconds(measures: Measures) -> Any:
     return measures.seconds + 1e-18 * measures.moved

@@ -21,8 +21,6 @@ import numpy as np
 from tileweave.errors import PlanError
 from tileweave.planner.search.tables import Tables
 
-__all__ = ["MUTATORS", "OBJECTIVE_NAMES", "Chosen", "Mutator", "Pareto", "Progressed", "register_mutator"]
-
 Chosen = tuple[int, ...]
 OBJECTIVE_NAMES = ("seconds", "peak_bytes", "bytes_moved", "words_bytes")
 BATCH = 256

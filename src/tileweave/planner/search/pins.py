@@ -14,8 +14,6 @@ from tileweave.planner.placement import Mesh
 from tileweave.planner.search.candidates import operation_shardings
 from tileweave.planner.steps import Sharding
 
-__all__ = ["Cuts", "allowed_shardings", "pinned_meshes", "pinned_parts"]
-
 Cuts = Mapping[str, int] | Sequence[int]
 """Parts per index dimension: by name, the others whole; or one number for each."""
 

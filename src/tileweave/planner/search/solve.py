@@ -17,8 +17,6 @@ import numpy as np
 
 from tileweave.planner.search.tables import Measures, Tables
 
-__all__ = ["Solved", "beam", "cost_of", "exact", "polished", "relaxed"]
-
 BEAM = 24
 """Partial choices kept after each node."""
 Weigh = Callable[[Measures], Any]

@@ -15,6 +15,7 @@ import numpy as np
 from tileweave.graph import Graph, Operation, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.planner.costs import Term, arrival, output_boxes, volume
+from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads, held_at
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Mesh, Placement
@@ -25,10 +26,7 @@ from tileweave.planner.search.candidates import (
     operation_shardings,
     shardings,
 )
-from tileweave.planner.simulate import EFFICIENCY
 from tileweave.planner.steps import Sharding
-
-__all__ = ["Measures", "Neighbours", "Tables"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

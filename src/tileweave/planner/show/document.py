@@ -14,8 +14,6 @@ from tileweave.planner.machines import LinkGroup, Machine, Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
 
-__all__ = ["diff", "documents", "from_document", "graph_digest", "load", "machines_of", "save", "to_document"]
-
 FORMAT = "tileweave plan 1"
 MOST_INLINE = 1 << 20
 """Bytes of arrays up to which a plan's document holds those of its graph; larger ones are holes when it is read."""

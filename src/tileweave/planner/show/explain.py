@@ -14,18 +14,6 @@ from tileweave.planner.machines import size_text
 from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
 
-__all__ = [
-    "count_text",
-    "cuts_text",
-    "explain",
-    "frontier",
-    "kernel_text",
-    "move_text",
-    "seconds_text",
-    "step_label",
-    "to_json",
-]
-
 
 def count_text(value: float) -> str:
     """A count for people.

@@ -12,8 +12,6 @@ from tileweave.planner.show.explain import cuts_text, frontier, seconds_text, st
 from tileweave.planner.show.picture import to_svg
 from tileweave.planner.simulate import Simulation, simulate
 
-__all__ = ["to_html"]
-
 WIDTH, ROW, LEFT = 960, 18, 110
 MOST_ROWS = 32
 """Groups of like machines that the timeline shows."""

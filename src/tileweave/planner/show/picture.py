@@ -8,8 +8,6 @@ from tileweave.planner.machines import size_text
 from tileweave.planner.plan import Plan
 from tileweave.planner.show.explain import cuts_text, seconds_text, step_label
 
-__all__ = ["to_svg"]
-
 OPERATION, STORE, SOURCE, MOVES = "#E5E8E8", "#B4F8C8", "#d0d0ff", "#ffd8a8"
 
 
