@@ -105,6 +105,13 @@ class View:
             self._recorder, Region(self.region.tensor, tuple(begin), tuple(extent), tuple(mask), tuple(dims))
         )  # fmt: skip
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """What ``view[..] += value`` ends with; an assignment is a copy, written out."""
+        if not isinstance(value, View) or value.region != self[index].region:
+            self._recorder.refuse(
+                f"{self}[..] = ..", "an assignment", legal="scope.copy(view[..], value), view[..] += .."
+            )
+
     def limit(self, axis: int, count: Number) -> View:
         """The view of which only `count` coordinates of a dimension exist, or as many as before if they are fewer."""
         if not 0 <= axis < len(self.shape):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, simplify
+from tileweave.kernel.dispatch import convert
 from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.convert import alike, converted, staged
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
@@ -20,43 +20,41 @@ __all__ = ["atomic_add", "elementwise", "reduce", "scan"]
 Element = Callable[[ExprLike], Operand]
 
 
-def _target(context: Context, out: Region) -> tuple[Buffer, Holding, bool]:
-    """Where results go: the registers of the output, or fresh ones that are stored to memory afterwards."""
+def _target(context: Context, op: Op) -> tuple[Buffer, Holding, Callable[[], None]]:
+    """Where results go: the registers of the output, or fresh ones; and what brings them to the output."""
+    out = op.outs[0]
     if out.tensor.space == "register":
-        held = context.holdings[out.tensor.name]
-        if out.extent != out.tensor.shape or out.dims != tuple(range(out.tensor.rank)):
-            raise declined(context.line, "a part of a register tensor", region=out)
-        return context.buffer(out.tensor), held, False
-    bits = out.tensor.element.bits
-    layout, padded = blocked(out.shape, max(1, context.threads.warps), places.vector(out, max(1, 128 // bits)))
-    held = holding(layout, padded, max(1, context.threads.warps))
-    return context.registers("result", out.tensor.dtype, held.slots), held, True
+        return convert.into(context, op, out)
+    held = _blocked(context, out)
+    buffer = context.registers("result", out.tensor.dtype, held.slots)
+    return buffer, held, lambda: store_from(context, buffer, held, out)
 
 
-def _operand(context: Context, op: Op, value: Region | Scalar, held: Holding) -> Element:
+def _blocked(context: Context, region: Region) -> Holding:
+    """A holding for a region in memory, as wide as its accesses may be."""
+    warps = max(1, context.threads.warps)
+    layout, padded = blocked(region.shape, warps, places.vector(region, max(1, 128 // region.tensor.element.bits)))
+    return holding(layout, padded, warps)
+
+
+def _operand(context: Context, op: Op, value: Region | Scalar, want: Holding) -> Element:
     """How to name the element of an input that meets the element in a slot of the output."""
     if isinstance(value, Scalar):
         number = value.value
         return lambda r: number
-    if value.tensor.space == "register":
-        have, buffer = context.holdings[value.tensor.name], context.buffer(value.tensor)
-        if value.extent != value.tensor.shape or value.dims != tuple(range(value.tensor.rank)):
-            raise declined(context.line, "a part of a register tensor", region=value)
-    else:
-        dims = _ones(value, held)
-        padded = tuple(1 if d in dims else n for d, n in enumerate(held.shape))
-        have = holding(held.without(dims), padded, held.warps) if dims else held
-        buffer = context.registers("part", value.tensor.dtype, have.slots)
-        load_into(context, buffer, have, value)
-    dims = _ones(value, held)
-    want = held
+    dims = _ones(value, want)
+    part = want
     if dims:
-        want = holding(held.without(dims), tuple(1 if d in dims else n for d, n in enumerate(held.shape)), held.warps)
-    if not alike(have, want):
-        buffer, _ = converted(context, buffer, have, want, op)
+        part = holding(want.without(dims), tuple(1 if d in dims else n for d, n in enumerate(want.shape)), want.warps)
+    if value.tensor.space == "register":
+        buffer, have = convert.held(context, op, value)
+        buffer, _ = convert.converted(context, buffer, have, part, op)
+    else:
+        buffer = context.registers("part", value.tensor.dtype, part.slots)
+        load_into(context, buffer, part, value)
     if not dims:
         return lambda r: slot(buffer, r)
-    return lambda r: slot(buffer, part_slot(held, dims, r))
+    return lambda r: slot(buffer, part_slot(want, dims, r))
 
 
 def _ones(value: Region, held: Holding) -> tuple[int, ...]:
@@ -78,8 +76,7 @@ def part_slot(held: Holding, dims: tuple[int, ...], r: ExprLike) -> ExprLike:
 
 def elementwise(context: Context, op: Op) -> None:
     """Lowers ``map``, ``cast``, ``fill`` and ``iota``."""
-    out = op.outs[0]
-    target, held, away = _target(context, out)
+    target, held, finish = _target(context, op)
     if op.name == "iota":
         axis = op.option("axis")
         first = op.ins[0]
@@ -106,8 +103,7 @@ def elementwise(context: Context, op: Op) -> None:
             held.slots,
             lambda r: context.instruction(f"map.{name}", slot(target, r), *(one(r) for one in inputs), dtype=given),
         )
-    if away:
-        store_from(context, target, held, out)
+    finish()
 
 
 def _computed(op: Op) -> str:
@@ -142,15 +138,9 @@ def reduce(context: Context, op: Op) -> None:
     if not isinstance(source, Region) or not isinstance(axes, tuple):
         raise declined(op.line, "a reduction of a number", op=op.name)
     if source.tensor.space == "register":
-        held, buffer = context.holdings[source.tensor.name], context.buffer(source.tensor)
-        if source.extent != source.tensor.shape or source.dims != tuple(range(source.tensor.rank)):
-            raise declined(context.line, "a part of a register tensor", region=source)
+        buffer, held = convert.held(context, op, source)
     else:
-        bits = source.tensor.element.bits
-        layout, padded = blocked(
-            source.shape, max(1, context.threads.warps), places.vector(source, max(1, 128 // bits))
-        )
-        held = holding(layout, padded, max(1, context.threads.warps))
+        held = _blocked(context, source)
         buffer = context.registers("part", source.tensor.dtype, held.slots)
         load_into(context, buffer, held, source)
     padded = tuple(1 if d in axes else n for d, n in enumerate(held.shape))
@@ -239,10 +229,10 @@ def _deliver(context: Context, op: Op, out: Region, result: Buffer, part: Holdin
     if out.tensor.space != "register":
         store_from(context, result, part, out)
         return
-    want = context.holdings[out.tensor.name]
-    moved, _ = converted(context, result, part, want, op)
-    target = context.buffer(out.tensor)
+    target, want, finish = convert.into(context, op, out)
+    moved, _ = convert.converted(context, result, part, want, op)
     context.loop(want.slots, lambda r: context.instruction("map.id", slot(target, r), slot(moved, r)))
+    finish()
 
 
 def scan(context: Context, op: Op) -> None:
@@ -253,13 +243,13 @@ def scan(context: Context, op: Op) -> None:
         raise declined(op.line, "a scan of a number", op=op.name)
     if source.tensor.space != "register":
         raise declined(op.line, "a scan of memory", legal="load it first", region=source)
-    held = context.holdings[source.tensor.name]
+    buffer, held = convert.held(context, op, source)
     shape = held.shape
     dtype = out.tensor.dtype
-    box = staged(context, dtype, shape)
+    box = convert.staged(context, dtype, shape)
     trip = context.buffer(box.tensor)
     context.sync()
-    store_from(context, context.buffer(source.tensor), held, box)
+    store_from(context, buffer, held, box)
     context.sync()
     rows = prod(shape) // shape[axis]
     total = context.registers("total", dtype, 1)
@@ -287,10 +277,9 @@ def scan(context: Context, op: Op) -> None:
 
     context.loop(-(-rows // threads), row, unroll=False)
     context.sync()
-    target, want, away = _target(context, out)
+    target, want, finish = _target(context, op)
     load_into(context, target, want, box)
-    if away:
-        store_from(context, target, want, out)
+    finish()
     context.choose(op, "shared memory", Candidate("shared memory", True, f"one thread a row of {shape[axis]}"))
 
 
@@ -304,7 +293,7 @@ def atomic_add(context: Context, op: Op) -> None:
     if isinstance(value, Scalar):
         number = value.value
     else:
-        number = slot(context.buffer(value.tensor), 0)
+        number = slot(convert.held(context, op, value)[0], 0)
     where = memory_at(context, cell, (0,) * len(cell.dims))
     context.sync()
     context.instruction("atom.add", Address(trip), where, number, mask=elected(context))

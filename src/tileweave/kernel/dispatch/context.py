@@ -111,6 +111,7 @@ class Context:
     barriers: int = 0
     maps: dict[TensorBox, Buffer] = field(default_factory=dict)
     trips: dict[str, ExprLike] = field(default_factory=dict)
+    staged: dict[tuple[Threads, str], list[Buffer]] = field(default_factory=dict)
 
     # Statements.
 
@@ -230,17 +231,26 @@ class Context:
         """The buffer of a tensor."""
         return self.buffers[tensor.name]
 
-    def staging(self, dtype: str, elements: int) -> Buffer:
-        """Shared memory for a trip between threads; every trip begins and ends with a barrier."""
+    def staging(self, dtype: str, elements: int, own: bool = False) -> Buffer:
+        """Shared memory for a trip between threads; every trip begins with a barrier, so later ones use it again.
+
+        Args:
+            own: whether it keeps its values beyond the next trip.
+        """
         threads = self.threads
         if threads.warps == 0 or threads.entities == 0:
             whose = "one thread" if threads.warps == 0 else "each part of each part"
             raise declined(self.line, f"memory between threads for an operator of {whose}", legal="a warp at least")
         whole = -(-elements // 16) * 16 if threads.entities > 1 else elements
+        for used in self.staged.get((threads, dtype), ()) if not own else ():
+            if used.elements >= whole * threads.entities:
+                return used
         buffer = Buffer(self.fresh("trip"), dtype, "shared", whole * threads.entities, 16)
         self.shared.append(buffer)
         if threads.entities > 1:
             self.trips[buffer.name] = threads.entity * whole
+        if not own:
+            self.staged.setdefault((threads, dtype), []).append(buffer)
         return buffer
 
     # Threads.

@@ -7,7 +7,7 @@ held against that of the trip.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import gcd, prod
 from typing import Any
@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import BackendError
-from tileweave.index import ExprLike
+from tileweave.index import ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import copies
 from tileweave.kernel.dispatch.context import Context, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.lanes import Within, lane_condition, lane_number, within
-from tileweave.kernel.dispatch.layouts.registers import Holding
+from tileweave.kernel.dispatch.layouts.registers import Holding, Part, blocked, holding, part_of
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, dtype_of
-from tileweave.kernel.threads import Buffer, Slots
+from tileweave.kernel.threads import LANE, Buffer, Slots
 from tileweave.layout.analysis.memory import loads, phases_of
 from tileweave.layout.analysis.moves import Local, Shuffle
 
-__all__ = ["alike", "converted", "copy"]
+__all__ = ["alike", "converted", "copy", "held", "into", "staged"]
 
 #: What two barriers cost beside one instruction a warp: tens of cycles in which the block's warps wait for each other.
 _BARRIERS = 64
@@ -36,16 +36,132 @@ Read = Callable[[int, int], Slots]
 
 
 def copy(context: Context, op: Op) -> None:
-    """Lowers ``copy`` and ``copy_async``; between registers by a conversion."""
+    """Lowers ``copy`` and ``copy_async`` where registers take part; between registers by a conversion."""
     out, source = op.outs[0], op.ins[0]
-    if isinstance(source, Region) and source.tensor.space == out.tensor.space == "register":
-        have, want = copies.shown(context, source), copies.shown(context, out)
-        buffer, held = converted(context, context.buffer(source.tensor), have, want, op)
-        target = context.buffer(out.tensor)
-        cast = "cast" if target.dtype != buffer.dtype else "id"
-        context.loop(held.slots, lambda r: context.instruction(f"map.{cast}", slot(target, r), slot(buffer, r)))
+    from_registers = isinstance(source, Region) and source.tensor.space == "register"
+    if out.tensor.space == "register":
+        target, want, finish = into(context, op, out)
+        if isinstance(source, Region) and from_registers:
+            buffer, have = held(context, op, source)
+            buffer, _ = converted(context, buffer, have, want, op)
+            cast = "cast" if target.dtype != buffer.dtype else "id"
+            context.loop(want.slots, lambda r: context.instruction(f"map.{cast}", slot(target, r), slot(buffer, r)))
+        else:
+            copies.load(context, op, target, want, source)  # type: ignore[arg-type]
+        finish()
+    elif isinstance(source, Region) and from_registers:
+        copies.store(context, op, out, source, *held(context, op, source))
     else:
         copies.copy(context, op)
+
+
+def held(context: Context, op: Op, region: Region) -> tuple[Buffer, Holding]:
+    """The registers of a region: the tensor's, the slots of a part, or a part that comes through shared memory."""
+    whole, buffer = context.holdings[region.tensor.name], context.buffer(region.tensor)
+    if _shows_all(region):
+        return buffer, _turned(whole, region.dims)
+    part = part_of(whole, region.begin, region.extent, region.dims)
+    _choose_part(context, op, region, part)
+    if isinstance(part, Part):
+        return _moved(context, buffer, part), part.held
+    box = staged(context, buffer.dtype, region.shape)
+    have = _even(context, region)
+    result = context.registers("part", buffer.dtype, have.slots, str(have.layout))
+    context.sync()
+    _boxed(context, buffer, whole, box, region, "st")
+    context.sync()
+    copies.load_into(context, result, have, box)
+    return result, have
+
+
+def _even(context: Context, region: Region) -> Holding:
+    """A holding of a box's own, one element beside the other."""
+    layout, padded = blocked(region.shape, max(1, context.threads.warps), 1)
+    return holding(layout, padded, max(1, context.threads.warps))
+
+
+def into(context: Context, op: Op, region: Region, keep: bool = False) -> tuple[Buffer, Holding, Callable[[], None]]:
+    """Registers for the values of a region, and what brings them there afterwards.
+
+    Args:
+        keep: whether the registers begin with the values that the region has.
+    """
+    whole, buffer = context.holdings[region.tensor.name], context.buffer(region.tensor)
+    if _shows_all(region):
+        return buffer, _turned(whole, region.dims), lambda: None
+    if keep:
+        target, have = held(context, op, region)
+    part = part_of(whole, region.begin, region.extent, region.dims)
+    if isinstance(part, Part):
+        if not keep:
+            have = part.held
+            target = context.registers("part", buffer.dtype, have.slots, str(have.layout))
+
+        def back() -> None:
+            box = replace(region, mask=region.extent)
+            for k, at in enumerate(part.slots):
+                inside = places.inside(box, have.coordinates(context.threads.warp, LANE, k), have.shape)
+                context.instruction("map.id", slot(buffer, at), slot(target, k), mask=inside)
+
+        return target, have, back
+    _choose_part(context, op, region, part)
+    if not keep:
+        have = _even(context, region)
+        target = context.registers("part", buffer.dtype, have.slots, str(have.layout))
+    return target, have, lambda: _brought(context, buffer, whole, target, have, region)
+
+
+def _brought(context: Context, buffer: Buffer, whole: Holding, values: Buffer, have: Holding, region: Region) -> None:
+    """Values of a part go to the threads that hold it, through shared memory."""
+    box = staged(context, buffer.dtype, region.shape)
+    context.sync()
+    copies.store_from(context, values, have, box)
+    context.sync()
+    _boxed(context, buffer, whole, box, region, "ld")
+
+
+def _boxed(context: Context, buffer: Buffer, whole: Holding, box: Region, region: Region, how: str) -> None:
+    """Each thread stores or loads those of its elements that a region has, at their places in a box."""
+    copies_ = whole.first_copy(context.threads.warp, LANE) if how == "st" else ()
+
+    def one(r: ExprLike) -> None:
+        at = whole.coordinates(context.threads.warp, LANE, r)
+        inside = [simplify(as_expr(c - b)) for c, b in zip(at, region.begin, strict=True)]
+        where = copies.memory_at(context, box, [inside[d] for d in region.dims])
+        there = [(c >= 0) & (c < n) for c, n in zip(inside, region.extent, strict=True)]
+        operands = (where, slot(buffer, r)) if how == "st" else (slot(buffer, r), where)
+        condition = copies.both(*there, *copies_)
+        if condition is not None:
+            context.branch(condition, lambda: context.instruction(f"{how}.shared", *operands))
+
+    context.loop(whole.slots, one)
+
+
+def _shows_all(region: Region) -> bool:
+    hidden = [d for d in range(region.tensor.rank) if d not in region.dims and region.tensor.shape[d] != 1]
+    return not hidden and region.extent == region.tensor.shape
+
+
+def _turned(held: Holding, dims: tuple[int, ...]) -> Holding:
+    """A holding with its dimensions in another order, those of one element perhaps left out."""
+    if dims == tuple(range(len(held.shape))):
+        return held
+    digits = tuple(replace(d, dim=dims.index(d.dim)) if d.dim in dims else d for d in held.digits)
+    return Holding(held.layout, tuple(held.shape[d] for d in dims), digits, held.warps)
+
+
+def _choose_part(context: Context, op: Op, region: Region, part: Part | str) -> None:
+    direct = isinstance(part, Part)
+    name = "slots" if direct else "shared memory trip"
+    reason = f"{len(part.slots)} slots of {region}" if isinstance(part, Part) else part
+    context.choose(op, name, Candidate("slots", direct, reason), Candidate("shared memory", not direct, "any part"))
+
+
+def _moved(context: Context, buffer: Buffer, part: Part) -> Buffer:
+    result = context.registers("part", buffer.dtype, len(part.slots), str(part.held.layout))
+    for k, at in enumerate(part.slots):
+        context.instruction("map.id", slot(result, k), slot(buffer, at))
+    return result
 
 
 def alike(a: Holding, b: Holding) -> bool:
@@ -271,11 +387,12 @@ def _by_trip(context: Context, buffer: Buffer, have: Holding, want: Holding, tri
 
 
 def staged(
-    context: Context, dtype: str, shape: tuple[int, ...], steps: Sequence[int] = (), elements: int = 0
-) -> Region:
-    """Shared memory for a tile on a trip, row-major unless steps are given, as a region."""
+    context: Context, dtype: str, shape: tuple[int, ...], steps: Sequence[int] = (), elements: int = 0,
+    own: bool = False,
+) -> Region:  # fmt: skip
+    """Shared memory for a tile on a trip, row-major unless steps are given, as a region; `own`: of no other trip."""
     steps = steps or [prod(shape[d + 1 :]) for d in range(len(shape))]
-    memory = context.staging(dtype, elements or prod(shape))
+    memory = context.staging(dtype, elements or prod(shape), own)
     tensor = Tensor(memory.name, shape, dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
     context.buffers[memory.name] = memory
     return Region(tensor, (0,) * len(shape), shape, shape, tuple(range(len(shape))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import gcd
 
 from tileweave.errors import BackendError
@@ -16,19 +15,15 @@ from tileweave.kernel.dispatch.matrices import STORE, store_problem, store_row
 from tileweave.kernel.ir import Candidate, Op, Region
 from tileweave.kernel.threads import LANE, Address, Allocate, Buffer
 
-__all__ = ["both", "copy", "load_into", "memory_at", "shown", "store_from"]
+__all__ = ["both", "copy", "load", "load_into", "memory_at", "store", "store_from"]
 
 
 def copy(context: Context, op: Op) -> None:
-    """Lowers ``copy`` and ``copy_async`` where one side is memory."""
+    """Lowers ``copy`` and ``copy_async`` within memory."""
     out, source = op.outs[0], op.ins[0]
     if not isinstance(source, Region):
         raise declined(op.line, "a copy of a number", op=op.name)
-    if _registers(out):
-        load(context, op, out, source)
-    elif _registers(source):
-        store(context, op, out, source)
-    elif op.option("use") in (None, "tma") and not box_problem(context.arch, op):
+    if op.option("use") in (None, "tma") and not box_problem(context.arch, op):
         copy_boxes(context, op)
     else:
         if op.option("use") == "tma":
@@ -36,27 +31,6 @@ def copy(context: Context, op: Op) -> None:
                 "copy_async(.., use='tma')", box_problem(context.arch, op), inputs={"line": str(op.line)}
             )
         memory_copy(context, op, out, source)
-
-
-def _registers(region: Region) -> bool:
-    return region.tensor.space == "register"
-
-
-def shown(context: Context, region: Region) -> Holding:
-    """The holding of a register region with its dimensions in the region's order."""
-    held = context.holdings[region.tensor.name]
-    if region.extent != region.tensor.shape:
-        hidden = [d for d in range(region.tensor.rank) if d not in region.dims]
-        if any(region.tensor.shape[d] != 1 for d in hidden) or any(
-            region.extent[d] != region.tensor.shape[d] for d in region.dims
-        ):
-            raise declined(context.line, "a part of a register tensor", region=region)
-    if region.dims == tuple(range(region.tensor.rank)):
-        return held
-    moved = tuple(
-        replace(d, dim=region.dims.index(d.dim)) if d.dim >= 0 and d.dim in region.dims else d for d in held.digits
-    )
-    return Holding(held.layout, tuple(held.shape[d] for d in region.dims), moved, held.warps)
 
 
 def memory_at(context: Context, region: Region, at: Sequence[ExprLike]) -> Address:
@@ -88,11 +62,9 @@ def _width(held: Holding, memory: Region, bits: int) -> tuple[int, ...]:
     return gcd(free, run), free, run
 
 
-def load(context: Context, op: Op, out: Region, source: Region) -> None:
+def load(context: Context, op: Op, buffer: Buffer, held: Holding, source: Region) -> None:
     """Memory to registers."""
-    held = shown(context, out)
     width, free, run = _width(held, source, source.tensor.element.bits)
-    buffer = context.buffer(out.tensor)
     context.choose(op, f"ld.{source.tensor.space}", *_reasons("ld", source, width, free, run))
     load_into(context, buffer, held, source, width)
 
@@ -131,18 +103,17 @@ def load_into(context: Context, buffer: Buffer, held: Holding, source: Region, w
     context.loop(held.slots // width, one)
 
 
-def store(context: Context, op: Op, out: Region, source: Region) -> None:
+def store(context: Context, op: Op, out: Region, source: Region, buffer: Buffer, held: Holding) -> None:
     """Registers to memory: where several threads hold an element, the first one writes."""
-    held = shown(context, source)
     width, free, run = _width(held, out, out.tensor.element.bits)
     problem = "an addition" if op.option("accumulate") else store_problem(held, out, context.arch)
     if not problem:
         context.choose(op, STORE, Candidate("stmatrix", True, "four 8 x 8 tiles each"))
-        _store_matrices(context, context.buffer(source.tensor), held, out)
+        _store_matrices(context, buffer, held, out)
         return
     reasons = (Candidate("stmatrix", False, problem),) if out.tensor.space == "shared" else ()
     context.choose(op, f"st.{out.tensor.space}", *reasons, *_reasons("st", out, width, free, run))
-    store_from(context, context.buffer(source.tensor), held, out, width, bool(op.option("accumulate")), source)
+    store_from(context, buffer, held, out, width, bool(op.option("accumulate")), source)
 
 
 def store_from(

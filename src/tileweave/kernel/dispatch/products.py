@@ -8,9 +8,8 @@ from math import prod
 
 from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
-from tileweave.kernel.dispatch import groups
+from tileweave.kernel.dispatch import convert, groups
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.convert import alike, converted, staged
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.assign import Accumulator
@@ -144,21 +143,27 @@ def gemm(context: Context, op: Op) -> None:
         raise declined(op.line, "a product with a number", op=op.name)
     if out.tensor.space != "register":
         raise declined(op.line, "a product into memory", legal="an accumulator in registers", out=out)
-    held, target = context.holdings[out.tensor.name], context.buffer(out.tensor)
+    target, held, finish = convert.into(context, op, out, keep=isinstance(op.ins[2], Region))
+    _product(context, op, (a, b), target, held)
+    finish()
+
+
+def _product(context: Context, op: Op, factors: tuple[Region, Region], target: Buffer, held: Holding) -> None:
+    a, b = factors
     warps = context.threads.warps
     keep: ExprLike = 1
     if isinstance(op.ins[2], Scalar):
         keep = 0
     wide = groups.fits(op, warps, context.arch)
     reasons = [Candidate("wgmma", wide is not None, groups.reason(op, warps, context.arch))]
-    if wide is not None and alike(held, holding(*wide.result(), held.warps)):
+    if wide is not None and convert.alike(held, holding(*wide.result(), held.warps)):
         context.choose(op, wide.name, *reasons)
         groups.product(context, op, wide, target, keep)
         return
     if not keep:
         context.loop(held.slots, lambda r: context.instruction("map.id", slot(target, r), 0))
     for found in (tiling(op, warps, context.arch), tiling(op, warps, context.arch, chained=True)):
-        if found is not None and alike(held, holding(*found.result(), held.warps)):
+        if found is not None and convert.alike(held, holding(*found.result(), held.warps)):
             context.choose(op, found.row.name, *reasons, Candidate("mma.sync", True, f"{found.tiles} tiles a warp"))
             _by_warps(context, op, found, a, b, target)
             return
@@ -170,7 +175,7 @@ def gemm(context: Context, op: Op) -> None:
         Candidate("mma.sync", False, f"no instruction for {types}"),
         Candidate("fma", True, "any type"),
     )
-    _by_threads(context, a, b, held, target)
+    _by_threads(context, op, a, b, held, target)
 
 
 def _slice(region: Region, start: int, width: int) -> Region:
@@ -223,9 +228,9 @@ def _source(context: Context, op: Op, how: Tiling, role: str, region: Region, st
     """For a step along k: the registers of an operand, the first slot, and the slots from tile to tile."""
     elements = how.row[role].elements
     if region.tensor.space == "register":
-        have = context.holdings[region.tensor.name]
         want = how.operand(role, steps)
-        buffer, _ = converted(context, context.buffer(region.tensor), have, want, op)
+        buffer, have = convert.held(context, op, region)
+        buffer, _ = convert.converted(context, buffer, have, want, op)
         return lambda step: (buffer, step * elements, steps * elements)
     held = how.operand(role)
     buffer = context.registers(role, region.tensor.dtype, held.slots)
@@ -294,9 +299,9 @@ def _matrices(context: Context, how: Tiling, role: str, region: Region) -> Calla
     return fetch
 
 
-def _by_threads(context: Context, a: Region, b: Region, held: Holding, target: Buffer) -> None:
+def _by_threads(context: Context, op: Op, a: Region, b: Region, held: Holding, target: Buffer) -> None:
     """Each thread adds the products of its rows and columns, one k at a time."""
-    a, b = _memory(context, a), _memory(context, b)
+    a, b = _memory(context, op, a), _memory(context, op, b)
     of_a = holding(held.without((1,)), (held.shape[0], 1), held.warps) if held.warps else None
     of_b = holding(held.without((0,)), (1, held.shape[1]), held.warps) if held.warps else None
     if of_a is None or of_b is None:
@@ -330,13 +335,13 @@ def _column(region: Region, k: ExprLike) -> Region:
     return replace(region, begin=tuple(begin), extent=tuple(extent), mask=tuple(mask))
 
 
-def _memory(context: Context, region: Region) -> Region:
+def _memory(context: Context, op: Op, region: Region) -> Region:
     """An operand in memory: itself, or a copy of registers in shared memory."""
     if region.tensor.space != "register":
         return region
-    have, buffer = context.holdings[region.tensor.name], context.buffer(region.tensor)
+    buffer, have = convert.held(context, op, region)
     shape = have.shape
-    box = staged(context, buffer.dtype, shape)
+    box = convert.staged(context, buffer.dtype, shape, own=True)
     context.sync()
     store_from(context, buffer, have, box)
     context.sync()

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
-from tileweave.kernel.ir import Alloc, On, Op, Region, Statement, Tensor
+from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, Part, blocked, holding, part_of
+from tileweave.kernel.ir import Alloc, Line, On, Op, Region, Statement, Tensor
 from tileweave.kernel.ir.statements import blocks_of
 from tileweave.layout import Coord, Iter, Layout
 
@@ -32,6 +33,8 @@ class _Groups:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     warps: dict[str, int] = field(default_factory=dict)
     derived: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)  # (whole, part, dims of extent 1)
+    parts: list[tuple[Region, str]] = field(default_factory=list)  # (a box of a tensor, what is made of it)
+    lines: dict[str, Line] = field(default_factory=dict)
     memory: dict[str, list[Region]] = field(default_factory=dict)
     products: dict[str, Op] = field(default_factory=dict)
 
@@ -53,10 +56,10 @@ def _ops(body: tuple[Statement, ...]) -> Iterator[Op]:
             yield from _ops(inner)
 
 
-def _allocated(body: tuple[Statement, ...], warps: int) -> Iterator[tuple[Tensor, int]]:
+def _allocated(body: tuple[Statement, ...], warps: int) -> Iterator[tuple[Alloc, int]]:
     for statement in body:
         if isinstance(statement, Alloc) and statement.tensor.space == "register":
-            yield statement.tensor, warps
+            yield statement, warps
         if isinstance(statement, On):
             threads = statement.scope.threads // (statement.scope.entities if statement.each is not None else 1)
             yield from _allocated(statement.body, threads // 32)
@@ -83,7 +86,9 @@ def assign(body: tuple[Statement, ...], warps: int, accumulator: Accumulator) ->
         accumulator: the layout and padded shape of a product's result, or None where any layout serves.
     """
     groups = _Groups()
-    for tensor, of in _allocated(body, warps):
+    for alloc, of in _allocated(body, warps):
+        tensor = alloc.tensor
+        groups.lines[tensor.name] = alloc.line
         groups.parent[tensor.name] = tensor.name
         groups.tensors[tensor.name] = tensor
         groups.warps[tensor.name] = of
@@ -92,7 +97,7 @@ def assign(body: tuple[Statement, ...], warps: int, accumulator: Accumulator) ->
     found: dict[str, Holding] = {}
     for name, tensor in groups.tensors.items():
         if tensor.layout is not None:
-            found.setdefault(groups.find(name), holding(tensor.layout, tensor.shape, groups.warps[name]))
+            found.setdefault(groups.find(name), _asked(groups, tensor))
     for name, op in groups.products.items():
         root = groups.find(name)
         if root not in found:
@@ -104,8 +109,24 @@ def assign(body: tuple[Statement, ...], warps: int, accumulator: Accumulator) ->
     result = {name: found[groups.find(name)] for name in groups.tensors}
     for name, tensor in groups.tensors.items():
         if tensor.layout is not None:
-            result[name] = holding(tensor.layout, tensor.shape, groups.warps[name])
+            result[name] = _asked(groups, tensor)
     return result
+
+
+def _asked(groups: _Groups, tensor: Tensor) -> Holding:
+    """The holding of the layout that the user gave.
+
+    Raises:
+        BackendError: it does not fit the scope's threads; with the user's line.
+    """
+    if tensor.layout is None:
+        raise TypeError(tensor.name)
+    try:
+        return holding(tensor.layout, tensor.shape, groups.warps[tensor.name])
+    except LayoutError as error:
+        problem = str(error).splitlines()[0].split(": ", 2)[-1]
+        inputs = {"tensor": tensor, "line": str(groups.lines[tensor.name])}
+        raise BackendError("dispatch(kernel, arch)", f"{tensor.name}: {problem}", inputs=inputs) from None
 
 
 def _note(groups: _Groups, op: Op) -> None:
@@ -123,6 +144,8 @@ def _note(groups: _Groups, op: Op) -> None:
             if target is not None and isinstance(value, Region) and source is None and op.name in _ALIKE:
                 groups.memory.setdefault(target.name, []).append(value)
             continue
+        if _plain(out) and not _plain(value) and op.name in _ALIKE and value.shape == out.shape:
+            groups.parts.append((value, target.name))
         if not (_plain(value) and _plain(out)) or groups.warps[source.name] != groups.warps[target.name]:
             continue
         ones = tuple(d for d, (a, b) in enumerate(zip(source.shape, target.shape, strict=True)) if a == 1 and b > 1)
@@ -147,6 +170,8 @@ def _spread(groups: _Groups, found: dict[str, Holding]) -> None:
                 found[root] = holding(held.without(dims), padded, held.warps)
                 break
         else:
+            if _by_part(groups, found):
+                continue
             waiting = [root for root in roots if root not in found]
             if not waiting:
                 return
@@ -154,6 +179,18 @@ def _spread(groups: _Groups, found: dict[str, Holding]) -> None:
             free = [root for root in waiting if root not in parts] or waiting
             root = max(free, key=lambda r: groups.tensors[r].size)
             found[root] = _by_memory(groups, root)
+
+
+def _by_part(groups: _Groups, found: dict[str, Holding]) -> bool:
+    """Gives one group the holding that a part of a tensor has, where its threads have it in slots."""
+    for box, name in groups.parts:
+        root, whole = groups.find(name), found.get(groups.find(box.tensor.name))
+        if root not in found and whole is not None:
+            part = part_of(whole, box.begin, box.extent, box.dims)
+            if isinstance(part, Part):
+                found[root] = part.held
+                return True
+    return False
 
 
 def _by_memory(groups: _Groups, root: str) -> Holding:

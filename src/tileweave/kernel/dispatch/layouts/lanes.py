@@ -9,9 +9,8 @@ from itertools import pairwise
 from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, equal, simplify
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, iter_at
+from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, closed, pieces
 from tileweave.kernel.threads import LANE
-from tileweave.layout import Layout
 from tileweave.layout.analysis import Conversion, conversion
 
 __all__ = ["Within", "lane_condition", "lane_number", "within"]
@@ -65,19 +64,19 @@ def within(have: Holding, want: Holding, bits: int) -> Within | str:
     """
     if have.shape != want.shape:
         return f"padded to {have.shape} and {want.shape}"
-    pieces, goal = _pieces(have), _pieces(want)
-    if any(p.axis == "reg" and p.dim < 0 for p in (*pieces, *goal)):
+    parts, goal = pieces(have), pieces(want)
+    if any(p.axis == "reg" and p.dim < 0 for p in (*parts, *goal)):
         return "copies in slots"
-    for side in (pieces, goal):
-        if {p for p in side if p.axis == "warp"} != {p for p in pieces if p.axis == "warp"}:
+    for side in (parts, goal):
+        if {p for p in side if p.axis == "warp"} != {p for p in parts if p.axis == "warp"}:
             return "elements change their warp"
     word = max(1, 8 * _WORD // bits)  # slots within a word stay together
     places = {_key(p): p.stride for p in goal if p.axis == "reg" and p.stride >= word}
-    common = [p for p in pieces if p.axis == "reg" and p.stride >= word and _key(p) in places]
+    common = [p for p in parts if p.axis == "reg" and p.stride >= word and _key(p) in places]
     loops = [(p.extent, p.stride, places[_key(p)]) for p in sorted(common, key=lambda p: p.stride)]
     keys = {_key(p) for p in common}
-    source, slots = _small([p for p in pieces if p.axis != "reg" or _key(p) not in keys])
-    target, into = _small([p for p in goal if p.axis != "reg" or _key(p) not in keys])
+    source, slots = closed([p for p in parts if p.axis == "lane" or (p.axis == "reg" and _key(p) not in keys)])
+    target, into = closed([p for p in goal if p.axis == "lane" or (p.axis == "reg" and _key(p) not in keys)])
     plan = conversion(source, target, element_bytes=max(1, bits // 8))
     if plan.means not in ("nothing", "registers", "lanes"):
         return f"it takes {plan.means}"
@@ -86,36 +85,6 @@ def within(have: Holding, want: Holding, bits: int) -> Within | str:
 
 def _key(piece: Digit) -> tuple[int, int, int]:
     return piece.extent, piece.dim, piece.weight
-
-
-def _pieces(held: Holding) -> list[Digit]:
-    """The digits of a holding as bits, and what is odd."""
-    found = []
-    for d in held.digits:
-        extent, stride, weight = d.extent, d.stride, d.weight
-        while extent % 2 == 0:
-            found.append(Digit(d.axis, stride, 2, d.dim, weight))
-            extent, stride, weight = extent // 2, 2 * stride, 2 * weight
-        if extent > 1:
-            found.append(Digit(d.axis, stride, extent, d.dim, weight))
-    return found
-
-
-def _small(pieces: Sequence[Digit]) -> tuple[Layout, tuple[int, ...]]:
-    """The layout of some digits, of one warp, whose slots close up; and the slots that they were."""
-    strides: dict[int, int] = {}
-    slots, width = [0], 1
-    for piece in sorted((p for p in pieces if p.axis == "reg"), key=lambda p: p.stride):
-        strides[piece.stride] = width
-        slots = [at + k * piece.stride for k in range(piece.extent) for at in slots]
-        width *= piece.extent
-    kept = [p for p in pieces if p.axis != "warp"]
-    shard = [
-        iter_at(p.extent, p.axis, strides[p.stride] if p.axis == "reg" else p.stride)
-        for p in sorted((p for p in kept if p.dim >= 0), key=lambda p: (p.dim, -p.weight))
-    ]
-    copies = [iter_at(p.extent, p.axis, p.stride) for p in kept if p.dim < 0]
-    return Layout(tuple(shard), tuple(copies)), tuple(slots)
 
 
 def lane_number(table: Sequence[int | None]) -> ExprLike | None:

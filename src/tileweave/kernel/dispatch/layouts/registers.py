@@ -8,7 +8,7 @@ iters of D and R, sorted by stride, are the digits of that axis: the way back is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 
@@ -16,7 +16,7 @@ from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, equal
 from tileweave.layout import Coord, Iter, Layout, group
 
-__all__ = ["AXES", "Digit", "Holding", "blocked", "holding", "iter_at"]
+__all__ = ["AXES", "Digit", "Holding", "Part", "blocked", "closed", "holding", "iter_at", "part_of", "pieces"]
 
 #: The axes of register layouts, from the outermost: warps of the scope, lanes of a warp, slots of a thread.
 AXES = ("warp", "lane", "reg")
@@ -147,6 +147,77 @@ def holding(layout: Layout, shape: Sequence[int], warps: int, where: str = "hold
                 legal="copies in R where several threads hold one element",
             )  # fmt: skip
     return Holding(layout, tuple(shape), tuple(digits), warps)
+
+
+def pieces(held: Holding) -> list[Digit]:
+    """The digits of a holding as bits, and what is odd."""
+    found = []
+    for d in held.digits:
+        extent, stride, weight = d.extent, d.stride, d.weight
+        while extent % 2 == 0:
+            found.append(Digit(d.axis, stride, 2, d.dim, weight))
+            extent, stride, weight = extent // 2, 2 * stride, 2 * weight
+        if extent > 1:
+            found.append(Digit(d.axis, stride, extent, d.dim, weight))
+    return found
+
+
+def closed(parts: Sequence[Digit]) -> tuple[Layout, tuple[int, ...]]:
+    """The layout of some digits, whose slots close up; and the slots that they were."""
+    strides: dict[int, int] = {}
+    slots, width = [0], 1
+    for piece in sorted((p for p in parts if p.axis == "reg"), key=lambda p: p.stride):
+        strides[piece.stride] = width
+        slots = [at + k * piece.stride for k in range(piece.extent) for at in slots]
+        width *= piece.extent
+    shard = [
+        iter_at(p.extent, p.axis, strides[p.stride] if p.axis == "reg" else p.stride)
+        for p in sorted((p for p in parts if p.dim >= 0), key=lambda p: (p.dim, -p.weight))
+    ]
+    return Layout(tuple(shard), tuple(iter_at(p.extent, p.axis, p.stride) for p in parts if p.dim < 0)), tuple(slots)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A box of a register tensor that every thread has in slots of its own.
+
+    Args:
+        held: the box as a holding.
+        slots: slot of the box -> slot of the tensor.
+    """
+
+    held: Holding
+    slots: tuple[int, ...]
+
+
+def part_of(held: Holding, begin: Sequence[ExprLike], extent: Sequence[int], dims: Sequence[int]) -> Part | str:
+    """A box of a register tensor as slots of the same threads, or why it is none.
+
+    Args:
+        held: the tensor's holding.
+        begin, extent: per dimension of the tensor.
+        dims: the dimensions that the box shows, in its order.
+    """
+    kept: list[Digit] = [p for p in pieces(held) if p.dim < 0]
+    shape, first = [1] * len(dims), 0
+    for dim, (start, length) in enumerate(zip(begin, extent, strict=True)):
+        if not isinstance(start, int):
+            return f"it begins at {start}"
+        width = 1
+        for piece in sorted((p for p in pieces(held) if p.dim == dim), key=lambda p: p.weight):
+            if width < length:
+                kept.append(replace(piece, dim=dims.index(dim)))
+                width *= piece.extent
+            elif piece.axis != "reg":
+                return f"dimension {dim} from {start} on lies in some threads only"
+            else:
+                first += start // piece.weight % piece.extent * piece.stride
+        if start % width:
+            return f"{start} is no multiple of {width}, which lie together"
+        if dim in dims:
+            shape[dims.index(dim)] = width
+    layout, slots = closed(kept)
+    return Part(holding(layout, shape, held.warps), tuple(first + s for s in slots))
 
 
 def iter_at(extent: int, axis: str, stride: int) -> Iter:
