@@ -1,5 +1,6 @@
 """Runs of whole plans on one machine: as an executable, against the evaluator and against the runtime by tasks."""
 
+import pickle
 import threading
 from itertools import combinations
 
@@ -11,8 +12,8 @@ from random_graphs import random_graph
 
 import tileweave as tw
 from tileweave import graph as g
-from tileweave.errors import RunError
-from tileweave.lower.executable import place_in_time
+from tileweave.errors import DtypeError, GraphError, RunError
+from tileweave.lower.values import place_in_time
 from tileweave.planner import machines, make_plan
 from tileweave.runtime import run_plan
 from tileweave.runtime.prepare import prepare
@@ -112,6 +113,65 @@ def test_an_output_may_share_memory_with_what_is_read() -> None:
     x = tw.source(a)
     assert tw.run(x @ tw.transpose(x), out=a) is a
     np.testing.assert_allclose(a, want)
+
+
+def donations():
+    """What is computed of three matrices, which of them are donated, and how many may be written over."""
+    m, p, d = (tw.source(name=name, shape=(64, 64), dtype="float32") for name in "mpd")
+    m1 = m * 0.9 + d * 0.1
+    return {
+        "moments": ([m1, p - m1 * 0.01], "mp", 2),
+        "parameters first": ([p - m1 * 0.01, m1], "pm", 2),
+        "read after it is written": ([m1, p - m * 0.01], "mp", 1),
+        "written after it is read": ([p - m * 0.01, m1], "pm", 2),
+        "other places": ([tw.concat([m[1:], m[:1]], 0), p * 2], "mp", 1),
+        "parts": ([tw.concat([m[:10], d[:54] + 1], 0)], "m", 1),
+        "sums": ([m @ p], "m", 0),
+        "rows": ([tw.softmax(m, -1)], "m", 1),
+        "crossed": ([m * 2, p * 3], "pm", 1),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", donations())
+def test_donated_arrays_are_written_over_where_nothing_is_read_afterwards(name: str, count: int) -> None:
+    outputs, donated, over = donations()[name]
+    plan, rng = tw.plan(outputs, count), np.random.default_rng(6)
+    read = {source.name for source in prepare(plan).sources}
+    arrays = {name: rng.standard_normal((64, 64)).astype(np.float32) for name in read}
+    out = [arrays[name] for name in donated]
+    for _ in range(3):
+        wanted = tw.run(plan, bind={name: array.copy() for name, array in arrays.items()})
+        got = tw.run(plan, bind=arrays, out=out)
+        for one, other, array in zip(*(x if len(out) > 1 else [x] for x in (wanted, got)), out, strict=True):
+            assert other is array
+            np.testing.assert_array_equal(array, one)
+    (kept,) = executables(plan)
+    assert sum(kept._accepted) == over
+
+
+def test_arrays_that_differ_from_those_of_the_last_run_are_looked_at_anew() -> None:
+    x, y = (tw.source(name=name, shape=(40, 50), dtype="float32") for name in "xy")
+    plan, rng = tw.plan(x - y), np.random.default_rng(8)
+    a, b = (rng.standard_normal((40, 50)).astype(np.float32) for _ in range(2))
+    other = np.frombuffer(b.tobytes(), pickle.loads(pickle.dumps(b.dtype))).reshape(b.shape)
+    assert other.dtype is not b.dtype
+    out, shared = np.empty_like(a), np.zeros((41, 50), np.float32)
+    read_only = b.copy()
+    read_only.flags.writeable = False
+    for array in (a, np.asfortranarray(a), a.tolist(), a[:, ::-1], other, read_only, a.view(np.recarray), shared[1:]):
+        for into in (None, out, other if other.flags.writeable else None, shared[:40]):
+            wanted = np.asarray(array, np.float32) - b
+            got = tw.run(plan, bind={"x": array, "y": b}, threads=1, out=into)
+            assert type(got) is np.ndarray and (into is None or got is into)
+            np.testing.assert_array_equal(got, wanted)
+    for bad in (a[:39], a.astype("f8"), "text", None):
+        with pytest.raises((GraphError, DtypeError, RunError)):
+            tw.run(plan, bind={"x": bad, "y": b}, threads=1)
+    with pytest.raises(RunError, match="read-only"):
+        tw.run(plan, bind={"x": a, "y": b}, threads=1, out=read_only)
+    with pytest.raises(GraphError, match="no data"):
+        tw.run(plan, bind={"x": a}, threads=1)
 
 
 @pytest.mark.parametrize(

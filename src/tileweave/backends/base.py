@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,8 +30,14 @@ __all__ = [
     "Decision",
     "FunctionKernel",
     "Moves",
+    "Outcome",
+    "Point",
     "PythonCalls",
+    "PythonRow",
+    "Row",
     "Tuning",
+    "Wanted",
+    "WritesOver",
     "backend",
     "backends",
     "primitives_text",
@@ -119,11 +126,130 @@ class Calls(Protocol):
             BackendError: the kernel cannot run on these arrays.
         """
 
-    def point(self, call: int, position: int, array: Array) -> None:
-        """Another array of the same type, shape and strides for one operand; it is not checked, nor kept alive."""
+    def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
+        """These calls one after the other.
 
-    def sequence(self, calls: Sequence[int]) -> Callable[[], object]:
-        """A function that runs these calls one after the other."""
+        Args:
+            calls: by number.
+            points: operands that every run brings, beside those that were given to `add`.
+            wanted: what the objects of a run have to be.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An operand of a call that lies in an object of the run.
+
+    Args:
+        call: its number.
+        position: of the operand.
+        number: of the object.
+        offset_bytes: from the object's first element to the operand's.
+        view: the operand as a view of the object; None: the object itself.
+    """
+
+    call: int
+    position: int
+    number: int
+    offset_bytes: int
+    view: Callable[[Array], Array] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an object of a run has to be: an array of this very type, shape and strides.
+
+    Args:
+        number: of the object.
+        dtype: of its elements; the same object.
+        shape: in elements.
+        strides: in bytes.
+        aligned: whether its elements must be aligned.
+        written: whether it must be writeable.
+    """
+
+    number: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    aligned: bool
+    written: bool
+
+    def fits(self, array: object) -> bool:
+        """Whether an object is that."""
+        return (
+            type(array) is np.ndarray
+            and array.dtype is self.dtype
+            and array.shape == self.shape
+            and array.strides == self.strides
+            and (array.flags.aligned or not self.aligned)
+            and (array.flags.writeable or not self.written)
+        )
+
+
+class Outcome(IntEnum):
+    """What became of a run."""
+
+    DONE = 0
+    MISFIT = 1
+    """An object is not what is wanted; nothing has run."""
+    MOVED = 2
+    """An object does not lie where the last accepted one did; nothing has run."""
+
+
+class Row(Protocol):
+    """Calls in a row, for objects by number."""
+
+    def __call__(self, *objects: Any) -> int:
+        """Run on objects whose memory is known to be apart."""
+
+    def again(self, *objects: Any) -> int:
+        """Run on objects that lie where those did that were accepted last."""
+
+    def accept(self, *objects: Any) -> None:
+        """Have `again` take objects that lie where these do; anywhere for None."""
+
+
+class PythonRow:
+    """Calls in a row, made ready and run from Python.
+
+    Args:
+        point: called with each point and its operand.
+        run: runs the calls.
+        points: as `Calls.sequence`.
+        wanted: as `Calls.sequence`.
+    """
+
+    def __init__(
+        self,
+        point: Callable[[Point, Array], object],
+        run: Callable[[], object],
+        points: Sequence[Point],
+        wanted: Sequence[Wanted],
+    ) -> None:
+        self._point, self._run, self._points, self._wanted = point, run, points, wanted
+        self._accepted: list[int | None] = []
+
+    def __call__(self, *objects: Any) -> int:
+        """As `Row`."""
+        if not all(about.fits(objects[about.number]) for about in self._wanted):
+            return Outcome.MISFIT
+        for point in self._points:
+            array = objects[point.number]
+            self._point(point, array if point.view is None else point.view(array))
+        self._run()
+        return Outcome.DONE
+
+    def again(self, *objects: Any) -> int:
+        """As `Row`."""
+        if not all(about.fits(objects[about.number]) for about in self._wanted):
+            return Outcome.MISFIT
+        pairs = zip(objects, self._accepted, strict=True)
+        return self(*objects) if all(at in (None, array.ctypes.data) for array, at in pairs) else Outcome.MOVED
+
+    def accept(self, *objects: Any) -> None:
+        """As `Row`."""
+        self._accepted = [None if array is None else array.ctypes.data for array in objects]
 
 
 @runtime_checkable
@@ -132,6 +258,14 @@ class Arranged(Compiled, Protocol):
 
     def arranged(self, arrays: Sequence[Array]) -> list[Array]:
         """The arrays to run on, in the order of `__call__`: constant ones may be new, in the kernel's order."""
+
+
+@runtime_checkable
+class WritesOver(Compiled, Protocol):
+    """A kernel whose output may be the very memory of an operand."""
+
+    def writes_over(self) -> frozenset[int]:
+        """The operands that may lie where the output does, by their place among the arrays."""
 
 
 @runtime_checkable
@@ -251,19 +385,18 @@ class PythonCalls:
         self._calls.append((kernel, list(arrays)))
         return len(self._calls) - 1
 
-    def point(self, call: int, position: int, array: Array) -> None:
-        """Another array for one operand."""
-        self._calls[call][1][position] = array
-
-    def sequence(self, calls: Sequence[int]) -> Callable[[], object]:
-        """A function that runs these calls one after the other."""
+    def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
+        """These calls one after the other."""
         chosen = [self._calls[call] for call in calls]
+
+        def point(one: Point, array: Array) -> None:
+            self._calls[one.call][1][one.position] = array
 
         def run() -> None:
             for kernel, arrays in chosen:
                 kernel(*arrays)
 
-        return run
+        return PythonRow(point, run, points, wanted)
 
 
 # ---- the registry ---------------------------------------------------------------------------------------------------

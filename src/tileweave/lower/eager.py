@@ -30,8 +30,6 @@ from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.lower.programs import LONG_CONTRACTION
 from tileweave.space.reach import first_collision
 
-__all__ = ["Contraction", "contract"]
-
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Array]
 

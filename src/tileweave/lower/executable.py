@@ -3,7 +3,7 @@
 Results in between lie in one arena, where those that are never alive together share bytes. Blocks of a tensor that are
 read together lie together, and blocks of a result lie in the result, so that reading several is a slice and no copy.
 Kernels of a backend are bound to their arrays, and run one after the other without Python between them; only what has
-no kernel, a read that has to be put together, and arrays that change from run to run interrupt that.
+no kernel, and a read that has to be put together, interrupt that.
 
 The layout of every array is known beforehand: sources have the strides of the samples, everything else is row-major,
 or a slice of what is row-major.
@@ -19,27 +19,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, Calls, Moves, backend
-from tileweave.backends.host import LINE_BYTES, allocation, empty
-from tileweave.graph import Operation, Sink, Source, Tensor, TensorType
-from tileweave.lower.execute import COPIES, copy, execute, kernel_of, regular
+from tileweave.backends.base import Arranged, Calls, Moves, Outcome, PythonCalls, Row, Wanted, WritesOver, backend
+from tileweave.backends.host import address_of, allocation, empty
+from tileweave.graph import Operation, Sink, Source, TensorType
+from tileweave.lower.execute import COPIES, copy, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import Block, block_bytes, constant, own, place, slices, view_of
+from tileweave.lower.reads import block_bytes, bounds, constant, own, place, row_major, slices, view_of
+from tileweave.lower.values import Access, Action, Segment, Slot, Values, clashing, place_in_time, written_over
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
 
-__all__ = ["Executable", "WorkFailed", "place_in_time"]
-
 Array = np.ndarray[Any, Any]
-Values = list[Any]
-Action = Callable[[Values], object]
-Get = Callable[[Values], Array]
-
-SMALL_CONTRACTION = 1 << 19
-"""Products of a contraction below which one thread computes it: some 10 us of work, as long as waking another takes."""
-SMALL = 1 << 16
-"""The same for other operations, in points of their index."""
 FIXED_BYTES = 1 << 20
 """What is computed once from constants and kept may be this large, or as large as what it is computed from."""
 
@@ -50,34 +41,6 @@ class WorkFailed(Exception):
     def __init__(self, task: Task) -> None:
         super().__init__(task.number)
         self.task = task
-
-
-def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
-    """Where buffers lie that share memory over time: (the first byte of each, bytes in all).
-
-    Args:
-        buffers: (bytes, first step, last step) of each; those whose steps meet lie apart. Large ones are placed first,
-            each at the lowest place that is free for its steps.
-
-    Example:
-        >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
-        ([0, 128, 0], 256)
-    """
-    count = len(buffers)
-    sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
-    sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
-    order = np.lexsort((np.arange(count), -sizes))
-    starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
-    for done, number in enumerate(order):
-        earlier = placed[:done]
-        meets = earlier[(first[earlier] <= last[number]) & (first[number] <= last[earlier])]
-        at, size = 0, int(sizes[number])
-        for start, end in sorted(zip(starts[meets].tolist(), (starts[meets] + sizes[meets]).tolist(), strict=True)):
-            if start - at >= size:
-                break
-            at = max(at, end)
-        starts[number], placed[done] = at, number
-    return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +87,22 @@ class Executable:
         self._steps, self._tasks, self._threads = steps, tasks, threads
         self._samples, self._constant = sources, constant
         self._slots = {source: number for number, source in enumerate(sources)}
+        self._sources = list(sources)
         self._count = len(sources)
         self._sinks = {sink: number for number, sink in enumerate(sinks)}
         self._boxes = [sink.tensor.type.box for sink in sinks]
         kinds = [sink.tensor.type for sink in sinks]
         self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
         self._result_samples = [np.empty(kind.shape, kind.dtype) for kind in kinds]
-        self._actions: list[tuple[int, Action]] = []
-        self._pending: list[int] = []
-        self._points: list[tuple[int, int, Get]] = []
+        self._results = self._count + len(tasks)
+        self._between: Values = [None] * len(tasks)
+        self._found: list[tuple[int, Action | Segment]] = []
+        self._segment = Segment()
+        self._reads: list[Access] = []
+        self._writes: list[Access] = []
         self._calls: dict[str, Calls] = {}
-        self._by = ""
+        self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
-        self._segment_of = -1
         self.python_steps = 0
         self.kernels = 0
         self._native = [_native(steps[task.step], task) for task in tasks]
@@ -153,30 +119,61 @@ class Executable:
             else:
                 self._work(task)
             if task.number in dropped:
-                self._drop([self._count + number for number in dropped[task.number]])
+                gone = set(dropped[task.number])
+                outputs = [number for (one, _), number in self._outputs.items() if one in gone]
+                self._drop([*(self._count + number for number in gone), *outputs])
         self._flush()
+        self._over = self._written_over()
+        self._accepted: list[bool] = []
+        self._first = self._begin()
 
     # ---- running ------------------------------------------------------------------------------------------------
 
-    def run(self, sources: Sequence[Array | None], out: Sequence[Array | None]) -> list[Array]:
+    def run(self, sources: Sequence[Array | None], out: Sequence[Array | None]) -> list[Array] | None:
         """The results, for these sources; those that are constant may be None.
 
         Args:
             sources: of the samples' types, shapes and strides.
-            out: row-major arrays to write results to, apart from all sources; None: new ones.
+            out: row-major arrays to write results to, accepted before; None: new ones.
+
+        Returns:
+            None, and nothing has run, where an array does not fit, or `accept` is asked first.
 
         Raises:
             WorkFailed: a task raised.
         """
-        held: Values = [*sources, *[None] * len(self._tasks), None]
         results = [new() if given is None else given for new, given in zip(self._new, out, strict=True)]
-        held[-1] = results
+        held = [*sources, *self._between, *results, *self._outputs]
+        first, numbers = self._first
+        begin: Callable[..., int] = first
+        if any(given is not None for given in out):
+            if self._accepted != [given is not None for given in out]:
+                return None
+            begin = first.again
+        try:
+            if begin(*[held[k] for k in numbers]) != Outcome.DONE:
+                return None
+        except Exception as error:
+            raise WorkFailed(self._tasks[self._found[0][0]]) from error
         if self.python_steps:
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
                 self._act_all(held)
-        else:
+        elif self._actions:
             self._act_all(held)
         return results
+
+    def accept(self, sources: Sequence[Array], out: Sequence[Array | None]) -> list[Array | None]:
+        """The arrays of ``out`` to which results may be written while sources are read, None for the others.
+
+        `run` takes arrays that lie where these do, until others are accepted.
+        """
+        clash = clashing(sources, out, self._over)
+        given = [None if k in clash else array for k, array in enumerate(out)]
+        self._accepted = [array is not None for array in given]
+        held: Values = [*sources, *self._between, *given]
+        first, numbers = self._first
+        first.accept(*[held[k] for k in numbers])
+        return given
 
     def _act_all(self, held: Values) -> None:
         at = -1
@@ -186,6 +183,43 @@ class Executable:
                 action(held)
         except Exception as error:
             raise WorkFailed(self._tasks[at]) from error
+
+    def _begin(self) -> tuple[Row, tuple[int, ...]]:
+        """What looks at the arrays of a run and begins it, with the numbers of the values that it takes."""
+        given = [(number, array) for number, (source, array) in enumerate(self._samples.items())]
+        given = [(number, array) for number, array in given if self._sources[number] not in self._constant]
+        results = [(self._results + k, array) for k, array in enumerate(self._result_samples)]
+        wanted = [
+            Wanted(k, array.dtype, array.shape, array.strides, array.flags.aligned, number >= self._results)
+            for k, (number, array) in enumerate([*given, *results])
+        ]
+        numbers = tuple(number for number, _ in [*given, *results])
+        rest = self._found
+        begun = rest[0][1] if rest else None
+        if isinstance(begun, Segment):
+            row, rest = begun.row(self._calls, numbers, wanted), rest[1:]
+        else:
+            row = PythonCalls().sequence((), (), wanted)
+        self._actions = [(n, one.made(self._calls) if isinstance(one, Segment) else one) for n, one in rest]
+        return row, numbers
+
+    def _written_over(self) -> tuple[frozenset[int], ...]:
+        """For every result the sources over which it may be written; none where NumPy could fail in between."""
+        slots = [self._slots[source] for source in self._samples if source not in self._constant]
+        samples = list(self._samples.values())
+
+        def fits(slot: int, result: Array) -> bool:
+            sample = samples[slot]
+            return (sample.dtype, sample.shape, sample.strides) == (result.dtype, result.shape, result.strides)
+
+        return tuple(
+            frozenset(
+                slot
+                for slot in slots
+                if not self.python_steps and fits(slot, result) and written_over(slot, k, self._reads, self._writes)
+            )
+            for k, result in enumerate(self._result_samples)
+        )
 
     # ---- where blocks lie ---------------------------------------------------------------------------------------
 
@@ -250,7 +284,7 @@ class Executable:
             made = execute(cast("Operation", step.node), step.stage, task.index, given, decision=step.kernel)
         except Exception as error:
             raise WorkFailed(task) from error
-        block = _row_major(own(made, step.outputs, given))
+        block = row_major(own(made, step.outputs, given))
         self._fixed[task.number] = block
         self.arena_bytes += block_bytes(block)
 
@@ -296,7 +330,7 @@ class Executable:
                 layers[task.step, layer].append(task)
         found: dict[int, _Home] = {}
         for (step, layer), members in layers.items():
-            hold = _bounds([task.out for task in members])
+            hold = bounds([task.out for task in members])
             if len(members) > 1 and hold.size == sum(task.out.size for task in members):
                 home = _Home((len(self._tasks) + step, layer), hold)
                 found.update((task.number, home) for task in members)
@@ -365,82 +399,66 @@ class Executable:
             else:
                 groups[home, piece.map].append(piece)
         for members in groups.values():
-            box = _bounds([piece.box for piece in members])
+            box = bounds([piece.box for piece in members])
             whole = len(members) > 1 and box.size == sum(piece.box.size for piece in members)
             out += [replace(members[0], box=box)] if whole else members
         return out
 
-    def _read(self, piece: ReadPiece, dtype: np.dtype[Any]) -> Array | Get:
-        """A piece as an array that is always there, or as a function of the values of a run."""
+    def _read(self, piece: ReadPiece, dtype: np.dtype[Any]) -> Array | Slot:
+        """A piece as an array that is always there, or as one that every run brings."""
         if piece.constant:
             return constant(piece, dtype)
         if piece.source is not None:
-            found = view_of(piece, piece.source.type.box)
+            found, held = view_of(piece, piece.source.type.box), self._samples[piece.source]
             if piece.source in self._constant:
-                held = self._samples[piece.source]
                 return held if found is None else found(held)
-            return _getter(self._slots[piece.source], found)
+            return Slot(self._slots[piece.source], found, held)
         home = self._homes.get(piece.task)
         if piece.task in self._fixed:
             block, found = self._fixed[piece.task], view_of(piece, piece.block)
             held = block[piece.output] if isinstance(block, dict) else block
             return held if found is None else found(held)
         if home is None:
-            found = view_of(piece, piece.block)
-            get = _getter(self._count + piece.task, found)
-            if self._single(piece.task):
-                return get
-            slot, output = self._count + piece.task, piece.output
-            seen = found or (lambda array: array)
-            return lambda now: seen(now[slot][output])
+            found, sample = view_of(piece, piece.block), np.empty(piece.block.shape, dtype)
+            number = self._outputs.get((piece.task, piece.output), self._count + piece.task)
+            return Slot(number, found, sample)
         found = view_of(piece, home.hold)
         if home.result < 0:
             held = self._buffers[home.key]
             return held if found is None else found(held)
-        number = home.result
-        return (lambda now: now[-1][number]) if found is None else (lambda now: found(now[-1][number]))
+        return Slot(self._results + home.result, found, self._result_samples[home.result])
 
-    def _sample(self, piece: ReadPiece, dtype: np.dtype[Any], read: Array | Get) -> Array:
-        """An array with the layout that a read will have; its elements are never touched."""
-        if not callable(read):
-            return read
-        home = self._homes.get(piece.task)
-        if piece.source is not None:
-            held, hold = self._samples[piece.source], piece.source.type.box
-        elif home is not None:
-            held, hold = self._result_samples[home.result], home.hold
-        else:
-            held, hold = np.empty(piece.block.shape, dtype), piece.block
-        found = view_of(piece, hold)
-        return held if found is None else found(held)
+    def _reads_of(self, order: int, pieces: Sequence[ReadPiece], pointwise: bool = False) -> None:
+        """Notes which regions of sources are read."""
+        for piece in pieces:
+            if piece.source is not None:
+                whole = piece.source.type.box
+                box = piece.box.translate(piece.map.offset) if piece.shifts else whole
+                self._reads.append(Access(order, self._slots[piece.source], box, pointwise and piece.shifts))
 
-    def _input(self, task: Task, k: int) -> tuple[Array | Get, Array]:
+    def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); what has several pieces is put together first."""
         read = task.reads[k]
         pieces = self._merged(read)
         if len(pieces) == 1:
             found = self._read(pieces[0], read.dtype)
-            return found, self._sample(pieces[0], read.dtype, found)
+            return found, _lies(found)
         whole = self._buffers[task.number, 1 + k]
         for piece in pieces:
             found = self._read(piece, read.dtype)
-            sample = self._sample(piece, read.dtype, found)
-            self._copy(task.number, whole[place(read, piece)], found, sample)
+            self._copy(task.number, whole[place(read, piece)], found)
         return whole, whole
 
-    def _copy(self, number: int, target: Array, source: Array | Get, sample: Array) -> None:
-        by = backend(COPIES)
+    def _copy(self, number: int, target: Array, source: Array | Slot) -> None:
+        by, sample = backend(COPIES), _lies(source)
         mover = by.mover(sample, target, self._threads) if isinstance(by, Moves) else None
         if mover is not None:
-            calls = self._calls_of(COPIES)
-            call = calls.add(mover, [sample, target])
-            if callable(source):
-                self._points.append((call, 0, source))
+            call = self._calls_of(COPIES).add(mover, [sample, target])
+            if isinstance(source, Slot):
+                self._segment.points.append((call, 0, source))
             self._kept.append(sample)
-            self._pending.append(call)
-            self._segment_of = number
-            return
-        if callable(source):
+            self._segment.add(call, number)
+        elif isinstance(source, Slot):
             self._act(number, lambda now: copy(target, source(now), threads=self._threads))
         else:
             ready = partial(copy, target, source, threads=self._threads)
@@ -448,17 +466,17 @@ class Executable:
 
     # ---- tasks --------------------------------------------------------------------------------------------------
 
-    def _target(self, task: Task) -> Array | Get | None:
-        """Where a task's block lies, as an array or a function of the values of a run."""
+    def _target(self, task: Task) -> Array | Slot | None:
+        """Where a task's block lies, always or in every run."""
         home = self._homes.get(task.number)
         if home is None:
             return None
-        index = slices(task.out.translate([-a for a in home.hold.start])) if task.out != home.hold else ...
+        index = slices(task.out.translate([-a for a in home.hold.start]))
+        view = (lambda array: np.asarray(array[index])) if task.out != home.hold else None
         if home.result < 0:
             held = self._buffers[home.key]
-            return held if index is ... else np.asarray(held[index])
-        number = home.result
-        return (lambda now: now[-1][number]) if index is ... else (lambda now: now[-1][number][index])
+            return held if view is None else view(held)
+        return Slot(self._results + home.result, view, self._result_samples[home.result])
 
     def _work(self, task: Task) -> None:
         step = self._steps[task.step]
@@ -470,27 +488,35 @@ class Executable:
         names = [read.name for read in task.reads]
         inputs = [one for one, _ in found]
         slot, kept, threads = self._count + task.number, step.outputs, self._threads
+        if target is None and len(kept) > 1:
+            first = self._results + len(self._sinks) + len(self._outputs)
+            self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
+        places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
 
         def compute(now: Values) -> None:
-            given = {name: read(now) if callable(read) else read for name, read in zip(names, inputs, strict=True)}
+            given = {
+                name: read(now) if isinstance(read, Slot) else read for name, read in zip(names, inputs, strict=True)
+            }
             made = execute(node, step.stage, task.index, given, threads=threads, decision=step.kernel)
             if target is None:
-                now[slot] = _row_major(own(made, kept, given))
+                now[slot] = block = row_major(own(made, kept, given))
+                for number, name in places:
+                    now[number] = cast("dict[str, Array]", block)[name]
             else:
-                where = target(now) if callable(target) else target
+                where = target(now) if isinstance(target, Slot) else target
                 where[...] = made[kept[0]]
 
         self.python_steps += 1
         self._act(task.number, compute)
 
-    def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Get, Array]], target: Array | Get) -> bool:
+    def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
         """Adds a kernel to the calls; False where the arrays' strides allow none."""
         sample = [array for _, array in found]
-        made = self._out_sample(task) if callable(target) else target
+        made = _lies(target)
         if not all(regular(array) is array for array in sample):
             return False
         node, by = cast("Operation", step.node), step.kernel.backend
-        threads = 1 if _is_small(node, task.index) else self._threads
+        threads = 1 if is_small(node, task.index) else self._threads
         arrays = {read.name: array for read, array in zip(task.reads, sample, strict=True)}
         fixed = [read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read)]
         kernel = kernel_of(by, node, step.stage, arrays, made, threads, constant=fixed)
@@ -504,36 +530,44 @@ class Executable:
         self._kept += new
         self.arena_bytes += sum(array.nbytes for array in new)
         for position, read in enumerate([target if k < 0 else found[k][0] for k in order]):
-            if callable(read):
-                self._points.append((call, position, read))
-        self._kept += [read for read, _ in found if not callable(read)]
-        self._pending.append(call)
-        self._segment_of = task.number
+            if isinstance(read, Slot):
+                self._segment.points.append((call, position, read))
+        self._kept += [read for read, _ in found if not isinstance(read, Slot)]
+        self._segment.add(call, task.number)
+        over = kernel.writes_over() if isinstance(kernel, WritesOver) else ()
+        for k, region in enumerate(task.reads):
+            together = len(region.pieces) > 1  # in memory of its own, before the kernel runs
+            places = {place for place, number in enumerate(order) if number == k}
+            self._reads_of(2 * task.number + (not together), region.pieces, places <= set(over))
+        home = self._homes[task.number]
+        if home.result >= 0:
+            start = [-b for b in home.hold.start]
+            self._writes.append(Access(2 * task.number + 1, home.result, task.out.translate(start)))
         self.kernels += 1
         return True
 
     def _calls_of(self, by: str) -> Calls:
         """The calls of a backend, to which what follows is added."""
-        if self._by != by:
+        if self._segment.by != by:
             self._flush()
-            self._by = by
+            self._segment.by = by
         return self._calls.get(by) or self._calls.setdefault(by, backend(by).calls())
-
-    def _out_sample(self, task: Task) -> Array:
-        home = self._homes[task.number]
-        return np.asarray(self._result_samples[home.result][slices(task.out.translate([-a for a in home.hold.start]))])
 
     def _store(self, task: Task) -> None:
         sink = self._sinks[cast("Sink", self._steps[task.step].node)]
-        read = task.reads[0]
+        read, result = task.reads[0], self._results + sink
         pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
         for piece in self._merged(replace(read, pieces=tuple(pieces))):
             found, index = self._read(piece, read.dtype), slices(piece.box)
 
-            def write(now: Values, read: Array | Get = found, index: Any = index) -> None:
-                copy(now[-1][sink][index], read(now) if callable(read) else read, threads=self._threads)
+            def write(now: Values, read: Array | Slot = found, index: Any = index) -> None:
+                into, values = now[result][index], read(now) if isinstance(read, Slot) else read
+                if address_of(into) != address_of(values):  # else they are there: the source is written over
+                    copy(into, values, threads=self._threads)
 
             self._act(task.number, write)
+            self._reads_of(2 * task.number, [piece], pointwise=True)
+            self._writes.append(Access(2 * task.number, sink, piece.box))
 
     def _is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""
@@ -551,26 +585,18 @@ class Executable:
 
     def _act(self, number: int, action: Action) -> None:
         self._flush()
-        self._actions.append((number, action))
+        self._found.append((number, action))
 
     def _flush(self) -> None:
         """Ends a row of calls that nothing interrupts."""
-        if not self._pending:
-            return
-        calls = self._calls[self._by]
-        run, points, point = calls.sequence(self._pending), tuple(self._points), calls.point
-
-        def segment(now: Values) -> None:
-            for call, position, read in points:
-                point(call, position, read(now))
-            run()
-
-        self._actions.append((self._segment_of, segment if points else lambda now: run()))
-        self._pending, self._points = [], []
+        if self._segment.calls:
+            self._found.append((self._segment.number, self._segment))
+            self._segment = Segment(self._segment.by)
 
 
-def _getter(slot: int, found: Callable[[Array], Array] | None) -> Get:
-    return (lambda now: now[slot]) if found is None else (lambda now: found(now[slot]))
+def _lies(read: Array | Slot) -> Array:
+    """An array that lies as a read does."""
+    return read.lies if isinstance(read, Slot) else read
 
 
 def _native(step: Step, task: Task) -> bool:
@@ -583,36 +609,3 @@ def _native(step: Step, task: Task) -> bool:
     ):
         return False
     return bool(task.out.size) and all(read.box.size for read in task.reads)
-
-
-def _bounds(boxes: Sequence[Box]) -> Box:
-    """The least box that holds all of them."""
-    start = [min(box.start[k] for box in boxes) for k in range(boxes[0].rank)]
-    stop = [max(box.stop[k] for box in boxes) for k in range(boxes[0].rank)]
-    return Box.between(start, stop)
-
-
-def _row_major(block: Block) -> Block:
-    if isinstance(block, dict):
-        return {name: np.ascontiguousarray(array) if array.ndim else array for name, array in block.items()}
-    return block if block.flags.c_contiguous else np.ascontiguousarray(block)
-
-
-HEAVY = frozenset(("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "gelu", "divide"))
-HEAVY_POINTS = 8
-"""Operators that take as long as so many additions of an element, which wait for memory."""
-
-
-def _is_small(operation: Operation, index: Box) -> bool:
-    """Whether one thread computes a shard sooner than several: by its products, or by its elements."""
-    given = dict(operation.parameters)
-    if "dilation" in given and operation.signature is not None:
-        return dict(operation.signature.costs).get("flops", 2.0) / 2 * index.size < SMALL_CONTRACTION
-    if "equation" in given:
-        return index.size < SMALL_CONTRACTION
-    whole = max(tensor.type.box.size for tensor in (*(x for _, x in operation.inputs), Tensor(operation)))
-    share = index.size / max(operation.index.size, 1)
-    steps: Sequence[tuple[Any, ...]] = operation.parameter("program") if "program" in given else ()
-    names = [step[0] for step in steps] or [operation.operator]
-    heavy = HEAVY_POINTS if not HEAVY.isdisjoint(names) else 1
-    return whole * share * heavy < SMALL

@@ -14,14 +14,12 @@ import numpy as np
 
 from tileweave.backends.base import ArrangesConstants, Backend, Compiled, Decision, backend, backends
 from tileweave.errors import BackendError, GraphError
-from tileweave.graph import Operation, TensorType
+from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
 from tileweave.lower.programs import TEIR_DTYPES, View, in_order, lowering, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
-
-__all__ = ["compiled", "copy", "decide", "execute"]
 
 Array = np.ndarray[Any, Any]
 
@@ -279,3 +277,27 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+SMALL_CONTRACTION = 1 << 19
+"""Products of a contraction below which one thread computes it: some 10 us of work, as long as waking another takes."""
+SMALL = 1 << 16
+"""The same for other operations, in points of their index."""
+HEAVY = frozenset(("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "gelu", "divide"))
+HEAVY_POINTS = 8
+"""Operators that take as long as so many additions of an element, which wait for memory."""
+
+
+def is_small(operation: Operation, index: Box) -> bool:
+    """Whether one thread computes a shard sooner than several: by its products, or by its elements."""
+    given = dict(operation.parameters)
+    if "dilation" in given and operation.signature is not None:
+        return dict(operation.signature.costs).get("flops", 2.0) / 2 * index.size < SMALL_CONTRACTION
+    if "equation" in given:
+        return index.size < SMALL_CONTRACTION
+    whole = max(tensor.type.box.size for tensor in (*(x for _, x in operation.inputs), Tensor(operation)))
+    share = index.size / max(operation.index.size, 1)
+    steps: Sequence[tuple[Any, ...]] = operation.parameter("program") if "program" in given else ()
+    names = [step[0] for step in steps] or [operation.operator]
+    heavy = HEAVY_POINTS if not HEAVY.isdisjoint(names) else 1
+    return bool(whole * share * heavy < SMALL)

@@ -37,8 +37,6 @@ from tileweave.teir.ir.dtypes import is_float
 from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, REDUCTIONS, UNARY
 from tileweave.teir.ir.program import TensorSpec
 
-__all__ = ["TEIR_DTYPES", "View", "in_order", "lowering", "program", "whole_program"]
-
 Array = np.ndarray[Any, Any]
 
 LONGEST_SUM = 1 << 16

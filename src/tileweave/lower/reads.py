@@ -17,8 +17,6 @@ from tileweave.lower.execute import copy
 from tileweave.planner.tasks import Read, ReadPiece
 from tileweave.space import Box
 
-__all__ = ["Block", "block_bytes", "constant", "fresh_bytes", "gather", "own", "place", "slices", "values", "view_of"]
-
 Array = np.ndarray[Any, Any]
 Block = Array | dict[str, Array]
 """What a task makes: an array, or an array per output where it keeps several."""
@@ -124,3 +122,17 @@ def gather(read: Read) -> Gather:
 def fresh_bytes(piece: ReadPiece, block: Block | None) -> int:
     """The bytes that were newly made to read a piece of a source."""
     return block.nbytes if isinstance(block, np.ndarray) and piece.task < 0 and block.base is None else 0
+
+
+def bounds(boxes: Sequence[Box]) -> Box:
+    """The least box that holds all of them."""
+    start = [min(box.start[k] for box in boxes) for k in range(boxes[0].rank)]
+    stop = [max(box.stop[k] for box in boxes) for k in range(boxes[0].rank)]
+    return Box.between(start, stop)
+
+
+def row_major(block: Block) -> Block:
+    """A block in row-major order."""
+    if isinstance(block, dict):
+        return {name: np.ascontiguousarray(array) if array.ndim else array for name, array in block.items()}
+    return block if block.flags.c_contiguous else np.ascontiguousarray(block)

@@ -28,7 +28,7 @@ from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.runtime.resume import identity, remaining
 from tileweave.space import Box
 
-__all__ = ["run_plan"]
+__all__ = ["run_again", "run_plan"]
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +44,7 @@ def run_plan(
     overwrite: bool | None = None,
     out: Sequence[Array | None] | None = None,
     resume: bool = False,
+    keys: Mapping[Any, Source] | None = None,
 ) -> list[Any]:
     """The results of a plan's sinks in order: an array for a sink in memory, its path for a file.
 
@@ -59,6 +60,7 @@ def run_plan(
         out: per sink the array that takes its values, or None.
         resume: whether the run goes on with what an equal run has finished of its .npy, .zarr and .h5 sinks, and
             records what it finishes itself.
+        keys: how the caller names what is bound, for `run_again`.
 
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
@@ -85,12 +87,13 @@ def run_plan(
         try:
             found = direct.executable(plan, prepared, bind or {}, count)
             if found is not None:
-                return direct.run(plan, prepared, found, given)
+                done = direct.run(plan, found, given)
+                if done is not None:
+                    if keys is not None:
+                        direct.ready(plan, prepared, keys, count, found)
+                    return done
         except WorkFailed as failed:
-            error = TaskFailed(failed.task)
-            error.__cause__ = failed.__cause__
-            raised = _explained(error, plan, prepared)
-            raise raised from raised.__cause__
+            raise _work_failed(failed, plan, prepared) from failed.__cause__
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly():
@@ -115,6 +118,26 @@ def run_plan(
     if tell is not None:
         tell(Done(time.perf_counter() - start, peaks, len(retries)))
     return direct.into(given, _results(plan, dict(zip(prepared.sinks, destinations, strict=True))))
+
+
+def run_again(
+    plan: Plan, bind: Mapping[Any, Any], threads: int | None, out: Sequence[Array | None] | None
+) -> list[Any] | None:
+    """The results of the plan that ran last, on arrays like those; None, and nothing has run, where it is not known.
+
+    Args:
+        plan: any plan.
+        bind: arrays by the keys of the last run, unchecked.
+        threads: as `run_plan`.
+        out: as `run_plan`.
+
+    Raises:
+        RunError: a task failed.
+    """
+    try:
+        return direct.again(plan, bind, available_threads() if threads is None else threads, out)
+    except WorkFailed as failed:
+        raise _work_failed(failed, plan, prepare(plan)) from failed.__cause__
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -147,6 +170,13 @@ def _tell_failure(tell: Callable[[Event], None] | None, error: BaseException) ->
             tell(Failed(error))
         except _ListenerRaised:
             return  # the first failure is the one that is raised
+
+
+def _work_failed(failed: WorkFailed, plan: Plan, prepared: Prepared) -> BaseException:
+    """A failed task of an executable as the user should see it."""
+    error = TaskFailed(failed.task)
+    error.__cause__ = failed.__cause__
+    return _explained(error, plan, prepared)
 
 
 def _explained(error: BaseException, plan: Plan, prepared: Prepared) -> BaseException:

@@ -11,7 +11,7 @@ from tileweave.graph import Graph
 from tileweave.planner import Machines, Plan
 from tileweave.runtime.events import Listener
 
-__all__ = ["PlanningDone", "Session", "current_session", "session"]
+__all__ = ["PLAIN", "PlanningDone", "Session", "current_session", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class PlanningDone(BaseException):
     """The program needs a result that planning alone does not give. Not an Exception: programs must not catch it."""
 
 
-_STACK: list[Session] = [Session()]
+PLAIN = Session()
+"""The program's own arguments are in force."""
+_STACK: list[Session] = [PLAIN]
 """The settings in force are those of the whole process: a program's own threads obey the command line too."""
 
 

@@ -183,6 +183,12 @@ class Kernel:
             for name, array in zip(names, arrays, strict=True)
         ]
 
+    def writes_over(self) -> frozenset[int]:
+        """The operands that may lie where the output, the last one, does, by their place among the arrays."""
+        program = self.program
+        places = [program.position(spec.name) for spec in self._specs]
+        return frozenset(k for k, place in enumerate(places[:-1]) if may_alias(program, place, places[-1]))
+
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
         addresses = self._check(tuple(arrays))

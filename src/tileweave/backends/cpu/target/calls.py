@@ -1,7 +1,8 @@
 """Calls of kernels on known arrays, run by one native loop: no Python between two kernels.
 
 Each call has an environment of its own, which names its operands; all calls of a list share one working memory, since
-they run one after the other.
+they run one after the other. Operands that change from run to run are taken from array objects by native code, which
+first looks whether the objects are what the kernels were bound for.
 """
 
 from __future__ import annotations
@@ -14,34 +15,157 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tileweave.backends.base import Outcome, Point, PythonRow, Row, Wanted
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
-from tileweave.backends.host import Block, address_of
+from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address
 
 __all__ = ["Bound", "NativeCalls"]
 
 Array = np.ndarray[Any, Any]
 _WORD = struct.Struct("=q")
 
-_SOURCE = """
-define void @run(ptr %calls, i64 %count) nounwind {
+_SOURCE = f"""
+; %head: array type | wanted: count, rows | points: count, rows | calls: count, rows | known addresses, or 0 | objects
+; returns 0 after the calls; 1 where an object is not what is wanted, 2 where an address is not the known one
+define i64 @run(ptr %head) nounwind {{
 entry:
-  %some = icmp sgt i64 %count, 0
-  br i1 %some, label %each, label %done
-each:
-  %k = phi i64 [ 0, %entry ], [ %next, %each ]
-  %at = getelementptr { ptr, ptr }, ptr %calls, i64 %k
-  %function = load ptr, ptr %at, align 8
-  %at.env = getelementptr i8, ptr %at, i64 8
-  %env = load ptr, ptr %at.env, align 8
+  %type = load i64, ptr %head
+  %wanted.count.at = getelementptr i64, ptr %head, i64 1
+  %wanted.count = load i64, ptr %wanted.count.at
+  %wanted.at = getelementptr i64, ptr %head, i64 2
+  %wanted = load ptr, ptr %wanted.at
+  %points.count.at = getelementptr i64, ptr %head, i64 3
+  %points.count = load i64, ptr %points.count.at
+  %points.at = getelementptr i64, ptr %head, i64 4
+  %points = load ptr, ptr %points.at
+  %calls.count.at = getelementptr i64, ptr %head, i64 5
+  %calls.count = load i64, ptr %calls.count.at
+  %calls.at = getelementptr i64, ptr %head, i64 6
+  %calls = load ptr, ptr %calls.at
+  %known.at = getelementptr i64, ptr %head, i64 7
+  %known = load ptr, ptr %known.at
+  %objects = getelementptr i64, ptr %head, i64 8
+  %asked = icmp ne ptr %known, null
+  br label %looks
+looks:
+  %w = phi i64 [ 0, %entry ], [ %w.next, %looked ]
+  %w.more = icmp slt i64 %w, %wanted.count
+  br i1 %w.more, label %look, label %points.loop
+look:
+  %row = getelementptr {{ i64, i64, i64, ptr, i64 }}, ptr %wanted, i64 %w
+  %number = load i64, ptr %row
+  %object.at = getelementptr ptr, ptr %objects, i64 %number
+  %object = load ptr, ptr %object.at
+  %own.type.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA - 8}
+  %own.type = load i64, ptr %own.type.at
+  %is.array = icmp eq i64 %own.type, %type
+  br i1 %is.array, label %array, label %misfit
+array:
+  %rank.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA + 8}
+  %rank.narrow = load i32, ptr %rank.at
+  %rank = sext i32 %rank.narrow to i64
+  %own.dims.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA + 16}
+  %own.dims = load ptr, ptr %own.dims.at
+  %own.strides.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA + 24}
+  %own.strides = load ptr, ptr %own.strides.at
+  %own.kind.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA + 40}
+  %own.kind = load i64, ptr %own.kind.at
+  %own.flags.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA + 48}
+  %own.flags = load i32, ptr %own.flags.at
+  %kind.at = getelementptr i64, ptr %row, i64 1
+  %kind = load i64, ptr %kind.at
+  %wanted.rank.at = getelementptr i64, ptr %row, i64 2
+  %wanted.rank = load i64, ptr %wanted.rank.at
+  %dims.at = getelementptr i64, ptr %row, i64 3
+  %dims = load ptr, ptr %dims.at
+  %flags.at = getelementptr i64, ptr %row, i64 4
+  %flags.wide = load i64, ptr %flags.at
+  %flags = trunc i64 %flags.wide to i32
+  %has.flags = and i32 %own.flags, %flags
+  %flags.fit = icmp eq i32 %has.flags, %flags
+  %kind.fits = icmp eq i64 %kind, %own.kind
+  %rank.fits = icmp eq i64 %rank, %wanted.rank
+  %some.fit = and i1 %flags.fit, %kind.fits
+  %fits = and i1 %some.fit, %rank.fits
+  br i1 %fits, label %extents, label %misfit
+extents:
+  %d = phi i64 [ 0, %array ], [ %d.next, %extent.fits ]
+  %d.more = icmp slt i64 %d, %rank
+  br i1 %d.more, label %extent, label %addressed
+extent:
+  %own.dim.at = getelementptr i64, ptr %own.dims, i64 %d
+  %own.dim = load i64, ptr %own.dim.at
+  %own.stride.at = getelementptr i64, ptr %own.strides, i64 %d
+  %own.stride = load i64, ptr %own.stride.at
+  %dim.at = getelementptr {{ i64, i64 }}, ptr %dims, i64 %d
+  %dim = load i64, ptr %dim.at
+  %stride.at = getelementptr i64, ptr %dim.at, i64 1
+  %stride = load i64, ptr %stride.at
+  %dim.fits = icmp eq i64 %dim, %own.dim
+  %stride.fits = icmp eq i64 %stride, %own.stride
+  %both.fit = and i1 %dim.fits, %stride.fits
+  br i1 %both.fit, label %extent.fits, label %misfit
+extent.fits:
+  %d.next = add i64 %d, 1
+  br label %extents
+addressed:
+  br i1 %asked, label %compared, label %looked
+compared:
+  %own.data.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA}
+  %own.data = load i64, ptr %own.data.at
+  %known.data.at = getelementptr i64, ptr %known, i64 %w
+  %known.data = load i64, ptr %known.data.at
+  %equal = icmp eq i64 %own.data, %known.data
+  %any = icmp eq i64 %known.data, 0
+  %same = or i1 %equal, %any
+  br i1 %same, label %looked, label %moved
+looked:
+  %w.next = add i64 %w, 1
+  br label %looks
+points.loop:
+  %p = phi i64 [ 0, %looks ], [ %p.next, %point ]
+  %p.more = icmp slt i64 %p, %points.count
+  br i1 %p.more, label %point, label %calls.loop
+point:
+  %point.row = getelementptr {{ i64, i64, ptr }}, ptr %points, i64 %p
+  %from = load i64, ptr %point.row
+  %from.object.at = getelementptr ptr, ptr %objects, i64 %from
+  %from.object = load ptr, ptr %from.object.at
+  %data.at = getelementptr i8, ptr %from.object, i64 {OBJECT_DATA}
+  %data = load i64, ptr %data.at
+  %offset.at = getelementptr i64, ptr %point.row, i64 1
+  %offset = load i64, ptr %offset.at
+  %word.at = getelementptr i64, ptr %point.row, i64 2
+  %word = load ptr, ptr %word.at
+  %address = add i64 %data, %offset
+  store i64 %address, ptr %word
+  %p.next = add i64 %p, 1
+  br label %points.loop
+calls.loop:
+  %k = phi i64 [ 0, %points.loop ], [ %k.next, %one ]
+  %k.more = icmp slt i64 %k, %calls.count
+  br i1 %k.more, label %one, label %done
+one:
+  %call = getelementptr {{ ptr, ptr }}, ptr %calls, i64 %k
+  %function = load ptr, ptr %call
+  %env.at = getelementptr ptr, ptr %call, i64 1
+  %env = load ptr, ptr %env.at
   call void %function(ptr %env)
-  %next = add i64 %k, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %each, label %done
+  %k.next = add i64 %k, 1
+  br label %calls.loop
 done:
-  ret void
-}
+  ret i64 {Outcome.DONE}
+misfit:
+  ret i64 {Outcome.MISFIT}
+moved:
+  ret i64 {Outcome.MOVED}
+}}
 """
+_KNOWN_AT = 7 * 8
+"""Bytes of the head before the address of the known addresses; the objects are behind it."""
+_ALIGNED, _WRITEABLE = 0x0100, 0x0400
+"""NumPy's flags of an array."""
 
 
 @functools.cache
@@ -101,28 +225,78 @@ class NativeCalls:
             bound.place(self._memory.address)
         return len(self._bound) - 1
 
-    def point(self, call: int, position: int, array: Array) -> None:
-        """Another array for one operand."""
-        bound = self._bound[call]
-        _WORD.pack_into(bound.env, bound.positions[position], address_of(array))
-
-    def sequence(self, calls: Sequence[int]) -> Callable[[], object]:
-        """A function that runs these calls in one native loop."""
+    def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
+        """These calls in one native loop."""
         chosen = [self._bound[call] for call in calls]
-        if len(chosen) == 1:
-            entry, address = chosen[0].entry, chosen[0].address
+        if address_of is not interface_address:
+            return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, self)
+        alone = NativeRow(chosen, (), (), self)
+        return PythonRow(lambda one, array: _write(self._word(one), address_of(array)), alone, points, wanted)
 
-            def one(_kept: object = (chosen, self)) -> None:
-                entry(address)
+    def _word(self, point: Point) -> int:
+        """Where an environment names an operand."""
+        bound = self._bound[point.call]
+        return bound.address + bound.positions[point.position]
 
-            return one
-        code = _code()
-        run = code.function("run", None, ctypes.c_void_p, ctypes.c_int64)
-        words = [word for bound in chosen for word in (bound.entry.code.addresses["entry"], bound.address)]
-        table = (ctypes.c_int64 * len(words))(*words)
-        where, count = ctypes.addressof(table), len(chosen)
 
-        def call(_kept: object = (table, chosen, self)) -> None:
-            run(where, count)
+class NativeRow:
+    """Calls in a row: see `tileweave.backends.base.Row`.
 
-        return call
+    Args:
+        calls: what is called.
+        points: with the address that takes the operand's.
+        wanted: as `Calls.sequence`.
+        kept: kept alive.
+    """
+
+    __slots__ = ("_at", "_head", "_here", "_kept", "_known", "_pack", "_run", "_wanted")
+
+    def __init__(
+        self, calls: Sequence[Bound], points: Sequence[tuple[Point, int]], wanted: Sequence[Wanted], kept: object
+    ) -> None:
+        rows = _words([word for bound in calls for word in (bound.entry.code.addresses["entry"], bound.address)])
+        pointed = _words([word for point, at in points for word in (point.number, point.offset_bytes, at)])
+        extents = _words([x for about in wanted for both in zip(about.shape, about.strides, strict=True) for x in both])
+        looks, at = list[int](), ctypes.addressof(extents)
+        for about in wanted:
+            flags = _ALIGNED * about.aligned | _WRITEABLE * about.written
+            looks += (about.number, id(about.dtype), len(about.shape), at, flags)
+            at += 16 * len(about.shape)
+        looked = _words(looks)
+        numbers = [about.number for about in wanted] + [point.number for point, _ in points]
+        objects = 1 + max(numbers, default=-1)
+        tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
+        words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
+        self._head = _words([id(np.ndarray), *words] + [0] * (1 + objects))
+        self._known = _words([0] * len(wanted))
+        self._wanted = tuple(wanted)
+        self._here = ctypes.addressof(self._known)
+        self._pack = struct.Struct(f"={1 + objects}q").pack_into
+        self._at = ctypes.addressof(self._head)
+        self._run = _code().function("run", ctypes.c_int64, ctypes.c_void_p)
+        self._kept = (tables, extents, calls, kept)
+
+    def __call__(self, *objects: object) -> int:
+        """Run on objects whose memory is known to be apart."""
+        self._pack(self._head, _KNOWN_AT, 0, *map(id, objects))
+        found: int = self._run(self._at)
+        return found
+
+    def again(self, *objects: object) -> int:
+        """Run on objects that lie where those did that were accepted last."""
+        self._pack(self._head, _KNOWN_AT, self._here, *map(id, objects))
+        found: int = self._run(self._at)
+        return found
+
+    def accept(self, *objects: Any) -> None:
+        """Have `again` take objects that lie where these do; anywhere for None."""
+        given = [objects[about.number] for about in self._wanted]
+        self._known[: len(given)] = [0 if one is None else address_of(one) for one in given]
+
+
+def _words(values: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * max(1, len(values)))(*values)
+
+
+def _write(address: int, value: int) -> None:
+    ctypes.c_int64.from_address(address).value = value

@@ -1,0 +1,194 @@
+"""What a run brings: its values by number, calls of kernels on them, and which results may be written over sources.
+
+The values of a run are its sources, then what tasks leave to Python, then its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tileweave.backends.base import Calls, Point, Row, Wanted
+from tileweave.backends.host import LINE_BYTES, address_of
+from tileweave.space import Box
+
+Array = np.ndarray[Any, Any]
+Values = list[Any]
+Action = Callable[[Values], object]
+
+
+def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """Where buffers lie that share memory over time: (the first byte of each, bytes in all).
+
+    Args:
+        buffers: (bytes, first step, last step) of each; those whose steps meet lie apart. Large ones are placed first,
+            each at the lowest place that is free for its steps.
+
+    Example:
+        >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
+        ([0, 128, 0], 256)
+    """
+    count = len(buffers)
+    sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
+    sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
+    order = np.lexsort((np.arange(count), -sizes))
+    starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
+    for done, number in enumerate(order):
+        earlier = placed[:done]
+        meets = earlier[(first[earlier] <= last[number]) & (first[number] <= last[earlier])]
+        at, size = 0, int(sizes[number])
+        for start, end in sorted(zip(starts[meets].tolist(), (starts[meets] + sizes[meets]).tolist(), strict=True)):
+            if start - at >= size:
+                break
+            at = max(at, end)
+        starts[number], placed[done] = at, number
+    return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An array that every run brings: a value of the run, or a view of it.
+
+    Args:
+        number: of the value.
+        view: None: the value itself.
+        sample: an array that lies as the value will; its elements are never touched.
+    """
+
+    number: int
+    view: Callable[[Array], Array] | None
+    sample: Array
+
+    def __call__(self, now: Values) -> Array:
+        """The array in a run."""
+        held: Array = now[self.number]
+        return held if self.view is None else self.view(held)
+
+    @property
+    def lies(self) -> Array:
+        """An array that lies as this one will."""
+        return self.sample if self.view is None else self.view(self.sample)
+
+    @property
+    def offset_bytes(self) -> int:
+        """From the first element of the value to that of its view."""
+        return address_of(self.lies) - address_of(self.sample)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Calls of one backend that nothing interrupts.
+
+    Args:
+        by: the backend.
+        calls: by number.
+        points: (call, position of an operand, what every run brings for it).
+        number: of the last task.
+    """
+
+    by: str = ""
+    calls: list[int] = field(default_factory=list)
+    points: list[tuple[int, int, Slot]] = field(default_factory=list)
+    number: int = -1
+
+    def add(self, call: int, number: int) -> None:
+        """A call for a task."""
+        self.calls.append(call)
+        self.number = number
+
+    def row(self, calls: Mapping[str, Calls], numbers: Sequence[int], wanted: Sequence[Wanted] = ()) -> Row:
+        """The calls as a function of the values of these numbers."""
+        places = {number: k for k, number in enumerate(numbers)}
+        points = [
+            Point(call, position, places[slot.number], slot.offset_bytes, slot.view)
+            for call, position, slot in self.points
+        ]
+        return calls[self.by].sequence(self.calls, points, wanted)
+
+    def made(self, calls: Mapping[str, Calls]) -> Action:
+        """The calls as an action."""
+        numbers = tuple(dict.fromkeys(slot.number for _, _, slot in self.points))
+        row = self.row(calls, numbers)
+        return lambda now: row(*[now[k] for k in numbers])
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A region of a source that is read, or of a result that is written.
+
+    Args:
+        order: when that is done; what has the same one is done by one kernel or copy.
+        of: the number of the source or the result.
+        box: the region, in the coordinates of the whole.
+        pointwise: whether what writes may write over the very elements that it reads.
+    """
+
+    order: int
+    of: int
+    box: Box
+    pointwise: bool = False
+
+
+def written_over(source: int, result: int, reads: Sequence[Access], writes: Sequence[Access]) -> bool:
+    """Whether a result may lie where a source does: nothing is read after it was written over.
+
+    Example:
+        >>> whole, half = Box.of((4,)), Box.of((2,))
+        >>> written_over(0, 0, [Access(0, 0, whole)], [Access(1, 0, whole)])
+        True
+        >>> written_over(0, 0, [Access(1, 0, half)], [Access(0, 0, whole)])
+        False
+    """
+    for read in reads:
+        for write in writes:
+            if read.of != source or write.of != result or read.order < write.order:
+                continue
+            if read.box.intersect(write.box).empty:
+                continue
+            if read.order > write.order or not (read.pointwise and read.box == write.box):
+                return False
+    return True
+
+
+def clashing(
+    sources: Sequence[Array | None], out: Sequence[Array | None], over: Sequence[frozenset[int]]
+) -> frozenset[int]:
+    """The results that share memory with a source or another result, other than sources that they may be written over.
+
+    Args:
+        sources: arrays by number.
+        out: what results are written to, or None.
+        over: for every result, the sources over which it may be written.
+
+    Example:
+        >>> a, b = np.zeros(4), np.zeros(4)
+        >>> clashing([a], [a], [frozenset()]), clashing([a], [a], [frozenset({0})]), clashing([a], [b], [frozenset()])
+        (frozenset({0}), frozenset(), frozenset())
+    """
+    spans = [(*_span(array), -1 - k) for k, array in enumerate(out) if array is not None and array.size]
+    spans += [(*_span(array), k) for k, array in enumerate(sources) if array is not None and array.size]
+    found = set[int]()
+    alive: list[tuple[int, int, int]] = []
+    for span in sorted(spans):
+        alive = [other for other in alive if other[1] > span[0]]
+        for other in alive:
+            result, source = sorted((span[2], other[2]))
+            if result >= 0:
+                continue
+            if source < 0:
+                found |= {-1 - result, -1 - source}
+            elif not (source in over[-1 - result] and span[:2] == other[:2]):
+                found.add(-1 - result)
+        alive.append(span)
+    return frozenset(found)
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The first byte of an array, and the one behind its last."""
+    if array.flags.c_contiguous:
+        start = address_of(array)
+        return start, start + array.nbytes
+    return np.lib.array_utils.byte_bounds(array)
