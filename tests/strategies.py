@@ -98,3 +98,13 @@ def layouts(items=iters, max_rank: int = 4, copies: int = 0, max_size: int = 500
         st.lists(items, max_size=copies),
         coords if items is iters else st.integers(-9, 9).map(Coord.of),
     )
+
+
+def enumerate_image(projection, box):
+    """The image of a projection by its definition, point by point."""
+    points = set()
+    for index in box:
+        base = projection.map(index)
+        for inner in product(*(range(n) for n in projection.shape)):
+            points.add(tuple(b + s * j for b, s, j in zip(base, projection.stride, inner, strict=True)))
+    return points

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tileweave.draw import Bar, BoxNode, Edge, Label, Rect, Stroke, bars, canvas, grid, layers, palette, timeline
+from tileweave.draw import BoxNode, Edge, Label, Rect, Stroke, canvas, grid, layers, palette
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -33,11 +33,6 @@ PICTURES = {
     ),
     "grid_cropped.svg": lambda: grid([[str(c) for c in range(100)] for _ in range(70)], limit=(2, 4)),
     "layers.svg": lambda: layers(NODES, EDGES, title="every shape"),
-    "timeline.svg": lambda: timeline(
-        [Bar("m1", 0.25, 2, "b"), Bar("m0", 0, 1.5, "a long label that fits"), Bar("m0", 1.5, 1.6, "too long to fit")],
-        title="plan",
-        rows=["m0"],
-    ),
     "canvas.svg": lambda: canvas(
         [
             Rect(-10, 0, 60, 24, "<a>", "#a6cee3", 8.0),
@@ -46,7 +41,6 @@ PICTURES = {
         ],
         title="free",
     ),
-    "bars.svg": lambda: bars([("matmul", 1.5), ("relu", 0.25), ("none", 0)], unit="GB", title="bytes"),
 }
 
 
@@ -80,11 +74,10 @@ def test_what_is_left_out_is_stated():
     assert "showing 2 of 70 rows, 4 of 100 columns" in PICTURES["grid_cropped.svg"]()
     many = [BoxNode(str(k), (str(k),)) for k in range(10)]
     assert "showing 3 of 10 nodes" in layers(many, [Edge("0", "9")], limit=3)
-    assert "showing 2 of 5 bars" in timeline([Bar("r", k, k + 1) for k in range(5)], limit=2)
 
 
 def test_empty_pictures():
-    for text in (grid([]), layers([], []), timeline([]), bars([]), canvas([])):
+    for text in (grid([]), layers([], []), canvas([])):
         assert ElementTree.fromstring(text).tag == f"{SVG}svg"
 
 
@@ -109,8 +102,6 @@ def test_a_long_chain_needs_no_recursion():
         (lambda: grid([["a"]], [["red", "blue"]]), "another shape"),
         (lambda: layers([BoxNode("a", ()), BoxNode("a", ())], []), "one key"),
         (lambda: layers([BoxNode("a", ()), BoxNode("b", ())], [Edge("a", "b"), Edge("b", "a")]), "cycle"),
-        (lambda: timeline([Bar("r", 2, 1)]), "stops before"),
-        (lambda: bars([("a", -1)]), "negative"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, problem):

@@ -151,3 +151,12 @@ class StorageError(TileweaveError, ValueError):
 
 class RunError(TileweaveError):
     """A run failed; its sinks were not written."""
+
+
+def short_text(value: object) -> str:
+    """The beginning of a value's ``repr``, for messages."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python prints neither endless digits nor endless nests
+        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from arrays import values
 
+from strategies import enumerate_image
 from tileweave import graph as tw
 from tileweave.graph.passes.dense import DENSE
 from tileweave.graph.passes.rewrite import Context, choices, rewrite
 from tileweave.graph.passes.shard import shard_operation
-from tileweave.space.affine import enumerate_image
 
 RNG = np.random.default_rng(0)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strategies import enumerate_image
 from tileweave.errors import SpaceError
 from tileweave.space import AffineMap, AffineSet, Box, Lattice, Projection
-from tileweave.space.affine import enumerate_image
 
 
 @st.composite

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout
-from tileweave.layout.core.checks import need_layouts
+from tileweave.errors import Incongruent, LayoutError
+from tileweave.layout.core.checks import need_layouts, no_layout
 from tileweave.layout.core.coord import DEFAULT_AXIS, Coord, integers
 from tileweave.layout.core.layout import Iter
 from tileweave.layout.core.layout import Layout as CoreLayout
@@ -440,18 +440,14 @@ def _plain(core: CoreLayout, where: str) -> None:
     need_layouts(where, core)
     if any(it.extent > 1 for it in core.replica) or core.offset:
         part = "replicas" if any(it.extent > 1 for it in core.replica) else f"the offset {core.offset}"
-        raise NoLayout(
+        raise no_layout(
             where,
             f"a CuTe layout has no {part.removeprefix('the ')}",
             inputs={"core": core},
             legal="a core layout with empty R and O; keep the offset beside it",
-            facts={
-                "witness": {
-                    "points": (0,),
-                    "values": (core.offset,),
-                    "condition": "the origin goes to 0 alone",
-                }
-            },
+            points=(0,),
+            values=(core.offset,),
+            condition="the origin goes to 0 alone",
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.index import Expr, proved
-from tileweave.layout.core.checks import need_numbers
+from tileweave.layout.core.checks import need_numbers, no_layout
 from tileweave.layout.core.composition import compose
 from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
 from tileweave.layout.core.exact import normalize, recover
@@ -378,12 +378,9 @@ def from_core(core: Layout, dims: Any = None) -> GroupBy:
     need_numbers(where, core)
 
     def refuse(problem: str, condition: str) -> NoLayout:
-        return NoLayout(
-            where,
-            problem,
-            inputs={"core": core},
-            legal="a bijection from [0, size) onto [0, size)",
-            facts={"witness": {"points": (0,), "values": (core(0),), "condition": condition}},
+        inputs, legal = {"core": core}, "a bijection from [0, size) onto [0, size)"
+        return no_layout(
+            where, problem, inputs=inputs, legal=legal, points=(0,), values=(core(0),), condition=condition
         )
 
     if any(it.extent > 1 for it in core.replica):

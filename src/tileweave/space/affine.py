@@ -7,7 +7,6 @@ exact bounding box of the image, computed row by row from the signs of the row (
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -332,13 +331,3 @@ def _sum_of_progressions(terms: Sequence[tuple[int, int]]) -> tuple[int, int] | 
         else:
             count += (n - 1) * (s // step)
     return step, count
-
-
-def enumerate_image(projection: Projection, box: Box) -> set[Point]:
-    """The image by its definition, point by point: the oracle of `Projection.image`."""
-    points = set()
-    for index in box:
-        base = projection.map(index)
-        for inner in itertools.product(*(range(n) for n in projection.shape)):
-            points.add(tuple(b + s * j for b, s, j in zip(base, projection.stride, inner, strict=True)))
-    return points

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from tileweave.errors import short_text
 from tileweave.graph.ir.nodes import Operation, Selector
 
 Check = Callable[[Any, Any], str]
@@ -214,12 +215,7 @@ def wrong_parameters(declared: Form, node: Operation | Selector) -> Iterator[str
     for name, check in declared.parameters.items():
         if name in given:
             if legal := check(node, given[name]):
-                found.append(f"parameter {name} is {_short(given[name])}, not {legal}")
+                found.append(f"parameter {name} is {short_text(given[name])}, not {legal}")
         elif name not in declared.optional:
             found.append(f"parameter {name} is missing")
     yield from found or declared.fits(node)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -506,8 +506,3 @@ def _from_table(table: Sequence[tuple[type, tuple[Any, ...]]]) -> Node:
     for cls, values in table:
         nodes.append(cls(*map(decode, values)))
     return nodes[-1]
-
-
-def named(values: Mapping[str, Any]) -> Named:
-    """A mapping as the (name, value) pairs that nodes hold."""
-    return tuple(values.items())

@@ -23,7 +23,7 @@ from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, un
 from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import cast, divide, multiply
-from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Operator, register
+from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
 
@@ -259,14 +259,8 @@ def _reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
                 window.append(step if place == 0 else extents[k])
         return Projection(AffineMap(tuple(rows), (0,) * len(rows), rank), tuple(window))
 
-    signature = Signature(
-        tuple(f"d{g}" for g in range(rank)),
-        (("x", projection(x.shape, 0)),),
-        (("out", projection(shape, 1)),),
-        costs=_MOVE,
-    )
-    out = TensorType(shape, x.dtype)
-    return Tensor(Operation("reshape", Box.of(counts), (("x", x),), (("out", out),), (), signature))
+    out = TensorType(shape, x.dtype), projection(shape, 1)
+    return made("reshape", counts, [("x", x, projection(x.shape, 0))], out, costs=_MOVE)
 
 
 _MOVE: Costs = (("flops", 0.0),)

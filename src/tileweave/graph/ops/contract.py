@@ -15,14 +15,14 @@ import numpy as np
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import wide_type
 from tileweave.graph.ir.forms import Form
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ir.select import broadcast_to, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import add, cast, common_type, fold, greater, multiply, relu, where
-from tileweave.graph.ops.operators import Array, Arrays, Late, Operator, register
+from tileweave.graph.ops.operators import Array, Arrays, Late, Operator, made, register
 from tileweave.graph.ops.reductions import sum
-from tileweave.space import Box, Projection
+from tileweave.space import Projection
 
 
 def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
@@ -35,28 +35,19 @@ def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int
     order = [*out, *sorted(set(extents) - set(out))]
     place = {label: k for k, label in enumerate(order)}
     rank = len(order)
-    names = [f"x{k}" for k in range(len(inputs))]
-    ops_per_point = 2.0 if len(inputs) > 1 else 1.0
-    signature = Signature(
-        tuple(_letter(label) for label in order),
-        tuple(
-            (n, Projection.select([place[label] for label in own], rank)) for n, own in zip(names, labels, strict=True)
-        ),
-        (("out", Projection.select(range(len(out)), rank)),),
-        tuple((k, "sum") for k in range(len(out), rank)),
-        (("flops", ops_per_point),),
-    )
     equation = ",".join("".join(_letter(place[q]) for q in own) for own in labels)
     equation += "->" + "".join(_letter(place[q]) for q in out)
-    operation = Operation(
+    reads = [Projection.select([place[label] for label in own], rank) for own in labels]
+    return made(
         name,
-        Box.of([extents[label] for label in order]),
-        tuple(zip(names, inputs, strict=True)),
-        (("out", TensorType(tuple(extents[label] for label in out), dtype)),),
-        (("equation", equation),),
-        signature,
+        [extents[label] for label in order],
+        [(f"x{k}", x, read) for k, (x, read) in enumerate(zip(inputs, reads, strict=True))],
+        (TensorType(tuple(extents[label] for label in out), dtype), Projection.select(range(len(out)), rank)),
+        ("equation", equation),
+        dims=[_letter(label) for label in order],
+        reductions=tuple((k, "sum") for k in range(len(out), rank)),
+        costs=(("flops", 2.0 if len(inputs) > 1 else 1.0),),
     )
-    return Tensor(operation)
 
 
 SEPARATE = 1 << 16
@@ -416,24 +407,22 @@ def linear(x: Any, w: Any, b: Any = None) -> Tensor:
     x, w, b = cast(x, dtype), cast(w, dtype), cast(b, dtype)
     batch = len(x.shape) - 1
     rank = batch + 2
-    signature = Signature(
-        (*(("batch",) if batch == 1 else tuple(f"batch{k}" for k in range(batch))), "out", "in"),
-        (
-            ("x", Projection.select([*range(batch), batch + 1], rank)),
-            ("w", Projection.select([batch + 1, batch], rank)),
-            ("b", Projection.select([batch], rank)),
-        ),
-        (("out", Projection.select(range(batch + 1), rank)),),
-        ((batch + 1, "sum"),),
-        (("flops", 2.0),),
-    )
-    out = TensorType((*x.shape[:-1], w.shape[1]), dtype)
-    index = Box.of((*x.shape[:-1], w.shape[1], w.shape[0]))
     letters = "".join(_letter(k) for k in range(batch))
     o, i = _letter(batch), _letter(batch + 1)
-    equation = f"{letters}{i},{i}{o}->{letters}{o}"
-    inputs = (("x", x), ("w", w), ("b", b))
-    return Tensor(Operation("linear", index, inputs, (("out", out),), (("equation", equation),), signature))
+    return made(
+        "linear",
+        (*x.shape[:-1], w.shape[1], w.shape[0]),
+        [
+            ("x", x, Projection.select([*range(batch), batch + 1], rank)),
+            ("w", w, Projection.select([batch + 1, batch], rank)),
+            ("b", b, Projection.select([batch], rank)),
+        ],
+        (TensorType((*x.shape[:-1], w.shape[1]), dtype), Projection.select(range(batch + 1), rank)),
+        ("equation", f"{letters}{i},{i}{o}->{letters}{o}"),
+        dims=(*(("batch",) if batch == 1 else tuple(f"batch{k}" for k in range(batch))), "out", "in"),
+        reductions=((batch + 1, "sum"),),
+        costs=(("flops", 2.0),),
+    )
 
 
 def _linear_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:

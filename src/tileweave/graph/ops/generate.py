@@ -18,7 +18,7 @@ import numpy as np
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import element_type, is_floating
 from tileweave.graph.ir.forms import Form, are_integers, given_parameters, integer, number_form
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
@@ -34,20 +34,14 @@ from tileweave.graph.ops.elementwise import (
     subtract,
     where,
 )
-from tileweave.graph.ops.operators import FLOP, Array, Arrays, Operator, register
-from tileweave.space import Box, Projection
+from tileweave.graph.ops.operators import Array, Arrays, Operator, made, register
+from tileweave.space import Projection
 
 
 def _generator(name: str, shape: Sequence[int], dtype: Any, *parameters: tuple[str, Value]) -> Tensor:
     shape = _extents(f"{name}(shape)", shape)
-    rank = len(shape)
-    signature = Signature(
-        tuple(f"d{k}" for k in range(rank)),
-        (),
-        (("out", Projection.select(range(rank), rank)),),
-        costs=FLOP,
-    )
-    return Tensor(Operation(name, Box.of(shape), (), (("out", TensorType(shape, dtype)),), parameters, signature))
+    whole = Projection.select(range(len(shape)), len(shape))
+    return made(name, shape, (), (TensorType(shape, dtype), whole), *parameters)
 
 
 def _extents(where: str, shape: Any) -> tuple[int, ...]:

@@ -16,15 +16,14 @@ import numpy as np
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.assemble import moveaxis, stack, zeros
 from tileweave.graph.ir.forms import Form, axis_form, integer
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ir.select import broadcast_to, dimension, permute, unsqueeze
 from tileweave.graph.ir.select import getitem as basic
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.along import partly_whole, reshape
 from tileweave.graph.ops.elementwise import cast, common_type
-from tileweave.graph.ops.operators import FLOP, Array, Arrays, Costs, Operator, register
-from tileweave.space import Box
+from tileweave.graph.ops.operators import FLOP, Array, Arrays, Costs, Operator, made, register
 
 _MOVE: Costs = (("flops", 0.0),)
 REDUCTIONS: dict[str, Callable[[Array, Any, Array], None]] = {
@@ -55,14 +54,9 @@ def _indexed(
 ) -> Tensor:
     """An operation whose inputs and output move with index dimensions, or are read whole where those are None."""
     rank = len(index)
-    signature = Signature(
-        tuple(f"d{k}" for k in range(rank)),
-        tuple((own, partly_whole(dims, x.shape, rank)) for own, x, dims in inputs),
-        (("out", partly_whole(out[1], out[0].shape, rank)),),
-        costs=costs,
-    )
-    named = tuple((own, x) for own, x, _ in inputs)
-    return Tensor(Operation(name, Box.of(index), named, (("out", out[0]),), parameters, signature))
+    reads = [(own, x, partly_whole(dims, x.shape, rank)) for own, x, dims in inputs]
+    makes = out[0], partly_whole(out[1], out[0].shape, rank)
+    return made(name, index, reads, makes, *parameters, costs=costs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -216,11 +210,16 @@ def _scatter_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": out}
 
 
-def _scatter_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    indices, axis = operation.input("indices"), operation.parameter("axis")
-    how = operation.parameter("reduction")
+def _reduction_with_gradient(operation: Operation) -> str:
+    how = str(operation.parameter("reduction"))
     if how not in ("none", "add"):
         raise GraphError("grad(y, wrt)", f"a scatter by {how} has no gradient", legal="reduction None or add")
+    return how
+
+
+def _scatter_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    indices, axis = operation.input("indices"), operation.parameter("axis")
+    how = _reduction_with_gradient(operation)
     nothing = zeros(indices.shape, dy.dtype)
     kept = dy if how == "add" else scatter(dy, indices, nothing, axis)
     return {"x": kept, "updates": take_along_axis(dy, indices, axis)}
@@ -321,9 +320,7 @@ def _scatter_nd_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
 
 
 def _scatter_nd_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    indices, how = operation.input("indices"), operation.parameter("reduction")
-    if how not in ("none", "add"):
-        raise GraphError("grad(y, wrt)", f"a scatter by {how} has no gradient", legal="reduction None or add")
+    indices, how = operation.input("indices"), _reduction_with_gradient(operation)
     nothing = zeros(operation.input("updates").shape, dy.dtype)
     return {
         "x": dy if how == "add" else scatter_nd(dy, indices, nothing),

@@ -13,7 +13,7 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.forms import Form
-from tileweave.graph.ir.nodes import Operation, Tensor
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
 from tileweave.graph.ir.sugar import FUNCTIONS
+from tileweave.space import Box, Projection
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -99,6 +100,35 @@ def register(operator: Operator) -> Operator:
         raise GraphError("register(operator)", f"the name {operator.name!r} is taken", legal="a new name")
     OPERATORS[operator.name] = operator
     return operator
+
+
+def made(
+    name: str,
+    index: Sequence[int],
+    inputs: Sequence[tuple[str, Tensor, Projection]],
+    out: tuple[TensorType, Projection],
+    *parameters: tuple[str, Value],
+    dims: Sequence[str] = (),
+    reductions: tuple[tuple[int, str], ...] = (),
+    costs: Costs = FLOP,
+) -> Tensor:
+    """The output of an operation that has one, with its signature.
+
+    Args:
+        name: of the operator.
+        index: the extents of the work.
+        inputs: (name, tensor, what an index point needs of it).
+        out: the type of the output, and what an index point makes of it.
+        parameters: (name, value) pairs.
+        dims: names of the index dimensions; ``d0, d1, ..`` when left out.
+        reductions: (dimension, monoid) pairs.
+        costs: (resource, amount per index point) pairs.
+    """
+    reads = tuple((own, read) for own, _, read in inputs)
+    names = tuple(dims) or tuple(f"d{k}" for k in range(len(index)))
+    signature = Signature(names, reads, (("out", out[1]),), reductions, costs)
+    named = tuple((own, x) for own, x, _ in inputs)
+    return Tensor(Operation(name, Box.of(index), named, (("out", out[0]),), parameters, signature))
 
 
 def operator_of(operation: Operation) -> Operator:

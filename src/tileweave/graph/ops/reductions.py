@@ -23,7 +23,7 @@ from tileweave.errors import GraphError
 from tileweave.graph.ir.dtypes import element_type, is_floating, wide_type
 from tileweave.graph.ir.forms import Form, axes_form, axis_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
-from tileweave.graph.ir.select import broadcast_to, concat, unsqueeze
+from tileweave.graph.ir.select import broadcast_to, concat, dimension, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import (
@@ -41,7 +41,7 @@ from tileweave.graph.ops.elementwise import (
     where,
 )
 from tileweave.graph.ops.monoids import STATES, combine_states, monoid_form
-from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Operator, register
+from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
 Axes = int | Sequence[int] | None
@@ -51,12 +51,7 @@ def axes_of(where: str, x: Tensor, axis: Any) -> tuple[int, ...]:
     """The dimensions that an axis, several or None (all) name, ascending; the error says which there are."""
     rank = len(x.shape)
     values = range(rank) if axis is None else tuple(axis) if isinstance(axis, Iterable) else (axis,)
-    for value in values:
-        if not isinstance(value, (int, np.integer)) or not -rank <= value < rank:
-            raise GraphError(
-                where, f"axis {value!r} does not exist", inputs={"x": x.type}, legal=f"{-rank}..{rank - 1}"
-            )
-    dims = tuple(int(value) % rank for value in values)
+    dims = tuple(dimension(where, x, value) for value in values)
     if len(set(dims)) != len(dims):
         raise GraphError(where, f"axis {axis} repeats", inputs={"x": x.type}, legal="each axis once")
     return tuple(sorted(dims))
@@ -77,16 +72,10 @@ def _reduce(name: str, ufunc: np.ufunc, x: Any, axis: Axes, keepdims: bool, dtyp
     dtype = element_type(where, dtype) if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype
     if not dims:
         return cast(x, dtype)
-    signature = Signature(
-        tuple(f"d{k}" for k in range(rank)),
-        (("x", Projection.select(range(rank), rank)),),
-        (("out", Projection.select(kept, rank)),),
-        tuple((k, _MONOIDS.get(name, name)) for k in dims),
-        FLOP,
-    )
-    out = TensorType(tuple(x.shape[k] for k in kept), dtype)
-    operation = Operation(name, Box.of(x.shape), (("x", x),), (("out", out),), (("axes", dims),), signature)
-    result = Tensor(operation)
+    out = TensorType(tuple(x.shape[k] for k in kept), dtype), Projection.select(kept, rank)
+    read = ("x", x, Projection.select(range(rank), rank))
+    monoids = tuple((k, _MONOIDS.get(name, name)) for k in dims)
+    result = made(name, x.shape, [read], out, ("axes", dims), reductions=monoids)
     return unsqueeze(result, dims) if keepdims else result
 
 
@@ -292,16 +281,11 @@ def _state_block(name: str) -> Callable[[Operation, Arrays], dict[str, Array]]:
 
 
 def _reduced(where: str, x: Any, axis: int) -> tuple[Tensor, int]:
-    x = as_tensor(x, where)
-    x = cast(x, np.float64) if x.dtype.kind in "biu" else x
-    rank = len(x.shape)
-    if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool) or not -rank <= axis < rank:
-        raise GraphError(where, f"axis {axis!r} does not exist", inputs={"x": x.type}, legal=f"{-rank}..{rank - 1}")
-    if x.shape[axis] == 0:
+    x = floating(where, x)
+    dim = dimension(where, x, axis)
+    if x.shape[dim] == 0:
         raise GraphError(where, "there is no element to reduce", inputs={"x": x.type, "axis": int(axis)})
-    if x.dtype.itemsize < 4:
-        x = cast(x, np.float32)
-    return x, int(axis) % rank
+    return widened(x), dim
 
 
 @public()
@@ -337,9 +321,7 @@ def _arg(name: str, x: Any, axis: int | None, keepdims: bool) -> Tensor:
         if rank != 1:
             raise GraphError(where, f"rank {rank} needs an axis", inputs={"x": x.type}, legal=f"0..{rank - 1}")
         axis = 0
-    if not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise GraphError(where, f"axis {axis!r} does not exist", inputs={"x": x.type}, legal=f"{-rank}..{rank - 1}")
-    dim = int(axis) % rank
+    dim = dimension(where, x, axis)
     if x.shape[dim] == 0:
         raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dim})
     result = Tensor(state_of(name, x, dim), "index")

@@ -19,14 +19,14 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.assemble import pad, spread
 from tileweave.graph.ir.dtypes import is_floating, wide_type
 from tileweave.graph.ir.forms import Form, given_parameters, integer, sizes_form
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ir.resolve import strided_view
 from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal
 from tileweave.graph.ops.elementwise import where as where_
-from tileweave.graph.ops.operators import Array, Arrays, Operator, register
+from tileweave.graph.ops.operators import Array, Arrays, Operator, made, register
 from tileweave.graph.ops.reductions import widened
 from tileweave.space import AffineMap, Box, Projection
 
@@ -205,6 +205,11 @@ def conv(
     return add(result, unsqueeze(b, tuple(range(1, rank + 1))))
 
 
+def spatial_names(rank: int) -> tuple[str, ...]:
+    """The names of the spatial dimensions of an index."""
+    return tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
+
+
 def conv_projections(
     w: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int
 ) -> tuple[Projection, Projection, Projection]:
@@ -216,8 +221,8 @@ def conv_projections(
     read = _window_projection(lead, 2, kernel, stride, dilation, (1, w[1]))
     per_group = AffineMap(_rows(inputs, {0: (1, each)}, 2 + rank), (0,) * (2 + rank), inputs)
     rows = {0: (0, 1), 1: (1, each)} | {k: (k, 1) for k in range(2, rank + 2)}
-    made = Projection(AffineMap(_rows(inputs, rows), (0,) * len(rows), inputs), (1, each, *(1,) * rank))
-    return read, Projection(per_group, (each, w[1], *kernel)), made
+    makes = Projection(AffineMap(_rows(inputs, rows), (0,) * len(rows), inputs), (1, each, *(1,) * rank))
+    return read, Projection(per_group, (each, w[1], *kernel)), makes
 
 
 def _conv(
@@ -225,27 +230,33 @@ def _conv(
 ) -> Tensor:
     rank, kernel = len(out), w.shape[2:]
     each = (w.shape[0] // groups, w.shape[1])  # filters and channels of a group
-    spatial = tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
+    spatial = spatial_names(rank)
     if groups == 1:
         inputs = rank + 3
-        index = Box.of((x.shape[0], w.shape[0], *out, w.shape[1]))
+        index = (x.shape[0], w.shape[0], *out, w.shape[1])
         dims = ("batch", "filter", *spatial, "channel")
         read = _window_projection(AffineMap.select((0, inputs - 1), inputs), 2, kernel, stride, dilation, (1, 1))
         filters = Projection(AffineMap.select((1, inputs - 1, *(None,) * rank), inputs), (1, 1, *kernel))
-        made = Projection.select((0, 1, *range(2, rank + 2)), inputs)
+        makes = Projection.select((0, 1, *range(2, rank + 2)), inputs)
         reductions: tuple[tuple[int, str], ...] = ((inputs - 1, "sum"),)
         flops = 2.0 * prod(kernel)
     else:
-        index = Box.of((x.shape[0], groups, *out))
+        index = (x.shape[0], groups, *out)
         dims = ("batch", "group", *spatial)
-        read, filters, made = conv_projections(w.shape, stride, dilation, groups)
+        read, filters, makes = conv_projections(w.shape, stride, dilation, groups)
         reductions = ()
         flops = 2.0 * prod(kernel) * prod(each)
-    signature = Signature(dims, (("x", read), ("w", filters)), (("out", made),), reductions, (("flops", flops),))
     kind = TensorType((x.shape[0], w.shape[0], *out), x.dtype)
-    parameters = (("stride", stride), ("dilation", dilation), ("filters", each[0]), ("channels", each[1]))
-    grouped = (*parameters, ("groups", groups))
-    return Tensor(Operation("conv", index, (("x", x), ("w", w)), (("out", kind),), grouped, signature))
+    named: dict[str, Value] = {
+        "stride": stride,
+        "dilation": dilation,
+        "filters": each[0],
+        "channels": each[1],
+        "groups": groups,
+    }
+    reads = [("x", x, read), ("w", w, filters)]
+    options: Any = {"dims": dims, "reductions": reductions, "costs": (("flops", flops),)}
+    return made("conv", index, reads, (kind, makes), *named.items(), **options)
 
 
 def _rows(inputs: int, rows: dict[int, tuple[int, int]], count: int | None = None) -> tuple[tuple[int, ...], ...]:
@@ -407,16 +418,12 @@ def max_pool(
     x = _padded(where, x, padding, kernel, steps, gaps, least)
     out = _outputs(where, x, kernel, steps, gaps)
     x = _used(x, kernel, steps, gaps, out)
-    rank, inputs = len(out), len(x.shape)
+    inputs = len(x.shape)
     read = _window_projection(AffineMap.select((0, 1), inputs), 2, kernel, steps, gaps, (1, 1))
-    spatial = tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
-    made = Projection.select(range(inputs), inputs)
-    costs = (("flops", float(prod(kernel))),)
-    signature = Signature(("batch", "channel", *spatial), (("x", read),), (("out", made),), (), costs)
-    shape = (*x.shape[:2], *out)
-    parameters = (("window", kernel), ("stride", steps), ("dilation", gaps))
-    kind_out = TensorType(shape, x.dtype)
-    return Tensor(Operation("max_pool", Box.of(shape), (("x", x),), (("out", kind_out),), parameters, signature))
+    shape, named = (*x.shape[:2], *out), {"window": kernel, "stride": steps, "dilation": gaps}
+    makes = TensorType(shape, x.dtype), Projection.select(range(inputs), inputs)
+    options: Any = {"dims": ("batch", "channel", *spatial_names(len(out))), "costs": (("flops", float(prod(kernel))),)}
+    return made("max_pool", shape, [("x", x, read)], makes, *named.items(), **options)
 
 
 def _max_pool_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:

@@ -163,19 +163,6 @@ def choices(
     return found
 
 
-def expand_tensor(tensor: Tensor, rules: Sequence[RewriteRule], *, depth: int = 16) -> Tensor:
-    """A tensor by the first rule that applies, and its result again, at most so many times: precedence by order.
-
-    Only the tensor's own producer is rewritten, not what it stands on; `rewrite` does that.
-    """
-    for _ in range(depth):
-        found = choices(tensor, rules)
-        if not found:
-            break
-        tensor = found[0][2]
-    return tensor
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # global search
 
@@ -217,18 +204,6 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule], *, passes: int = 32, cho
         if not steps:
             return Rewritten(graph, tuple(trace), True)
     return Rewritten(graph, tuple(trace), False)
-
-
-def rewrite_stages(graph: Graph, stages: Sequence[tuple[Sequence[RewriteRule], int]]) -> Rewritten:
-    """Several (rules, passes), one after the other; the numbers of passes in the trace run on."""
-    trace: list[RewriteStep] = []
-    complete, first = True, 0
-    for rules, passes in stages:
-        done = rewrite(graph, rules, passes=passes)
-        graph, complete = done.graph, complete and done.complete
-        trace += [RewriteStep(s.number + first, s.position, s.rule, s.choice, s.before, s.after) for s in done.trace]
-        first += passes
-    return Rewritten(graph, tuple(trace), complete)
 
 
 def replay(graph: Graph, trace: Sequence[RewriteStep], rules: Sequence[RewriteRule]) -> Graph:

@@ -194,17 +194,7 @@ def _linear_relu(tensor: Tensor, context: Context) -> Tensor | None:
         return Tensor(replace(cast("Operation", made), operator="linear_relu"))
     if relu is None or linear is None or not context.alone(relu.input("x")) or "b" not in dict(linear.inputs):
         return None
-    return Tensor(
-        Operation(
-            "linear_relu",
-            linear.index,
-            linear.inputs,
-            linear.outputs,
-            linear.parameters,
-            linear.signature,
-            linear.after,
-        )
-    )
+    return Tensor(replace(linear, operator="linear_relu"))
 
 
 _MOST_INPUTS = 16

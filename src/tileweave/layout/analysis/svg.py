@@ -281,10 +281,7 @@ def _core_view(layout: Layout, shape: Sequence[int] | None, colour: Colour) -> _
         dims = check_shape(shape, layout.size, "svg(layout, shape)", layout)
         digits = _digits_of(layout, dims)
     k = 1 if len(dims) == 2 else _near_square(dims)
-    rows, columns = (
-        _Side(dims[part], digits=tuple(n for row in digits[part] for n in row)[::-1])
-        for part in (slice(k), slice(k, None))
-    )
+    rows, columns = _sides(dims, digits, k)
     axes = _ordered_axes(layout)
     axis = colour if isinstance(colour, str) else _colour_axis(layout, axes)
     if axis not in axes:
@@ -440,10 +437,7 @@ def _lego_view(layout: GroupBy | OrderBy | RegP | GenP, pick: Callable[[int], in
         return str(value), pick(value) if pick else value
 
     digits = _lego_digits(layout, dims)
-    rows, columns = (
-        _Side(dims[part], digits=tuple(n for row in digits[part] for n in row)[::-1])
-        for part in (slice(k), slice(k, None))
-    )
+    rows, columns = _sides(dims, digits, k)
     kind = type(layout).__name__
     title = str(layout) if isinstance(layout, GenP) else f"{kind} {' x '.join(map(str, dims))}"
     return _View(f"{title}: logical index -> physical number", rows, columns, cell)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved
+from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved, short_text
 from tileweave.layout.core.coord import IntArray, Shape, integers
 from tileweave.layout.core.layout import Iter, Layout, is_symbolic
 from tileweave.layout.core.symbolic import require_positive, require_same
@@ -68,7 +68,9 @@ def need_layouts(where: str, *layouts: Layout) -> None:
     """Raise a `LayoutError` unless every argument is a `Layout`."""
     for layout in layouts:
         if layout.__class__ is not Layout:
-            raise LayoutError(where, f"{_short(layout)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
+            raise LayoutError(
+                where, f"{short_text(layout)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')"
+            )
 
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
@@ -104,7 +106,7 @@ def as_layout(value: Any, where: str) -> Layout:
         return value
     if hasattr(type(value), "as_core"):
         return value.as_core()  # type: ignore[no-any-return]
-    raise LayoutError(where, f"{_short(value)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
+    raise LayoutError(where, f"{short_text(value)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
 
 
 def need_numbers(where: str, *layouts: Layout) -> None:
@@ -126,14 +128,14 @@ def need_iters(where: str, *iters: Iter) -> None:
     """Raise a `LayoutError` unless every argument is an `Iter`."""
     for it in iters:
         if it.__class__ is not Iter:
-            raise LayoutError(where, f"{_short(it)} is not an iter", legal="Iter(extent, stride)")
+            raise LayoutError(where, f"{short_text(it)} is not an iter", legal="Iter(extent, stride)")
 
 
 def need_arrays(where: str, *arrays: IntArray) -> None:
     """Raise a `LayoutError` unless every argument is a NumPy array."""
     for array in arrays:
         if not isinstance(array, np.ndarray):
-            raise LayoutError(where, f"{_short(array)} is not an array", legal="a NumPy array")
+            raise LayoutError(where, f"{short_text(array)} is not an array", legal="a NumPy array")
 
 
 def check_shape(shape: Shape, size: int, where: str, layout: Layout) -> tuple[int, ...]:
@@ -166,7 +168,7 @@ def check_shape(shape: Shape, size: int, where: str, layout: Layout) -> tuple[in
 def need_axis(where: str, axis: str) -> None:
     """Raise a `LayoutError` unless the argument is the name of an axis."""
     if axis.__class__ is not str or not axis.isidentifier():
-        raise LayoutError(where, f"{_short(axis)} is not the name of an axis", legal="an identifier")
+        raise LayoutError(where, f"{short_text(axis)} is not the name of an axis", legal="an identifier")
 
 
 def integer_array(where: str, values: object, what: str) -> IntArray:
@@ -176,10 +178,5 @@ def integer_array(where: str, values: object, what: str) -> IntArray:
     except Exception:  # an object that only half behaves like a sequence
         array = np.asarray(None)
     if array.dtype.kind not in "iu":
-        raise LayoutError(where, f"{what} {_short(values)} are not integers", legal="an array of integers")
+        raise LayoutError(where, f"{what} {short_text(values)} are not integers", legal="an array of integers")
     return array
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tileweave.errors import Incongruent, LayoutError, NotDivisible
+from tileweave.errors import Incongruent, LayoutError, NotDivisible, short_text
 from tileweave.layout.core.checks import Witness, asked
 from tileweave.layout.core.symbolic import is_expr, quotient, require_quotient
 from tileweave.layout.notation.cute_algebra import composition, right_inverse
 from tileweave.layout.notation.cute_tiling import raked_product, zipped_divide
-from tileweave.layout.notation.cute_tuples import Shape, _, idx2crd, make_shape, positive, rank, short_text, size
+from tileweave.layout.notation.cute_tuples import Shape, _, idx2crd, make_shape, positive, rank, size
 from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, new_layout, slice_with_offset
 
 MOST_MODES = 1 << 10

@@ -13,7 +13,7 @@ from typing import Any, Final, Union
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, Unproved
+from tileweave.errors import Incongruent, LayoutError, Unproved, short_text
 from tileweave.index import Expr, require
 from tileweave.layout.core.checks import asked
 from tileweave.layout.core.coord import Coord
@@ -183,15 +183,6 @@ def whole_number(value: Any) -> int | None:
         except TypeError:
             return None
     return value if -GREATEST < value < GREATEST else None
-
-
-def short_text(value: object) -> str:
-    """The beginning of a value's ``repr``, for messages."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # Python prints neither endless digits nor endless nests
-        text = f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def positive(value: Any, where: str, name: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, Unproved
+from tileweave.errors import Incongruent, LayoutError, Unproved, short_text
 from tileweave.index import Expr
 from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.layout import Iter, Layout
@@ -29,7 +29,6 @@ from tileweave.layout.notation.cute_tuples import (
     make_shape,
     make_stride,
     rank,
-    short_text,
     size,
     tuple_text,
     whole_number,

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
+from tileweave.errors import Incongruent, LayoutError, NotDivisible
 from tileweave.index import Expr
-from tileweave.layout.core.checks import integer_array
+from tileweave.layout.core.checks import integer_array, no_layout
 from tileweave.layout.core.symbolic import require_quotient
 from tileweave.layout.notation.cute_tuples import positive
 from tileweave.layout.notation.lego_numbers import Dim, choose, flat_index, lesser, make_dims, root, tuple_index
@@ -267,12 +267,10 @@ def permutation(values: Any, dims: Any = None) -> GenP:
     bad = np.flatnonzero(flat[order] != np.arange(flat.size))
     if bad.size:
         at = int(order[bad[0]])
-        raise NoLayout(
-            where,
-            f"the values are no permutation of 0..{flat.size - 1}: {int(flat[at])} at place {at}",
-            legal=f"each of 0..{flat.size - 1} once",
-            facts={"witness": {"points": (at,), "values": (int(flat[at]),), "condition": "each value occurs once"}},
-        )
+        problem = f"the values are no permutation of 0..{flat.size - 1}: {int(flat[at])} at place {at}"
+        legal, condition = f"each of 0..{flat.size - 1} once", "each value occurs once"
+        points, values = (at,), (int(flat[at]),)
+        raise no_layout(where, problem, inputs={}, legal=legal, points=points, values=values, condition=condition)
 
     def apply(*index: Any) -> Any:
         at = flat_index(index, shape)

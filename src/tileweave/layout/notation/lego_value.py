@@ -17,6 +17,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, TileweaveError, Undecided, Unproved
 from tileweave.index import Expr, evaluate, symbol
 from tileweave.index.expr import conditions_only
+from tileweave.layout.core.checks import no_layout
 from tileweave.layout.notation.lego_numbers import (
     Dim,
     check_index,
@@ -305,13 +306,9 @@ def _int_value(piece: GenP, point: Any) -> int:
             legal="a function of one integer per dimension",
         ) from error
     if isinstance(value, bool | float) or not hasattr(value, "__index__"):
-        raise NoLayout(
-            "GenP(dims, function)",
-            f"the value at {tuple(int(x) for x in point)} is {value!r}, no integer",
-            inputs={"piece": piece},
-            legal="integers",
-            facts={"witness": {"points": (tuple(int(x) for x in point),), "values": (value,), "condition": "integers"}},
-        )
+        where, problem = "GenP(dims, function)", f"the value at {at} is {value!r}, no integer"
+        inputs, legal = {"piece": piece}, "integers"
+        raise no_layout(where, problem, inputs=inputs, legal=legal, points=(at,), values=(value,), condition="integers")
     return int(value)
 
 
@@ -324,10 +321,8 @@ def _check_bijection(piece: GenP, where: str) -> None:
         return tuple(int(x) for x in tuple_index(int(flat), piece.dims))
 
     def refuse(problem: str, points: tuple[Any, ...], seen: tuple[Any, ...], condition: str) -> NoLayout:
-        witness = {"points": points, "values": seen, "condition": condition}
-        return NoLayout(
-            where, problem, inputs={"dims": piece.dims}, legal="a bijection onto [0, size)", facts={"witness": witness}
-        )
+        inputs, legal = {"dims": piece.dims}, "a bijection onto [0, size)"
+        return no_layout(where, problem, inputs=inputs, legal=legal, points=points, values=seen, condition=condition)
 
     outside = np.flatnonzero((values < 0) | (values >= size))
     if outside.size:

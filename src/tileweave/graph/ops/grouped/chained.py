@@ -12,11 +12,11 @@ from math import prod
 import numpy as np
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import fused_block, input_names
-from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, register
-from tileweave.graph.ops.windows import conv_projections
-from tileweave.space import AffineMap, Box, Projection
+from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
+from tileweave.graph.ops.windows import conv_projections, spatial_names
+from tileweave.space import AffineMap, Projection
 
 Step = tuple[str, tuple[int, ...], str]
 CONV = ("stride", "dilation", "filters", "channels", "groups")
@@ -48,31 +48,19 @@ def conv_chain(conv: Operation, extras: Sequence[Tensor], program: Sequence[Step
             raise GraphError(where, f"{extra.type} does not broadcast to {shape}", legal="extents equal, or 1")
     x, w = conv.input("x"), conv.input("w")
     stride, dilation, each, groups = (conv.parameter(k) for k in ("stride", "dilation", "filters", "groups"))
-    rank = len(stride)
-    index = Box.of((shape[0], groups if groups > 1 else shape[1], *shape[2:]))
     size = each if groups > 1 else 1
-    read, filters, made = conv_projections(w.shape, stride, dilation, groups)
+    read, filters, makes = conv_projections(w.shape, stride, dilation, groups)
     names = input_names(len(extras) + 1)[1:]
     reads = [_extra(extra.shape, shape, size) for extra in extras]
-    dims = ("batch", "group" if groups > 1 else "filter", *("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank)))
-    costs = (("flops", 2.0 * prod(w.shape[1:]) * size + len(program) * size),)
-    signature = Signature(
-        dims,
-        (("x", read), ("w", filters), *zip(names, reads, strict=True)),
-        (("out", made),),
-        (),
-        costs,
-    )
-    kept = tuple((name, conv.parameter(name)) for name in CONV)
-    return Tensor(
-        Operation(
-            "conv_chain",
-            index,
-            (("x", x), ("w", w), *zip(names, extras, strict=True)),
-            (("out", TensorType(shape, np.dtype(program[-1][2]))),),
-            (*kept, ("program", tuple(program))),
-            signature,
-        )
+    return made(
+        "conv_chain",
+        (shape[0], groups if groups > 1 else shape[1], *shape[2:]),
+        [("x", x, read), ("w", w, filters), *zip(names, extras, reads, strict=True)],
+        (TensorType(shape, np.dtype(program[-1][2])), makes),
+        *((name, conv.parameter(name)) for name in CONV),
+        ("program", tuple(program)),
+        dims=("batch", "group" if groups > 1 else "filter", *spatial_names(len(stride))),
+        costs=(("flops", 2.0 * prod(w.shape[1:]) * size + len(program) * size),),
     )
 
 

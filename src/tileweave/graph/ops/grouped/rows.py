@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ops.elementwise import input_names
-from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, register
-from tileweave.space import Box, Projection
+from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
+from tileweave.space import Projection
 
 Step = tuple[str, tuple[Any, ...], str]
 FULL = "full"
@@ -58,30 +58,23 @@ def rows(inputs: Sequence[Tensor], shape: Sequence[int], axes: Sequence[int], pr
         region = [1 if d is not None else n for d, n in zip(dims, x.shape, strict=True)]
         reads.append(Projection.select(dims, len(kept), region))
     if whole:
-        made = Projection.select(
+        makes = Projection.select(
             [places.get(k) for k in range(len(shape))],
             len(kept),
             [1 if k in places else n for k, n in enumerate(shape)],
         )
     else:
-        made = Projection.select(range(len(kept)), len(kept))
-    names = input_names(len(inputs))
-    signature = Signature(
-        tuple(f"d{k}" for k in kept),
-        tuple(zip(names, reads, strict=True)),
-        (("out", made),),
-        (),
-        (("flops", float(len(program) * prod(shape[k] for k in axes))),),
-    )
-    operation = Operation(
+        makes = Projection.select(range(len(kept)), len(kept))
+    named: dict[str, Value] = {"axes": axes, "program": tuple(program), "rank": len(shape)}
+    return made(
         "rows",
-        Box.of(tuple(shape[k] for k in kept)),
-        tuple(zip(names, inputs, strict=True)),
-        (("out", TensorType(out, np.dtype(program[-1][2]))),),
-        (("axes", axes), ("program", tuple(program)), ("rank", len(shape))),
-        signature,
+        [shape[k] for k in kept],
+        list(zip(input_names(len(inputs)), inputs, reads, strict=True)),
+        (TensorType(out, np.dtype(program[-1][2])), makes),
+        *named.items(),
+        dims=[f"d{k}" for k in kept],
+        costs=(("flops", float(len(program) * prod(shape[k] for k in axes))),),
     )
-    return Tensor(operation)
 
 
 def kinds_of(
