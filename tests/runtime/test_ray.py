@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from tileweave.errors import RunError
 from tileweave.planner import machines
 from tileweave.runtime import Done, Progress, Retry, Started, run_plan
 from tileweave.runtime.io import files as io
-from tileweave.runtime.ray import session
+from tileweave.runtime.ray import session, watchdog
 
 pytestmark = [
     pytest.mark.ray,
@@ -147,18 +148,64 @@ def descendants(name: str) -> list[str]:
     return found
 
 
-@needs_ray
-def test_ctrl_c_leaves_no_process_and_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TILEWEAVE_TEST_RUN", str(tmp_path))
-    status, error = interrupted(tmp_path, "ray", signal.SIGINT, 60)
-    assert "KeyboardInterrupt" in error
-    assert status != 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "script.py"]
+def nothing_runs(mark: str) -> None:
+    """Waits until no process has a text in its environment or arguments."""
     for _ in range(100):
-        if not descendants(f"TILEWEAVE_TEST_RUN={tmp_path}"):
-            break
+        if not descendants(mark):
+            return
         threading.Event().wait(0.1)
-    assert descendants(f"TILEWEAVE_TEST_RUN={tmp_path}") == []
+    assert descendants(mark) == []
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
+)
+def test_a_driver_that_is_ended_leaves_no_process_and_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    monkeypatch.setenv("TILEWEAVE_TEST_RUN", str(tmp_path))
+    before = set(Path("/tmp").glob("tileweave-ray-*"))
+    status, error = interrupted(tmp_path, "ray", how, 60)
+    words = {signal.SIGINT: "KeyboardInterrupt", signal.SIGTERM: "", signal.SIGKILL: "removed 1 temporary files"}
+    assert words[how] in error
+    assert status != 0
+    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "script.py"]
+    assert set(Path("/tmp").glob("tileweave-ray-*")) <= before
+
+
+IDLE = """
+import os, signal, sys, time
+from tileweave.runtime.ray import connect, session
+connect(2)
+for process in session._started()["gcs_server"]:
+    os.kill(process, signal.SIGKILL)
+print("killed", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_whose_control_service_is_gone_is_ended_though_the_driver_hangs(tmp_path: Path) -> None:
+    """The watchdog reports within ten seconds, and what the driver has started is gone but the driver."""
+    env = {**ENV, "TILEWEAVE_TEST_RUN": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", IDLE], stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as one:
+        assert one.stdout is not None and one.stderr is not None
+        assert one.stdout.readline() == b"killed\n"
+        began = time.monotonic()
+        assert b"of the local cluster is gone; ended" in one.stderr.readline()
+        assert time.monotonic() - began < 10
+        left = [Path(f"/proc/{p}/cmdline").read_bytes() for p in watchdog.family([one.pid]) if p != one.pid]
+        assert len(left) == 1 and b"watchdog.py" in left[0], left
+        one.kill()
+    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +298,7 @@ def listening(processes: set[int]) -> set[str]:
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not list its sockets in /proc")
 def test_our_own_cluster_listens_on_the_loopback_address_only() -> None:
     services = {process for processes in session._started().values() for process in processes}
-    found = listening({os.getpid(), *services, *session._children(services)})
+    found = listening({os.getpid(), *watchdog.family(services)})
     assert found and found <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
 
@@ -345,11 +392,7 @@ def test_a_service_that_is_killed_ends_the_run_cleanly(tmp_path: Path, service: 
     said = lines[0] if lines else []
     assert said[:1] == ["right"] or (said[:1] == ["error"] and float(said[1]) < 10), (done.stdout, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} <= {"marks", "a.npy"}
-    for _ in range(100):
-        if not descendants(f"TILEWEAVE_TEST_RUN={tmp_path}"):
-            break
-        threading.Event().wait(0.1)
-    assert descendants(f"TILEWEAVE_TEST_RUN={tmp_path}") == []
+    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
 
 
 @needs_ray
@@ -375,7 +418,7 @@ def test_workers_killed_at_random_moments_change_no_result(tmp_path: Path) -> No
         def kill(stop: threading.Event = stop, done: list[int] = done) -> None:
             while not stop.wait(float(rng.uniform(0.5, 4.0))):
                 raylets = session._started().get("raylet", [])
-                busy = [p for p in session._children(raylets) if b"ray::work" in _command(p)]
+                busy = [p for p in watchdog.family(raylets) if b"ray::work" in _command(p)]
                 if busy:
                     with suppress(OSError):
                         os.kill(busy[int(rng.integers(len(busy)))], signal.SIGKILL)

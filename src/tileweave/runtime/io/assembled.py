@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from tileweave.runtime.io.npyfile import MappedWriter, npy_writer
 __all__ = ["AssembledFile", "SentFile"]
 
 Array = np.ndarray[Any, Any]
+SENT = ".tileweave-"
+"""How the names of folders begin that hold files on their way to a URL."""
 
 
 class AssembledFile:
@@ -88,13 +91,15 @@ class SentFile:
     Args:
         fs: the file system of the URL.
         path: in it.
+        mark: ends names of files that are swept when the process is gone.
         make: what writes the local file, from its path and a temporary path beside it.
     """
 
-    def __init__(self, fs: Any, path: str, make: Callable[[Path, Path], LocalFile]) -> None:
+    def __init__(self, fs: Any, path: str, mark: str, make: Callable[[Path, Path], LocalFile]) -> None:
         self._fs, self._remote = fs, path
-        self._folder = tempfile.TemporaryDirectory(prefix="tileweave-")
-        self._local = Path(self._folder.name) / path.rpartition("/")[2]
+        self._folder = Path(tempfile.gettempdir()) / f"{SENT}{secrets.token_hex(4)}.{mark}"
+        self._folder.mkdir(mode=0o700)
+        self._local = self._folder / path.rpartition("/")[2]
         self._file = make(self._local, self._local.with_name(f".{self._local.name}.tmp"))
 
     def add(self, key: str, kind: TensorType) -> Any:
@@ -109,9 +114,9 @@ class SentFile:
         """The object appears when its last byte has arrived."""
         self._file.publish()
         self._fs.put_file(str(self._local), self._remote)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def abort(self) -> None:
         """Removes what was written; nothing is left."""
         self._file.abort()
-        shutil.rmtree(self._folder.name, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)

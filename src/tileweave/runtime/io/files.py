@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -299,7 +300,7 @@ class Handle:
 def handle_of(writer: SinkWriter) -> Handle | None:
     """How another process writes what a writer writes; None where one process alone may write."""
     if isinstance(writer, npyfile.MappedWriter):
-        if writer.path.parent.name.startswith("tileweave-"):  # on its way to a URL: this host alone has it
+        if writer.path.parent.name.startswith(assembled.SENT):  # on its way to a URL: this host alone has it
             return None
         return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes)
     if isinstance(writer, zarrfile.ZarrWriter):
@@ -401,6 +402,11 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
             _check_remote(one, where)
         else:
             _check_local(one, where)
+
+
+def folder_of(one: FileTarget) -> Path:
+    """The folder of this host where the temporary files of a sink lie."""
+    return Path(tempfile.gettempdir()) if "://" in one.path else Path(_where_it_lies(one)).parent
 
 
 def _where_it_lies(one: FileTarget) -> str:
@@ -595,8 +601,8 @@ class _Published:
 def _new_file(one: FileTarget, lies: str, mark: str) -> _Opened:
     if "://" in lies:
         if one.format != "zarr":
-            sent = assembled.SentFile(*zarrfile.remote(lies, f"sink({lies!r})"), lambda a, b: _local_file(one, a, b))
-            return _Opened(sent, None, None)
+            fs, inside = zarrfile.remote(lies, f"sink({lies!r})")
+            return _Opened(assembled.SentFile(fs, inside, mark, lambda a, b: _local_file(one, a, b)), None, None)
         folder, _, name = lies.rpartition("/")
         return _Opened(zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}"), None, None)
     path = Path(lies)
@@ -623,22 +629,28 @@ _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
 _MARK = re.compile(r"\..+\.tmp-([A-Za-z0-9_]+)-(\d+)-[0-9a-f]{8}(-old|-\d+)?$")
 
 
-def sweep(folder: Path) -> None:
+def sweep(folder: Path) -> int:
     """Removes temporary files of runs of this host whose process is gone: it was killed, and could not do so itself.
 
     What a killed run had set aside to replace it comes back, where nothing has taken its place.
+
+    Returns:
+        How many there were.
     """
+    count = 0
     with suppress(OSError):
         kept = kept_by_journals(folder)
         for path in folder.iterdir():
             found = _MARK.match(path.name)
             if found is None or found[1] != _HOST or path.name in kept or _alive(int(found[2])):
                 continue
+            count += 1
             whole = path.with_name(path.name[1 : path.name.rindex(".tmp-")])
             if found[3] == "-old" and not whole.exists():
                 path.rename(whole)
             else:
                 _remove(path)
+    return count
 
 
 def _remove(path: Path) -> None:
@@ -655,6 +667,8 @@ def _alive(process: int) -> bool:
         return False
     except OSError:  # another user's
         return True
+    with suppress(OSError, IndexError):  # one that has ended, but was not waited for, is in the list of processes too
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return True
 
 
@@ -668,6 +682,6 @@ def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]], identity: Ident
     Raises:
         StorageError: as `check_targets`; where the disk has no room; where another plan's unfinished run left a file.
     """
-    for folder in {Path(_where_it_lies(one)).parent for one, _ in targets if "://" not in one.path}:
+    for folder in {folder_of(one) for one, _ in targets}:
         sweep(folder)
     return Sinks(targets, identity)

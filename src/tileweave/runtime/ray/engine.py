@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.errors import RunError
-from tileweave.graph import TensorType
+from tileweave.graph import FileTarget, TensorType
 from tileweave.lower.reads import Block, gather
 from tileweave.planner import Plan, ReadPiece
 from tileweave.runtime.events import Event, Progress, Retry
@@ -29,7 +29,7 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.io.files import Handle
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.prepare import Prepared
-from tileweave.runtime.ray.session import Session, connect, load, shutdown
+from tileweave.runtime.ray.session import Session, connect, load, shutdown, watch
 from tileweave.runtime.ray.units import Unit, left_bytes, units
 from tileweave.runtime.ray.worker import KernelFailed, Note, Region, Table, alone, by_value, foreign_operators, work
 from tileweave.space import Box
@@ -119,7 +119,12 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
     Raises:
         RunError: Ray is missing, or no cluster answers.
     """
+    load()
+    targets = [sink.target for sink in prepared.sinks]
+    folders = sorted({str(io.folder_of(target)) for target in targets if isinstance(target, FileTarget)})
+    watch(folders=folders)  # this process may be killed while it connects
     session = connect(threads, address)
+    watch(folders=folders)
 
     def run(
         sources: Sequence[ReadSource],

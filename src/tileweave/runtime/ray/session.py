@@ -9,18 +9,20 @@ import atexit
 import logging
 import os
 import secrets
-import signal
+import shutil
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
+from tileweave.runtime.ray.watchdog import Watchdog, end, family
 
-__all__ = ["Session", "connect", "load", "shutdown"]
+__all__ = ["Session", "connect", "load", "shutdown", "watch"]
 
 CONNECT_SECONDS = 5.0
 """How long a cluster may take to answer at an address."""
@@ -87,6 +89,7 @@ class Session:
 
 
 _OPEN: Session | None = None
+_WATCHDOG: Watchdog | None = None
 _TOKEN = secrets.token_hex(16)
 
 
@@ -116,13 +119,26 @@ def connect(threads: int | None = None, address: str | None = None) -> Session:
         if _OPEN.address == address and ray.is_initialized() and _OPEN.answers():
             return _OPEN
         shutdown()
-    if ray.is_initialized():  # the program's own session; it stays the program's
-        _OPEN = _session(ray, False, address)
-    elif address is not None:
-        _OPEN = _attach(ray, address)
-    else:
-        _OPEN = _start(ray, threads or available_threads())
+    try:
+        if ray.is_initialized():  # the program's own session; it stays the program's
+            _OPEN = _session(ray, False, address)
+        elif address is not None:
+            _OPEN = _attach(ray, address)
+        else:
+            _OPEN = _start(ray, threads or available_threads())
+            watch(services=_started())
+    except BaseException:
+        shutdown()
+        raise
     return _OPEN
+
+
+def watch(**state: Any) -> None:
+    """What a process beside this one removes, should this one be killed: `folders` with temporary files, and so on."""
+    global _WATCHDOG
+    if _WATCHDOG is None:
+        _WATCHDOG = Watchdog()
+    _WATCHDOG.tell(**state)
 
 
 def _attach(ray: Any, address: str) -> Session:
@@ -174,6 +190,7 @@ def _start(ray: Any, threads: int) -> Session:
         with _on_loopback():
             ray.init(
                 address="local",
+                _temp_dir=_scratch(),
                 num_cpus=threads,
                 include_dashboard=False,
                 logging_level=logging.ERROR,
@@ -186,8 +203,25 @@ def _start(ray: Any, threads: int) -> Session:
             raise
         cause = {"cause": f"{type(error).__name__}: {error}"}
         raise RunError("run(plan, runtime='ray')", "no local cluster could be started", inputs=cause) from error
-    _HELPERS.update(_children(_started().get("raylet", ())))
     return _session(ray, True, None)
+
+
+_SCRATCH: Path | None = None
+"""Where our own cluster has its sockets, logs and spilled objects."""
+
+
+def _scratch() -> str | None:
+    """A folder for our own cluster, which goes with it; None where sockets in it would have names that are too long."""
+    global _SCRATCH
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER:
+        return None
+    _SCRATCH = Path(tempfile.mkdtemp(prefix="tileweave-ray-"))
+    watch(scratch=[str(_SCRATCH)])
+    return str(_SCRATCH)
+
+
+LONGEST_FOLDER = 16
+"""Characters of the folder for temporary files: names of sockets have at most 103, some 85 of them Ray's and ours."""
 
 
 @contextmanager
@@ -204,22 +238,19 @@ def _on_loopback() -> Iterator[None]:
 
 
 def shutdown() -> None:
-    """Ends the session; a cluster that we started ends with it."""
-    global _OPEN
+    """Ends the session; a cluster that we started ends with it, and leaves nothing."""
+    global _OPEN, _SCRATCH, _WATCHDOG
     session, _OPEN = _OPEN, None
-    if session is None or not (session.own or session.address is not None):
-        return
-    helpers = (_HELPERS | _children(_started().get("raylet", ()))) if session.own else set()
-    load().shutdown()
-    for process in helpers:  # a service that was killed has not ended its own
-        if _is_helper(process):
-            with suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-    _HELPERS.clear()
-
-
-_HELPERS: set[int] = set()
-"""Processes that the services of our own cluster have started."""
+    scratch, _SCRATCH = _SCRATCH, None
+    watchdog, _WATCHDOG = _WATCHDOG, None
+    if session is not None and (session.own or session.address is not None):
+        known = family(process for ids in _started().values() for process in ids) if session.own else {}
+        load().shutdown()
+        end(known)  # a service that was killed has not ended its own
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if watchdog is not None:
+        watchdog.close()
 
 
 def _started() -> dict[str, list[int]]:
@@ -233,23 +264,6 @@ def _dead() -> bool:
     """Whether a service of our own cluster has ended."""
     node = getattr(load()._private.worker, "_global_node", None)
     return node is not None and bool(node.dead_processes())
-
-
-def _children(parents: Iterable[int]) -> set[int]:
-    """The processes that these have started, where the system shows them."""
-    wanted, found = set(parents), set()
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
-            if int(entry.read_text().rpartition(")")[2].split()[1]) in wanted:
-                found.add(int(entry.parent.name))
-    return found
-
-
-def _is_helper(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::")
-    except OSError:
-        return False
 
 
 atexit.register(shutdown)
