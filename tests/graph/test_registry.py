@@ -12,6 +12,7 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
+from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.chained import conv_chain
 from tileweave.graph.ops.grouped.rows import rows
 from tileweave.graph.ops.operators import OPERATORS
@@ -104,6 +105,10 @@ MORE: dict[str, Row] = {
     "reshape": Row(lambda: tw.reshape(X, (2, 6)), lambda: X.reshape(2, 6), lambda: tw.reshape(X, 5)),
 }
 
+SOFTMAX = (("max", (0,), "float64"), ("subtract", (0, -1), "float64"), ("exp", (-2,), "float64")) + (
+    ("sum", (-3,), "float64"),
+    ("divide", (-3, -4), "float64"),
+)
 TABLE: dict[str, Row] = {
     **MORE,
     **{
@@ -167,6 +172,11 @@ TABLE: dict[str, Row] = {
         lambda: np.maximum(2 * np.einsum("ncxyij,fcij->nfxy", windows(IMAGE, (2, 2)), FILTERS), 0),
         lambda: conv_chain(tw.conv(IMAGE, FILTERS).producer, (tw.as_tensor(X),), (("add", (0, 1), "float64"),)),
     ),
+    "attention": Row(
+        lambda: attended(*map(tw.as_tensor, (X, X, Y)), (), ("id", "jd", "je", "ie"), SOFTMAX),
+        lambda: (lambda e: (e / e.sum(1, keepdims=True)) @ Y)(np.exp(X @ X.T)),
+        lambda: attended(*map(tw.as_tensor, (X, X, Y)), (), ("id", "dj", "je", "ie"), SOFTMAX),
+    ),
     "max_pool": Row(
         lambda: tw.max_pool(IMAGE, 2, stride=1),
         lambda: windows(IMAGE, (2, 2)).max((-2, -1)),
@@ -188,7 +198,7 @@ WITHOUT_GRADIENT = {
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
     **dict.fromkeys((*ON_BITS, "invert"), "an integer"),
-    **dict.fromkeys(("rows", "conv_chain"), "made when a graph is planned, behind every gradient"),
+    **dict.fromkeys(("rows", "conv_chain", "attention"), "made when a graph is planned, behind every gradient"),
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
 }
 

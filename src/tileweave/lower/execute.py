@@ -59,6 +59,8 @@ def _decision(operation: Operation, stage: str, asked: Sequence[Backend]) -> Dec
 
 def _gain(operation: Operation) -> str:
     """What a group saves that a rewrite made, in words; empty for an operation that no rewrite made for speed."""
+    if operation.operator == "attention":
+        return "keys pass in tiles: scores are neither written nor kept"
     if operation.operator != "conv_chain":
         return ""
     out = operation.output_types["out"]

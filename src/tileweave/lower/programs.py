@@ -25,6 +25,7 @@ from tileweave.teir import (
     Operand,
     Program,
     dtype_name,
+    emit_attention,
     emit_chain,
     emit_contraction,
     emit_contraction_in_pieces,
@@ -119,7 +120,7 @@ class View:
 
 
 def lowering(operation: Operation, stage: str) -> str:
-    """Which family of programs an operation has: contraction, copy, windows, reduction, group, chain; or none.
+    """Which family of programs an operation has: contraction, copy, windows, reduction, group, chain, ..; or none.
 
     Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
     """
@@ -135,8 +136,9 @@ def lowering(operation: Operation, stage: str) -> str:
         return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
     if operation.operator == "reshape":
         return "reshape" if _rearranges(operation) else ""
-    if operation.operator == "rows":
-        return "group" if _group(operation) else ""
+    if operation.operator in ("rows", "attention"):
+        found = {"rows": "group"}.get(operation.operator, operation.operator)
+        return found if _group(operation) else ""
     if operation.operator == "conv_chain":
         return "windows, chain" if dtype in _FLOATS and _chain(operation) else ""
     if asked in _MONOIDS:
@@ -222,12 +224,14 @@ def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
     program: Sequence[tuple[str, tuple[Any, ...], str]] = operation.parameter("program")
     own = dtype_name(dtype) if dtype in _FLOATS else ""
     inputs = [_type_name(tensor.dtype) for _, tensor in operation.inputs]
+    if operation.operator == "attention":
+        inputs, length = [own, *inputs[3:]], _keys(operation)
+    else:
+        shapes = [x.shape for _, x in operation.inputs]
+        length = prod(_row_lengths(operation.parameter("rank"), operation.parameter("axes"), shapes))
     types = [_type_name(np.dtype(kind)) for _, _, kind in program]
     if not own or not {*inputs, *types} <= {own, _TRUTH}:
         return []
-    length = prod(
-        _row_lengths(operation.parameter("rank"), operation.parameter("axes"), [x.shape for _, x in operation.inputs])
-    )
     found: list[tuple[str, tuple[Any, ...]]] = []
     for name, arguments, _ in program:
         if name == "full" and isnan(arguments[0]):
@@ -284,6 +288,32 @@ def _emit_rows(operation: Operation, views: Sequence[View], out: View) -> Progra
     return emit_chain(_group(operation), operands, out.operand, axes=axes, name="group")
 
 
+def _key(operation: Operation) -> str:
+    """The letter of an attention's keys."""
+    _, k, v, made = operation.parameter("letters")
+    (key,) = set(k) & set(v) - set(made)
+    return str(key)
+
+
+def _keys(operation: Operation) -> int:
+    """How many keys an attention has."""
+    letters: str = operation.parameter("letters")[1]
+    return operation.input("k").shape[letters.index(_key(operation))]
+
+
+def _emit_attention(operation: Operation, views: Sequence[View], out: View) -> Program:
+    letters, key = operation.parameter("letters"), _key(operation)
+    kept = letters[3][:-1]
+    scores = (*out.shape[:-1], views[1].shape[letters[1].index(key)])
+    operands, owns = [view.operand for view in views[:3]], list(letters[:3])
+    for view in views[3:]:
+        full = view.spread(scores)
+        along = full.strides[-1] and scores[-1] > 1
+        operands.append((full if along else full.without((len(scores) - 1,))).operand)
+        owns.append(kept + key if along else kept)
+    return emit_attention(_group(operation), operands, out.operand, [*owns, letters[3]])
+
+
 @lru_cache
 def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
     """The operation of TEIR that a row of the operator table asks for, where it takes these types; else empty."""
@@ -316,6 +346,8 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
         return emit_reduction(_MONOIDS[operator_of(operation).lowering], values[0], made, f"{letters}->{kept}")
     if family == "group":
         return _emit_rows(operation, list(views.values()), out)
+    if family == "attention":
+        return _emit_attention(operation, list(views.values()), out)
     if family == "reshape":
         (x,) = views.values()
         factors = _factors(x.shape, out.shape)

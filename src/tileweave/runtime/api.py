@@ -38,6 +38,7 @@ from tileweave.graph import (
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.passes.grouping.attention import ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN
 from tileweave.graph.passes.grouping.rows import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
@@ -204,10 +205,10 @@ def plan(
         target: a tensor, a sink, or several.
         machines: from `machines`, a count, or a TOML file; this host as one machine by default.
         fuse: whether operations that can be one are planned as one: a chain of elementwise operations, a product with
-            its bias and relu, a convolution with the chain behind it, reductions and what stands around them row by row
-            (`tileweave.graph.passes.rules.FUSIONS`, `chains.CONV_CHAIN`, `groups.ROWS`). The value stays, up to the
-            rounding of a sum. A large chain takes in only what there is compiled code for, so that no step falls back
-            to NumPy for another's sake.
+            its bias and relu, a convolution with the chain behind it, reductions and what stands around them row by
+            row, attention (`tileweave.graph.passes.rules.FUSIONS`, and those of `tileweave.graph.passes.grouping`). The
+            value stays, up to the rounding of a sum. A large chain takes in only what there is compiled code for, so
+            that no step falls back to NumPy for another's sake.
         place: source -> where it lies: a `Placement`, ``"storage"`` (the default: every machine reads what it needs),
             or ``"balanced"`` (one copy over the machines, placed by the plan).
         pin: tensor -> parts per dimension of the operation that makes it, by name (``{"batch": 4}``) or in order.
@@ -256,7 +257,7 @@ def _source_of(tensor: Any) -> Source:
     return tensor.producer
 
 
-_WAYS: tuple[tuple[Any, ...], ...] = ((*FUSIONS, CONV_CHAIN, ROWS), FUSIONS, ())
+_WAYS: tuple[tuple[Any, ...], ...] = ((*FUSIONS, CONV_CHAIN, ROWS, ATTENTION), FUSIONS, ())
 """What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
 
 
@@ -277,7 +278,7 @@ def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = N
     try:
         return make_plan(fused, machines, lower.decide, io.atom, **(how or {}))
     except PlanError as refused:
-        if not any(operation.operator in ("rows", "conv_chain") for operation in fused.operations):
+        if not any(operation.operator in GROUPS for operation in fused.operations):
             raise
         apart = rewrite(graph, _WAYS[1], choose=_chooser(machines)).graph
         try:
@@ -294,9 +295,9 @@ def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, T
             made = tensor.producer
             if isinstance(made, Selector):
                 made = made.inputs[0][1].producer
-            if not isinstance(made, Operation) or made.operator not in ("fused", "rows", "conv_chain"):
+            if not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):
                 return number
-            if made.operator == "conv_chain":
+            if made.operator in ("conv_chain", "attention"):
                 if lower.decide(made, "block").backend:
                     return number
             elif made.operator == "rows":
@@ -309,6 +310,8 @@ def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, T
     return choose
 
 
+GROUPS = ("rows", "conv_chain", "attention")
+"""Operators that only fusion makes."""
 ROWS_PER_MACHINE = 16
 """A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""
 SMALL_GROUP = 1 << 16

@@ -6,6 +6,7 @@ from tileweave.teir.analysis.coverage import uninitialised, unwritten
 from tileweave.teir.analysis.interpret import interpret, tile_address
 from tileweave.teir.analysis.lower import Explanation, eligibility, explain
 from tileweave.teir.analysis.svg import to_svg
+from tileweave.teir.emit.attention import emit_attention
 from tileweave.teir.emit.chains import emit_chain
 from tileweave.teir.emit.compose import sequence
 from tileweave.teir.emit.contraction import emit_contraction
@@ -80,6 +81,7 @@ __all__ = [
     "dtype_name",
     "elementwise_tiles",
     "eligibility",
+    "emit_attention",
     "emit_chain",
     "emit_contraction",
     "emit_contraction_in_pieces",

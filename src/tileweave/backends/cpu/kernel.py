@@ -220,7 +220,8 @@ class Kernel:
         """The loops and operations that were compiled, as a tree."""
         if not self._plan:
             form = merged(self.program, merge=self._how.merge)
-            notes = emit_program(form, self.target, self.threads, self._how.settings, general=GENERAL).notes
+            how = self._how
+            notes = emit_program(form, how.target, how.threads, how.settings, general=GENERAL, merge=how.merge).notes
             self._plan = show(form, lambda op: notes.get(op, ()))
         return self._plan
 
@@ -557,7 +558,8 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
         if sized is not None:
             sized._how, sized._program = how, how.program
             return sized
-    nest = emit_program(form, how.target, how.threads, how.settings, general=GENERAL, constant=constant)
+    given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": constant}
+    nest = emit_program(form, how.target, how.threads, how.settings, **given)
     code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
     entries = (
         code.function("entry", None, ctypes.c_void_p),

@@ -139,6 +139,7 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
     op = form.body[0]
     if (
         not isinstance(op, Op)
+        or op.kind != "Contraction"  # an outer comparison walks its operands as an outer product does
         or op.operands[2:] != (2,)
         or any(op.offsets)
         or op.guard

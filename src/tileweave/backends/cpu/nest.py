@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from tileweave.backends.cpu.attention.emit import emit_attention
+from tileweave.backends.cpu.attention.match import match as match_attention
 from tileweave.backends.cpu.direct.emit import Packing, emit_direct
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.blocking import are_tiny
@@ -82,6 +84,7 @@ def emit_program(
     settings: Settings = DEFAULT,
     *,
     general: bool = False,
+    merge: bool = True,
     constant: Collection[str] = (),
 ) -> Nest:
     """The module of a merged program.
@@ -92,13 +95,15 @@ def emit_program(
         threads: that it may use.
         settings: wishes for how contractions are cut.
         general: whether the code serves other sizes as well.
+        merge: whether operations may be computed together.
         constant: tensors whose arrays may be arranged otherwise, once, before the first run.
     """
     program = form.program
     found = match(form, target, constant) if settings == DEFAULT else None
+    attention = match_attention(program, target) if settings == DEFAULT and merge else None
     packings: dict[str, Packing] = {}
     tiny = any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
-    sizes = Sizes() if general and found is None and not tiny else None
+    sizes = Sizes() if general and found is None and attention is None and not tiny else None
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
@@ -107,6 +112,10 @@ def emit_program(
         packings = {program.tensors[found.tensors[1]].name: packing} if packing is not None else {}
         emitter.notes.update({op: lines for op in form.body if isinstance(op, Op)})
         f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
+    elif attention is not None:
+        lines = emit_attention(emitter.module, target, "attention", attention, threads, emitter.memory)
+        emitter.notes.update(dict.fromkeys(list(form.operations())[-1:], lines))
+        f.call("attention", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases))
     else:
         emitter.steps(_Place(f, bases, {}, False, "0"), form.body)
     f.ret()

@@ -21,7 +21,7 @@ _COMPARISONS = frozenset(CHOICES) - {"Select"}
 _START = {reduction: NEUTRAL[monoid] for monoid, reduction in REDUCTIONS.items()}
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """An operation, its arguments (none for a Fill), the type of its result, and the number that a Fill writes."""
 
     kind: str
@@ -83,36 +83,56 @@ def emit_chain(
     check_output(where, output, out)
     if set("".join(inputs)) - set(output) - set(row):
         raise GraphError(where, "a letter of an input is not in the output", inputs=shown(terms))
-    typed = _typed(where, steps, [operand.dtype for operand in operands], out.dtype, bool(row))
     p = Rows(name, terms, row or None)
-    whole = [not row or bool(set(letters) & set(row)) for letters in inputs]
-    stored = not row or bool(set(output) & set(row))
-    held = _held(typed, whole, out.dtype) if stored else -1
+    given = [(f"in{k}", not row or bool(set(letters) & set(row))) for k, letters in enumerate(inputs)]
+    typed = typed_steps(where, steps, [operand.dtype for operand in operands], out.dtype, reduces=bool(row))
+    add_steps(where, p, typed, given, ("out", not row or bool(set(output) & set(row))), out.dtype)
+    return p.program()
+
+
+def add_steps(
+    where: str,
+    p: Rows,
+    steps: Sequence[Step],
+    inputs: Sequence[tuple[str, bool]],
+    into: tuple[str, bool],
+    dtype: str,
+) -> None:
+    """Puts steps behind what a row program has.
+
+    Args:
+        where: for errors.
+        p: the program.
+        steps: as `typed_steps` gives them.
+        inputs: per input its tensor, and whether it has a value per element of a row, not one per row.
+        into: the same of the last step.
+        dtype: of the last step.
+    """
+    held = _held(steps, [each for _, each in inputs], dtype) if into[1] else -1
     made: list[tuple[str, bool]] = []  # where a step's value is, and whether it is one per element
-    for k, (kind, arguments, dtype, number) in enumerate(typed):
-        last = k == len(typed) - 1
+    for k, (kind, arguments, own, number) in enumerate(steps):
+        last = k == len(steps) - 1
         if kind == FILL:
             if isinf(number):  # no metadata hold it
-                made.append((p.per_row(f"step{k}", dtype), False))
+                made.append((p.per_row(f"step{k}", own), False))
                 p.once(NEUTRAL["max" if number < 0 else "min"], made[-1][0])
             else:
-                made.append((p.constant(f"step{k}", dtype, number), False))
+                made.append((p.constant(f"step{k}", own, number), False))
             continue
-        given = [(f"in{a}", whole[a]) if a >= 0 else made[-1 - a] for a in arguments]
-        each = kind not in _START and (not row or any(one for _, one in given))
+        given = [inputs[a] if a >= 0 else made[-1 - a] for a in arguments]
+        each = kind not in _START and (p.row is None or any(one for _, one in given))
         if last or k == held:
-            target = "out"
+            target = into[0]
         else:
-            target = (p.scratch_row if each else p.per_row)(f"step{k}", dtype)
+            target = (p.scratch_row if each else p.per_row)(f"step{k}", own)
         if kind in _START:
             p.once(_START[kind], target)
             p.over(kind, given[0][0], target)
         else:
             (p.each if each else p.once)(kind, *(place for place, _ in given), target)
         made.append((target, each))
-    if made[-1][1] != stored:
+    if made[-1][1] != into[1]:
         raise GraphError(where, "the last step does not have the output's shape", legal="one value per element, or row")
-    return p.program()
 
 
 def _letters(
@@ -136,12 +156,12 @@ def _letters(
     return list(inputs), output, row
 
 
-def _typed(
-    where: str, steps: Sequence[tuple[Any, ...]], inputs: Sequence[str], made: str, reduces: bool
-) -> list[_Step]:
+def typed_steps(
+    where: str, steps: Sequence[tuple[Any, ...]], inputs: Sequence[str], made: str, *, reduces: bool
+) -> list[Step]:
     """The steps with the type of each result; or why they do not fit."""
     legal = (*_ELEMENTWISE, FILL, *(_START if reduces else ()))
-    typed: list[_Step] = []
+    typed: list[Step] = []
     for k, step in enumerate(steps):
         kind, arguments = step[0], tuple(step[1])
         if kind not in legal:
@@ -151,14 +171,14 @@ def _typed(
             problem = f"step {k}: {kind} of {', '.join(map(str, arguments)) or 'nothing'}"
             raise GraphError(where, problem, legal=f"{count} of -{k}..{len(inputs) - 1}" if k else "inputs")
         if kind == FILL:
-            typed.append(_Step(kind, (), step[2] if len(step) > 2 else made, float(arguments[0])))
+            typed.append(Step(kind, (), step[2] if len(step) > 2 else made, float(arguments[0])))
             continue
         dtypes = [inputs[a] if a >= 0 else typed[-1 - a].dtype for a in arguments]
         dtype = step[2] if len(step) > 2 else "INT8" if kind in _COMPARISONS else dtypes[-1]
         why = named(kind).dtypes((*dtypes, dtype))
         if why:
             raise DtypeError(where, f"step {k}: {why}", legal="a Cast before it")
-        typed.append(_Step(kind, arguments, dtype))
+        typed.append(Step(kind, arguments, dtype))
     if typed[-1].dtype != made:
         raise DtypeError(
             where, f"the last result is {typed[-1].dtype} and the output {made}", legal="a Cast at the end"
@@ -166,7 +186,7 @@ def _typed(
     return typed
 
 
-def _held(steps: Sequence[_Step], whole: Sequence[bool], made: str) -> int:
+def _held(steps: Sequence[Step], whole: Sequence[bool], made: str) -> int:
     """The step whose row waits in the output for the last step; -1: none does.
 
     A row that is read again after another reduction is stored somewhere, and the output's own row is in cache when it

@@ -41,11 +41,13 @@ class Rows:
         name: of the program.
         terms: the operands with their letters, the output last.
         row: the letters of a row; none: the output's fastest letter.
+        elements: those letters of a row that its elements are numbered by; none: all.
     """
 
     name: str
     terms: Sequence[Term]
     row: str | None
+    elements: str = ""
     tensors: list[TensorSpec] = field(default_factory=list)
     dims: list[Dim] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -117,7 +119,8 @@ class Rows:
             chunk = Dim(f"{longest.name}_chunk", count, tuple(each * s for s in longest.strides), "M")
             inner = [Dim(longest.name, each, longest.strides, "M")] if each > 1 else []
             self.dims = [chunk, *inner, *(dim for dim in self.dims if dim is not longest)]
-        return self.packed(name, dtype, [dim.role == "K" or dim.name.endswith("_chunk") for dim in self.dims])
+        own = self.row_axes(self.elements)
+        return self.packed(name, dtype, [dim.name in own or dim.name.endswith("_chunk") for dim in self.dims])
 
     def constant(self, name: str, dtype: str, value: float) -> str:
         """One number, written before the first row."""
@@ -129,7 +132,7 @@ class Rows:
 
     def each(self, operation: str, *operands: str) -> None:
         """An operation on every element of a row."""
-        self.body.append(self.invoke(operation, operands, {"M": (), "N": self.row_axes()}))
+        self.body.append(self.invoke(operation, operands, {"M": (), "N": self.row_axes(self.elements)}))
 
     def once(self, operation: str, *operands: str) -> None:
         """An operation on what there is once per row."""
@@ -137,11 +140,13 @@ class Rows:
 
     def over(self, operation: str, *operands: str) -> None:
         """A reduction of a row."""
-        self.body.append(self.invoke(operation, operands, {"M": (), "N": (), "K": self.row_axes()}))
+        self.body.append(self.invoke(operation, operands, {"M": (), "N": (), "K": self.row_axes(self.elements)}))
 
-    def row_axes(self) -> tuple[Id, ...]:
-        """The axes of a row."""
-        return tuple(dim.name for dim in self.dims if dim.role == "K")
+    def row_axes(self, letters: str = "") -> tuple[Id, ...]:
+        """The axes of a row; of some letters alone, where there are any."""
+        return tuple(
+            dim.name for dim in self.dims if dim.role == "K" and (not letters or not set(letters).isdisjoint(dim.name))
+        )
 
     def invoke(
         self,

@@ -1,0 +1,117 @@
+"""What fusion makes of a product, a softmax of its rows and a second product: attention as one operation per query.
+
+No tensor holds the scores: a shard is some queries of some heads, which reads their keys and values whole.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tileweave.errors import GraphError
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ops.elementwise import input_names
+from tileweave.graph.ops.grouped.rows import Step
+from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, register
+from tileweave.space import Box, Projection
+
+
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, extras: Sequence[Tensor], letters: Sequence[str], program: Sequence[Step]
+) -> Tensor:
+    """``softmax(steps(q @ k)) @ v``, without a tensor of scores.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        extras: what else the steps read: masks, scales; they broadcast to the scores.
+        letters: of q, k, v and the result. The result has the letters of a score but for the last, which keys and
+            values share, then that of the values.
+        program: the steps of `tileweave.graph.ops.grouped.rows.rows` on each row of scores, of which argument 0 is the
+            scores, ``n > 0`` the extra n - 1.
+
+    Raises:
+        GraphError: the letters do not fit.
+    """
+    where = "attention(q, k, v, extras, letters, program)"
+    extents: dict[str, int] = {}
+    for own, x in zip(letters, (q, k, v), strict=False):
+        if len(own) != len(x.shape) or any(extents.setdefault(c, n) != n for c, n in zip(own, x.shape, strict=True)):
+            raise GraphError(where, f"the letters {own} do not fit {x.type}", legal="a letter per dimension")
+    kept, feature = letters[3][:-1], letters[3][-1]
+    (key,) = set(letters[1]) & set(letters[2]) - set(kept)
+    scores = (*(extents[c] for c in kept), extents[key])
+    reads = [_read(own, kept, x.shape) for own, x in zip(letters, (q, k, v), strict=False)]
+    for x in extras:
+        if np.broadcast_shapes(x.shape, scores) != scores:
+            raise GraphError(where, f"{x.type} does not broadcast to {scores}", legal="extents equal, or 1")
+        own = f"{kept}{key}"[len(scores) - len(x.shape) :]
+        reads.append(_read(own, kept, x.shape))
+    names = ("q", "k", "v", *input_names(len(extras) + 1)[1:])
+    rows = tuple(extents[c] for c in kept)
+    made = Projection.select([*range(len(kept)), None], len(kept), [1] * len(kept) + [extents[feature]])
+    (summed,) = set(letters[0]) & set(letters[1]) - set(kept)
+    flops = extents[key] * (2.0 * (extents[summed] + extents[feature]) + len(program))
+    dims = (*(("batch", "head", "group")[n] if n < 3 else f"d{n}" for n in range(len(kept) - 1)), "query")
+    inputs = (q, k, v, *extras)
+    signature = Signature(dims, tuple(zip(names, reads, strict=True)), (("out", made),), (), (("flops", flops),))
+    return Tensor(
+        Operation(
+            "attention",
+            Box.of(rows),
+            tuple(zip(names, inputs, strict=True)),
+            (("out", TensorType((*rows, extents[feature]), np.dtype(program[-1][2]))),),
+            (("letters", tuple(letters)), ("program", tuple(program))),
+            signature,
+        )
+    )
+
+
+def _read(own: str, kept: Sequence[str], shape: Sequence[int]) -> Projection:
+    """What a query reads of an input: its own place along the letters of the rows, the rest whole."""
+    places: list[int | None] = [kept.index(c) if c in kept and n > 1 else None for c, n in zip(own, shape, strict=True)]
+    return Projection.select(
+        places, len(kept), [1 if place is not None else n for place, n in zip(places, shape, strict=True)]
+    )
+
+
+def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    """The two products and the steps between them, one after the other."""
+    q, k, v, made = operation.parameter("letters")
+    arrays: list[Any] = list(inputs.values())
+    key = (set(k) & set(v) - set(made)).pop()
+    contract, rows = OPERATORS["matmul"], OPERATORS["rows"]
+
+    def product(equation: str, *factors: Array) -> Array:
+        step = replace(
+            operation,
+            operator="matmul",
+            inputs=(),
+            outputs=(("out", TensorType((), arrays[0].dtype)),),
+            parameters=(("equation", equation),),
+            signature=None,
+        )
+        return contract.block(step, dict(zip(("x0", "x1"), factors, strict=True)))["out"]
+
+    scores = product(f"{q},{k}->{made[:-1]}{key}", *arrays[:2])
+    rank = scores.ndim
+    steps = replace(
+        operation,
+        operator="rows",
+        inputs=(),
+        outputs=(("out", TensorType(scores.shape, scores.dtype)),),
+        parameters=(("axes", (rank - 1,)), ("program", operation.parameter("program")), ("rank", rank)),
+        signature=None,
+    )
+    given = [scores, *arrays[3:]]
+    weights = rows.block(steps, dict(zip(input_names(len(given)), given, strict=True)))["out"]
+    return {"out": np.ascontiguousarray(product(f"{made[:-1]}{key},{v}->{made}", weights, arrays[2]))}
+
+
+register(Operator("attention", _block))
