@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tileweave.index import Expr, simplify
-from tileweave.kernel.threads import Branch, Instruction, Loop, rewritten
+from tileweave.index import Expr, as_expr, constant_of, simplify
+from tileweave.kernel.threads import Address, Branch, Instruction, Loop, Repeat, rewritten
 
 DELETED = (
     "bar.sync", "bar.warp.sync", "cp.async.commit_group", "cp.async.wait_group", "mbarrier.", "fence.", "wgmma.fence",
@@ -32,14 +32,71 @@ def faults(item):
         yield "one more pending", (replace(item, operands=(first + 1,)),)
     if item.mask is not None and item.atom.startswith(("ld.", "st.", "cp.async.c")):
         yield f"no mask on {item.atom}", (replace(item, mask=None),)
-    if item.atom.startswith("wgmma.mma_async"):
-        lbo, sbo, swizzle = item.option("a")
-        options = dict(item.options)
-        yield (
-            "half the stride of A",
-            (replace(item, options=tuple({**options, "a": (lbo, sbo // 2, swizzle)}.items())),),
-        )
-        yield "other swizzle of A", (replace(item, options=tuple({**options, "a": (lbo, sbo, 2)}.items())),)
+
+
+def geometry(item):
+    """The same for where an instruction goes: addresses, coordinates of boxes, descriptors."""
+    for n, operand in enumerate(item.operands):
+        if isinstance(operand, Address) and operand.element is not None:
+            for what, by in (("an element on", 1), ("16 bytes on", 8)):
+                yield f"operand {n} {what}", _with(item, n, replace(operand, offset=operand.offset + by))
+            if isinstance(operand.offset, Expr) and constant_of(operand.offset) is None:
+                yield f"operand {n} at twice the stride", _with(item, n, replace(operand, offset=operand.offset * 2))
+        if item.option("cover") is not None and n >= len(item.operands) - len(item.option("cover")[1]):
+            yield f"coordinate {n} one on", _with(item, n, simplify(as_expr(operand + 1)))
+    if not item.atom.startswith("wgmma.mma_async"):
+        return
+    majors = item.option("transposed", (False, False))
+    for role, turned in zip("ab", majors, strict=True):
+        lbo, sbo, swizzle = item.option(role)
+        for what, other in (
+            (f"half the stride of {role}", (lbo, sbo // 2, swizzle)),
+            (f"twice the stride of {role}", (lbo, sbo * 2, swizzle)),
+            (f"other swizzle of {role}", (lbo, sbo, swizzle % 3 + 1)),
+            (f"no swizzle of {role}", (lbo, sbo, 0)),
+        ):
+            yield what, _having(item, role, other)
+        if turned:  # along k, one atom wide, the leading offset is not read
+            yield f"half the leading offset of {role}", _having(item, role, (lbo // 2, sbo, swizzle))
+    if item.option("transposed") is not None:
+        for k in (0, 1):
+            flipped = tuple(t != (n == k) for n, t in enumerate(majors))
+            yield f"{'ab'[k]} turned", _having(item, "transposed", flipped)
+
+
+def _with(item, n, operand):
+    return replace(item, operands=(*item.operands[:n], operand, *item.operands[n + 1 :]))
+
+
+def _having(item, name, value):
+    return replace(item, options=tuple(sorted({**dict(item.options), name: value}.items())))
+
+
+def misplaced(program):
+    """(description, line, program) for each single fault of an address, a box or a descriptor."""
+    numbered = _numbered(program.body)
+    for k, item in enumerate(numbered):
+        for what, other in geometry(item):
+            yield f"{item.atom.split('.')[0]}: {what}", item.at, _changed(program, k, (other,))
+    for n, (name, box) in enumerate(program.maps):
+        others = [("other swizzle", replace(box, swizzle={0: 32, 32: 64, 64: 128, 128: 64}[box.swizzle]))]
+        for d, extent in enumerate(box.box):
+            if extent > 1:
+                others.append((f"half of box {d}", replace(box, box=(*box.box[:d], extent // 2, *box.box[d + 1 :]))))
+        for what, other in others:
+            maps = (*program.maps[:n], (name, other), *program.maps[n + 1 :])
+            yield f"map: {what}", None, replace(program, maps=maps)
+
+
+def _changed(program, k, instead):
+    seen = iter(range(1 << 30))
+
+    def change(statement):
+        if isinstance(statement, Instruction):
+            return instead if next(seen) == k else (statement,)
+        return None
+
+    return replace(program, body=rewritten(program.body, change))
 
 
 def _half(number):
@@ -51,14 +108,7 @@ def mutants(program):
     numbered = _numbered(program.body)
     for k, item in enumerate(numbered):
         for what, instead in faults(item):
-            seen = iter(range(len(numbered)))
-
-            def change(statement, seen=seen, k=k, instead=instead):
-                if isinstance(statement, Instruction):
-                    return instead if next(seen) == k else (statement,)
-                return None
-
-            yield what, str(item.at), replace(program, body=rewritten(program.body, change))
+            yield what, str(item.at), _changed(program, k, instead)
 
 
 def _numbered(body):
@@ -66,7 +116,7 @@ def _numbered(body):
     for statement in body:
         if isinstance(statement, Instruction):
             found.append(statement)
-        elif isinstance(statement, Loop):
+        elif isinstance(statement, Loop | Repeat):
             found += _numbered(statement.body)
         elif isinstance(statement, Branch):
             found += _numbered(statement.body) + _numbered(statement.otherwise)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tileweave.index import Expr, ExprLike, symbol
+from tileweave.kernel.ir.values import Tensor
 
 __all__ = [
     "LANE",
@@ -21,6 +22,7 @@ __all__ = [
     "Barrier",
     "Branch",
     "Buffer",
+    "Element",
     "Instruction",
     "Jump",
     "Local",
@@ -105,12 +107,32 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
+class Element:
+    """The element of a tensor that an address claims to be of.
+
+    Args:
+        tensor: its layout says where the element lies.
+        at: coordinates.
+        whole: the tensor with its swizzle, where hardware applies that to the address and `tensor` has none.
+    """
+
+    tensor: Tensor
+    at: tuple[ExprLike, ...]
+    whole: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
-    """An element of a buffer in memory, by its offset in elements; of buffers of all devices, on one of them."""
+    """An element of a buffer in memory, by its offset in elements; of buffers of all devices, on one of them.
+
+    Args:
+        element: what it claims to be, where it is the address of a tensor's element; checked, never printed.
+    """
 
     buffer: Buffer
     offset: ExprLike = 0
     device: ExprLike = 0
+    element: Element | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

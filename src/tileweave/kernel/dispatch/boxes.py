@@ -8,7 +8,7 @@ from tileweave.index import Expr, ExprLike, as_expr, bounds, simplify
 from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, clipped
-from tileweave.kernel.threads import LANE, Address, Barrier, TensorBox
+from tileweave.kernel.threads import LANE, Address, Barrier, Element, TensorBox
 
 __all__ = ["Tile", "map_problem", "tile_of_region"]
 
@@ -155,14 +155,19 @@ def copy_boxes(context: Context, op: Op) -> None:
         coordinates = list(far.begin)
         coordinates[major] = far.begin[major] + start
         spelled = [simplify(c) if isinstance(c, Expr) else c for c in reversed(coordinates)]
-        where = Address(context.buffer(near.tensor), simplify(base + at) if isinstance(base, Expr) else base + at)
+        corner = list(near.begin)
+        corner[near.dims[tile.major]] = near.begin[near.dims[tile.major]] + start
+        element = Element(plain, tuple(corner), near.tensor)
+        where = Address(context.buffer(near.tensor), simplify(as_expr(base + at)), 0, element)
+        dims = tuple((n, f, box[f]) for n, f in zip(near.dims, far.dims, strict=True))
+        cover = dims, tuple(coordinates)
         if load:
             name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
             bar = barrier_of(context, op.barrier)  # type: ignore[arg-type]
-            context.instruction(name, where, map_, bar, *spelled, mask=elected(context))
+            context.instruction(name, where, map_, bar, *spelled, mask=elected(context), cover=cover)
         else:
             name = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
-            context.instruction(name, map_, where, *spelled, mask=elected(context))
+            context.instruction(name, map_, where, *spelled, mask=elected(context), cover=cover)
     count = len(boxes(near, tile))
     shape = " x ".join(map(str, box))
     context.choose(

@@ -135,7 +135,9 @@ class Context:
     def _own(self, where: Address) -> Address:
         """An address in staging memory, in the part of the group that a thread is in."""
         first = self.trips.get(where.buffer.name, 0)
-        return replace(where, offset=simplify(as_expr(first + where.offset))) if isinstance(first, Expr) else where
+        if not isinstance(first, Expr):
+            return where
+        return replace(where, offset=simplify(as_expr(first + where.offset)), element=None)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing else has."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.errors import BackendError
-from tileweave.index import Expr, ExprLike, simplify
+from tileweave.index import ExprLike, as_expr, simplify
 from tileweave.kernel.atoms import Atom, atom
 from tileweave.kernel.dispatch.boxes import Tile, tile_of_region
 from tileweave.kernel.dispatch.context import Context, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Op, Region
-from tileweave.kernel.threads import Address, Buffer
+from tileweave.kernel.threads import Address, Buffer, Element
 from tileweave.layout import Coord, Iter, Layout
 
 __all__ = ["Wide", "fits", "product", "reason"]
@@ -140,13 +140,14 @@ def product(context: Context, op: Op, wide: Wide, target: Buffer, keep: ExprLike
     slots = width // 2
     group = context.threads.warp // 4 if wide.groups > 1 else 0
     options: dict[str, Any] = {"a": wide.a.descriptor(_bytes(a)), "b": wide.b.descriptor(_bytes(b))}
+    options |= {"a_dims": a.dims, "b_dims": b.dims}
     if wide.row["b"].dtype in ("f16", "bf16"):
         options["transposed"] = (wide.a.major == 0, wide.b.major == 0)
     context.instruction("wgmma.fence")
 
     def one(step: int, i: ExprLike, j: ExprLike) -> None:
-        first = Address(context.buffer(a.tensor), _linear(a, (64 * (group * rows + i), step * depth)))
-        second = Address(context.buffer(b.tensor), _linear(b, (j * width, step * depth)))
+        first = linear(context, a, (64 * (group * rows + i), step * depth))
+        second = linear(context, b, (j * width, step * depth))
         into = slot(target, (i * columns + j) * slots, slots)
         context.instruction(wide.row.name, into, first, second, keep if step == 0 else 1, **options)
 
@@ -160,11 +161,12 @@ def _bytes(region: Region) -> int:
     return region.tensor.element.bits // 8
 
 
-def _linear(region: Region, at: tuple[ExprLike, ExprLike]) -> ExprLike:
-    """The place of an element before the swizzle, which hardware applies to the address."""
+def linear(context: Context, region: Region, at: tuple[ExprLike, ...]) -> Address:
+    """The address of an element without the swizzle, which hardware applies to it."""
     plain = replace(region.tensor, swizzle=None)
     coordinates: list[ExprLike] = list(region.begin)
     for position, dim in enumerate(region.dims):
-        coordinates[dim] = region.begin[dim] + at[position]
+        coordinates[dim] = simplify(as_expr(region.begin[dim] + at[position]))
     found = places.offset(plain, coordinates)
-    return simplify(found) if isinstance(found, Expr) else found
+    element = Element(plain, tuple(coordinates), region.tensor)
+    return Address(context.buffer(region.tensor), simplify(as_expr(found)), 0, element)

@@ -14,6 +14,7 @@ from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_place
 from tileweave.errors import BackendError
 from tileweave.kernel.dispatch import Lowered, global_tensors, lower
 from tileweave.kernel.dispatch.context import printed
+from tileweave.kernel.dispatch.layouts.claims import verify_claims
 from tileweave.kernel.dispatch.layouts.places import cosize, memory_layout
 from tileweave.kernel.ir import Kernel, Tensor
 from tileweave.kernel.threads import Place, ThreadProgram
@@ -60,9 +61,12 @@ def run(
 
     Raises:
         BackendError: the text breaks a rule; ``error.findings`` lists each, with the user's lines.
+        VerifyError: with `check`, an address, box or descriptor is not where its tensor's layout says.
     """
     named = arrays if isinstance(arrays, Mapping) else dict(zip([p.name for p in kernel.params], arrays, strict=True))
     program = lowered(kernel, arch).program
+    if check:
+        verify_claims(program)
     given, after = arguments(kernel, program, named)
     run_program(program, given, on, check=check, order=order, seconds=seconds)
     for finish in after:
