@@ -14,7 +14,7 @@ from tileweave.planner.count import counted_peaks, task_cost
 from tileweave.planner.placement import machine_boxes, nested_bounds, placement, run_placement
 from tileweave.planner.plan import Plan
 from tileweave.planner.simulate import costed
-from tileweave.planner.steps import Waves, candidates, partition_of, steps_of
+from tileweave.planner.steps import Sharding, Waves, candidates, partition_of, sharding_of, steps_of
 from tileweave.space import Box
 
 
@@ -198,6 +198,26 @@ def test_loads_of_resident_sources_equal_counting(seed):
             copies = ((count // int(np.prod(run.parts)), int(np.prod(run.parts))),) if chance.random() < 0.5 else ()
             homes.append((tensor.producer, Placement(run.grid, run.digits, run.waves, copies)))
         agrees(some_plan(graph, count, chance, tuple(homes)))
+
+
+def uneven_plan(graph, count, chance):
+    weights = tuple(chance.choice([1, 2, 7, 40]) for _ in range(count))
+    cut = {}
+    for op in graph.operations:
+        plain = sharding_of(op, chance.choice(candidates(op, count)), count)
+        cut[op] = Sharding(plain.digits, plain.waves, weights)
+    waves = chance.choice([Waves(), Waves(2), Waves(3), Waves(4, "longest"), Waves(4, "all")])
+    return Plan(graph, machines(count), steps_of(graph, cut, count, decide, lambda sink: None, waves))
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_loads_of_unequal_parts_equal_counting(case):
+    chance = random.Random(case)
+    graph = g.Graph.of(list(some_graphs())[case])
+    for _ in range(4):
+        agrees(uneven_plan(graph, chance.choice([2, 3, 4]), chance))
+    values = random_graph(case, ["float32", "int64"][case % 2], steps=5)
+    agrees(uneven_plan(g.Graph.of(*(value.tensor for value in values)), 3, chance))
 
 
 def test_a_million_shards_are_costed_from_their_cuts():

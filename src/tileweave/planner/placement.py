@@ -73,6 +73,7 @@ class Placement:
         replica: (extent, stride) of machines that hold copies.
         offset: the machine of the first block.
         run: how many blocks each machine holds, row-major over the grid, instead of by digits and waves; 0: by these.
+        weights: of all machines, in the order in which they fill: by these, machines have parts of unequal lengths.
 
     Raises:
         PlanError: the digits and waves of a dimension do not reach all of its blocks.
@@ -91,6 +92,7 @@ class Placement:
     replica: Digits = ()
     offset: int = 0
     run: int = 0
+    weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.grid) == len(self.digits) == len(self.waves):
@@ -201,6 +203,7 @@ class Placement:
                 words.append(f"{names[k] if names else f'axis{k}'}/({', '.join(cut)})")
         if self.copies > 1:
             words.append(f"x{self.copies} copies")
+        words += ["by weights"] if self.weights and any(self.digits) else []
         return " ".join(words) or f"m{self.offset}"
 
 
@@ -245,14 +248,58 @@ def nested_bounds(extent: int, levels: tuple[int, ...], start: int = 0) -> IntAr
     """
     edges = np.asarray([start, start + extent], np.int64)
     for parts in levels:
-        if parts == 1:
-            continue
-        steps = np.arange(parts, dtype=np.int64)
-        lengths = np.diff(edges)[:, None]
-        inner = edges[:-1, None] + (lengths // parts) * steps + np.minimum(steps, lengths % parts)
-        edges = np.append(inner.reshape(-1), edges[-1])
+        edges = _cut_again(edges, parts)
     edges.setflags(write=False)
     return edges
+
+
+def _cut_again(edges: IntArray, parts: int) -> IntArray:
+    """The boundaries after every part was cut evenly."""
+    if parts == 1:
+        return edges
+    steps = np.arange(parts, dtype=np.int64)
+    lengths = np.diff(edges)[:, None]
+    inner = edges[:-1, None] + (lengths // parts) * steps + np.minimum(steps, lengths % parts)
+    return np.append(inner.reshape(-1), edges[-1])
+
+
+@lru_cache(maxsize=1 << 12)
+def part_bounds(extent: int, digits: Digits, weights: tuple[int, ...] = (), start: int = 0) -> IntArray:
+    """The boundaries of the machines' parts of a dimension: even, or by the weights of those that have each part.
+
+    Parts nest as in `nested_bounds`, and none is empty where there are points enough.
+
+    Example:
+        >>> part_bounds(12, ((3, 1),), (3, 2, 1)).tolist(), part_bounds(12, ((3, 1),)).tolist()
+        ([0, 6, 10, 12], [0, 4, 8, 12])
+    """
+    extents = tuple(n for n, _ in digits)
+    if not weights or prod(extents) > extent:
+        return nested_bounds(extent, extents, start)
+    at = np.zeros(len(weights), np.int64)
+    for n, stride in digits:
+        at = at * n + np.arange(len(weights)) // stride % n
+    shares = np.bincount(at, weights, minlength=prod(extents)).reshape(extents)
+    edges = np.asarray([start, start + extent], np.int64)
+    for depth, n in enumerate(extents):
+        inside = tuple(range(depth + 1, len(extents)))
+        ends = shares.sum(axis=inside).reshape(-1, n).cumsum(1)
+        least = np.arange(n + 1) * prod(extents[depth + 1 :])
+        lengths = np.diff(edges)[:, None]
+        inner = np.rint(lengths * ends / np.maximum(ends[:, -1:], 1e-300)).astype(np.int64)
+        inner = np.concatenate([np.zeros_like(lengths), inner], 1)
+        inner = np.maximum.accumulate(inner - least, 1) + least
+        inner = np.minimum(inner, lengths - least[::-1])
+        edges = np.append((edges[:-1, None] + inner[:, :-1]).reshape(-1), edges[-1])
+    edges.setflags(write=False)
+    return edges
+
+
+def cut_bounds(extent: int, digits: Digits, waves: int, weights: tuple[int, ...] = (), start: int = 0) -> IntArray:
+    """The boundaries of all blocks of a dimension: the machines' parts, each cut evenly into waves."""
+    if not weights:
+        return nested_bounds(extent, (*(n for n, _ in digits), waves), start)
+    return _cut_again(part_bounds(extent, digits, weights, start), waves)
 
 
 def _counter(extents: Sequence[int]) -> IntArray:

@@ -13,10 +13,12 @@ from itertools import permutations
 from math import prod
 from typing import Literal, cast
 
+import numpy as np
+
 from tileweave.backends.base import Decision
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
-from tileweave.planner.placement import Digits, Placement, nested_bounds, run_placement
+from tileweave.planner.placement import Digits, Placement, cut_bounds, nested_bounds, part_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box
 
@@ -45,10 +47,12 @@ class Sharding:
     Args:
         digits: per dimension, its cuts along machines: (extent, stride) pairs, slowest first.
         waves: per dimension, into how many parts each machine's part is cut again.
+        weights: of machines that have unequal parts (`Placement.weights`).
     """
 
     digits: tuple[Digits, ...]
     waves: tuple[int, ...]
+    weights: tuple[int, ...] = ()
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -188,29 +192,29 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
 
 def partition_of(box: Box, placement: Placement) -> Partition:
     """The cuts of a box by a placement's levels: machine parts first, waves inside."""
-    levels = [
-        (*(extent for extent, _ in digits), waves)
-        for digits, waves in zip(placement.digits, placement.waves, strict=True)
-    ]
     if placement.run:
-        levels = [(blocks,) for blocks in placement.grid]
-    rows = zip(box.shape, levels, box.start, strict=True)
-    return Partition(tuple(tuple(nested_bounds(n, level, a).tolist()) for n, level, a in rows))
+        bounds = [nested_bounds(n, (c,), a) for n, c, a in zip(box.shape, placement.grid, box.start, strict=True)]
+    else:
+        rows = zip(box.shape, placement.digits, placement.waves, box.start, strict=True)
+        bounds = [cut_bounds(n, digits, waves, placement.weights, a) for n, digits, waves, a in rows]
+    return Partition(tuple(tuple(edges.tolist()) for edges in bounds))
 
 
-def _placed(shape: Sequence[int], digits: Sequence[Digits], waves: Sequence[int]) -> Placement:
+def _placed(
+    shape: Sequence[int], digits: Sequence[Digits], waves: Sequence[int], weights: tuple[int, ...] = ()
+) -> Placement:
     """The placement of a box; no dimension has more blocks than points."""
     inner = []
     for n, row, count in zip(shape, digits, waves, strict=True):
-        extent = prod(extent for extent, _ in row)
-        inner.append(max(1, min(count, n // extent)))
+        least = int(np.diff(part_bounds(n, tuple(row), weights)).min()) if weights and count > 1 else None
+        inner.append(max(1, min(count, n // prod(extent for extent, _ in row) if least is None else least)))
     grid = [prod(extent for extent, _ in row) * w for row, w in zip(digits, inner, strict=True)]
-    return Placement(tuple(grid), tuple(tuple(row) for row in digits), tuple(inner))
+    return Placement(tuple(grid), tuple(tuple(row) for row in digits), tuple(inner), weights=weights)
 
 
 def index_placement(operation: Operation, sharding: Sharding) -> Placement:
     """Where the shards of an operation run."""
-    return _placed(operation.index.shape, sharding.digits, sharding.waves)
+    return _placed(operation.index.shape, sharding.digits, sharding.waves, sharding.weights)
 
 
 def drivers(operation: Operation, output: str) -> tuple[int | None, ...]:
@@ -227,7 +231,7 @@ def output_placement(operation: Operation, output: str, where: Placement) -> Pla
     grid = tuple(1 if k is None else where.grid[k] for k in rows)
     digits = tuple(() if k is None else where.digits[k] for k in rows)
     waves = tuple(1 if k is None else where.waves[k] for k in rows)
-    return Placement(grid, digits, waves, where.replica, where.offset)
+    return Placement(grid, digits, waves, where.replica, where.offset, weights=where.weights)
 
 
 def combine_placement(operation: Operation, where: Placement) -> Placement:
@@ -246,7 +250,7 @@ def combine_placement(operation: Operation, where: Placement) -> Placement:
         shared = _shared(kind.shape, digits, owners)
         if shared is not None:
             digits, waves = shared, [1] * len(waves)
-    return _placed(kind.shape, digits, waves)
+    return _placed(kind.shape, digits, waves, where.weights)
 
 
 def _shared(shape: Sequence[int], digits: Sequence[Digits], owners: Sequence[tuple[int, int]]) -> list[Digits] | None:
@@ -334,6 +338,7 @@ def steps_of(
     made: dict[Operation, Step] = {}
     nodes = graph.nodes()
     read = {node for node in nodes if isinstance(node, Tensor)}
+    weights = next((one.weights for one in shardings.values() if isinstance(one, Sharding)), ())
     for node in nodes:
         if isinstance(node, Operation):
             chosen = shardings[node]
@@ -352,7 +357,7 @@ def steps_of(
                 made[node] = Step(node, "block", cuts, decide(node, "block"), outputs=kept, where=where)
             out.append(made[node])
         elif isinstance(node, Sink):
-            cuts, where = _store(node, made, atoms(node), machines, waves)
+            cuts, where = _store(node, made, atoms(node), machines, waves, weights)
             if node.placement is not None:
                 where = _pinned(where, places[node.placement] if places else node.placement)
             out.append(Step(node, "store", cuts, WRITE, where=where))
@@ -360,7 +365,12 @@ def steps_of(
 
 
 def _store(
-    sink: Sink, made: Mapping[Operation, Step], atom: tuple[int, ...] | None, machines: int, waves: Waves
+    sink: Sink,
+    made: Mapping[Operation, Step],
+    atom: tuple[int, ...] | None,
+    machines: int,
+    waves: Waves,
+    weights: tuple[int, ...],
 ) -> tuple[Partition, Placement]:
     """The blocks that exist, where the tensor is an operation's own output; otherwise even rows; aligned to chunks."""
     tensor = sink.tensor
@@ -376,15 +386,16 @@ def _store(
         empty = not tensor.type.box.size
         across = [1 if empty or k != longest else min(n, machines) for k, n in enumerate(shape)]
         digits = [((n, 1),) if n > 1 else () for n in across]
-        where = _placed(shape, digits, [1 if empty or k != longest else waves.count for k in range(len(shape))])
+        turns = [1 if empty or k != longest else waves.count for k in range(len(shape))]
+        where = _placed(shape, digits, turns, weights)
         cuts = partition_of(tensor.type.box, where)
     if atom is None:
         return cuts, where
     cuts = Partition(
         tuple(_aligned(c, size, extent) for c, size, extent in zip(cuts.cuts, atom, tensor.shape, strict=True))
     )
-    turns = tuple(max(1, -(-blocks // parts)) for blocks, parts in zip(cuts.grid, where.parts, strict=True))
-    return cuts, Placement(cuts.grid, where.digits, turns, where.replica, where.offset)
+    inner = tuple(max(1, -(-blocks // parts)) for blocks, parts in zip(cuts.grid, where.parts, strict=True))
+    return cuts, Placement(cuts.grid, where.digits, inner, where.replica, where.offset, weights=where.weights)
 
 
 def _pinned(where: Placement, machine: int) -> Placement:

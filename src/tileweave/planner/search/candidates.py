@@ -26,7 +26,7 @@ from tileweave.planner.placement import (
     Placement,
     machine_boxes,
     mesh_digits,
-    nested_bounds,
+    part_bounds,
 )
 from tileweave.planner.steps import Sharding, combine_placement, index_placement, uncut
 from tileweave.space import Box
@@ -208,7 +208,7 @@ def offered_home(shape: tuple[int, ...], choices: Sequence[Sharding], count: int
 
 
 def _plain(sharding: Sharding) -> Placement:
-    return Placement(sharding.parts, sharding.digits, (1,) * len(sharding.digits))
+    return Placement(sharding.parts, sharding.digits, (1,) * len(sharding.digits), weights=sharding.weights)
 
 
 def _nowhere(rank: int) -> Placement:
@@ -219,8 +219,8 @@ def _stacked(shape: Sequence[int], start: Sequence[int], places: Sequence[Placem
     """The boxes of each placement as arrays (placement, machine); waves do not change what a machine holds."""
     found = []
     for place in places:
-        levels = [tuple(extent for extent, _ in row) for row in place.digits]
-        bounds = [nested_bounds(n, level, a) for n, level, a in zip(shape, levels, start, strict=True)]
+        rows = zip(shape, place.digits, start, strict=True)
+        bounds = [part_bounds(n, row, place.weights, a) for n, row, a in rows]
         plain = Placement(place.parts, place.digits, (1,) * len(shape), place.replica, place.offset)
         found.append(machine_boxes(bounds, plain, count))
     low = [np.stack([boxes.low[k] for boxes in found]) for k in range(len(shape))]

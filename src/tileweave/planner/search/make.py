@@ -45,6 +45,8 @@ FINALISTS = 4
 BALANCED = "balanced"
 """Said of a source: one copy of it, of which every machine that is used holds an equal part, placed by the plan."""
 STORAGE = "storage"
+FULL_WEIGHT = 1 << 16
+"""The weight of the machine that has most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,15 @@ def _reads_again(graph: Graph, plans: Sequence[Plan]) -> bool:
     return bool(chunked) and all(plan.bytes_read > stored for plan in plans)
 
 
-def tables_of(problem: PlanRequest, known: Loads) -> Tables:
-    """The cost tables of a problem."""
+def tables_of(problem: PlanRequest, known: Loads, weights: tuple[int, ...] = ()) -> Tables:
+    """The cost tables of a problem, for parts by weights of the machines."""
     allowed = dict(problem.allowed)
     homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
     on = meshes(problem.graph, problem.machines, problem.extra)
     runs = problem.objective.name == "words"
-    return Tables(problem.graph, problem.machines, on, homes, problem.placed, allowed, known, runs=runs)
+    return Tables(
+        problem.graph, problem.machines, on, homes, problem.placed, allowed, known, weights=weights, runs=runs
+    )
 
 
 def solved(tables: Tables, objective: Objective) -> list[Solved]:
@@ -197,30 +201,65 @@ def searched(problem: PlanRequest, tables: Tables, seeds: Sequence[tuple[int, ..
 def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     """Every plan that is considered: the finalists in one wave, then in ever more; each plan once."""
     graph, machines = problem.graph, problem.machines
-    tables = tables_of(problem, known)
-    choices: list[tuple[int, ...]] = [()]
-    least: float | None = None
-    if tables.nodes:
-        finalists = solved(tables, problem.objective)
-        least = finalists[0].cost * (1 - (finalists[0].gap or 0.0))
-        choices = [one.chosen for one in finalists]
-        choices += [chosen for chosen in searched(problem, tables, choices) if chosen not in choices]
-    whole = tuple(0 for _ in tables.nodes)
-    if len(machines) > 1 and not problem.allowed and not problem.placed and whole not in choices:
-        choices.append(whole)
+    ways = [_chosen(problem, known, about, weights) for about, weights in weightings(graph, machines)]
+    if len(machines) > 1 and not problem.allowed and not problem.placed:
+        whole = (0,) * len(ways[0].tables.nodes)
+        ways[0].choices += [whole] if whole not in ways[0].choices else []
     seen: set[tuple[Step, ...]] = set()
     words, few = problem.objective.name == "words", len(graph.operations) <= FEW_OPERATIONS
     for waves in wave_counts(graph, len(machines)):
-        for rank, chosen in enumerate(choices):
+        for way, (rank, chosen) in [(one, ranked) for one in ways for ranked in enumerate(one.choices)]:
             for runs in (False, True) if words or (few and not rank and waves == WHOLE) else (False,):
-                plan = plan_of(problem, tables, chosen, waves, runs=runs)
+                plan = plan_of(problem, way.tables, chosen, waves, runs=runs)
                 if plan.steps not in seen:
                     seen.add(plan.steps)
                     gap = None
-                    if least is not None:
-                        cost = cost_of(tables, problem.objective.weigh, chosen)
-                        gap = max(0.0, 1 - least / cost) if cost else 0.0
-                    yield _Offer(waves, replace(plan, gap=gap), _label(plan.steps, rank, waves))
+                    if way.least is not None:
+                        cost = cost_of(way.tables, problem.objective.weigh, chosen)
+                        gap = max(0.0, 1 - way.least / cost) if cost else 0.0
+                    yield _Offer(waves, replace(plan, gap=gap), _label(plan.steps, rank, waves) + way.about)
+
+
+@dataclass(slots=True)
+class _Way:
+    """What was chosen for parts of some lengths: the tables, the choices, the least that any choice costs."""
+
+    tables: Tables
+    about: str
+    choices: list[tuple[int, ...]]
+    least: float | None = None
+
+
+def _chosen(problem: PlanRequest, known: Loads, about: str, weights: tuple[int, ...]) -> _Way:
+    """The finalists of the additive solvers and of the stochastic search, for machines of these weights."""
+    tables = tables_of(problem, known, weights)
+    if not tables.nodes:
+        return _Way(tables, about, [()])
+    finalists = solved(tables, problem.objective)
+    choices = [one.chosen for one in finalists]
+    choices += [chosen for chosen in searched(problem, tables, choices) if chosen not in choices]
+    return _Way(tables, about, choices, finalists[0].cost * (1 - (finalists[0].gap or 0.0)))
+
+
+def weightings(graph: Graph, machines: Machines) -> list[tuple[str, tuple[int, ...]]]:
+    """(words for people, weights of the machines in the order in which they fill): equal parts, then parts by what
+    machines have more or less of: arithmetic, memory bandwidth, memory.
+
+    All operations of a plan take the same weights, so that what is cut alike has its boundaries in common.
+    """
+    filled = [machines.machines[k] for k in machines.order]
+    largest = max(graph.operations, key=lambda op: op.index.size, default=None)
+    dtype = largest.outputs[0][1].dtype.name if largest is not None else "float32"
+    found: dict[tuple[int, ...], str] = {(): ""}
+    for about, amounts in (
+        (", parts by arithmetic", [m.rate(dtype) for m in filled]),
+        (", parts by bandwidth", [m.bytes_per_second for m in filled]),
+        (", parts by memory", [m.memory_bytes for m in filled]),
+    ):
+        weights = tuple(max(1, round(FULL_WEIGHT * amount / max(amounts))) for amount in amounts)
+        if len(set(weights)) > 1:
+            found.setdefault(weights, about)
+    return [(about, weights) for weights, about in found.items()]
 
 
 def plan_of(

@@ -7,7 +7,7 @@ number per node, so a trial of the search is a sum of table entries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ class Tables:
         placed: sources of which the plan places one balanced copy.
         allowed: operation -> the shardings that it may have, where these are limited.
         known: what depends on the graph alone.
+        weights: by which machines have parts of unequal lengths; none: equal parts.
         runs: whether cut reductions may be combined in runs, so by all machines evenly.
     """
 
@@ -86,9 +87,10 @@ class Tables:
         allowed: Mapping[Operation, Sequence[Sharding]] | None = None,
         known: Loads | None = None,
         *,
+        weights: tuple[int, ...] = (),
         runs: bool = False,
     ) -> None:
-        self.runs = runs
+        self.runs, self.weights = runs, weights
         self.graph, self.machines, self.on = graph, machines, tuple(on)
         self.count, self.homes, self.known = len(machines), homes, known or Loads()
         self.nodes: list[Operation | Source] = [*placed, *graph.operations]
@@ -126,6 +128,7 @@ class Tables:
                 self._offers[key] = offered_home(node.type.shape, self._homes(node), self.count)
             else:
                 choices = allowed if allowed is not None else operation_shardings(node, self.on, self.count)
+                choices = [replace(choice, weights=self.weights) for choice in choices] if self.weights else choices
                 self._offers[key] = offered(node, choices, self.count)
         return self._offers[key]
 
@@ -133,7 +136,7 @@ class Tables:
         """Placements of one copy that are as balanced as the meshes allow: every machine of a mesh holds a part."""
         rank = len(source.type.shape)
         found = shardings(source.type.shape, self.on, frozenset(), 64)
-        ways = [Sharding(digits, (1,) * rank) for digits in found]
+        ways = [Sharding(digits, (1,) * rank, self.weights) for digits in found]
         counts = [int(np.prod(way.parts)) for way in ways]
         full = [way for way, n in zip(ways, counts, strict=True) if n in {int(np.prod(mesh)) for mesh in self.on}]
         return full or [ways[counts.index(max(counts))]]
@@ -270,5 +273,5 @@ class Tables:
         for number, node in enumerate(self.nodes):
             if isinstance(node, Source):
                 way = self.offers[number].choices[chosen[number]]
-                out.append((node, Placement(way.parts, way.digits, (1,) * len(way.digits))))
+                out.append((node, Placement(way.parts, way.digits, (1,) * len(way.digits), weights=way.weights)))
         return tuple(out)

@@ -170,6 +170,7 @@ def _placement(where: Placement) -> dict[str, Any]:
         "replica": replica,
         "offset": where.offset,
         **({"run": where.run} if where.run else {}),
+        **({"weights": list(where.weights)} if where.weights else {}),
     }
 
 
@@ -179,7 +180,8 @@ def _placed(row: dict[str, Any]) -> Placement:
 
     digits = tuple(pairs(items) for items in row["digits"])
     copies, offset, run = pairs(row["replica"]), int(row["offset"]), int(row.get("run", 0))
-    return Placement(tuple(row["grid"]), digits, tuple(row["waves"]), copies, offset, run)
+    weights = tuple(int(n) for n in row.get("weights", ()))
+    return Placement(tuple(row["grid"]), digits, tuple(row["waves"]), copies, offset, run, weights)
 
 
 _MACHINE = tuple(Machine.__dataclass_fields__)

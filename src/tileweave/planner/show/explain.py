@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from tileweave.graph import FileTarget, Operation, Sink, Source
@@ -42,6 +43,10 @@ def seconds_text(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{seconds * 1e9:.3g} ns"
 
 
+MOST_LENGTHS = 4
+"""Parts of unequal lengths that are listed one by one."""
+
+
 def cuts_text(step: Step) -> str:
     """The cut dimensions by name, e.g. ``batch/4``; ``whole`` where nothing is cut.
 
@@ -54,7 +59,12 @@ def cuts_text(step: Step) -> str:
     else:
         names = tuple(f"axis{k}" for k in range(len(step.cuts.cuts)))
     names = tuple(f"axis{name[1:]}" if re.fullmatch(r"d[0-9]+", name) else name for name in names)
-    cut = [f"{name}/{parts}" for name, parts in zip(names, step.cuts.grid, strict=True) if parts > 1]
+    cut = []
+    for name, parts, edges in zip(names, step.cuts.grid, step.cuts.cuts, strict=True):
+        lengths = [b - a for a, b in pairwise(edges)]
+        uneven = step.where.weights and max(lengths) - min(lengths) > 1
+        few = ", ".join(map(str, lengths)) if parts <= MOST_LENGTHS else f"{min(lengths)}..{max(lengths)}"
+        cut += [f"{name}/{parts}" + (f" ({few})" if uneven else "")] if parts > 1 else []
     return " ".join(cut) or "whole"
 
 
