@@ -26,7 +26,7 @@ def run_units(plan: Any, made: tuple[Unit, ...]) -> list[Any]:
     gave: dict[tuple[int, Any], Any] = {}
     done: set[int] = set()
     with _opened_sources(prepared, {}) as sources:
-        _, destinations = _open_destinations(prepared, None)
+        _, destinations, _ = _open_destinations(prepared, None, None)
         for number, unit in enumerate(made):
             assert set(unit.needs) <= done
             arguments = [gave[a] if a[0] >= 0 else sources[-1 - a[0]](a[1]) for a in unit.arguments]

@@ -20,8 +20,6 @@ from tileweave.planner import Plan, tasks
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared
 
-__all__ = ["Found", "again", "check_out", "executable", "fitting", "into", "ready", "run"]
-
 Array = np.ndarray[Any, Any]
 KEEP_PER_PLAN = 8
 """How many executables of one plan are kept: one for each kind of strides of the bound arrays."""

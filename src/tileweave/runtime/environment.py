@@ -30,8 +30,6 @@ from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
 from tileweave.space import Box
 
-__all__ = ["Environment", "environment"]
-
 Array = np.ndarray[Any, Any]
 OURS = Hole("environment")
 """What a tensor of an environment in memory holds until a program runs: the name says which array is bound."""

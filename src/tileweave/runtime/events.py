@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Done", "Event", "Failed", "Listener", "Progress", "Retry", "Started"]
-
 
 @dataclass(frozen=True, slots=True)
 class Started:

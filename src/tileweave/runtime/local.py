@@ -28,8 +28,6 @@ from tileweave.runtime.events import Event, Progress
 from tileweave.runtime.prepare import Prepared
 from tileweave.space import Box
 
-__all__ = ["Destination", "ReadSource", "run_local", "store"]
-
 Array = np.ndarray[Any, Any]
 ReadSource = Callable[[Box], Array]
 """The values of a region of a source; not to be written."""

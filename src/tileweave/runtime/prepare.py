@@ -16,8 +16,6 @@ from tileweave.graph import Graph, MemoryTarget, Sink, Source
 from tileweave.planner import Machines, Plan, Step, Task, tasks
 from tileweave.planner.count import block_bytes, temporary_bytes
 
-__all__ = ["Prepared", "label", "prepare", "prepare_tasks"]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:

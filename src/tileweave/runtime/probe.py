@@ -28,8 +28,6 @@ from tileweave.planner.steps import steps_of
 from tileweave.runtime import api
 from tileweave.runtime.io import files as io
 
-__all__ = ["probe"]
-
 DTYPES = ("float32", "float64", "float16", "int32")
 EDGE = 768
 """Rows and columns of the product by which arithmetic is measured."""

@@ -20,8 +20,6 @@ from tileweave.runtime.io.journal import Identity
 from tileweave.runtime.prepare import Prepared, prepare_tasks
 from tileweave.space import Box
 
-__all__ = ["identity", "remaining"]
-
 Array = np.ndarray[Any, Any]
 
 

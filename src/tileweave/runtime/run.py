@@ -28,8 +28,6 @@ from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.runtime.resume import identity, remaining
 from tileweave.space import Box
 
-__all__ = ["run_again", "run_plan"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -11,8 +11,6 @@ from tileweave.graph import Graph
 from tileweave.planner import Machines, Plan
 from tileweave.runtime.events import Listener
 
-__all__ = ["PLAIN", "PlanningDone", "Session", "current_session", "session"]
-
 
 @dataclass(frozen=True, slots=True)
 class Session:

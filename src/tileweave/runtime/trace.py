@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # rich is loaded with the first table, not with the package
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-__all__ = ["LiveTable", "ProgressBar", "Report", "StepReport", "Trace", "logged"]
-
 REFRESH_SECONDS = 0.2
 BAR_SECONDS = 0.1
 

@@ -8,14 +8,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tileweave.graph import TensorType
 from tileweave.runtime.io.npyfile import MappedWriter, npy_writer
-
-__all__ = ["AssembledFile", "SentFile"]
 
 Array = np.ndarray[Any, Any]
 SENT = ".tileweave-"
@@ -73,18 +71,6 @@ class AssembledFile:
         self._temporary.unlink(missing_ok=True)
 
 
-class LocalFile(Protocol):
-    """A file of this host that is being written."""
-
-    def add(self, key: str, kind: TensorType) -> Any: ...
-
-    def prepare(self) -> None: ...
-
-    def publish(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class SentFile:
     """A file behind a URL: written in a temporary folder of this host, sent as one object at `publish`.
 
@@ -95,7 +81,7 @@ class SentFile:
         make: what writes the local file, from its path and a temporary path beside it.
     """
 
-    def __init__(self, fs: Any, path: str, mark: str, make: Callable[[Path, Path], LocalFile]) -> None:
+    def __init__(self, fs: Any, path: str, mark: str, make: Callable[[Path, Path], Any]) -> None:
         self._fs, self._remote = fs, path
         self._folder = Path(tempfile.gettempdir()) / f"{SENT}{secrets.token_hex(4)}.{mark}"
         self._folder.mkdir(mode=0o700)

@@ -32,24 +32,6 @@ from tileweave.runtime.io import assembled, npyfile, safefile, tables, zarrfile
 from tileweave.runtime.io.journal import Identity, Journal, begin_journal, discard, kept_by_journals, open_journal
 from tileweave.space import Box
 
-__all__ = [
-    "FileSource",
-    "Handle",
-    "Reader",
-    "Reopened",
-    "SinkWriter",
-    "Sinks",
-    "atom",
-    "check_targets",
-    "describe",
-    "handle_of",
-    "members",
-    "open_sinks",
-    "open_source",
-    "sweep",
-    "target",
-]
-
 Array = np.ndarray[Any, Any]
 FORMATS = {
     "npy": "npy",

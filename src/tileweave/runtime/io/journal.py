@@ -24,8 +24,6 @@ from typing import IO, Any, Protocol
 from tileweave.errors import StorageError
 from tileweave.space import Box
 
-__all__ = ["Identity", "Journal", "begin_journal", "discard", "kept_by_journals", "open_journal", "to_disk"]
-
 SYNC_SECONDS = 0.5
 """Parts are recorded this often at most: what is finished in between and lost is computed again."""
 SYNC_SHARE = 0.1

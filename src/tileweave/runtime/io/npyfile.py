@@ -30,21 +30,6 @@ from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
 from tileweave.space import Box
 
-__all__ = [
-    "Header",
-    "InPlaceFile",
-    "MappedReader",
-    "MappedWriter",
-    "describe_npy",
-    "describe_npz",
-    "members_of",
-    "npy_writer",
-    "open_npy",
-    "open_npz",
-    "opened",
-    "write_npz",
-]
-
 Array = np.ndarray[Any, Any]
 
 

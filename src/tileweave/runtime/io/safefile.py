@@ -21,8 +21,6 @@ from tileweave.errors import StorageError
 from tileweave.graph.ir.dtypes import narrow_type
 from tileweave.runtime.io.npyfile import Header, MappedReader, opened
 
-__all__ = ["INDEX", "file_of", "members_of", "names", "open_safe", "write_safe"]
-
 Array = np.ndarray[Any, Any]
 
 INDEX = ".safetensors.index.json"

@@ -24,8 +24,6 @@ from tileweave.lower.reads import slices
 from tileweave.runtime.io.npyfile import MappedWriter, supported
 from tileweave.space import Box
 
-__all__ = ["add_dataset", "columns_of", "datasets_of", "open_column", "open_dataset", "write_parquet"]
-
 Array = np.ndarray[Any, Any]
 
 GROUP_BYTES = 32 << 20

@@ -25,18 +25,6 @@ from tileweave.runtime.io.journal import to_disk
 from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
-__all__ = [
-    "RemoteZarr",
-    "ZarrDirectory",
-    "ZarrReader",
-    "ZarrWriter",
-    "chunk_shape",
-    "is_zarr",
-    "members_of",
-    "open_zarr",
-    "reopen_zarr",
-]
-
 Array = np.ndarray[Any, Any]
 
 CHUNK_BYTES = 4 << 20

@@ -34,8 +34,6 @@ from tileweave.runtime.ray.units import Unit, left_bytes, units
 from tileweave.runtime.ray.worker import KernelFailed, Note, Region, Table, alone, by_value, foreign_operators, work
 from tileweave.space import Box
 
-__all__ = ["engine", "visible"]
-
 Array = np.ndarray[Any, Any]
 
 WINDOW = 4

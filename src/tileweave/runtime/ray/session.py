@@ -22,8 +22,6 @@ from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
 from tileweave.runtime.ray.watchdog import Watchdog, end, family
 
-__all__ = ["Session", "connect", "load", "shutdown", "watch"]
-
 CONNECT_SECONDS = 5.0
 """How long a cluster may take to answer at an address."""
 

@@ -20,8 +20,6 @@ from tileweave.planner import Read, ReadPiece, Task
 from tileweave.runtime.prepare import Prepared
 from tileweave.space import Box
 
-__all__ = ["Gives", "Unit", "left_bytes", "units"]
-
 UNIT_SECONDS = 0.25
 """Tasks are put together up to this much estimated work: what a lost worker costs, and what a progress bar shows."""
 

@@ -30,8 +30,6 @@ from tileweave.runtime.ray.session import load
 from tileweave.runtime.ray.units import Unit
 from tileweave.space import Box
 
-__all__ = ["KernelFailed", "Note", "Region", "Table", "alone", "by_value", "foreign_operators", "run_unit", "work"]
-
 Array = np.ndarray[Any, Any]
 
 
