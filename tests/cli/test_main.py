@@ -199,8 +199,9 @@ def test_helps_show_commands_that_exist(capsys):
         shown = capsys.readouterr().out
         lines = re.findall(r"^  tileweave ([^|>\n]*)$", shown[shown.index("examples:") :], re.MULTILINE)
         assert len(lines) >= 4
+        parser = command._parser()
         for line in lines:
-            options, rest = command._parser().parse_known_args(command._split(shlex.split(line)))
+            options, rest = parser.parse_known_args(command._split(shlex.split(line), command._values_of(parser)))
             assert options.command and not rest
 
 

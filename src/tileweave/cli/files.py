@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,26 @@ def write_whole(path: str, content: NDArray[Any] | str) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise StorageError(path, f"the file cannot be written: {error.strerror}") from None
+
+
+def draw(path: str, picture: str) -> None:
+    """Write a picture, and say so on standard error."""
+    write_whole(path, picture)
+    print(f"drawn: {path}", file=sys.stderr)
+
+
+def document_at(path: str, what: str) -> bytes:
+    """What a file, or the standard input for -, holds.
+
+    Raises:
+        StorageError: the file cannot be opened.
+    """
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise StorageError(path, f"the file cannot be opened: {error.strerror}", legal=what) from None
+
+
+def count(number: int, word: str) -> str:
+    """A number of things, in words."""
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.files import check_new, count, document_at, draw
 from tileweave.cli.model import SUFFIXES as MODELS
 from tileweave.cli.model import graph_of_model
 from tileweave.cli.program import execute
@@ -69,7 +69,7 @@ def show_graph(options: argparse.Namespace) -> int:
     else:
         _print_each(found, [str(explain(graph) if options.explain else graph) for graph in found.graphs])
     if options.draw and found.graphs:
-        _draw(found.graphs[0], options.draw)
+        draw(options.draw, svg(found.graphs[0]))
     return found.status
 
 
@@ -105,7 +105,7 @@ def rewrite_graph(options: argparse.Namespace) -> int:
     else:
         _print_each(found, [f"{_trace(done)}\n\n{done.graph}" for done in results])
     if options.draw and results:
-        _draw(results[0].graph, options.draw)
+        draw(options.draw, svg(results[0].graph))
     return found.status
 
 
@@ -194,30 +194,28 @@ def _chosen_graph(found: _Found, number: int | None) -> _Found:
     if number is None or (found.status and number > len(found.graphs)):
         return found
     if number > len(found.graphs):
-        count = len(found.graphs)
-        raise StorageError(f"{found.path}#{number}", f"{found.path} has {_plural(count, 'graph')}", legal=f"1..{count}")
+        many = len(found.graphs)
+        raise StorageError(f"{found.path}#{number}", f"{found.path} has {count(many, 'graph')}", legal=f"1..{many}")
     return replace(found, graphs=(found.graphs[number - 1],), labels=(found.labels[number - 1],))
 
 
 def _only(found: _Found, wanted_by: str) -> Graph:
     """The one graph of a file; several need a choice."""
     if len(found.graphs) != 1:
-        count = len(found.graphs)
-        problem = f"{wanted_by} takes one graph, the program has {count}"
-        legal = f"{found.path}#1 .. {found.path}#{count}" if count else "a program that plans or runs something"
+        many = len(found.graphs)
+        problem = f"{wanted_by} takes one graph, the program has {many}"
+        legal = f"{found.path}#1 .. {found.path}#{many}" if many else "a program that plans or runs something"
         raise StorageError(found.path, problem, legal=legal)
     return found.graphs[0]
 
 
 def _read(path: str) -> Graph:
-    try:
-        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise StorageError(path, f"the file cannot be opened: {error.strerror}", legal="a graph as JSON") from None
+    text = document_at(path, "a graph as JSON")
     try:
         return from_json(text, check=False)
     except VerifyError as error:
-        raise VerifyError(path, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
+        error.named(path)
+        raise
 
 
 def _complaints(found: _Found) -> int:
@@ -241,20 +239,11 @@ def _print_each(found: _Found, texts: Sequence[str]) -> None:
         print(("\n" if number else "") + heading + text)
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
 def _counts(graph: Graph) -> str:
     nodes = graph.nodes()
     kinds = ((Source, "source"), (Selector, "selector"), (Operation, "operation"))
-    counts = [_plural(sum(isinstance(node, kind) for node in nodes), word) for kind, word in kinds]
-    return ", ".join([*counts, _plural(len(graph.sinks), "sink")])
-
-
-def _draw(graph: Graph, path: str) -> None:
-    write_whole(path, svg(graph))
-    print(f"drawn: {path}", file=sys.stderr)
+    counts = [count(sum(isinstance(node, kind) for node in nodes), word) for kind, word in kinds]
+    return ", ".join([*counts, count(len(graph.sinks), "sink")])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

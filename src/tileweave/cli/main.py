@@ -7,6 +7,8 @@ import io
 import math
 import sys
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from importlib import import_module
 
 from tileweave.errors import TileweaveError
 
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--table", action="store_true", help="show a table of steps that follows every run")
     run.add_argument("--trace", metavar="FILE.json", help="write when each task ran, as a Chrome trace")
     run.add_argument("--report", action="store_true", help="print each run beside its plan, step by step")
-    run.set_defaults(action=_run)
+    run.set_defaults(action=_lazily("program", "run_program"))
 
     plan = commands.add_parser(
         "plan",
@@ -89,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _draw_arguments(plan, "draw the first plan")
     plan.add_argument("--diff", metavar="FILE.json", help="print only what differs from the plans of a file")
     plan.add_argument("--html", metavar="FILE.html", help="write the first plan as one page")
-    plan.set_defaults(action=_plan)
+    plan.set_defaults(action=_lazily("program", "plan_program"))
 
     einsum = commands.add_parser(
         "einsum",
@@ -104,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     einsum.add_argument("--explain", action="store_true", help="print the plan first")
     _machine_arguments(einsum)
     einsum.add_argument("--threads", type=_positive, help="threads (default: the cores)")
-    einsum.set_defaults(action=_einsum)
+    einsum.set_defaults(action=_lazily("einsum", "einsum_files"))
 
     layout = commands.add_parser(
         "layout",
@@ -157,6 +159,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+Action = Callable[[argparse.Namespace], int]
+
+
+def _lazily(module: str, function: str) -> Action:
+    """What a command does: a function of a module of this package, both loaded when it runs.
+
+    The name of the function may hold that of another command, ``{graph_command}``.
+    """
+
+    def action(options: argparse.Namespace) -> int:
+        found: Action = getattr(import_module(f"tileweave.cli.{module}"), function.format(**vars(options)))
+        return found(options)
+
+    return action
+
+
 class _LayoutHelp(argparse.Action):
     """The help with every operation; its names are loaded only when it is asked for."""
 
@@ -190,7 +208,7 @@ def _layout_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=LOW:HIGH",
         help="a symbol in [LOW, HIGH), either may be left out; a third number divides it",
     )
-    parser.set_defaults(action=_layout)
+    parser.set_defaults(action=_lazily("layout.command", "evaluate_layout"))
 
 
 def _teir_commands(parser: argparse.ArgumentParser) -> None:
@@ -272,7 +290,8 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     emit.add_argument("--name", help="name of the program (default: from the equation)")
     emit.add_argument("-o", "--output", metavar="FILE.json", help="where to write (default: standard output)")
     emit.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
-    parser.set_defaults(action=_teir)
+    parser.set_defaults(action=_lazily("teir", "{teir_command}_file"))
+    emit.set_defaults(action=_lazily("teir_emit", "emit_file"))
 
 
 def _graph_commands(parser: argparse.ArgumentParser) -> None:
@@ -309,7 +328,7 @@ def _graph_commands(parser: argparse.ArgumentParser) -> None:
         description="Exit status 0: the same, or one is a correct sharding of the other; 1: neither.",
     )
     file(diff, "file", "other")
-    parser.set_defaults(action=_graph)
+    parser.set_defaults(action=_lazily("graph", "{graph_command}_graph"))
 
 
 def _program_arguments(parser: argparse.ArgumentParser) -> None:
@@ -375,7 +394,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _say_something_anywhere()
     parser = _parser()
-    options, rest = parser.parse_known_args(_split(words))
+    options, rest = parser.parse_known_args(_split(words, _values_of(parser)))
     if rest:
         hint = "; a program's own arguments follow --" if options.command in ("run", "plan", "graph") else ""
         parser.error(f"unknown argument {rest[0]!r}{hint}")
@@ -384,7 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"tileweave {__version__}")
         return 0
-    action: Callable[[argparse.Namespace], int] | None = getattr(options, "action", None)
+    action: Action | None = getattr(options, "action", None)
     if action is None:
         parser.print_help()
         return 0
@@ -414,27 +433,25 @@ def _say_something_anywhere() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-_TAKES_VALUE = {
-    "--machines",
-    "--memory",
-    "--runtime",
-    "--address",
-    "--threads",
-    "--draw",
-    "--html",
-    "-o",
-    "--output",
-    "--shape",
-}
-_TAKES_VALUE |= {"--dtype", "--out-dtype", "--profile", "--name", "--op", "--rules", "--passes"}
-_TAKES_VALUE |= {"--seconds", "--bind", "--trace", "--objective", "--trials", "--seed", "--workers", "--runs"}
-_TAKES_VALUE |= {"--pin", "--forbid", "--load", "--save", "--diff"}
+def _values_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The flags of a command, and of the commands inside it, that are followed by a value."""
+    found: set[str] = set()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found.update(*map(_values_of, action.choices.values()))
+        elif action.nargs != 0:
+            found.update(action.option_strings)
+    return found
 
 
-def _split(words: Sequence[str]) -> list[str]:
+def _split(words: Sequence[str], valued: AbstractSet[str]) -> list[str]:
     """Flags may follow the program's name: everything up to ``--`` is ours, moved before the program.
 
     An equation may begin with an arrow, which is no flag.
+
+    Args:
+        words: of the command line.
+        valued: the flags that are followed by a value.
     """
     words = list(words)
     if words[:1] == ["einsum"] or words[:2] == ["teir", "emit"]:
@@ -442,14 +459,14 @@ def _split(words: Sequence[str]) -> list[str]:
     if not words or words[0] not in ("run", "plan", "teir", "graph"):
         return words
     if words[0] in ("teir", "graph"):
-        return [*words[:2], *_split(["run", *words[2:]])[1:]] if len(words) > 2 else words
+        return [*words[:2], *_split(["run", *words[2:]], valued)[1:]] if len(words) > 2 else words
     own = words[1 : words.index("--")] if "--" in words else words[1:]
     theirs = words[words.index("--") :] if "--" in words else []
     flags: list[str] = []
     names: list[str] = []
     k = 0
     while k < len(own):
-        if own[k] in _TAKES_VALUE:
+        if own[k] in valued:
             if k + 1 == len(own):
                 return [words[0], own[k]]  # refused: its value is missing
             flags += own[k : k + 2]
@@ -472,52 +489,7 @@ def _codegen_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the kernels with their options")
     parser.add_argument("--explain", action="store_true", help="print grid, checks, and expressions before and after")
     parser.add_argument("--check", action="store_true", help="run and compile the text as far as it can be here")
-    parser.set_defaults(action=_codegen)
-
-
-def _codegen(options: argparse.Namespace) -> int:
-    from tileweave.cli.codegen import codegen
-
-    return codegen(options)
-
-
-def _run(options: argparse.Namespace) -> int:
-    from tileweave.cli.program import run_program
-
-    return run_program(options)
-
-
-def _plan(options: argparse.Namespace) -> int:
-    from tileweave.cli.program import plan_program
-
-    return plan_program(options)
-
-
-def _einsum(options: argparse.Namespace) -> int:
-    from tileweave.cli.einsum import einsum_files
-
-    return einsum_files(options)
-
-
-def _layout(options: argparse.Namespace) -> int:
-    from tileweave.cli.layout.command import evaluate_layout
-
-    return evaluate_layout(options)
-
-
-def _teir(options: argparse.Namespace) -> int:
-    from tileweave.cli import teir, teir_emit
-
-    where = teir_emit if options.teir_command == "emit" else teir
-    action: Callable[[argparse.Namespace], int] = getattr(where, f"{options.teir_command}_file")
-    return action(options)
-
-
-def _graph(options: argparse.Namespace) -> int:
-    from tileweave.cli import graph
-
-    action: Callable[[argparse.Namespace], int] = getattr(graph, f"{options.graph_command}_graph")
-    return action(options)
+    parser.set_defaults(action=_lazily("codegen", "codegen"))
 
 
 if __name__ == "__main__":

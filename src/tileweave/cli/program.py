@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.files import check_new, draw, write_whole
 from tileweave.cli.model import run_model
 from tileweave.cli.planning import Planning, difference, write_plans
 from tileweave.errors import PlanError, StorageError, TileweaveError
@@ -133,8 +133,7 @@ def plan_program(options: argparse.Namespace) -> int:
         if not plans and status == 0:
             print("the program runs nothing")
     if options.draw and plans:
-        write_whole(options.draw, plans[0]._repr_svg_())
-        print(f"drawn: {options.draw}", file=sys.stderr)
+        draw(options.draw, plans[0]._repr_svg_())
     if options.html and plans:
         write_whole(options.html, plans[0].html())
         print(f"written: {options.html}", file=sys.stderr)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.base import backend
-from tileweave.cli.files import check_new, write_whole
-from tileweave.cli.teir_emit import count, parse_shape, shown_shape
+from tileweave.cli.files import check_new, count, document_at, draw, write_whole
+from tileweave.cli.teir_emit import parse_shape, shown_shape
 from tileweave.errors import BackendError, GraphError, StorageError, Undecided, VerifyError
 from tileweave.teir import (
     Invocation,
@@ -88,8 +88,7 @@ def show_file(options: argparse.Namespace) -> int:
     for problem in problems(program):
         _complain(options.file, problem)
     if options.draw:
-        write_whole(options.draw, program._repr_svg_())
-        print(f"drawn: {options.draw}", file=sys.stderr)
+        draw(options.draw, program._repr_svg_())
     return 0
 
 
@@ -147,8 +146,8 @@ def tune_file(options: argparse.Namespace) -> int:
     try:
         tuned = backend().tune(program, arrays=arrays, again=options.again, **limits)
     except BackendError as error:
-        where = _shown_path(options.file)
-        raise BackendError(where, error.problem, legal=error.legal, facts=error.facts) from None
+        error.named(_shown_path(options.file))
+        raise
     print(tuned.explain())
     if options.output is not None:
         write_whole(options.output, to_json(tuned.program))
@@ -161,15 +160,12 @@ def tune_file(options: argparse.Namespace) -> int:
 
 
 def _load(path: str, *, check: bool = True) -> Program:
-    try:
-        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise StorageError(path, f"the file cannot be opened: {error.strerror}", legal="a program as JSON") from None
+    text = document_at(path, "a program as JSON")
     try:
         return from_json(text, check=check)
     except VerifyError as error:
-        where = _shown_path(path)
-        raise VerifyError(where, error.problem, inputs=error.inputs, legal=error.legal, facts=error.facts) from None
+        error.named(_shown_path(path))
+        raise
 
 
 def _shown_path(path: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.files import check_new, count, write_whole
 from tileweave.errors import DtypeError, GraphError, LayoutError
 from tileweave.layout import strided
 from tileweave.teir import (
@@ -161,11 +161,6 @@ def _extension(options: argparse.Namespace, operands: list[Operand], out: Operan
             problem += f"; {meant!r} works element by element"
         raise GraphError(_emit(options), f"--op: {problem}", legal=legal)
     return emit_elementwise(options.op, operands, out, options.equation, tiling=tiling, name=name)
-
-
-def count(number: int, word: str) -> str:
-    """A number of things, in words."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _row_major(shape: tuple[int, ...], dtype: str) -> Operand:

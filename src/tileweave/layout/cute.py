@@ -84,13 +84,13 @@ from tileweave.layout.notation.cute_tuples import (
     rank,
     size,
     weakly_congruent,
-    zip_shape,
 )
 from tileweave.layout.notation.cute_value import (
     CuteLayout,
     as_layout,
     concat,
     mode_number,
+    nested_as,
     new_layout,
     require_numbers,
     selected,
@@ -240,14 +240,13 @@ def make_layout_like(layout: CuteLayout) -> CuteLayout:
     require_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "coordinate strides have no order", inputs={"layout": layout}, legal="integer strides")
-    strides = [0] * len(layout.flat)
-    run = 1
-    for k in sorted(range(len(strides)), key=lambda k: abs(layout.flat[k][1])):
-        n, d = layout.flat[k]
+    modes, run = list(layout.flat), 1
+    for k in sorted(range(len(modes)), key=lambda k: abs(layout.flat[k][1])):
+        n, d = modes[k]
         if d:
-            strides[k] = run
+            modes[k] = n, run
             run *= n
-    return new_layout(layout.shape, zip_shape(layout.shape, iter(strides)))
+    return nested_as(layout, modes)
 
 
 def make_identity_layout(shape: Any) -> CuteLayout:

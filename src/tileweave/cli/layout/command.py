@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.cli.files import check_new, write_whole
+from tileweave.cli.files import check_new, draw
 from tileweave.cli.layout.operations import FAMILIES, METHODS, OPERATIONS
 from tileweave.errors import LayoutError, Undecided, Unproved
 from tileweave.index import Expr, simplify, symbol, to_c, to_python
@@ -472,8 +472,7 @@ def _draw(value: Any, shape: tuple[int, ...] | None, options: argparse.Namespace
     if not isinstance(value, Swizzle):
         _layout(value, "--draw")
     _reshaped(value, shape, "--draw")
-    write_whole(options.draw, svg(value, shape=shape, colour=options.colour))
-    print(f"drawn: {options.draw}", file=sys.stderr)
+    draw(options.draw, svg(value, shape=shape, colour=options.colour))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -159,20 +159,17 @@ _TILERS = {
     **dict.fromkeys(("local_tile", "local_partition"), (1,)),
 }
 
-_CUTE_NAMES = (
-    "E", "append", "blocked_product", "coalesce", "compatible", "complement", "composition",
-    "congruent", "cosize", "cover_divide", "cover_tile_to_shape", "crd2crd", "crd2idx", "depth", "dice",
-    "domain_offset", "downcast", "local_partition", "local_tile", "make_layout_tv", "prepend", "product_each",
-    "filter", "filter_zeros", "flat_divide", "flat_product", "flatten", "get", "group", "idx2crd", "left_inverse",
-    "logical_divide", "logical_product", "make_identity_layout", "make_layout", "make_layout_like",
-    "make_ordered_layout", "max_common_layout", "max_common_vector", "nullspace", "raked_product", "rank",
-    "recast_layout", "right_inverse", "select", "shape", "shape_div", "size", "slice", "slice_and_offset", "stride",
-    "take", "tile_to_shape", "tiled_divide", "tiled_product", "to_coordinate_map", "to_index_map", "ungroup", "upcast",
-    "weakly_congruent", "zipped_divide", "zipped_product",
-)  # fmt: skip
+_OTHERWISE = {
+    "ComposedLayout", "Cover", "CuteLayout", "F2Map", "Layout", "Swizzle", "XorLayout", "_", "f2_from_core",
+    "f2_from_layout", "f2_from_swizzle", "f2_to_core", "f2_to_layout", "filter_layout", "from_coordinate_map",
+    "from_index_map", "make_swizzle", "parse", "slice_", "xor_strides",
+}  # fmt: skip
+"""Names of CuTe's notation that are no operations on its layouts, or stand below in another family."""
 
 _CUTE: dict[str, Operation] = {
-    **{name: _cute(name, getattr(cute, name), _TILERS.get(name, ())) for name in _CUTE_NAMES},
+    **{
+        name: _cute(name, getattr(cute, name), _TILERS.get(name, ())) for name in cute.__all__ if name not in _OTHERWISE
+    },
     "ComposedLayout": ComposedLayout,
     "Layout": _cute("Layout", CuteLayout),
 }

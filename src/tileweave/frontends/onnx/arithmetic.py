@@ -215,39 +215,25 @@ def element_type(node: OnnxNode, number: int) -> np.dtype[Any]:
 @operator("Softplus")
 def softplus_of(node: OnnxNode) -> Tensor:
     """log(1 + exp x)."""
-    return softplus(node.tensor(0))
-
-
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp x) without overflow."""
-    zero = g.full((), 0, x.dtype)
-    return g.add(g.maximum(x, zero), g.log1p(g.exp(g.negative(g.absolute(x)))))
+    return g.softplus(node.tensor(0))
 
 
 @operator("PRelu")
 def prelu(node: OnnxNode) -> Tensor:
     """x, or slope times x below zero."""
-    x, slope = node.tensor(0), node.tensor(1)
-    return g.where(g.less(x, g.full((), 0, x.dtype)), g.multiply(x, slope), x)
-
-
-def _scaled(node: OnnxNode, name: str, default: float, x: Tensor) -> Tensor:
-    return g.full((), node.get(name, default), x.dtype)
+    return g.leaky_relu(node.tensor(0), node.tensor(1))
 
 
 @operator("LeakyRelu")
 def leaky_relu(node: OnnxNode) -> Tensor:
     """x, or alpha x below zero."""
-    x = node.tensor(0)
-    return g.where(g.less(x, g.full((), 0, x.dtype)), g.multiply(x, _scaled(node, "alpha", 0.01, x)), x)
+    return g.leaky_relu(node.tensor(0), node.get("alpha", 0.01))
 
 
 @operator("HardSigmoid")
 def hard_sigmoid(node: OnnxNode) -> Tensor:
     """alpha x + beta between 0 and 1."""
-    x = node.tensor(0)
-    line = g.add(g.multiply(x, _scaled(node, "alpha", 0.2, x)), _scaled(node, "beta", 0.5, x))
-    return g.minimum(g.maximum(line, g.full((), 0, x.dtype)), g.full((), 1, x.dtype))
+    return g.hard_sigmoid(node.tensor(0), node.get("alpha", 0.2), node.get("beta", 0.5))
 
 
 @operator("Gelu")

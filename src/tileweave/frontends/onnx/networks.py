@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tileweave import graph as g
-from tileweave.frontends.onnx.arithmetic import softplus
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Tensor
 
@@ -208,13 +208,7 @@ def batch_norm(node: OnnxNode) -> Any:
 @operator("InstanceNormalization")
 def instance_norm(node: OnnxNode) -> Tensor:
     """Each channel of each item by its own statistics."""
-    x, scale, bias = (node.tensor(k) for k in range(3))
-    axes = tuple(range(2, len(x.shape)))
-    rank = len(x.shape)
-    centred = g.subtract(x, g.mean(x, axes, keepdims=True))
-    spread = g.variance(x, axes, keepdims=True)
-    normal = g.divide(centred, g.sqrt(g.add(spread, g.full((), node.get("epsilon", 1e-5), x.dtype))))
-    return g.add(g.multiply(normal, _per_channel(scale, rank)), _per_channel(bias, rank))
+    return g.instance_norm(node.tensor(0), node.tensor(1), node.tensor(2), node.get("epsilon", 1e-5))
 
 
 @operator("LayerNormalization")
@@ -243,28 +237,17 @@ def local_response(node: OnnxNode) -> Tensor:
     x, size = node.tensor(0), node.get("size")
     squares = g.multiply(x, x)
     low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
-    ends = [g.full((x.shape[0], n, *x.shape[2:]), 0, x.dtype) for n in (low, high)]
-    wide = g.concat([part for part in (ends[0], squares, ends[1]) if part.shape[1]], 1)
+    wide = g.pad(squares, [(low, high) if k == 1 else (0, 0) for k in range(len(x.shape))])
     channels = x.shape[1]
-    total = wide[:, 0:channels]
-    for k in range(1, size):
-        total = g.add(total, wide[:, k : k + channels])
-    factor = g.full((), node.get("alpha", 1e-4) / size, x.dtype)
-    base = g.add(g.full((), node.get("bias", 1.0), x.dtype), g.multiply(total, factor))
-    return g.divide(x, g.power(base, g.full((), node.get("beta", 0.75), x.dtype)))
+    total = reduce(g.add, [wide[:, k : k + channels] for k in range(size)])
+    base = g.add(g.multiply(total, node.get("alpha", 1e-4) / size), node.get("bias", 1.0))
+    return g.divide(x, g.power(base, node.get("beta", 0.75)))
 
 
 @operator("LpNormalization")
 def lp_norm(node: OnnxNode) -> Tensor:
     """Divided by the norm along an axis; zeros stay."""
-    x, axis = node.tensor(0), node.get("axis", -1)
-    norm = (
-        g.sum(g.absolute(x), axis, keepdims=True)
-        if node.get("p", 2) == 1
-        else g.sqrt(g.sum(g.multiply(x, x), axis, keepdims=True))
-    )
-    zero, one = g.full((), 0, x.dtype), g.full((), 1, x.dtype)
-    return g.divide(x, g.where(g.equal(norm, zero), one, norm))
+    return g.lp_norm(node.tensor(0), node.get("axis", -1), node.get("p", 2))
 
 
 @operator("Dropout")
@@ -284,26 +267,19 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:
-    def constant(x: Tensor, value: float) -> Tensor:
-        return g.full((), value, x.dtype)
-
-    simple = {"Relu": g.relu, "Tanh": g.tanh, "Sigmoid": g.sigmoid, "Softplus": softplus}
-    if simple.get(name) is not None:
-        function: Activation = simple[name]
-        return function
-    if name == "Affine":
-        return lambda x: g.add(g.multiply(x, constant(x, alpha or 1.0)), constant(x, beta or 0.0))
-    if name == "HardSigmoid":
-        slope, shift = 0.2 if alpha is None else alpha, 0.5 if beta is None else beta
-        return lambda x: g.minimum(
-            g.maximum(g.add(g.multiply(x, constant(x, slope)), constant(x, shift)), constant(x, 0)), constant(x, 1)
-        )
-    if name == "LeakyRelu":
-        slope = 0.01 if alpha is None else alpha
-        return lambda x: g.where(g.less(x, constant(x, 0)), g.multiply(x, constant(x, slope)), x)
-    if name == "Softsign":
-        return lambda x: g.divide(x, g.add(constant(x, 1), g.absolute(x)))
-    raise node.refuse(f"activation {name!r}", legal="Relu, Tanh, Sigmoid, Softplus, Affine, HardSigmoid, LeakyRelu")
+    known: dict[str, Activation] = {
+        "Relu": g.relu,
+        "Tanh": g.tanh,
+        "Sigmoid": g.sigmoid,
+        "Softplus": g.softplus,
+        "Softsign": g.softsign,
+        "Affine": lambda x: g.add(g.multiply(x, alpha or 1.0), beta or 0.0),
+        "HardSigmoid": lambda x: g.hard_sigmoid(x, 0.2 if alpha is None else alpha, 0.5 if beta is None else beta),
+        "LeakyRelu": lambda x: g.leaky_relu(x, 0.01 if alpha is None else alpha),
+    }
+    if name not in known:
+        raise node.refuse(f"activation {name!r}", legal=", ".join(known))
+    return known[name]
 
 
 @operator("RNN", "GRU", "LSTM")
@@ -365,9 +341,7 @@ def recurrent(node: OnnxNode) -> Any:
 
 def _clipped(node: OnnxNode, x: Tensor) -> Tensor:
     limit = node.get("clip")
-    if limit is None:
-        return x
-    return g.minimum(g.maximum(x, g.full((), -limit, x.dtype)), g.full((), limit, x.dtype))
+    return x if limit is None else g.clip(x, -limit, limit)
 
 
 def _rnn(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, _: Any, hidden: int) -> Any:

@@ -119,9 +119,7 @@ def gelu(call: AtenCall) -> Tensor:
 @aten("leaky_relu.default")
 def leaky_relu(call: AtenCall) -> Tensor:
     """x, or a multiple of it below zero."""
-    x = call.x()
-    slope = g.full((), call.get("negative_slope"), x.dtype)
-    return g.where(g.less(x, g.full((), 0, x.dtype)), g.multiply(x, slope), x)
+    return g.leaky_relu(call.x(), call.get("negative_slope"))
 
 
 @aten("where.self")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tileweave.errors import Undecided
-from tileweave.layout.analysis.moves import MoveCost
+from tileweave.layout.analysis.moves import Move, MoveCost
 from tileweave.layout.analysis.places import (
     BOUND,
     Places,
@@ -269,15 +269,12 @@ def _words(
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Move):
     """A collective as a step: its messages, made by every giver and put in place by every taker."""
 
     kind: ClassVar[str] = "devices"
-    source: Places
-    target: Places
     collective: Collective
     monoid: str | None
-    element_bytes: int
 
     @property
     def cost(self) -> MoveCost:

@@ -376,7 +376,7 @@ def _steps(plan: Conversion) -> list[Move]:
         case "memory":
             way: Any = {"threads": "loads"}.get(_lies(want)) or {"threads": "stores"}.get(_lies(have), "moves")
             return [Copy.make(have, want, plan.element_bytes, way)]
-    return [Exchange(have, want, plan.collective, None, plan.element_bytes)]
+    return [Exchange(have, want, plan.element_bytes, plan.collective, None)]
 
 
 def _swapped(plan: Conversion) -> list[Move] | None:
@@ -455,7 +455,7 @@ def _reduce_steps(plan: Conversion) -> list[Move]:
         first, rest = less
         return [*first.steps, *rest.steps]
     if plan.means == "devices":
-        step = Exchange(have, want, plan.collective, monoid, element_bytes)
+        step = Exchange(have, want, element_bytes, plan.collective, monoid)
         staged = _all_reduced(plan) if plan.collective.kind == "exchange" else None
         if staged is not None and sum(s.cost.words for s in staged) < step.cost.words:
             return staged

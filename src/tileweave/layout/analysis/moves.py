@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -46,25 +46,28 @@ class MoveCost:
     words: int = 0
 
 
-class Move(Protocol):
-    """One step of a conversion."""
+@dataclass(frozen=True)
+class Move:
+    """One step of a conversion.
+
+    Args:
+        source, target: the placements before and after.
+        element_bytes: bytes per element.
+    """
 
     kind: ClassVar[str]
+    source: Places
+    target: Places
+    element_bytes: int
 
     @property
     def cost(self) -> MoveCost:
         """What it costs."""
-
-    @property
-    def source(self) -> Places:
-        """The placement before."""
-
-    @property
-    def target(self) -> Places:
-        """The placement after."""
+        raise NotImplementedError
 
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
+        raise NotImplementedError
 
 
 def holders(have: Places, want: Places, least: int) -> Array:
@@ -110,7 +113,7 @@ def _selects(slot: Array) -> int:
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Move):
     """Every agent takes what it needs from its own slots.
 
     Args:
@@ -118,15 +121,12 @@ class Local:
     """
 
     kind: ClassVar[str] = "registers"
-    source: Places
-    target: Places
     take: Array
-    element_bytes: int
 
     @classmethod
     def make(cls, source: Places, target: Places, element_bytes: int) -> Local:
         """Decide all indices of the step."""
-        return cls(source, target, _taken(source, target, 1), element_bytes)
+        return cls(source, target, element_bytes, _taken(source, target, 1))
 
     @property
     def slots(self) -> Array:
@@ -156,7 +156,7 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(Move):
     """Every thread takes what it needs from threads of its warp: in a round each lane offers one value to all.
 
     Args:
@@ -169,15 +169,12 @@ class Shuffle:
     """
 
     kind: ClassVar[str] = "lanes"
-    source: Places
-    target: Places
     offer: Array
     lane: Array
     into: Array
     own: Array
     vector: int
     least: int
-    element_bytes: int
 
     @classmethod
     def make(cls, source: Places, target: Places, element_bytes: int) -> Shuffle:
@@ -209,7 +206,7 @@ class Shuffle:
                     offer[r, s], lane[r, a], into[r, a] = p, s, j
         own = np.where(stays.reshape(-1), take, -1)
         least = max((_least_rounds(rows) for rows in demands.values()), default=0)
-        return cls(source, target, offer, lane, into, own, vector, least, element_bytes)
+        return cls(source, target, element_bytes, offer, lane, into, own, vector, least)
 
     @property
     def rounds(self) -> int:
@@ -384,7 +381,7 @@ def _colour(rows: list[Demand]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Trip:
+class Trip(Move):
     """Every thread stores what others need into shared memory, all wait, and every thread loads what it needs.
 
     Args:
@@ -396,8 +393,6 @@ class Trip:
     """
 
     kind: ClassVar[str] = "shared"
-    source: Places
-    target: Places
     offset: Array
     order: str
     swizzle: Swizzle | None
@@ -405,7 +400,6 @@ class Trip:
     load: int
     passes: int
     least: int
-    element_bytes: int
 
     @classmethod
     def make(cls, source: Places, target: Places, element_bytes: int) -> Trip:
@@ -487,7 +481,7 @@ def _trips(source: Places, target: Places, order: str, element_bytes: int) -> It
         swizzle, passes, _ = best_swizzle(cost, int(rank.max()).bit_length()) or (None, 0, 0)  # ranks are aligned
         offset = rank if swizzle is None else np.where(rank >= 0, swizzle(np.maximum(rank, 0)), -1)
         least = cost.least()
-        yield Trip(source, target, offset, order, swizzle, store, load, passes, least, element_bytes)
+        yield Trip(source, target, element_bytes, offset, order, swizzle, store, load, passes, least)
         if passes == least or store == load == 1 or max(store, load) * element_bytes <= WORD:
             return
         store, load = max(1, min(store, max(store, load) // 2)), max(1, min(load, max(store, load) // 2))
@@ -531,7 +525,7 @@ def _accesses(placement: Places, table: Array, vector: int) -> list[tuple[int, A
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(Move):
     """Loads from memory into threads, stores from threads, or a copy within memory.
 
     Args:
@@ -541,19 +535,16 @@ class Copy:
     """
 
     kind: ClassVar[str] = "memory"
-    source: Places
-    target: Places
     take: Array
     vector: int
     way: Literal["loads", "stores", "moves"]
-    element_bytes: int
 
     @classmethod
     def make(cls, source: Places, target: Places, element_bytes: int, way: Literal["loads", "stores", "moves"]) -> Copy:
         """Decide all indices of the step."""
         take = _taken(source, target, 3)
         vector = _vector(take, source, target, max(1, VECTOR_BYTES // element_bytes))
-        return cls(source, target, take, vector, way, element_bytes)
+        return cls(source, target, element_bytes, take, vector, way)
 
     @property
     def cost(self) -> MoveCost:

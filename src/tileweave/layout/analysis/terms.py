@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tileweave.layout.analysis.moves import WORD, MoveCost, gather, holders, moved_bytes
+from tileweave.layout.analysis.moves import WORD, Move, MoveCost, gather, holders, moved_bytes
 from tileweave.layout.analysis.places import Places, State
 
 Array = np.ndarray[Any, Any]
@@ -18,7 +18,7 @@ MONOIDS: Mapping[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maxi
 
 
 @dataclass(frozen=True)
-class Combine:
+class Combine(Move):
     """Every agent combines the terms of each element that it holds; the terms are the slowest logical index.
 
     Args:
@@ -27,11 +27,8 @@ class Combine:
     """
 
     kind: ClassVar[str] = "combine"
-    source: Places
-    target: Places
     terms: Array
     monoid: str
-    element_bytes: int
 
     @classmethod
     def make(cls, source: Places, target: Places, monoid: str, element_bytes: int, least: int = 1) -> Combine:
@@ -42,7 +39,7 @@ class Combine:
         chosen = np.take_along_axis(source.place, holders(source, wanted, least), axis=1)
         terms = np.full((len(target.agents) * target.slots, count), -1)
         terms[target.place] = np.moveaxis(chosen.reshape(count, *target.place.shape), 0, -1)
-        return cls(source, target, terms, monoid, element_bytes)
+        return cls(source, target, element_bytes, terms, monoid)
 
     @property
     def cost(self) -> MoveCost:
@@ -61,7 +58,7 @@ class Combine:
 
 
 @dataclass(frozen=True)
-class Butterfly:
+class Butterfly(Move):
     """Lanes combine their terms in pairs, each time with the lane whose number differs in one bit.
 
     Args:
@@ -69,13 +66,10 @@ class Butterfly:
     """
 
     kind: ClassVar[str] = "butterfly"
-    source: Places
-    target: Places
     masks: tuple[int, ...]
     partners: tuple[Array, ...]
     first: Array
     monoid: str
-    element_bytes: int
 
     @property
     def cost(self) -> MoveCost:
@@ -133,7 +127,7 @@ def butterfly(source: Places, target: Places, monoid: str, element_bytes: int) -
                 return None
             partner[p] = wanted[other]
         partners.append(partner)
-    return Butterfly(source, target, tuple(masks), tuple(partners), first, monoid, element_bytes)
+    return Butterfly(source, target, element_bytes, tuple(masks), tuple(partners), first, monoid)
 
 
 def _rows(placement: Places) -> list[list[int]]:

@@ -112,10 +112,6 @@ def collision_of(layout: Layout, where: str) -> tuple[int, int] | None:
         if _proved_injective(layout, where):
             return None
         raise Unproved(where, "for some values of the symbols two indices collide", inputs={"layout": layout})
-    return _collision(layout, where)
-
-
-def _collision(layout: Layout, where: str) -> tuple[int, int] | None:
     shard = [(k, it) for k, it in enumerate(layout.shard) if it.extent > 1]
     replica = [it for it in layout.replica if it.extent > 1 and it.stride]
     found = relation([it for _, it in shard], replica, where, {"layout": layout})
@@ -142,7 +138,7 @@ def is_injective(layout: Layout) -> bool:
     """
     where = "is_injective(layout)"
     layout = as_layout(layout, where)
-    return _proved_injective(layout, where) if has_symbols(layout) else _collision(layout, where) is None
+    return _proved_injective(layout, where) if has_symbols(layout) else collision_of(layout, where) is None
 
 
 def is_compact(layout: Layout) -> bool:

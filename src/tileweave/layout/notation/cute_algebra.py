@@ -7,7 +7,7 @@ runs on without bound, as CuTe reads every layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -22,7 +22,6 @@ from tileweave.layout.core.inverse import (
     left_inverse_rows,
     right_inverse_rows,
 )
-from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.rows import Row, evaluate
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.search import Moving
@@ -42,6 +41,7 @@ from tileweave.layout.notation.cute_value import (
     CuteLayout,
     as_layout,
     concat,
+    nested_as,
     new_layout,
     require_numbers,
     through_swizzles,
@@ -133,8 +133,7 @@ def is_zero(stride: Any, where: str) -> bool:
 def filter_zeros(layout: CuteLayout) -> CuteLayout:
     """The layout with every mode of stride zero shrunk to extent 1; the nesting stays."""
     layout = as_layout(layout, "filter_zeros(layout)")
-    leaves = iter([1 if is_zero(d, "filter_zeros(layout)") else n for n, d in layout.flat])
-    return new_layout(zip_shape(layout.shape, leaves), layout.stride)
+    return nested_as(layout, [(1 if is_zero(d, "filter_zeros(layout)") else n, d) for n, d in layout.flat])
 
 
 def filter_layout(layout: CuteLayout) -> CuteLayout:
@@ -187,27 +186,33 @@ def composition(a: Any, b: Any) -> Any:
     if isinstance(a, CuteLayout) and isinstance(b, CuteLayout):
         return composition_of(a, b, "composition(a, b)")
     if isinstance(b, tuple | list) and not (hasattr(a, "composed") and not hasattr(a, "with_inner")):
-        return _by_mode(a if hasattr(a, "with_inner") else as_layout(a, "composition(a, b)"), tuple(b))
+        inner = a if hasattr(a, "with_inner") else as_layout(a, "composition(a, b)")
+        return by_mode(inner, tuple(b), "composition(a, b)", composition, "a")
     for part in (a, b):
         if hasattr(part, "composed"):  # a swizzle, or a layout behind one: `f2` knows
             return part.composed(a, b)
     return composition_of(as_layout(a, "composition(a, b)"), as_layout(b, "composition(a, b)"), "composition(a, b)")
 
 
-def _by_mode(a: Any, tiler: tuple[Any, ...]) -> Any:
-    """Mode k of `a` composed with entry k; further modes are kept."""
-    check_depth(tiler, "composition(a, b)")
-    if hasattr(a, "with_inner"):
-        return a.with_inner(_by_mode(a.inner, tiler))
-    if len(tiler) > rank(a):
+def by_mode(
+    layout: Any, tiler: tuple[Any, ...], where: str, operation: Callable[..., Any], name: str = "layout"
+) -> Any:
+    """An operation on each leading mode with its entry of the tiler; further modes, and those at `_`, are kept.
+
+    Behind a swizzle the inner layout is worked on. In messages the layout is called `name`.
+    """
+    check_depth(tiler, where)
+    if hasattr(layout, "with_inner"):
+        return layout.with_inner(by_mode(layout.inner, tiler, where, operation, name))
+    if len(tiler) > rank(layout):
         raise Incongruent(
-            "composition(a, b)",
-            f"a tiler of {len(tiler)} entries for {rank(a)} modes",
-            inputs={"a": a},
+            where,
+            f"a tiler of {len(tiler)} entries for {rank(layout)} modes",
+            inputs={name: layout},
             legal="at most one entry for each mode",
         )
-    modes = list(a)
-    head = [m if isinstance(t, Underscore) else composition(m, t) for m, t in zip(modes, tiler, strict=False)]
+    modes = list(layout)
+    head = [m if isinstance(t, Underscore) else operation(m, t) for m, t in zip(modes, tiler, strict=False)]
     return concat(head + modes[len(tiler) :], keep=True)
 
 
@@ -301,8 +306,7 @@ def extend(a: CuteLayout, least: int) -> CuteLayout:
     if not a.flat:
         return new_layout(least, 0)
     n, d = a.flat[-1]
-    modes = [*a.flat[:-1], (-(-least // (a.size // n)), d)]
-    return new_layout(zip_shape(a.shape, iter(m for m, _d in modes)), a.stride)
+    return nested_as(a, [*a.flat[:-1], (-(-least // (a.size // n)), d)])
 
 
 # --- complement and inverses
@@ -401,8 +405,7 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
             values=(0, d),
             condition="values are distinct and not negative",
         )
-    core = Layout(tuple(Iter(n, Coord.of(d)) for n, d in reversed(layout.flat)))
-    return from_modes(left_inverse_rows(moving, 0, 0, core, where, inputs)[0])
+    return from_modes(left_inverse_rows(moving, 0, 0, layout.as_core(), where, inputs)[0])
 
 
 def nullspace(layout: CuteLayout) -> CuteLayout:

@@ -11,8 +11,8 @@ from tileweave.layout.core.rows import Row
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, simple
 from tileweave.layout.notation.cute_algebra import from_modes, integral
-from tileweave.layout.notation.cute_tuples import positive, zip_shape
-from tileweave.layout.notation.cute_value import CuteLayout, new_layout
+from tileweave.layout.notation.cute_tuples import positive
+from tileweave.layout.notation.cute_value import CuteLayout, nested_as
 
 
 def upcast(layout: Any, factor: int) -> Any:
@@ -63,9 +63,7 @@ def upcast(layout: Any, factor: int) -> Any:
             values=(),
             condition=f"the inner modes are {factor}:1",
         )
-    return new_layout(
-        zip_shape(layout.shape, iter(n for n, _d in outer)), zip_shape(layout.shape, iter(d for _n, d in outer))
-    )
+    return nested_as(layout, outer)
 
 
 def _upcast_symbolic(layout: CuteLayout, factor: int, where: str) -> CuteLayout:
@@ -83,9 +81,7 @@ def _upcast_symbolic(layout: CuteLayout, factor: int, where: str) -> CuteLayout:
         (require_quotient(n, factor, where), 1) if k in runs else (n, require_quotient(d, factor, where))
         for k, (n, d) in enumerate(layout.flat)
     ]
-    return new_layout(
-        zip_shape(layout.shape, iter(n for n, _d in modes)), zip_shape(layout.shape, iter(d for _n, d in modes))
-    )
+    return nested_as(layout, modes)
 
 
 def downcast(layout: Any, factor: int) -> Any:
@@ -121,9 +117,7 @@ def downcast(layout: Any, factor: int) -> Any:
     modes = [(simple(n * factor), 1) if k == leaf else (n, simple(d * factor)) for k, (n, d) in enumerate(layout.flat)]
     if factor == 1:
         return layout
-    return new_layout(
-        zip_shape(layout.shape, iter(n for n, _d in modes)), zip_shape(layout.shape, iter(d for _n, d in modes))
-    )
+    return nested_as(layout, modes)
 
 
 @asked("recast_layout(layout, new_bits, old_bits)")

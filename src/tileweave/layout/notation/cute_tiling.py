@@ -20,7 +20,7 @@ from tileweave.layout.core.inverse import complement_rows, composition_refused, 
 from tileweave.layout.core.rows import Row
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, same, simple
-from tileweave.layout.notation.cute_algebra import Tiler, from_modes, integral, refined
+from tileweave.layout.notation.cute_algebra import Tiler, by_mode, from_modes, integral, refined
 from tileweave.layout.notation.cute_tuples import (
     E,
     Shape,
@@ -40,22 +40,6 @@ from tileweave.layout.notation.cute_value import CuteLayout, as_layout, concat, 
 
 def _is_by_mode(tiler: Any) -> bool:
     return isinstance(tiler, tuple | list)
-
-
-def _by_mode(layout: CuteLayout, tiler: Any, where: str, operation: Any) -> CuteLayout:
-    """`operation` on each leading mode with its entry of the tiler; further modes are kept."""
-    entries = tuple(tiler)
-    check_depth(entries, where)
-    if len(entries) > rank(layout):
-        raise Incongruent(
-            where,
-            f"a tiler of {len(entries)} entries for {rank(layout)} modes",
-            inputs={"layout": layout},
-            legal="at most one entry for each mode",
-        )
-    modes = list(layout)
-    head = [m if isinstance(t, Underscore) else operation(m, t) for m, t in zip(modes, entries, strict=False)]
-    return concat(head + modes[len(entries) :], keep=True)
 
 
 def _unzip(layout: CuteLayout, tiler: Any) -> CuteLayout:
@@ -98,7 +82,7 @@ def logical_divide(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     """
     where = "logical_divide(layout, tiler)"
     if _is_by_mode(tiler):
-        return _by_mode(layout, tiler, where, logical_divide)
+        return by_mode(layout, tuple(tiler), where, logical_divide)  # type: ignore[no-any-return]
     if isinstance(tiler, Underscore):
         return layout
     tile = integral(tiler, where)
@@ -293,7 +277,7 @@ def logical_product(layout: CuteLayout, tiler: Tiler) -> CuteLayout:
     where = "logical_product(layout, tiler)"
     block = as_layout(layout, where)
     if _is_by_mode(tiler):
-        return _by_mode(block, tiler, where, logical_product)
+        return by_mode(block, tuple(tiler), where, logical_product)  # type: ignore[no-any-return]
     if isinstance(tiler, Underscore):
         return block
     tile = as_layout(tiler, where)

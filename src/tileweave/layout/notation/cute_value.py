@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import Parameter, signature
@@ -212,6 +212,12 @@ def new_layout(shape: Any, stride: Any, flat: tuple[Pair, ...] | None = None) ->
         flat = tuple(zip(flat_tuple(shape), flat_tuple(stride), strict=True)) if nested else ((shape, stride),)
     _set_flat(self, flat)
     return self
+
+
+def nested_as(like: CuteLayout, modes: Sequence[Pair]) -> CuteLayout:
+    """The layout of these modes in the nesting of another."""
+    shape = zip_shape(like.shape, iter([n for n, _d in modes]))
+    return new_layout(shape, zip_shape(like.shape, iter([d for _n, d in modes])), tuple(modes))
 
 
 def _inner(crd: Any, shape: Any, stride: Any) -> int | None:
