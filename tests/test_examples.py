@@ -93,6 +93,17 @@ def test_heat_drains_through_the_cold_border(tmp_path):
     assert number_after("largest difference from NumPy after 80 steps", out) < 1e-5
 
 
+def test_inference_over_more_images_than_memory(tmp_path):
+    out = run_example("inference", tmp_path)
+    planned, measured = map(int, re.search(r"planned and measured: (\d+) (\d+)", out).groups())
+    assert measured <= planned <= 12 << 20
+    assert number_after("largest difference of the scores from NumPy", out) < 1e-4
+    right, total = right_answers(out)
+    assert total == 600_000 and right / total > 0.75
+    assert (tmp_path / "out" / "inference.svg").read_text().startswith("<svg")
+    assert "traceEvents" in (tmp_path / "out" / "inference.json").read_text()
+
+
 def test_convnet_learns_in_a_few_steps(tmp_path):
     out = run_example("convnet", tmp_path)
     right, total = right_answers(out)

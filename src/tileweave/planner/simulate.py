@@ -266,7 +266,9 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
     What another stream reads is held whole, from the stream that makes it to the last one that reads it; what only the
     same stream reads is held for a wave.
     """
-    rows = [stream.steps for stream in streams(plan.steps)]
+    found = streams(plan.steps)
+    rows = [[*stream.steps, *stream.trailing] for stream in found]
+    late = {trail.made: trail.held for stream in found for trail in stream.trailing.values()}
     stream_of = {number: k for k, row in enumerate(rows) for number in row}
     last = dict.fromkeys(stream_of, -1)
     last_in_row: dict[int, int] = {}
@@ -286,14 +288,15 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
         kept = [n for n in row if last[n] > k]
         alone = len(row) == 1
         live = live + sum((loads[n].made for n in kept), np.zeros_like(live))
+        waiting = sum((loads[n].block * (late[n] - 1) for n in row if n in late and n not in kept), np.zeros_like(live))
         for at, number in enumerate(row):
             load = loads[number]
-            now = live + load.temporary
+            now = live + waiting + load.temporary
             if number not in kept:
                 whole = alone and last[number] == k
                 now = now + (load.made if whole else load.block)
             for n in row[:at]:
-                if n not in kept and last_in_row.get(n, -1) >= number:
+                if n not in kept and (n in late or last_in_row.get(n, -1) >= number):
                     now = now + loads[n].block
             peaks = np.maximum(peaks, now)
             at_step[number] = now.max()

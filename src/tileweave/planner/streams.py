@@ -1,17 +1,24 @@
 """Streams: steps whose waves follow each other one to one, and so are issued wave by wave.
 
 A chain of operations that are cut alike into waves never holds more than a wave of what lies between them. A step
-joins the stream of what it reads where each of its waves needs only that wave of every step of the stream; anything
-else is finished first. Waves of a reduction that add to one block follow each other inside a wave of that block, or,
-where what they read streams, one to one with it. Streams are in an order in which they could run one after the other.
+joins the stream of what it reads where each of its waves needs only that wave of every step of the stream. A store in
+larger blocks than its stream's waves, since a file has chunks, trails behind: each block is written when the last wave
+that it needs is made. Anything else is finished first. Waves of a reduction that add to one block follow each other
+inside a wave of that block, or, where what they read streams, one to one with it. Streams are in an order in which they
+could run one after the other.
 
 Source: own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise, product
+from math import prod
 from typing import NamedTuple
+
+import numpy as np
 
 from tileweave.graph import Operation, Selector, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
@@ -22,6 +29,22 @@ Levels = tuple[tuple[int, int, tuple[int, ...]], ...]
 """(dimension of a tensor, waves, cuts of what moves it from 0) of the dimensions that have waves, in their order."""
 
 
+class Trail(NamedTuple):
+    """How a store in larger blocks trails behind the step that it stores.
+
+    Args:
+        made: number of the step that it stores.
+        due: per wave of that step, the blocks of the store along ``dim`` that then can be written.
+        dim: the dimension along which both go.
+        held: the most blocks of the step that one machine then holds.
+    """
+
+    made: int
+    due: tuple[tuple[int, ...], ...]
+    dim: int
+    held: int
+
+
 class Stream(NamedTuple):
     """Steps that are issued wave by wave.
 
@@ -29,10 +52,12 @@ class Stream(NamedTuple):
         steps: their numbers.
         fine: whether waves that accumulate go one to one with those of the other steps, not several inside one; None
             where no step accumulates.
+        trailing: stores -> how they trail behind the step that they store.
     """
 
     steps: list[int]
     fine: bool | None = None
+    trailing: dict[int, Trail] = {}
 
 
 def streams(steps: Sequence[Step]) -> list[Stream]:
@@ -46,18 +71,22 @@ def streams(steps: Sequence[Step]) -> list[Stream]:
         known = out[last].fine if inside else None
         ways = (known,) if known is not None else (True, False) if step.accumulated else (None,)
         way = next((w for w in ways if inside and all(_follows(step, made, bool(w)) for made in inside)), ...)
-        if way is ...:
+        trail = _trail(step, steps, needed[number]) if way is ... else None
+        if trail is not None:
+            row = out[last]
+            out[last] = row._replace(trailing={**row.trailing, number: trail})
+        elif way is ...:
             last = len(out)
             out.append(Stream([number], False if step.accumulated else None))
         else:
-            out[last] = Stream([*out[last].steps, number], way)
+            out[last] = Stream([*out[last].steps, number], way, out[last].trailing)
         stream_of.append(last)
     return out
 
 
 def issue_order(steps: Sequence[Step]) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
     """(number of a step, grid coordinates of shards that run side by side), in the order in which they are issued."""
-    for row, fine in streams(steps):
+    for row, fine, trailing in streams(steps):
         turns = {n: 1 if fine else steps[n].where.wave_count // steps[n].waves for n in row}
         for wave in range(max(steps[n].where.wave_count // turns[n] for n in row)):
             for number in row:
@@ -65,6 +94,11 @@ def issue_order(steps: Sequence[Step]) -> Iterator[tuple[int, list[tuple[int, ..
                 for turn in range(wave * turns[number], (wave + 1) * turns[number]):
                     if turn < where.wave_count:
                         yield number, where.wave_places(turn, inner)
+            for number, trail in trailing.items():
+                rest = steps[number].cuts.grid
+                for at in trail.due[wave]:
+                    choices = (range(n) if k != trail.dim else (at,) for k, n in enumerate(rest))
+                    yield number, list(product(*choices))
 
 
 def needed_steps(steps: Sequence[Step], *, reads_only: bool = False) -> list[dict[int, None]]:
@@ -136,6 +170,54 @@ def _follows(reader: Step, made: Step, fine: bool) -> bool:
     if through or not mine:
         return False
     return all(_read_levels(reader, t, fine) == _made_levels(made, t) is not None for t in mine)
+
+
+def _trail(store: Step, steps: Sequence[Step], needed: Iterable[int]) -> Trail | None:
+    """How a store trails behind the step that it stores; None where they do not go along one and the same dimension."""
+    made = next(iter(needed), None)
+    if not isinstance(store.node, Sink) or made is None or store.where.run or steps[made].where.run:
+        return None
+    tensor, step = store.node.tensor, steps[made]
+    if tensor.producer is not step.node or step.stage == "partial":
+        return None
+    levels = _made_levels(step, tensor)
+    grid = store.cuts.grid
+    if levels is None or len(levels) != 1 or step.waves != levels[0][1]:
+        return None
+    ((dim, waves, edges),) = levels
+    if any(n > 1 for k, n in enumerate(store.where.waves) if k != dim) or prod(grid) != grid[dim]:
+        return None
+    due, held = _due(edges, store.cuts.cuts[dim], waves)
+    return Trail(made, due, dim, held) if held < waves else None
+
+
+@lru_cache(maxsize=1 << 8)
+def _due(made: tuple[int, ...], stored: tuple[int, ...], waves: int) -> tuple[tuple[tuple[int, ...], ...], int]:
+    """(per wave of what is made, the stored blocks that then are complete; the most made blocks that a machine holds).
+
+    Args:
+        made: boundaries of the blocks of a step; so many ``waves`` after one another are on one machine.
+        stored: boundaries of the blocks of a store.
+        waves: of the step.
+    """
+    due: list[list[int]] = [[] for _ in range(waves)]
+    kept = np.zeros((len(made) // waves + 1, waves + 1), np.int64)  # blocks that come, less those that go, per machine
+    first = 0
+    release = np.zeros(len(made) - 1, np.int64)
+    for block, (low, high) in enumerate(pairwise(stored)):
+        while made[first + 1] <= low:
+            first += 1
+        last = first
+        while made[last + 1] < high:
+            last += 1
+        need = waves - 1 if last // waves > first // waves else last % waves
+        due[need].append(block)
+        release[first : last + 1] = np.maximum(release[first : last + 1], need)
+        first = last
+    numbers = np.arange(len(release))
+    np.add.at(kept, (numbers // waves, numbers % waves), 1)
+    np.add.at(kept, (numbers // waves, release + 1), -1)
+    return tuple(map(tuple, due)), int(kept.cumsum(1).max())
 
 
 def _made_levels(made: Step, tensor: Tensor) -> Levels | None:
