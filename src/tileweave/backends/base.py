@@ -198,13 +198,15 @@ class Outcome(IntEnum):
 
 
 class Row(Protocol):
-    """Calls in a row, for objects by number."""
+    """Calls in a row, for objects by number; two runs of one value never overlap."""
 
-    def __call__(self, *objects: Any) -> int:
-        """Run on objects whose memory is known to be apart."""
+    @property
+    def run(self) -> Callable[..., int]:
+        """Run on objects whose memory is known to be apart; an `Outcome`."""
 
-    def again(self, *objects: Any) -> int:
-        """Run on objects that lie where those did that were accepted last."""
+    @property
+    def again(self) -> Callable[..., int]:
+        """Run on objects that lie where those did that were accepted last; an `Outcome`."""
 
     def accept(self, *objects: Any) -> None:
         """Have `again` take objects that lie where these do; anywhere for None."""
@@ -227,17 +229,17 @@ class PythonRow:
         points: Sequence[Point],
         wanted: Sequence[Wanted],
     ) -> None:
-        self._point, self._run, self._points, self._wanted = point, run, points, wanted
+        self._point, self._calls, self._points, self._wanted = point, run, points, wanted
         self._accepted: list[int | None] = []
 
-    def __call__(self, *objects: Any) -> int:
+    def run(self, *objects: Any) -> int:
         """As `Row`."""
         if not all(about.fits(objects[about.number]) for about in self._wanted):
             return Outcome.MISFIT
         for point in self._points:
             array = objects[point.number]
             self._point(point, array if point.view is None else point.view(array))
-        self._run()
+        self._calls()
         return Outcome.DONE
 
     def again(self, *objects: Any) -> int:
@@ -245,7 +247,7 @@ class PythonRow:
         if not all(about.fits(objects[about.number]) for about in self._wanted):
             return Outcome.MISFIT
         pairs = zip(objects, self._accepted, strict=True)
-        return self(*objects) if all(at in (None, array.ctypes.data) for array, at in pairs) else Outcome.MOVED
+        return self.run(*objects) if all(at in (None, array.ctypes.data) for array, at in pairs) else Outcome.MOVED
 
     def accept(self, *objects: Any) -> None:
         """As `Row`."""

@@ -19,13 +19,24 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, Calls, Moves, Outcome, PythonCalls, Row, Wanted, WritesOver, backend
+from tileweave.backends.base import (
+    Arranged,
+    Calls,
+    Moves,
+    Outcome,
+    PythonCalls,
+    PythonRow,
+    Row,
+    Wanted,
+    WritesOver,
+    backend,
+)
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.execute import COPIES, copy, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import block_bytes, bounds, constant, own, place, row_major, slices, view_of
-from tileweave.lower.values import Access, Action, Segment, Slot, Values, clashing, place_in_time, written_over
+from tileweave.lower.values import Access, Accesses, Action, Segment, Slot, Values, clashing, place_in_time
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
@@ -87,7 +98,8 @@ class Executable:
         self._steps, self._tasks, self._threads = steps, tasks, threads
         self._samples, self._constant = sources, constant
         self._slots = {source: number for number, source in enumerate(sources)}
-        self._sources = list(sources)
+        self.bound = tuple(number for number, source in enumerate(sources) if source not in constant)
+        """The numbers of the sources that every run brings."""
         self._count = len(sources)
         self._sinks = {sink: number for number, sink in enumerate(sinks)}
         self._boxes = [sink.tensor.type.box for sink in sinks]
@@ -95,11 +107,9 @@ class Executable:
         self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
         self._result_samples = [np.empty(kind.shape, kind.dtype) for kind in kinds]
         self._results = self._count + len(tasks)
-        self._between: Values = [None] * len(tasks)
         self._found: list[tuple[int, Action | Segment]] = []
         self._segment = Segment()
-        self._reads: list[Access] = []
-        self._writes: list[Access] = []
+        self._accesses = Accesses()
         self._calls: dict[str, Calls] = {}
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
@@ -123,17 +133,19 @@ class Executable:
                 outputs = [number for (one, _), number in self._outputs.items() if one in gone]
                 self._drop([*(self._count + number for number in gone), *outputs])
         self._flush()
-        self._over = self._written_over()
+        fits = {number: list(sources.values())[number] for number in self.bound if not self.python_steps}
+        self._over = [self._accesses.over(k, sample, fits) for k, sample in enumerate(self._result_samples)]
         self._accepted: list[bool] = []
         self._first = self._begin()
+        self.quick = self._quick()
 
     # ---- running ------------------------------------------------------------------------------------------------
 
-    def run(self, sources: Sequence[Array | None], out: Sequence[Array | None]) -> list[Array] | None:
-        """The results, for these sources; those that are constant may be None.
+    def run(self, given: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array] | None:
+        """The results, for these sources.
 
         Args:
-            sources: of the samples' types, shapes and strides.
+            given: an array for each of `bound`, of the samples' types, shapes and strides.
             out: row-major arrays to write results to, accepted before; None: new ones.
 
         Returns:
@@ -142,37 +154,56 @@ class Executable:
         Raises:
             WorkFailed: a task raised.
         """
-        results = [new() if given is None else given for new, given in zip(self._new, out, strict=True)]
-        held = [*sources, *self._between, *results, *self._outputs]
-        first, numbers = self._first
-        begin: Callable[..., int] = first
-        if any(given is not None for given in out):
-            if self._accepted != [given is not None for given in out]:
-                return None
-            begin = first.again
+        begin = self._first.run
+        if out is None:
+            results = [new() for new in self._new]
+        else:
+            results = [new() if array is None else array for new, array in zip(self._new, out, strict=True)]
+            written = [array is not None for array in out]
+            if any(written):
+                begin = self._first.again
+                if self._accepted != written:
+                    return None
         try:
-            if begin(*[held[k] for k in numbers]) != Outcome.DONE:
+            if begin(*given, *results) != Outcome.DONE:
                 return None
         except Exception as error:
             raise WorkFailed(self._tasks[self._found[0][0]]) from error
-        if self.python_steps:
+        if self._actions:
+            held: Values = [None] * self._results
+            for number, array in zip(self.bound, given, strict=True):
+                held[number] = array
+            held += results
+            held += [None] * len(self._outputs)
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
                 self._act_all(held)
-        elif self._actions:
-            self._act_all(held)
         return results
+
+    def _quick(self) -> Callable[..., Array | None] | None:
+        """`run` with arrays one by one for one new result, where that is all native; None elsewhere."""
+        if self._actions or len(self._new) != 1 or isinstance(self._first, PythonRow):
+            return None
+        begin, (new,) = self._first.run, self._new
+
+        def run(*given: Array) -> Array | None:
+            result = new()
+            return None if begin(*given, result) else result
+
+        return run
 
     def accept(self, sources: Sequence[Array], out: Sequence[Array | None]) -> list[Array | None]:
         """The arrays of ``out`` to which results may be written while sources are read, None for the others.
 
         `run` takes arrays that lie where these do, until others are accepted.
+
+        Args:
+            sources: all of them.
+            out: as `run`.
         """
         clash = clashing(sources, out, self._over)
         given = [None if k in clash else array for k, array in enumerate(out)]
         self._accepted = [array is not None for array in given]
-        held: Values = [*sources, *self._between, *given]
-        first, numbers = self._first
-        first.accept(*[held[k] for k in numbers])
+        self._first.accept(*(sources[number] for number in self.bound), *given)
         return given
 
     def _act_all(self, held: Values) -> None:
@@ -184,42 +215,23 @@ class Executable:
         except Exception as error:
             raise WorkFailed(self._tasks[at]) from error
 
-    def _begin(self) -> tuple[Row, tuple[int, ...]]:
-        """What looks at the arrays of a run and begins it, with the numbers of the values that it takes."""
-        given = [(number, array) for number, (source, array) in enumerate(self._samples.items())]
-        given = [(number, array) for number, array in given if self._sources[number] not in self._constant]
-        results = [(self._results + k, array) for k, array in enumerate(self._result_samples)]
+    def _begin(self) -> Row:
+        """What looks at the arrays of a run, the bound sources and the results, and begins it."""
+        samples = list(self._samples.values())
+        taken = [samples[number] for number in self.bound] + self._result_samples
         wanted = [
-            Wanted(k, array.dtype, array.shape, array.strides, array.flags.aligned, number >= self._results)
-            for k, (number, array) in enumerate([*given, *results])
+            Wanted(k, array.dtype, array.shape, array.strides, array.flags.aligned, k >= len(self.bound))
+            for k, array in enumerate(taken)
         ]
-        numbers = tuple(number for number, _ in [*given, *results])
         rest = self._found
         begun = rest[0][1] if rest else None
         if isinstance(begun, Segment):
+            numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
             row, rest = begun.row(self._calls, numbers, wanted), rest[1:]
         else:
             row = PythonCalls().sequence((), (), wanted)
         self._actions = [(n, one.made(self._calls) if isinstance(one, Segment) else one) for n, one in rest]
-        return row, numbers
-
-    def _written_over(self) -> tuple[frozenset[int], ...]:
-        """For every result the sources over which it may be written; none where NumPy could fail in between."""
-        slots = [self._slots[source] for source in self._samples if source not in self._constant]
-        samples = list(self._samples.values())
-
-        def fits(slot: int, result: Array) -> bool:
-            sample = samples[slot]
-            return (sample.dtype, sample.shape, sample.strides) == (result.dtype, result.shape, result.strides)
-
-        return tuple(
-            frozenset(
-                slot
-                for slot in slots
-                if not self.python_steps and fits(slot, result) and written_over(slot, k, self._reads, self._writes)
-            )
-            for k, result in enumerate(self._result_samples)
-        )
+        return row
 
     # ---- where blocks lie ---------------------------------------------------------------------------------------
 
@@ -434,7 +446,7 @@ class Executable:
             if piece.source is not None:
                 whole = piece.source.type.box
                 box = piece.box.translate(piece.map.offset) if piece.shifts else whole
-                self._reads.append(Access(order, self._slots[piece.source], box, pointwise and piece.shifts))
+                self._accesses.reads.append(Access(order, self._slots[piece.source], box, pointwise and piece.shifts))
 
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); what has several pieces is put together first."""
@@ -542,7 +554,7 @@ class Executable:
         home = self._homes[task.number]
         if home.result >= 0:
             start = [-b for b in home.hold.start]
-            self._writes.append(Access(2 * task.number + 1, home.result, task.out.translate(start)))
+            self._accesses.writes.append(Access(2 * task.number + 1, home.result, task.out.translate(start)))
         self.kernels += 1
         return True
 
@@ -567,7 +579,7 @@ class Executable:
 
             self._act(task.number, write)
             self._reads_of(2 * task.number, [piece], pointwise=True)
-            self._writes.append(Access(2 * task.number, sink, piece.box))
+            self._accesses.writes.append(Access(2 * task.number, sink, piece.box))
 
     def _is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""

@@ -111,8 +111,8 @@ class Segment:
     def made(self, calls: Mapping[str, Calls]) -> Action:
         """The calls as an action."""
         numbers = tuple(dict.fromkeys(slot.number for _, _, slot in self.points))
-        row = self.row(calls, numbers)
-        return lambda now: row(*[now[k] for k in numbers])
+        run = self.row(calls, numbers).run
+        return lambda now: run(*[now[k] for k in numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +132,37 @@ class Access:
     pointwise: bool = False
 
 
-def written_over(source: int, result: int, reads: Sequence[Access], writes: Sequence[Access]) -> bool:
-    """Whether a result may lie where a source does: nothing is read after it was written over.
+@dataclass(slots=True)
+class Accesses:
+    """Where kernels and copies read sources and write results."""
 
-    Example:
-        >>> whole, half = Box.of((4,)), Box.of((2,))
-        >>> written_over(0, 0, [Access(0, 0, whole)], [Access(1, 0, whole)])
-        True
-        >>> written_over(0, 0, [Access(1, 0, half)], [Access(0, 0, whole)])
-        False
-    """
-    for read in reads:
-        for write in writes:
-            if read.of != source or write.of != result or read.order < write.order:
-                continue
-            if read.box.intersect(write.box).empty:
-                continue
-            if read.order > write.order or not (read.pointwise and read.box == write.box):
-                return False
-    return True
+    reads: list[Access] = field(default_factory=list)
+    writes: list[Access] = field(default_factory=list)
+
+    def over(self, result: int, lies: Array, sources: Mapping[int, Array]) -> frozenset[int]:
+        """The sources that a result may be written over, of those that lie as it does.
+
+        Nothing is read after it was written over, and what is read then is read where it is written.
+
+        Example:
+            >>> whole, half, four = Box.of((4,)), Box.of((2,)), np.zeros(4)
+            >>> Accesses([Access(0, 0, whole)], [Access(1, 0, whole)]).over(0, four, {0: four})
+            frozenset({0})
+            >>> Accesses([Access(1, 0, half)], [Access(0, 0, whole)]).over(0, four, {0: four})
+            frozenset()
+        """
+        alike = {
+            k for k, a in sources.items() if (a.dtype, a.shape, a.strides) == (lies.dtype, lies.shape, lies.strides)
+        }
+        for read in self.reads:
+            for write in self.writes:
+                if read.of not in alike or write.of != result or read.order < write.order:
+                    continue
+                if read.box.intersect(write.box).empty:
+                    continue
+                if read.order > write.order or not (read.pointwise and read.box == write.box):
+                    alike.discard(read.of)
+        return frozenset(alike)
 
 
 def clashing(

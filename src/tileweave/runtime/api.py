@@ -20,6 +20,7 @@ import numpy as np
 
 from tileweave import lower
 from tileweave.backends.base import backends
+from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
     ArrayData,
@@ -43,12 +44,15 @@ from tileweave.graph.passes.grouping.chains import CONV_CHAIN
 from tileweave.graph.passes.grouping.rows import ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
+from tileweave.lower.executable import WorkFailed
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
+from tileweave.runtime.direct import again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
-from tileweave.runtime.run import run_again, run_plan
+from tileweave.runtime.prepare import prepare
+from tileweave.runtime.run import run_plan, work_failed
 from tileweave.runtime.session import PLAIN, PlanningDone, current_session
 
 __all__ = ["plan", "relu", "run", "sink", "source", "sources"]
@@ -383,7 +387,10 @@ def run(
     plain = settings is PLAIN and runtime == "local" and listeners == () and not (progress or resume)
     if plain and isinstance(bind, dict):
         into = [out] if isinstance(out, np.ndarray) else out
-        found = run_again(made, bind, threads, into)  # most of the overhead of a small run
+        try:  # most of the overhead of a small run
+            found = again(made, bind, available_threads() if threads is None else threads, into)
+        except WorkFailed as failed:
+            raise work_failed(failed, made, prepare(made)) from failed.__cause__
         if found is not None:
             return found[0] if len(found) == 1 and not isinstance(target, Sequence) else found
     if settings.planned is not None:

@@ -7,8 +7,9 @@ tell the kernels where both lie.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, Graph, MemoryTarget, Source
 from tileweave.lower.executable import Executable
-from tileweave.planner import Plan, tasks
+from tileweave.planner import Machines, Plan, Step, tasks
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared
 
@@ -159,26 +160,29 @@ def into(out: Sequence[Array | None], results: Sequence[Any]) -> list[Any]:
 
 @dataclass(slots=True)
 class _Ready:
-    """The last run of a graph's plans: arrays bound alike need no more than their places.
+    """The last run of a graph's plans: arrays bound by the same keys need no more than their places.
 
     Args:
-        plan: what ran; its steps and machines alone, for a plan holds its graph.
+        graph: goes with what is kept about it.
+        steps: of the plan that ran, which itself holds the graph.
+        machines: likewise.
         threads: as asked for.
-        places: the number of the source for each key of ``bind``.
-        arrays: one per source; those that are bound are replaced.
-        new: None per result.
+        count: of the arrays that were bound.
+        given: of ``bind``, the arrays in the order in which the executable takes them.
         idle: as `Found`.
     """
 
-    plan: tuple[Any, Any]
+    graph: weakref.ref[Graph]
+    steps: tuple[Step, ...]
+    machines: Machines
     threads: int
-    places: tuple[tuple[Any, int], ...]
-    arrays: list[Any]
-    new: tuple[None, ...]
+    count: int
+    given: Callable[[Mapping[Any, Any]], Sequence[Any]]
     idle: list[Executable]
 
 
-_READY: weakref.WeakKeyDictionary[Graph, _Ready] = weakref.WeakKeyDictionary()
+_READY: dict[int, _Ready] = {}
+"""By the identity of the graph, for as long as it lives."""
 
 
 def run(plan: Plan, found: Found, out: Sequence[Array | None]) -> list[Any] | None:
@@ -189,18 +193,20 @@ def run(plan: Plan, found: Found, out: Sequence[Array | None]) -> list[Any] | No
     """
     own = [array if _dense(array) else None for array in out]
     given = found.executable.accept(found.arrays, own)
-    results = found.executable.run(found.arrays, given)
+    results = found.executable.run([found.arrays[number] for number in found.executable.bound], given)
     found.idle.append(found.executable)
     return None if results is None else into(out, results)
 
 
 def ready(plan: Plan, prepared: Prepared, bind: Mapping[Any, Source], threads: int, found: Found) -> None:
     """Have `again` run the plan on arrays that are bound by the same keys."""
-    numbers, own, _ = _sources(prepared)
-    places = tuple((key, numbers[source]) for key, source in bind.items() if source in numbers)
-    if len(places) == len(bind):
-        new = (None,) * len(prepared.sinks)
-        _READY[plan.graph] = _Ready((plan.steps, plan.machines), threads, places, list(own), new, found.idle)
+    numbers, _, _ = _sources(prepared)
+    keys = {numbers[source]: key for key, source in bind.items() if source in numbers}
+    if tuple(sorted(keys)) == found.executable.bound and len(keys) == len(bind):
+        number, named = id(plan.graph), [keys[source] for source in sorted(keys)]
+        gone = weakref.ref(plan.graph, lambda _: _READY.pop(number, None))
+        given = itemgetter(*named) if len(named) > 1 else lambda given: [given[key] for key in named]
+        _READY[number] = _Ready(gone, plan.steps, plan.machines, threads, len(named), given, found.idle)
 
 
 def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array | None] | None) -> list[Any] | None:
@@ -209,20 +215,22 @@ def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array
     Raises:
         WorkFailed: a step raised.
     """
-    kept = _READY.get(plan.graph)
-    if kept is None or kept.threads != threads or len(kept.places) != len(bind):
+    kept = _READY.get(id(plan.graph))
+    if kept is None or kept.steps is not plan.steps or kept.machines is not plan.machines or kept.threads != threads:
         return None
-    given = kept.new if out is None else out
-    if kept.plan[0] is not plan.steps or kept.plan[1] is not plan.machines or len(given) != len(kept.new):
+    if len(bind) != kept.count or (out is not None and len(out) != len(plan.graph.sinks)):
         return None
-    arrays = kept.arrays.copy()
     try:
-        for key, number in kept.places:
-            arrays[number] = bind[key]
+        given = kept.given(bind)
         found = kept.idle.pop()  # two runs at once never share one
     except (KeyError, IndexError):
         return None
-    results: list[Any] | None = found.run(arrays, given)
+    quick = found.quick
+    if quick is not None and out is None:
+        result = quick(*given)
+        kept.idle.append(found)
+        return None if result is None else [result]
+    results = found.run(given, out)
     kept.idle.append(found)
     return results
 

@@ -58,7 +58,7 @@ def run_plan(
         out: per sink the array that takes its values, or None.
         resume: whether the run goes on with what an equal run has finished of its .npy, .zarr and .h5 sinks, and
             records what it finishes itself.
-        keys: how the caller names what is bound, for `run_again`.
+        keys: how the caller names what is bound, for `direct.again`.
 
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
@@ -91,7 +91,7 @@ def run_plan(
                         direct.ready(plan, prepared, keys, count, found)
                     return done
         except WorkFailed as failed:
-            raise _work_failed(failed, plan, prepared) from failed.__cause__
+            raise work_failed(failed, plan, prepared) from failed.__cause__
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly():
@@ -116,26 +116,6 @@ def run_plan(
     if tell is not None:
         tell(Done(time.perf_counter() - start, peaks, len(retries)))
     return direct.into(given, _results(plan, dict(zip(prepared.sinks, destinations, strict=True))))
-
-
-def run_again(
-    plan: Plan, bind: Mapping[Any, Any], threads: int | None, out: Sequence[Array | None] | None
-) -> list[Any] | None:
-    """The results of the plan that ran last, on arrays like those; None, and nothing has run, where it is not known.
-
-    Args:
-        plan: any plan.
-        bind: arrays by the keys of the last run, unchecked.
-        threads: as `run_plan`.
-        out: as `run_plan`.
-
-    Raises:
-        RunError: a task failed.
-    """
-    try:
-        return direct.again(plan, bind, available_threads() if threads is None else threads, out)
-    except WorkFailed as failed:
-        raise _work_failed(failed, plan, prepare(plan)) from failed.__cause__
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -170,7 +150,7 @@ def _tell_failure(tell: Callable[[Event], None] | None, error: BaseException) ->
             return  # the first failure is the one that is raised
 
 
-def _work_failed(failed: WorkFailed, plan: Plan, prepared: Prepared) -> BaseException:
+def work_failed(failed: WorkFailed, plan: Plan, prepared: Prepared) -> BaseException:
     """A failed task of an executable as the user should see it."""
     error = TaskFailed(failed.task)
     error.__cause__ = failed.__cause__

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -26,9 +27,55 @@ Array = np.ndarray[Any, Any]
 _WORD = struct.Struct("=q")
 
 _SOURCE = f"""
-; %head: array type | wanted: count, rows | points: count, rows | calls: count, rows | known addresses, or 0 | objects
-; returns 0 after the calls; 1 where an object is not what is wanted, 2 where an address is not the known one
-define i64 @run(ptr %head) nounwind {{
+; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, known addresses, busy, arguments,
+; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong
+define ptr @call(ptr %self, ptr %objects, i64 %count) nounwind {{
+  %result = call ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 false)
+  ret ptr %result
+}}
+define ptr @again(ptr %self, ptr %objects, i64 %count) nounwind {{
+  %result = call ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 true)
+  ret ptr %result
+}}
+define internal ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 %asked) nounwind {{
+entry:
+  %head.at = getelementptr i8, ptr %self, i64 {OBJECT_DATA}
+  %head = load ptr, ptr %head.at
+  %busy = getelementptr i64, ptr %head, i64 8
+  %arguments.at = getelementptr i64, ptr %head, i64 9
+  %arguments = load i64, ptr %arguments.at
+  %complete = icmp eq i64 %count, %arguments
+  br i1 %complete, label %take, label %answer
+take:
+  %pair = cmpxchg ptr %busy, i64 0, i64 1 acq_rel monotonic
+  %mine = extractvalue {{ i64, i1 }} %pair, 1
+  br i1 %mine, label %look, label %answer
+look:
+  %looked = call i64 @looked(ptr %head, ptr %objects, i1 %asked)
+  %fits = icmp eq i64 %looked, 0
+  br i1 %fits, label %work, label %give
+work:
+  %save.at = getelementptr i64, ptr %head, i64 10
+  %save = load ptr, ptr %save.at
+  %thread = call ptr %save()
+  call void @run(ptr %head)
+  %restore.at = getelementptr i64, ptr %head, i64 11
+  %restore = load ptr, ptr %restore.at
+  call void %restore(ptr %thread)
+  br label %give
+give:
+  store atomic i64 0, ptr %busy release, align 8
+  br label %answer
+answer:
+  %outcome = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %looked, %give ]
+  %integer.at = getelementptr i64, ptr %head, i64 12
+  %integer = load ptr, ptr %integer.at
+  %result = call ptr %integer(i64 %outcome)
+  ret ptr %result
+}}
+
+; looks at the objects and has the environments name them; an Outcome
+define internal i64 @looked(ptr %head, ptr %objects, i1 %asked) nounwind {{
 entry:
   %type = load i64, ptr %head
   %wanted.count.at = getelementptr i64, ptr %head, i64 1
@@ -39,14 +86,8 @@ entry:
   %points.count = load i64, ptr %points.count.at
   %points.at = getelementptr i64, ptr %head, i64 4
   %points = load ptr, ptr %points.at
-  %calls.count.at = getelementptr i64, ptr %head, i64 5
-  %calls.count = load i64, ptr %calls.count.at
-  %calls.at = getelementptr i64, ptr %head, i64 6
-  %calls = load ptr, ptr %calls.at
   %known.at = getelementptr i64, ptr %head, i64 7
   %known = load ptr, ptr %known.at
-  %objects = getelementptr i64, ptr %head, i64 8
-  %asked = icmp ne ptr %known, null
   br label %looks
 looks:
   %w = phi i64 [ 0, %entry ], [ %w.next, %looked ]
@@ -126,7 +167,7 @@ looked:
 points.loop:
   %p = phi i64 [ 0, %looks ], [ %p.next, %point ]
   %p.more = icmp slt i64 %p, %points.count
-  br i1 %p.more, label %point, label %calls.loop
+  br i1 %p.more, label %point, label %done
 point:
   %point.row = getelementptr {{ i64, i64, ptr }}, ptr %points, i64 %p
   %from = load i64, ptr %point.row
@@ -142,18 +183,6 @@ point:
   store i64 %address, ptr %word
   %p.next = add i64 %p, 1
   br label %points.loop
-calls.loop:
-  %k = phi i64 [ 0, %points.loop ], [ %k.next, %one ]
-  %k.more = icmp slt i64 %k, %calls.count
-  br i1 %k.more, label %one, label %done
-one:
-  %call = getelementptr {{ ptr, ptr }}, ptr %calls, i64 %k
-  %function = load ptr, ptr %call
-  %env.at = getelementptr ptr, ptr %call, i64 1
-  %env = load ptr, ptr %env.at
-  call void %function(ptr %env)
-  %k.next = add i64 %k, 1
-  br label %calls.loop
 done:
   ret i64 {Outcome.DONE}
 misfit:
@@ -161,16 +190,78 @@ misfit:
 moved:
   ret i64 {Outcome.MOVED}
 }}
+
+define void @run(ptr %head) nounwind {{
+entry:
+  %count.at = getelementptr i64, ptr %head, i64 5
+  %count = load i64, ptr %count.at
+  %calls.at = getelementptr i64, ptr %head, i64 6
+  %calls = load ptr, ptr %calls.at
+  br label %each
+each:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %one ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %one, label %done
+one:
+  %call = getelementptr {{ ptr, ptr }}, ptr %calls, i64 %k
+  %function = load ptr, ptr %call
+  %env.at = getelementptr ptr, ptr %call, i64 1
+  %env = load ptr, ptr %env.at
+  call void %function(ptr %env)
+  %k.next = add i64 %k, 1
+  br label %each
+done:
+  ret void
+}}
 """
-_KNOWN_AT = 7 * 8
-"""Bytes of the head before the address of the known addresses; the objects are behind it."""
 _ALIGNED, _WRITEABLE = 0x0100, 0x0400
 """NumPy's flags of an array."""
+_FASTCALL = 0x0080
+"""Python's flag of a builtin that takes an array of arguments."""
 
 
 @functools.cache
 def _code() -> Code:
-    return compile_ir(_SOURCE, ("run",), host())
+    return compile_ir(_SOURCE, ("run", "call", "again"), host())
+
+
+class _Method(ctypes.Structure):
+    """Python's description of a builtin function."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@functools.cache
+def _method(name: str) -> _Method:
+    return _Method(name.encode(), _code().addresses[name], _FASTCALL, None)
+
+
+@functools.cache
+def _python() -> tuple[int, ...]:
+    """The addresses of functions of this interpreter, which native code calls."""
+    names = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
+    return tuple(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in names)
+
+
+def _builtin(name: str, head: Any, kept: object) -> Callable[..., int]:
+    """A function of this module's code as a builtin of Python, for a ctypes array; ``kept`` lives as long as it."""
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+    made: Callable[..., int] = make(ctypes.addressof(_method(name)), head, kept)
+    return made
+
+
+def _takes_objects() -> bool:
+    """Whether this interpreter lays arrays, ctypes arrays and calls of builtins out as native code expects."""
+    if address_of is interface_address or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    sample = _words([7])
+    return ctypes.c_void_p.from_address(id(sample) + OBJECT_DATA).value == ctypes.addressof(sample)
 
 
 class Bound:
@@ -228,9 +319,14 @@ class NativeCalls:
     def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
         """These calls in one native loop."""
         chosen = [self._bound[call] for call in calls]
-        if address_of is not interface_address:
+        if _takes_objects():
             return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, self)
-        alone = NativeRow(chosen, (), (), self)
+        head = NativeRow(chosen, (), (), self)
+        run, address = _code().function("run", None, ctypes.c_void_p), ctypes.addressof(head.head)
+
+        def alone(_kept: object = head) -> None:
+            run(address)
+
         return PythonRow(lambda one, array: _write(self._word(one), address_of(array)), alone, points, wanted)
 
     def _word(self, point: Point) -> int:
@@ -249,7 +345,7 @@ class NativeRow:
         kept: kept alive.
     """
 
-    __slots__ = ("_at", "_head", "_here", "_kept", "_known", "_pack", "_run", "_wanted")
+    __slots__ = ("_kept", "_known", "_wanted", "again", "head", "run")
 
     def __init__(
         self, calls: Sequence[Bound], points: Sequence[tuple[Point, int]], wanted: Sequence[Wanted], kept: object
@@ -267,26 +363,11 @@ class NativeRow:
         objects = 1 + max(numbers, default=-1)
         tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
-        self._head = _words([id(np.ndarray), *words] + [0] * (1 + objects))
         self._known = _words([0] * len(wanted))
         self._wanted = tuple(wanted)
-        self._here = ctypes.addressof(self._known)
-        self._pack = struct.Struct(f"={1 + objects}q").pack_into
-        self._at = ctypes.addressof(self._head)
-        self._run = _code().function("run", ctypes.c_int64, ctypes.c_void_p)
-        self._kept = (tables, extents, calls, kept)
-
-    def __call__(self, *objects: object) -> int:
-        """Run on objects whose memory is known to be apart."""
-        self._pack(self._head, _KNOWN_AT, 0, *map(id, objects))
-        found: int = self._run(self._at)
-        return found
-
-    def again(self, *objects: object) -> int:
-        """Run on objects that lie where those did that were accepted last."""
-        self._pack(self._head, _KNOWN_AT, self._here, *map(id, objects))
-        found: int = self._run(self._at)
-        return found
+        self.head = _words([id(np.ndarray), *words, ctypes.addressof(self._known), 0, objects, *_python()])
+        self._kept = (tables, extents, calls, kept, _code(), self._known)
+        self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
 
     def accept(self, *objects: Any) -> None:
         """Have `again` take objects that lie where these do; anywhere for None."""
