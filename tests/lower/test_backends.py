@@ -71,7 +71,7 @@ def test_a_backend_from_outside_computes_what_it_supports(toy: Toy, machines: in
     assert "toy: numpy.tanh" in plan.explain() and "cpu: zero, contraction" in plan.explain()
     assert [step["reason"] for step in plan.to_json()["steps"] if step["operation"] == "tanh"] == ["one map"]
     np.testing.assert_allclose(tw.run(plan), np.tanh(x @ w), rtol=1e-12)
-    assert toy.ran == machines
+    assert toy.ran == 1  # in one process the blocks of all machines are computed at once
 
 
 def test_who_was_registered_last_is_asked_first_and_a_plan_is_made_anew(toy: Toy) -> None:

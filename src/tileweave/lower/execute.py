@@ -206,7 +206,7 @@ def kernel_of(
     arranges = isinstance(backend(by), ArrangesConstants) and lowering(operation, stage).startswith("windows")
     fixed = tuple(constant) if arranges and not tune else ()
     key = (
-        by,
+        backend(by),  # another one of its name has other kernels
         operation.operator,
         operation.parameters,
         stage,
