@@ -13,7 +13,7 @@ from tileweave.errors import BackendError
 def copied(source, out, threads=1):
     """By the native list of calls, as an executable does it."""
     calls = backend("cpu").calls()
-    calls.sequence([calls.add(Move(threads), [source, out])])()
+    calls.sequence([calls.add(Move(threads), [source, out])]).run()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
