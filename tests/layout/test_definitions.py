@@ -252,7 +252,7 @@ def test_rows_columns_and_any_bijection_from_a_function(cases):
                 with pytest.raises(NoLayout) as caught:
                     GenP(dims, lambda *p, table=table: table[p])
                 witness = caught.value.witness
-                assert all(table[p] == v for p, v in zip(witness["points"], witness["values"], strict=True))
+                assert all(table[p] == v for p, v in zip(witness.points, witness.values, strict=True))
 
 
 @MANY
