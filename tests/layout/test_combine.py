@@ -7,6 +7,7 @@ from itertools import product as every
 from math import prod
 from random import Random
 
+import numpy as np
 import pytest
 
 from strategies import PLAIN, VECTOR, fibres, random_index_map, random_layout, random_shape, values
@@ -516,6 +517,24 @@ def test_cuts_may_lie_between_turns_and_are_found_at_any_size():
     pieces = slice_pieces(strided((4, 2000), (5000, 1)), (8000,), (1999,), (4002,))  # runs of 1, 2000, 2000 and 1
     assert [p.extent for p in pieces.pieces] == [(2,), (3998,), (2,)]
     assert pieces.fewest
+
+
+@pytest.mark.parametrize(
+    ("iters", "begin", "extent"),
+    [
+        (((22, 1), (3, 1), (2, 1), (11, 0), (34, 0)), 40224, 8663),
+        (((23, 0), (49, 1), (2, 1), (36, 0)), 38141, 30632),
+        (((26, 1533), (47, 1), (2, 1), (21, 0)), 16655, 10943),
+    ],
+)
+def test_cuts_go_on_where_no_turn_of_a_digit_can_be_reached(iters, begin, extent):
+    layout, at = Layout(iters), begin
+    for piece in slice_pieces(layout, (layout.size,), (begin,), (extent,)).pieces:
+        assert piece.begin == (at,)
+        points = np.arange(piece.extent[0])
+        assert (piece.layout(points) == layout(at + points)).all()
+        at += piece.extent[0]
+    assert at == begin + extent
 
 
 def test_slices_of_huge_layouts_are_decided_without_points():

@@ -38,8 +38,9 @@ def normal_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
         pairs = match_ratio(exponents)
         if pairs is None:  # cannot happen: the list that was given is a matching before cancelling
             raise LayoutError("normalize(layout)", f"the replicas {list(map(str, iters))} have no normal form")
-        out += [iter_of(n // m, coord_of_terms(tuple((a, m * v) for a, v in direction))) for m, n in pairs]
-    out.sort(key=lambda it: (it.extent, it.stride.terms))
+        out += [iter_of(n // m, coord_of_terms(tuple([(a, m * v) for a, v in direction]))) for m, n in pairs]
+    if len(out) > 1:
+        out.sort(key=lambda it: (it.extent, it.stride.terms))
     return tuple(out), shift
 
 
@@ -57,13 +58,13 @@ def proved_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
     return layout_of((), tuple(out), ZERO).replica, shift
 
 
-def replica_ratio(iters: Iterable[Iter]) -> tuple[Coord, int, dict[Terms, Counter[int]]]:
+def replica_ratio(iters: Iterable[Iter]) -> tuple[Coord, int, dict[Terms, dict[int, int]]]:
     """The multiset of sums as ``copies * product of (1 - z^n)^k`` per primitive direction, after a shift.
 
     Each iter ``e : s*u`` with u primitive contributes +1 at n = es and -1 at n = s. Entries that cancel are dropped.
     """
     shift, copies = ZERO, 1
-    ratio: dict[Terms, Counter[int]] = {}
+    ratio: dict[Terms, dict[int, int]] = {}
     for it in iters:
         extent, terms = it.extent, it.stride.terms
         require_numbers(it)
@@ -74,19 +75,16 @@ def replica_ratio(iters: Iterable[Iter]) -> tuple[Coord, int, dict[Terms, Counte
             continue
         if terms[0][1] < 0:
             shift = shift + (extent - 1) * it.stride
-            terms = tuple((a, -v) for a, v in terms)
-        pitch = gcd(*(v for _, v in terms))
-        direction = tuple((a, v // pitch) for a, v in terms)
-        exponents = ratio.setdefault(direction, Counter())
-        exponents[extent * pitch] += 1
-        exponents[pitch] -= 1
-    for direction, exponents in list(ratio.items()):
-        kept = Counter({n: k for n, k in exponents.items() if k})
-        if kept:
-            ratio[direction] = kept
-        else:
-            del ratio[direction]
-    return shift, copies, ratio
+            terms = tuple([(a, -v) for a, v in terms])
+        pitch = terms[0][1] if len(terms) == 1 else gcd(*[v for _, v in terms])
+        direction = tuple([(a, v // pitch) for a, v in terms])
+        exponents = ratio.setdefault(direction, {})
+        for n, k in ((extent * pitch, 1), (pitch, -1)):
+            if total := exponents.get(n, 0) + k:
+                exponents[n] = total
+            else:
+                del exponents[n]
+    return shift, copies, {direction: exponents for direction, exponents in ratio.items() if exponents}
 
 
 def match_ratio(
@@ -96,6 +94,9 @@ def match_ratio(
 
     A product of (1 - z^n)^k is a product of iters (n/m : m) exactly if there is such a pairing. `allowed` restricts it.
     """
+    if len(exponents) == 2 and sorted(exponents.values()) == [-1, 1]:
+        m, n = sorted(exponents, key=exponents.__getitem__)
+        return [(m, n)] if n % m == 0 and allowed(m, n) else None
     numerators = sorted(n for n, k in exponents.items() for _ in range(k))
     denominators = sorted(m for m, k in exponents.items() for _ in range(-k))
     if len(numerators) != len(denominators):

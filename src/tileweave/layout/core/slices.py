@@ -8,6 +8,7 @@ block.) Each interval is decided by `window` at any size.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from itertools import chain, pairwise, product
 from math import gcd, lcm, prod
@@ -298,7 +299,7 @@ def _cut_interval(
     if cuts is None and extent <= PIECES:
         cuts = _fewest_cuts(rows, begin, extent)
     elif cuts is None:
-        cuts = _likely_cuts(rows, block, begin, extent)
+        cuts = _likely_cuts(rows, block, begin, extent, where)
         proved = len(cuts) <= 2
     marks = [begin, *(begin + m for m in cuts), begin + extent]
     return [(low, high - low) for low, high in pairwise(marks)], proved
@@ -364,7 +365,7 @@ def _fewest_cuts(rows: _Runs, begin: int, extent: int) -> list[int]:
     return cuts[::-1]
 
 
-def _likely_cuts(rows: _Runs, block: tuple[Iter, ...], begin: int, extent: int) -> list[int]:
+def _likely_cuts(rows: _Runs, block: tuple[Iter, ...], begin: int, extent: int, where: str) -> list[int]:
     """The fewest cuts among those near turns of digits, and where the first or the last interval is longest."""
     end = begin + extent
     found = {0, extent}
@@ -377,14 +378,25 @@ def _likely_cuts(rows: _Runs, block: tuple[Iter, ...], begin: int, extent: int) 
         level *= it.extent
     marks = sorted(found)
     best: dict[int, list[int]] = {0: []}
-    for k, here in enumerate(marks[:-1]):
+    for here in marks:  # grows: where no mark can be reached, the longest interval before the next one makes one
+        if here not in best:
+            continue
         lengths = rows.ahead(begin + here, extent - here)
-        for mark in marks[k + 1 :]:
-            length = mark - here
-            if any(low < length <= high and length % step == 0 for step, low, high in lengths):
-                trail = best[here] + [mark]
-                if mark not in best or len(trail) < len(best[mark]):
-                    best[mark] = trail
+        later = marks[bisect_right(marks, here) :]
+        reached = [mark for mark in later if any(low < mark - here <= high and (mark - here) % step == 0
+                                                 for step, low, high in lengths)]  # fmt: skip
+        if later and not reached:
+            room = later[0] - here
+            reached = [
+                here + max(most for step, low, high in lengths if (most := min(high, room) // step * step) > low)
+            ]
+            insort(marks, reached[0])
+        trail = best[here]
+        if len(trail) > PIECES:
+            raise Undecided(where, f"more than {PIECES} pieces", facts={"bound": PIECES})
+        for mark in reached:
+            if mark not in best or len(trail) + 1 < len(best[mark]):
+                best[mark] = [*trail, mark]
     return best[extent][:-1]
 
 
