@@ -36,8 +36,8 @@ from tileweave.kernel.ir import (
 from tileweave.kernel.semantics import check_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
-matmul, transpose, gemm_reduce_scatter, gather_gemm, moe, gemm_cp_async = map(
-    import_module, ("matmul", "transpose", "gemm_reduce_scatter", "gather_gemm", "moe", "gemm_cp_async")
+matmul, transpose, gemm_reduce_scatter, gather_gemm, moe, gemm_cp_async, clusters = map(
+    import_module, ("matmul", "transpose", "gemm_reduce_scatter", "gather_gemm", "moe", "gemm_cp_async", "clusters")
 )
 
 DELETED = (Arrive, Wait, Fence, Sync, Commit, WaitGroup, Signal, Await, Init)
@@ -110,6 +110,12 @@ def kernels():
             (rows(40, 200), rows(40, 200), rows(40, 40)),
             {"bm": 32, "bn": 32},
         ),
+        "matmul_cluster": (
+            clusters.matmul_cluster,
+            (rows(40, 264), rows(20, 264), rows(40, 20)),
+            {"bm": 32, "bn": 16, "stages": 2},
+        ),
+        "row_sums": (clusters.row_sums, (np.ones((2, 70), np.float32), np.zeros((2, 1), np.float32)), {}),
         "staged_copy": (staged_copy, (rows(6, 64), rows(6, 64)), {}),
         "stored_boxes": (stored_boxes, (rows(6, 64), rows(6, 64)), {}),
     }  # fmt: skip
@@ -126,6 +132,8 @@ def changed(s):
             yield from ((f"{head(s)} {by:+} bytes", (replace(s, bytes=s.bytes + by),)) for by in (-64, 64))
             yield f"{head(s)} without bytes", (replace(s, bytes=None),)
         yield f"{head(s)} twice", (s, s)
+        if s.cta is not None:
+            yield f"{head(s)}, not the next", (replace(s, cta=(s.cta + 1) % 2),)
     if isinstance(s, Init):
         yield from ((f"{head(s)} {by:+}", (replace(s, count=s.count + by),)) for by in (-1, 1))
     if isinstance(s, Wait):
@@ -136,6 +144,10 @@ def changed(s):
         yield f"{head(s)} + 1", (replace(s, at_least=s.at_least + 1),)
     if isinstance(s, Op):
         yield from unmasked(s)
+        if s.option("multicast") is not None:
+            yield from ((f"{head(s)} to mask {m}", (replace(s, options=(("multicast", m),)),)) for m in (1, 2))
+    if isinstance(s, Sync) and s.cluster:
+        yield "sync of the block in place of the cluster's", (replace(s, cluster=False),)
 
 
 def unmasked(s):
@@ -196,6 +208,8 @@ def test_every_fault_is_named(name, record_property):
             "gather_gemm": 8,
             "moe": 9,
             "gemm_cp_async": 9,
+            "matmul_cluster": 30,
+            "row_sums": 4,
         }[name]
     )
 

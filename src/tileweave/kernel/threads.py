@@ -67,7 +67,8 @@ class Buffer:
     Args:
         name: its name in printed text.
         dtype: the element type, by its PTX name.
-        space: where it is; ``"peers"``: one on each device of a mesh, all of them visible; ``"map"``: a tensor map;
+        space: where it is; ``"peers"``: one on each device of a mesh, all of them visible; ``"cluster"``: shared memory
+            that each block of a cluster has and all of them reach; ``"map"``: a tensor map;
             ``"barrier"``: mbarriers in shared memory; ``"value"``: a number.
         elements: how many; of one thread for registers.
         alignment: bytes that its address is a multiple of.
@@ -76,7 +77,7 @@ class Buffer:
 
     name: str
     dtype: str
-    space: Literal["global", "peers", "shared", "register", "map", "barrier", "value"]
+    space: Literal["global", "peers", "shared", "cluster", "register", "map", "barrier", "value"]
     elements: int
     alignment: int = 16
     note: str = field(default="", compare=False)
@@ -123,7 +124,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An element of a buffer in memory, by its offset in elements; of buffers of all devices, on one of them.
+    """An element of a buffer in memory, by its offset in elements; of buffers of all devices (blocks), on one.
 
     Args:
         element: what it claims to be, where it is the address of a tensor's element; checked, never printed.

@@ -16,7 +16,7 @@ from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.build.rings import Ring
 from tileweave.kernel.build.scopes import Opening, Selector
 from tileweave.kernel.build.views import View, as_number
-from tileweave.kernel.ir import DTYPES, Grid, Let, Number, cta_scope, dtype_of
+from tileweave.kernel.ir import DTYPES, Grid, Let, Number, Sync, cta_scope, dtype_of
 from tileweave.layout import Coord, Iter, Layout, parse, strided
 from tileweave.layout.analysis import remove_conflicts
 from tileweave.layout.f2.swizzle import Swizzle
@@ -56,7 +56,8 @@ class Context:
         Args:
             extents: blocks per coordinate.
             order: ``"rows"``, `grouped`, ``"owner_last"`` on a mesh, or a function of (block, extents).
-            cluster: neighbouring blocks that run together.
+            cluster: neighbouring blocks that run together, in the order of the grid: `rank` is a block's number among
+                them.
         """
         recorder = self._recorder
         if self._recorder.grid is not None or not extents or any(type(e) is not int or e < 1 for e in extents):
@@ -84,6 +85,18 @@ class Context:
         if callable(order):
             return order
         return self._recorder.refuse("k.grid(order)", f"no order {order!r}", legal='"rows" | grouped(n) | "owner_last"')
+
+    @property
+    def rank(self) -> Number:
+        """The number of this block in its cluster."""
+        grid = self._recorder.grid
+        if grid is None:
+            self._recorder.refuse("k.rank", "the grid is not given yet", legal="k.grid(.., cluster=2) before")
+        return as_number(grid.block % grid.cluster)
+
+    def sync(self, *, cluster: bool = False) -> None:
+        """All threads of the block wait for each other; with `cluster`, those of all its blocks."""
+        self._recorder.emit(Sync(None, cluster, line=self._recorder.line()))
 
     # Scopes.
 
@@ -113,7 +126,7 @@ class Context:
     # Memory.
 
     def shared(self, shape: Sequence[int], dtype: Any = None, *, like: View | None = None,
-               layout: Layout | str | None = None, swizzle: int = 0) -> View:  # fmt: skip
+               layout: Layout | str | None = None, swizzle: int = 0, cluster: bool = False) -> View:  # fmt: skip
         """Shared memory of a block.
 
         Args:
@@ -123,6 +136,8 @@ class Context:
                 rows and columns of a matrix meet no bank twice.
             swizzle: 0, or the width in bytes (32, 64, 128) of the hardware's swizzle: the last two dimensions lie as
                 TMA writes and wgmma reads them.
+            cluster: the first dimension counts the blocks of the cluster: ``s[r]`` is the memory of block r, which all
+                of them reach.
         """
         recorder, where = self._recorder, "k.shared(shape)"
         extents = tuple(shape)
@@ -138,6 +153,12 @@ class Context:
             made, found = _conflict_free(extents, DTYPES[name].bytes)
         elif layout is not None:
             made = parse(layout) if isinstance(layout, str) else layout
+        if cluster:
+            blocks = recorder.grid.cluster if recorder.grid is not None else 1
+            if extents[0] != blocks or swizzle or layout is not None:
+                recorder.refuse(where, f"{extents[0]} parts over a cluster of {blocks} blocks",
+                                legal=f"shape ({blocks}, ..), in rows, after k.grid(.., cluster=n)")  # fmt: skip
+            made = Layout((Iter(blocks, Coord.of({"cta": 1})), *_row_major(extents[1:]).shard))
         if made.size != prod(extents):
             recorder.refuse(where, f"the layout {made} has {made.size} elements", legal=f"{prod(extents)}")
         return View(recorder, recorder.alloc(extents, name, "shared", made, found, stem="shared"))
@@ -164,11 +185,21 @@ class Context:
             pitch *= extent
         return Layout(tuple(iters)), Swizzle((width // 16).bit_length() - 1, (128 // bits).bit_length() - 1, 3)
 
-    def pipeline(self, stages: int, *, fills: int | None = None, uses: int | None = None) -> Ring:
-        """A ring of stages between scopes that fill it and scopes that use it; the numbers of both are checked."""
+    def pipeline(
+        self, stages: int, *, fills: int | None = None, uses: int | None = None, cluster: bool = False
+    ) -> Ring:
+        """A ring of stages between scopes that fill it and scopes that use it; the numbers of both are checked.
+
+        Args:
+            stages: how many there are.
+            fills, uses: scopes that fill and that use a stage.
+            cluster: whether the blocks of the cluster fill each other's stages (`multicast`): a stage is free when all
+                of them have let it go, and the kernel ends with ``k.sync(cluster=True)``.
+        """
         if type(stages) is not int or stages < 1:
             self._recorder.refuse("k.pipeline(stages)", f"{stages!r} stages", legal="a positive integer")
-        return Ring(self._recorder, stages, fills, uses)
+        blocks = self._recorder.grid.cluster if self._recorder.grid is not None else 1
+        return Ring(self._recorder, stages, fills, uses, blocks if cluster else 1)
 
     def barrier(self, count: int) -> View:
         """An mbarrier of a count, for protocols that no ring says; `scope.arrive` and `scope.wait` use it."""

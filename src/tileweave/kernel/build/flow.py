@@ -22,6 +22,7 @@ class Filling:
     def __init__(self, full: Region) -> None:
         self.full = full
         self.bytes = 0
+        self.shared_by = 0  # blocks of the cluster that fill each other's stage
 
 
 def filling(recorder: Recorder) -> Filling | None:

@@ -20,12 +20,14 @@ class Ring:
     """A ring of stages: ``with ring.fill(i) as s:`` and ``with ring.use(i) as s:`` for step i of its life.
 
     A stage has two mbarriers: *full* counts one arrival per filling scope, with the bytes of its copies; *empty*
-    counts one per warp that uses the stage. Step i waits for the phase that step i - stages has freed.
+    counts one per warp that uses the stage. Step i waits for the phase that step i - stages has freed. Where blocks of
+    a cluster fill each other's stages, a stage is let go at the *empty* barriers of all of them.
     """
 
-    def __init__(self, recorder: Recorder, stages: int, fills: int | None, uses: int | None) -> None:
+    def __init__(self, recorder: Recorder, stages: int, fills: int | None, uses: int | None, blocks: int = 1) -> None:
         self._recorder = recorder
         self._stages = stages
+        self._blocks = blocks
         self._claims = {"fill": fills, "use": uses}
         self._scopes: dict[str, list[Scope]] = {"fill": [], "use": []}
         self._line = recorder.line()
@@ -38,7 +40,7 @@ class Ring:
     def _inits(self) -> list[Statement]:
         """The start of the barriers, once it is known who arrives."""
         counts = {"fill": sum(s.entities for s in self._scopes["fill"])}
-        counts["use"] = sum(s.threads // 32 for s in self._scopes["use"])
+        counts["use"] = self._blocks * sum(s.threads // 32 for s in self._scopes["use"])
         for what, claimed in self._claims.items():
             found = sum(s.entities for s in self._scopes[what])
             if not found or (claimed is not None and claimed != found):
@@ -51,7 +53,7 @@ class Ring:
         for stage in range(self._stages):
             inits.append(Init(self._at(self._full, stage), counts["fill"], line=line))
             inits.append(Init(self._at(self._empty, stage), counts["use"], line=line))
-        return [*inits, Fence("mbarrier_init", line=line), Sync(line=line)]
+        return [*inits, Fence("mbarrier_init", line=line), Sync(cluster=self._blocks > 1, line=line)]
 
     def _at(self, tensor: Any, stage: Number) -> Region:
         return Region(tensor, (stage,), (1,), (1,), ())
@@ -76,11 +78,19 @@ class Ring:
         line, recorder = self._recorder.line(), self._recorder
         recorder.emit(Wait(self._at(self._empty, stage), as_number((turn + 1) % 2), line=line))
         recorder.stage = inner = Filling(self._at(self._full, stage))
-        recorder.defer(lambda: [Arrive(inner.full, "one", inner.bytes or None, line=line)])
+        recorder.defer(lambda: self._announced(inner, line))
         try:
             yield stage
         finally:
             recorder.stage = None
+
+    def _announced(self, filled: Filling, line: Line) -> list[Statement]:
+        if filled.shared_by > 1 and self._blocks == 1:
+            self._recorder.refuse(
+                "ring.fill(step)", f"a stage is filled by {filled.shared_by} blocks of the cluster, and freed by one",
+                legal="k.pipeline(stages, cluster=True)", rule="ring", line=line,
+            )  # fmt: skip
+        return [Arrive(filled.full, "one", filled.bytes or None, line=line)]
 
     @contextmanager
     def use(self, step: Number) -> Iterator[Number]:
@@ -90,4 +100,6 @@ class Ring:
         line: Line = self._recorder.line()
         self._recorder.emit(Wait(self._at(self._full, stage), as_number(turn % 2), line=line))
         yield stage
-        self._recorder.emit(Arrive(self._at(self._empty, stage), "warp", line=line))
+        for rank in range(self._blocks):
+            at = rank if self._blocks > 1 else None
+            self._recorder.emit(Arrive(self._at(self._empty, stage), "warp", cta=at, line=line))

@@ -251,14 +251,34 @@ class Handle:
         """Copy a region to another of the same shape, rounded to its type; masked elements are read as zero."""
         self._copy("copy", target, source, use=use)
 
-    def copy_async(self, target: View, source: View, *, barrier: View | None = None, use: str | None = None) -> None:
-        """The same, in the background: complete at its barrier, that of the ring being filled, or the next commit."""
-        found = barrier.region if barrier is not None else None
-        filling = flow.filling(self._recorder)
+    def copy_async(self, target: View, source: View, *, barrier: View | None = None, use: str | None = None,
+                   multicast: bool | Sequence[int] = False) -> None:  # fmt: skip
+        """The same, in the background: complete at its barrier, that of the ring being filled, or the next commit.
+
+        Args:
+            target, source: regions of one shape.
+            barrier: an mbarrier, where it is not that of a ring.
+            use: the schedule that must be taken.
+            multicast: the blocks of the cluster, by rank, in whose memory it is written and on whose barriers it
+                completes; True: all of them. Every block of the cluster is taken to do the same, so a stage of a ring
+                waits for the bytes of all.
+        """
+        recorder, found = self._recorder, barrier.region if barrier is not None else None
+        blocks = recorder.grid.cluster if recorder.grid is not None else 1
+        ranks = tuple(range(blocks)) if multicast is True else tuple(multicast or ())
+        if multicast is not False and (not ranks or any(type(r) is not int or not 0 <= r < blocks for r in ranks)):
+            recorder.refuse(self._where("copy_async"), f"multicast={multicast!r} in a cluster of {blocks}",
+                            legal=f"True, or ranks of 0..{blocks - 1}", rule="cluster")  # fmt: skip
+        filling = flow.filling(recorder)
         if found is None and filling is not None:
+            if multicast is not False and len(set(ranks)) != blocks:
+                recorder.refuse(self._where("copy_async"), f"a stage of a ring is filled by ranks {ranks} only",
+                                legal="multicast=True, or a barrier of your own", rule="cluster")  # fmt: skip
             found = filling.full
-            filling.bytes += prod(target.shape) * DTYPES[target.dtype].bits // 8
-        self._copy("copy_async", target, source, barrier=found, use=use)
+            filling.bytes += prod(target.shape) * DTYPES[target.dtype].bits // 8 * max(1, len(ranks))
+            filling.shared_by = max(filling.shared_by, len(ranks))
+        mask = sum(1 << r for r in set(ranks)) or None
+        self._copy("copy_async", target, source, barrier=found, use=use, multicast=mask)
 
     def _copy(self, name: str, target: View, source: Any, *, called: str = "", **options: Any) -> None:
         where = self._where(called or name)
@@ -405,9 +425,14 @@ class Handle:
 
     # Ordering.
 
-    def sync(self, barrier: int | None = None) -> None:
-        """The threads of the scope wait for each other; what they wrote is then visible to all of them."""
-        self._recorder.emit(Sync(barrier, line=self._recorder.line()))
+    def sync(self, barrier: int | None = None, *, cluster: bool = False) -> None:
+        """The threads of the scope wait for each other; what they wrote is then visible to all of them.
+
+        Args:
+            barrier: the hardware barrier; chosen by dispatch where it is not given.
+            cluster: the threads of all blocks of the cluster, each of which comes here in its own scope.
+        """
+        self._recorder.emit(Sync(barrier, cluster, line=self._recorder.line()))
 
     def fence(self, kind: str) -> None:
         """Order accesses: ``proxy.async``, ``cta``, ``gpu``, ``sys``, ``mbarrier_init``, ``wgmma``."""
@@ -423,9 +448,10 @@ class Handle:
         """Wait until at most `pending` groups are unfinished."""
         self._recorder.emit(WaitGroup(kind, pending, line=self._recorder.line()))
 
-    def arrive(self, barrier: View, *, lanes: Any = "each", bytes: Number | None = None) -> None:
-        """Arrive on an mbarrier."""
-        self._recorder.emit(Arrive(barrier.region, lanes, bytes, line=self._recorder.line()))
+    def arrive(self, barrier: View, *, lanes: Any = "each", bytes: Number | None = None,
+               rank: Number | None = None) -> None:  # fmt: skip
+        """Arrive on an mbarrier, or on that of another block of the cluster, by its rank."""
+        self._recorder.emit(Arrive(barrier.region, lanes, bytes, rank, line=self._recorder.line()))
 
     def wait(
         self, what: View, *index: Any, parity: Number | None = None, at_least: Number = 1, device: Number | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tileweave.index import Expr, ExprLike, as_expr, bounds, simplify
+from tileweave.index import Expr, ExprLike, as_expr, bounds, divisor, simplify
 from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, clipped
@@ -51,8 +51,9 @@ def tile_of_region(region: Region) -> Tile | str:
     if major is None:
         return "no dimension with stride 1"
     fast, slow = rows[region.dims[major]], rows[region.dims[1 - major]]
-    if any(region.extent[d] != tensor.shape[d] for d in region.dims):
-        return "a part of the tensor"
+    part = _part(region, major)
+    if part:
+        return part
     bytes_ = tensor.element.bits // 8
     if tensor.swizzle is None:
         if len(fast) == 1 and len(slow) == 1 and slow[0][1] == fast[0][0]:
@@ -68,6 +69,21 @@ def tile_of_region(region: Region) -> Tile | str:
     if len(slow) != 1 or slow[0][1] != elements:
         return f"rows {slow[0][1] if slow else 0} elements apart, not {elements}"
     return Tile(major, width, elements, fast[0][1] if len(fast) == 2 else 0, elements)
+
+
+def _part(region: Region, major: int) -> str:
+    """Why a part of a tensor is no tile: it is cut along `major`, or not at a period of its swizzle, 8 rows."""
+    tensor, slow = region.tensor, region.dims[1 - major]
+    along = region.dims[major]
+    if region.extent[along] != tensor.shape[along]:
+        return "a part of the tensor's rows"
+    if region.extent[slow] == tensor.shape[slow]:
+        return ""
+    begin = region.begin[slow]
+    aligned = divisor(begin) % 8 == 0 if isinstance(begin, Expr) else begin % 8 == 0
+    if tensor.swizzle is None or not aligned or region.extent[slow] % 8:
+        return "a part of the tensor that is not of 8 swizzled rows"
+    return ""
 
 
 def map_problem(tensor: Tensor, arch: str) -> str:
@@ -164,15 +180,19 @@ def copy_boxes(context: Context, op: Op) -> None:
         if load:
             name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
             bar = barrier_of(context, op.barrier)  # type: ignore[arg-type]
-            context.instruction(name, where, map_, bar, *spelled, mask=elected(context), cover=cover)
+            blocks = op.option("multicast")
+            several = {} if blocks is None else {"multicast": blocks}
+            name += ".multicast::cluster" if several else ""
+            context.instruction(name, where, map_, bar, *spelled, mask=elected(context), cover=cover, **several)
         else:
             name = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
             context.instruction(name, map_, where, *spelled, mask=elected(context), cover=cover)
     count = len(boxes(near, tile))
     shape = " x ".join(map(str, box))
-    context.choose(
-        op, "tma", Candidate("tma", True, f"{count} box{'es' * (count > 1)} {shape}, swizzle {tile.swizzle}")
-    )
+    reason = f"{count} box{'es' * (count > 1)} {shape}, swizzle {tile.swizzle}"
+    if op.option("multicast") is not None:
+        reason += f", to {int(op.option('multicast') or 0).bit_count()} blocks of the cluster"
+    context.choose(op, "tma", Candidate("tma", True, reason))
 
 
 def barrier_of(context: Context, region: Region) -> Barrier:

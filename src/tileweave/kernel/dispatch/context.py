@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Literal
 
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
@@ -216,7 +217,9 @@ class Context:
         elif tensor.space == "shared":
             swizzled = tensor.swizzle is not None
             note = f"{tensor.layout}{f' {tensor.swizzle}' if swizzled else ''}" if tensor.layout is not None else ""
-            buffer = Buffer(name, tensor.dtype, "shared", cosize(tensor), 1024 if swizzled else 128, note)
+            spread = tensor.layout is not None and "cta" in tensor.layout.axes
+            space: Literal["cluster", "shared"] = "cluster" if spread else "shared"
+            buffer = Buffer(name, tensor.dtype, space, cosize(tensor), 1024 if swizzled else 128, note)
             self.shared.append(buffer)
         else:
             raise declined(self.line, f"no memory {tensor.space!r} in CUDA text", tensor=tensor)
@@ -256,6 +259,10 @@ class Context:
         return buffer
 
     # Threads.
+
+    def cluster_sync(self) -> None:
+        """The barrier of the cluster, which every thread of its blocks comes to."""
+        self.instruction("barrier.cluster")
 
     def sync(self) -> None:
         """A barrier of the current threads."""

@@ -31,10 +31,9 @@ def copy(context: Context, op: Op) -> None:
     if op.option("use") in (None, "tma") and not box_problem(context.arch, op):
         copy_boxes(context, op)
     else:
-        if op.option("use") == "tma":
-            raise BackendError(
-                "copy_async(.., use='tma')", box_problem(context.arch, op), inputs={"line": str(op.line)}
-            )
+        if op.option("use") == "tma" or op.option("multicast") is not None:
+            asked = "use='tma'" if op.option("use") == "tma" else "multicast=.."
+            raise BackendError(f"copy_async(.., {asked})", box_problem(context.arch, op), inputs={"line": str(op.line)})
         memory_copy(context, op, out, source)
 
 
@@ -46,7 +45,7 @@ def memory_at(context: Context, region: Region, at: Sequence[ExprLike]) -> Addre
     buffer = context.buffer(region.tensor)
     found = simplify(as_expr(places.offset(region.tensor, coordinates)))
     element = Element(region.tensor, tuple(coordinates))
-    if buffer.space != "peers":
+    if buffer.space not in ("peers", "cluster"):
         return Address(buffer, found, 0, element)
     return Address(buffer, found, simplify(as_expr(places.device(region.tensor, coordinates))), element)
 
@@ -255,4 +254,4 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
 
 
 def _kind(buffer: Buffer) -> str:
-    return "shared" if buffer.space == "shared" else "global"
+    return "shared" if buffer.space in ("shared", "cluster") else "global"

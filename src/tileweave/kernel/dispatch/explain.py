@@ -20,7 +20,9 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
     program, choices = lower(kernel, arch)
     bytes_ = sum(8 * b.elements if b.space == "barrier" else b.elements * BITS[b.dtype] // 8 for b in program.shared)
     grid = " x ".join(map(str, program.grid))
-    rows = [f"{kernel.name} for {arch}: {grid} blocks of {32 * program.warps} threads, {bytes_} bytes of shared memory"]
+    clusters = f" in clusters of {kernel.grid.cluster}" if kernel.grid.cluster > 1 else ""
+    threads = 32 * program.warps
+    rows = [f"{kernel.name} for {arch}: {grid} blocks of {threads} threads{clusters}, {bytes_} bytes of shared memory"]
     rows += [f"  shared {b.name}: {b.elements} x {b.dtype} {b.note}".rstrip() for b in program.shared]
     for choice in choices:
         where = str(choice.op.line).rpartition("/")[2]

@@ -107,6 +107,8 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     for name, value in kernel.grid.coords:
         if name != number:
             context.emit(Local(name, simplify(value), place(kernel.line)))
+    if kernel.grid.cluster > 1 and int(arch.removeprefix("sm_").rstrip("abcdef")) < 90:
+        raise declined(kernel.line, f"{arch} has no clusters of blocks", legal="sm_90 and later")
     _body(context, kernel.body)
     called = printed(kernel.name)
     program = ThreadProgram(
@@ -201,7 +203,7 @@ def _statement(context: Context, statement: Statement) -> None:
     elif isinstance(statement, Break | Continue):
         context.emit(Jump("break" if isinstance(statement, Break) else "continue", place(statement.line)))
     elif isinstance(statement, Sync):
-        context.sync()
+        (context.cluster_sync if statement.cluster else context.sync)()
     elif isinstance(statement, Let):
         _let(context, statement)
     else:
@@ -263,8 +265,12 @@ def _order(context: Context, item: Statement) -> None:
         if item.lanes == "warp" and item.bytes is None:
             context.instruction("bar.warp.sync")
         mask = {"each": None, "warp": as_expr(LANE) < 1, "one": elected(context)}[item.lanes]
+        if item.cta is not None and item.bytes is not None:
+            raise declined(item.line, "bytes announced at a barrier of another block", legal="each block its own")
         if item.bytes is not None:
             context.instruction("mbarrier.expect_tx", where, item.bytes, mask=mask)
+        elif item.cta is not None:
+            context.instruction("mbarrier.arrive.cluster", where, item.cta, mask=mask)
         else:
             context.instruction("mbarrier.arrive", where, mask=mask)
     elif isinstance(item, Wait):

@@ -112,7 +112,13 @@ _ADVICE = ("use", "cache")
 
 OPERATORS: dict[str, Operator] = {
     "copy": Operator((1,), _same, (*_ADVICE, "accumulate"), "out = in, rounded to out's type; accumulate=1: out += in"),
-    "copy_async": Operator((1,), _same, _ADVICE, "out = in, complete at its barrier or group; same element type"),
+    "copy_async": Operator(
+        (1,),
+        _same,
+        (*_ADVICE, "multicast"),
+        "out = in, complete at its barrier or group; same element type; "
+        "multicast=mask: out and the barrier of every block of the cluster whose bit is set",
+    ),
     "fill": Operator((1,), broadcast_problem, (), "out = a scalar"),
     "iota": Operator((1,), _iota, ("axis",), "out = the scalar + the coordinate along axis"),
     "cast": Operator((1,), _same, (), "out = in, rounded to nearest even; to integers towards zero"),

@@ -24,6 +24,7 @@ from tileweave.kernel.ir.statements import (
     Op,
     Signal,
     Statement,
+    Sync,
     Wait,
     When,
     While,
@@ -36,6 +37,8 @@ __all__ = ["REGISTERS", "RULES", "SHARED_BYTES", "Node", "verify"]
 
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
+CLUSTER_BLOCKS = 8
+"""Blocks of the largest cluster that every device with clusters runs."""
 REGISTERS = 65_536
 """Registers of a multiprocessor."""
 
@@ -77,6 +80,8 @@ def verify(kernel: Kernel) -> None:
         raise _error("params", problem, path, kernel.line)
     for statement, problem in _resources(kernel):
         raise _error("resources", problem, "body", statement.line)
+    for line, problem in _clusters(kernel):
+        raise _error("cluster", problem, "body", line)
     for node in _nodes(kernel):
         for name, rule in RULES.items():
             for problem in rule(node):
@@ -118,6 +123,35 @@ def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
     registers = sum(s.scope.threads * (s.registers or 0) for s in asked)
     if registers > REGISTERS:
         yield asked[-1], f"{registers} registers of a block's {REGISTERS}"
+
+
+def _clusters(kernel: Kernel) -> Iterator[tuple[Line, str]]:
+    """The grid is made of whole clusters, and only their blocks reach each other's memory and barriers."""
+    size, grid = kernel.grid.cluster, kernel.grid.size
+    if type(size) is not int or not 1 <= size <= CLUSTER_BLOCKS or size & (size - 1):
+        yield kernel.line, f"clusters of {size} blocks; a power of two up to {CLUSTER_BLOCKS} runs everywhere"
+    elif isinstance(grid, int) and grid % size:
+        yield kernel.line, f"{grid} blocks are no clusters of {size}"
+    for s in walk(kernel.body):
+        if isinstance(s, Alloc) and s.tensor.layout is not None and "cta" in s.tensor.layout.axes:
+            low, high = s.tensor.layout.bounds("cta")
+            if low != 0 or high != size - 1:
+                yield s.line, f"{s.tensor} lies on blocks {low}..{high} of a cluster of {size}"
+        elif isinstance(s, Arrive) and s.cta is not None:
+            low, high = bounds(s.cta)
+            if low is None or high is None or low < 0 or high >= size:
+                yield s.line, f"{head(s)}: a cluster has the blocks 0..{size - 1}"
+        elif isinstance(s, Op) and s.option("multicast") is not None:
+            mask = s.option("multicast")
+            if not isinstance(mask, int) or not 0 < mask < 1 << size:
+                yield s.line, f"{head(s)}: the mask {mask} names blocks beyond a cluster of {size}, or none"
+            elif s.barrier is None or s.outs[0].tensor.space != "shared" or "cta" in s.outs[0].tensor.layout.axes:  # type: ignore[union-attr]
+                yield (
+                    s.line,
+                    f"{head(s)}: a multicast goes to each block's own shared memory and completes on an mbarrier",
+                )
+        elif isinstance(s, Sync) and s.cluster and size == 1:
+            yield s.line, "a sync of the cluster, and the grid has none: k.grid(.., cluster=2)"
 
 
 def _nodes(kernel: Kernel) -> Iterator[Node]:

@@ -40,6 +40,7 @@ from tileweave.kernel.ir import (
 from tileweave.kernel.semantics.access import Access, Ledger, refuse
 from tileweave.kernel.semantics.barriers import Barrier, Flag
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish, synchronise
+from tileweave.kernel.semantics.cluster import Cluster, ranks_of
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.threads import BUILTINS, compiled, entities, names_of
 
@@ -83,6 +84,9 @@ class Block:
     barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict)
     copies: dict[int, tuple[Event, bool]] = field(default_factory=dict)
     strands: list[Strand] = field(default_factory=list)
+    cluster: Cluster = field(default_factory=Cluster)
+    rank: int = 0
+    ended: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -163,12 +167,12 @@ class Machine:
         name = region.tensor.name
         return frame.tensors[name] if name in frame.tensors else self.memory(frame.block.device, region)
 
-    def barrier(self, region: Region, frame: Frame, line: Line) -> Barrier:
-        """An mbarrier that has been started."""
-        key = self._key(region, frame, line)
-        if key not in frame.block.barriers:
+    def barrier(self, region: Region, frame: Frame, line: Line, block: Block | None = None) -> Barrier:
+        """An mbarrier that has been started, of this block or of another one of the cluster."""
+        key, owner = self._key(region, frame, line), block or frame.block
+        if key not in owner.barriers:
             refuse("mbarrier", f"{key[0]}[{key[1]}] is used before its init", line, threads=frame.label)
-        found = frame.block.barriers[key]
+        found = owner.barriers[key]
         missing = "" if found.fenced_start else 'a fence("mbarrier_init")'
         if any(a.known.get(number, -1) < step for a in frame.agents for number, step in found.started):
             missing = missing or "a sync"
@@ -281,7 +285,13 @@ class Machine:
         if tensor.space in ("global", "symmetric"):
             return
         if tensor.space == "shared":
-            if tensor.name not in frame.block.shared:
+            spread = tensor.layout is not None and "cta" in tensor.layout.axes
+            if spread and tensor.name not in frame.block.shared:
+                cluster = frame.block.cluster
+                frame.block.shared[tensor.name] = cluster.shared.setdefault(
+                    tensor.name, Storage(tensor, len(cluster.blocks))
+                )
+            elif tensor.name not in frame.block.shared:
                 made = frame.block.shared[tensor.name] = Storage(tensor, written=tensor.dtype == "mbarrier")
                 if made.aliased and tensor.name in self.ledger.written:
                     refuse("injective", f"two elements of {tensor} share a place", s.line, legal="an injective layout")
@@ -329,6 +339,10 @@ class Machine:
             self._wait_group(s, frame)
         elif isinstance(s, Fence):
             self._fence(s, frame)
+        elif isinstance(s, Sync) and s.cluster:
+            cluster, turn = frame.block.cluster, frame.block.cluster.turn
+            if not cluster.come(frame.agents):
+                yield Blocked(lambda: cluster.turn != turn, cluster.state, s.line)
         elif isinstance(s, Sync):
             for agent in frame.agents:
                 agent.tick()
@@ -348,7 +362,12 @@ class Machine:
                 barrier.fenced_start |= any(number in own for number, _ in barrier.started)
 
     def _arrive(self, s: Arrive, frame: Frame) -> None:
-        barrier = self.barrier(s.barrier, frame, s.line)
+        cluster = frame.block.cluster
+        rank = frame.block.rank if s.cta is None else self.value(s.cta, frame, s.line)
+        if rank != frame.block.rank:
+            who = tuple((a.number, a.step + 1) for a in frame.agents)
+            cluster.visit(rank, Event(who, "write", s, frame.label), frame.agents, s.line)
+        barrier = self.barrier(s.barrier, frame, s.line, cluster.blocks[rank])
         threads = sum(len(a.threads) for a in frame.agents)
         number = {"each": threads, "warp": max(1, threads // 32), "one": 1}[s.lanes]
         expected = 0 if s.bytes is None else self.value(s.bytes, frame, s.line)
@@ -421,6 +440,9 @@ class Machine:
         """Check an access of the frame's threads and remember it."""
         who = tuple((a.number, a.tick()) for a in frame.agents)
         event = Event(who, kind, s, frame.label, False, registers)
+        for rank in ranks_of(access):
+            if rank != frame.block.rank:
+                frame.block.cluster.visit(rank, event, frame.agents, s.line)
         clocks = [a.known for a in frame.agents]
         fenced = [a.fenced for a in frame.agents]
         (self.ledger.read if kind == "read" else self.ledger.write)(access, event, clocks, fenced)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from tileweave.kernel.ir import DTYPES, Dtype, Op, Region, Scalar, promote
 from tileweave.kernel.semantics.access import Access, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
 from tileweave.kernel.semantics.compute import FUNCTIONS, matmul, neutral, reduced, rounded, scanned
-from tileweave.kernel.semantics.machine import Frame, Machine
+from tileweave.kernel.semantics.machine import Block, Frame, Machine
 
 __all__ = ["OPERATIONS", "operate"]
 
@@ -143,21 +143,40 @@ def _copy_async(machine: Machine, op: Op, frame: Frame) -> None:
     label = f"an asynchronous copy of {frame.label}"
     proxy = source.region.tensor.space == "shared"
     clocks, fenced = [a.known for a in frame.agents], [a.fenced for a in frame.agents]
-    for access, kind in ((source, "read"), (out, "write")):
-        event = Event(((number, 1),), kind, op, label, proxy or kind == "write")  # type: ignore[arg-type]
-        (machine.ledger.read if kind == "read" else machine.ledger.write)(access, event, clocks, fenced)
-        frame.block.copies[number] = (event, kind == "write")
-    out.put(rounded(source.values(), out.region.tensor.element))
+    reads = Event(((number, 1),), "read", op, label, proxy)
+    writes = Event(((number, 1),), "write", op, label, True)
+    machine.ledger.read(source, reads, clocks, fenced)
     size = out.region.size * out.region.tensor.element.bits // 8
+    for block, target in _targets(machine, op, frame, out):
+        if block is not frame.block:
+            frame.block.cluster.visit(block.rank, writes, frame.agents, op.line)
+        barrier = machine.barrier(op.barrier, frame, op.line, block) if op.barrier is not None else None
+        machine.ledger.write(target, writes, clocks, fenced)
+        target.put(rounded(source.values(), target.region.tensor.element))
+        if barrier is not None:
+            known, marked = publish(frame.agents, whole=False)
+            barrier.bring(size, ({**known, number: 1}, marked))
     if op.barrier is not None:
-        barrier = machine.barrier(op.barrier, frame, op.line)
-        known, marked = publish(frame.agents, whole=False)
-        barrier.bring(size, ({**known, number: 1}, marked))
-        frame.block.copies.pop(number)
         return
+    frame.block.copies[number] = (writes, True)
     kind = "bulk" if source.region.tensor.space == "shared" else "cp.async"
     if source.region.tensor.space not in ("shared", "global", "symmetric"):
         refuse("completion", f"an asynchronous copy from {source.region.tensor.space} memory", op.line,
                legal="global to shared, or shared to global")  # fmt: skip
     for agent in frame.agents:
         agent.open_copies.setdefault(kind, []).append(number)
+
+
+def _targets(machine: Machine, op: Op, frame: Frame, out: Access) -> Iterator[tuple[Block, Access]]:
+    """The blocks of the cluster in whose memory a copy is written: by its mask, or this one."""
+    mask = op.option("multicast")
+    if not isinstance(mask, int):
+        yield frame.block, out
+        return
+    name, valid = out.region.tensor.name, tuple(b - a for a, b in out.box)
+    for block in frame.block.cluster.blocks:
+        if mask >> block.rank & 1:
+            if name not in block.shared:
+                refuse("cluster", f"{block.label} has not come to the declaration of {name}", op.line,
+                       threads=frame.label, legal="k.sync(cluster=True) behind the declarations")  # fmt: skip
+            yield block, Access(out.region, block.shared[name], out.begin, valid)

@@ -13,6 +13,7 @@ from tileweave.index import evaluate
 from tileweave.kernel.ir import Alloc, Kernel, Line, On, Op, Region, Statement, blocks_of, free_symbols, verify, walk
 from tileweave.kernel.semantics.access import Ledger, refuse
 from tileweave.kernel.semantics.clocks import Agent
+from tileweave.kernel.semantics.cluster import Cluster
 from tileweave.kernel.semantics.machine import Block, Frame, Machine
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.operate import operate
@@ -151,14 +152,15 @@ class _Run:
     def execute(self) -> None:
         """All blocks: one after another on each device; one that waits for another block steps aside."""
         waiting: list[Block] = []
-        blocks: Iterable[tuple[Block, Frame]] = self._all_blocks()
+        clusters: Iterable[list[Frame]] = self._all_clusters()
         if self.machine.random is not None:
-            listed = list(blocks)
-            blocks = self.machine.random.sample(listed, len(listed))
-        for block, frame in blocks:
-            self.blocks += 1
-            self.machine.start(self.kernel.body, frame)
-            waiting.append(block)
+            listed = list(clusters)
+            clusters = self.machine.random.sample(listed, len(listed))
+        for frames in clusters:
+            for frame in frames:
+                self.blocks += 1
+                self.machine.start(self.kernel.body, frame)
+                waiting.append(frame.block)
             self._advance(waiting)
         while waiting:
             if not self._advance(waiting):
@@ -176,27 +178,34 @@ class _Run:
                 if not block.strands:
                     waiting.remove(block)
                     self._finish(block)
-        stuck = [b for b in waiting if not any(s.blocked and s.blocked.elsewhere for s in b.strands)]
+        stuck = [b for b in waiting if not any(
+            s.blocked and s.blocked.elsewhere for one in b.cluster.blocks for s in one.strands
+        )]  # fmt: skip
         if stuck:
             self._deadlock(stuck)
         return moved
 
-    def _all_blocks(self) -> Iterator[tuple[Block, Frame]]:
+    def _all_clusters(self) -> Iterator[list[Frame]]:
+        """Blocks that run together, as frames that are about to start."""
         grid = self.kernel.grid
-        axis = self.kernel.mesh[0][0] if self.kernel.mesh else ""
-        for number in range(int(grid.size)):  # type: ignore[arg-type]
+        for first in range(0, int(grid.size), grid.cluster):  # type: ignore[arg-type]
             for device in range(self.devices):
-                symbols = {str(grid.block): number, **({axis: device} if axis else {})}
-                for symbol, value in grid.coords:
-                    symbols[str(symbol)] = int(np.asarray(evaluate(value, _known(value, symbols))))
-                coords = ", ".join(f"{s} {symbols[str(s)]}" for s, _ in grid.coords)
-                label = f"block {number}" + (f" ({coords})" if len(grid.coords) > 1 else "")
-                label += f" of device {device}" if axis else ""
-                agents = tuple(
-                    Agent(self.machine.number(), threads, label) for threads in self._parts(symbols)
-                )  # fmt: skip
-                block = Block(label, device, agents)
-                yield block, Frame(block, agents, label, symbols, {})
+                cluster = Cluster()
+                frames = [self._block(first + rank, device, cluster) for rank in range(grid.cluster)]
+                cluster.blocks += [frame.block for frame in frames]
+                yield frames
+
+    def _block(self, number: int, device: int, cluster: Cluster) -> Frame:
+        grid, axis = self.kernel.grid, self.kernel.mesh[0][0] if self.kernel.mesh else ""
+        symbols = {str(grid.block): number, **({axis: device} if axis else {})}
+        for symbol, value in grid.coords:
+            symbols[str(symbol)] = int(np.asarray(evaluate(value, _known(value, symbols))))
+        coords = ", ".join(f"{s} {symbols[str(s)]}" for s, _ in grid.coords)
+        label = f"block {number}" + (f" ({coords})" if len(grid.coords) > 1 else "")
+        label += f" of device {device}" if axis else ""
+        agents = tuple(Agent(self.machine.number(), threads, label) for threads in self._parts(symbols))
+        block = Block(label, device, agents, cluster=cluster, rank=number % grid.cluster)
+        return Frame(block, agents, label, symbols, {})
 
     def _parts(self, symbols: dict[str, int]) -> list[frozenset[int]]:
         """The coarsest sets of threads that always execute the same statements."""
@@ -209,6 +218,8 @@ class _Run:
 
     def _finish(self, block: Block) -> None:
         """A block has ended: nothing is left half-done."""
+        block.cluster.require_left(block.rank)
+        block.ended = True
         for agent in block.agents:
             pending = [c for group in agent.groups.values() for g in group for c in g]
             for number in [*pending, *(c for opened in agent.open_copies.values() for c in opened)]:

@@ -425,7 +425,7 @@ def _cvta(block: AsmBlock, s: Statement) -> str:
 def _mapa(block: AsmBlock, s: Statement) -> str:
     d, a, rank = s.operands
     if not any(m.startswith("shared") for m in s.modifiers):
-        raise block.fail("mapa of generic addresses", "mapa.shared::cluster.u32")
+        return f"{block.target(d)} = ::tw::map_generic({block.read(a)}, {block.read(rank)});"
     return f"{block.target(d)} = ::tw::map_rank({block.read(a)}, {block.read(rank)});"
 
 

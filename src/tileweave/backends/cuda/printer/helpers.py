@@ -43,6 +43,12 @@ _PLAIN = {
     "tw_bulk_commit": _asm("tw_bulk_commit", "", "cp.async.bulk.commit_group;"),
     "tw_bulk_wait": _asm("tw_bulk_wait", "", "cp.async.bulk.wait_group %0;", '"n"(N)', _N),
     "tw_bulk_wait_read": _asm("tw_bulk_wait_read", "", "cp.async.bulk.wait_group.read %0;", '"n"(N)', _N),
+    "tw_cluster_sync": _asm(
+        "tw_cluster_sync", "", "barrier.cluster.arrive.release.aligned;\\nbarrier.cluster.wait.acquire.aligned;"
+    ),
+    "tw_peer": f"template <class T> {_HEAD}T* tw_peer(T* mine, int rank) {{\n  unsigned long long there;\n"
+    '  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(mine), "r"(rank));\n'
+    "  return reinterpret_cast<T*>(there);\n}",
     "tw_wgmma_fence": _asm("tw_wgmma_fence", "", "wgmma.fence.sync.aligned;"),
     "tw_wgmma_commit": _asm("tw_wgmma_commit", "", "wgmma.commit_group.sync.aligned;"),
     "tw_wgmma_wait": _asm("tw_wgmma_wait", "", "wgmma.wait_group.sync.aligned %0;", '"n"(N)', _N),
@@ -65,6 +71,11 @@ _SHARED = {
     "tw_mbarrier_expect": _asm(
         "tw_mbarrier_expect", "void* bar, int bytes", "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;",
         f'{_BAR}, "r"(bytes)',
+    ),
+    "tw_mbarrier_arrive_cluster": _asm(
+        "tw_mbarrier_arrive_cluster", "void* bar, int rank",
+        "{\\n.reg .b32 there;\\nmapa.shared::cluster.u32 there, %0, %1;\\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\\n}", f'{_BAR}, "r"(rank)',
     ),
     "tw_mbarrier_arrive": _asm("tw_mbarrier_arrive", "void* bar", "mbarrier.arrive.shared::cta.b64 _, [%0];", _BAR),
     "tw_mbarrier_wait": _asm("tw_mbarrier_wait", "void* bar, int parity", _LOOP, f'{_BAR}, "r"(parity)'),

@@ -97,6 +97,8 @@ class _Printer:
     def base(self, place: Address) -> str:
         """The buffer of an address: of one device, where all devices have one."""
         name = place.buffer.name
+        if place.buffer.space == "cluster":
+            return f"{self.need('tw_peer')}({name}, {self.number(place.device)})"
         return f"{name}[{self.number(place.device)}]" if place.buffer.space == "peers" else name
 
     def pointer(self, place: Address | Slots | Barrier) -> str:
@@ -358,6 +360,8 @@ _SIMPLE = {
     "mbarrier.init": "tw_mbarrier_init({0}, {1});",
     "mbarrier.expect_tx": "tw_mbarrier_expect({0}, {1});",
     "mbarrier.arrive": "tw_mbarrier_arrive({0});",
+    "mbarrier.arrive.cluster": "tw_mbarrier_arrive_cluster({0}, {1});",
+    "barrier.cluster": "tw_cluster_sync();",
     "mbarrier.wait": "tw_mbarrier_wait({0}, {1});",
     "setmaxnreg.inc": "tw_registers_inc<{0}>();",
     "setmaxnreg.dec": "tw_registers_dec<{0}>();",

@@ -31,7 +31,7 @@ def rows_of(tensor: Tensor, axis: str = "m") -> Rows:
     """The iters of a tensor in memory, dimension by dimension, with their strides on one axis.
 
     Raises:
-        LayoutError: a stride is on another axis than ``m`` and ``gpu``, or a dimension ends inside an iter.
+        LayoutError: a stride is on another axis than ``m``, ``gpu`` and ``cta``, or a dimension ends inside an iter.
     """
     layout = memory_layout(tensor)
     rows = []
@@ -39,8 +39,8 @@ def rows_of(tensor: Tensor, axis: str = "m") -> Rows:
         row = []
         for it in block:
             terms = dict(it.stride.terms)
-            if set(terms) - {"m", "gpu"}:
-                raise LayoutError("dispatch(kernel)", f"{tensor} is on other axes than m and gpu")
+            if set(terms) - {"m", "gpu", "cta"}:
+                raise LayoutError("dispatch(kernel)", f"{tensor} is on other axes than m, gpu and cta")
             row.append((it.extent, terms.get(axis, 0)))
         rows.append(tuple(row))
     return tuple(rows)
@@ -76,8 +76,8 @@ def offset(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
 
 
 def device(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
-    """The device of a mesh that an element lies on."""
-    return _along(tensor, at, "gpu")
+    """The device of a mesh that an element lies on; of shared memory, the block of the cluster."""
+    return _along(tensor, at, "cta" if tensor.space == "shared" else "gpu")
 
 
 def _along(tensor: Tensor, at: Sequence[ExprLike], axis: str) -> ExprLike:

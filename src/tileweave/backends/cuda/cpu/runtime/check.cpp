@@ -284,6 +284,7 @@ void check_access(const void* p, size_t size, int flags, const void* pc) {
   }
   if (++f->steps > 4096) { f->pc = pc; yield(true); }
   Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE)), site_of(pc), f->block->grid->first_uid, f, nullptr};
+  if (Block* b = block_of_shared(p)) need_running(b, pc, "accesses");
   if (Block* b = block_of_shared(p)) if (b == f->block) log_bank(f, (char*)p - b->shared, size, w.site);
   touch(p, size, flags & READ, flags & WRITE, w);
   if (flags & STRONG) order_by(f, p, flags);

@@ -103,6 +103,10 @@ template <class F> void for_box(const tw_map& m, const int* start, char* shared,
 }
 u64 box_bytes(const tw_map& m) { u64 n = m.bytes; for (int d = 0; d < m.rank; d++) n *= m.box[d]; return n; }
 
+void need_mask(int mask, const void* pc) {
+  unsigned size = current->block->grid->cluster_size;
+  if (mask >= 0 && (!mask || mask >> size)) fail("cluster-mask", pc, "%s copies to the blocks of mask 0x%x: its cluster has %u", thread_name(current).c_str(), (unsigned)mask, size);
+}
 void need_box(const tw_map& m, u64 shared, int rank, const void* pc) {
   if (m.rank != rank) fail("tensor-map", pc, "a box of rank %d is copied through a tensor map of rank %d", rank, m.rank);
   unsigned align = m.swizzle ? 8 * m.swizzle : 128;
@@ -112,6 +116,7 @@ void run_box_load(Async& t) {
   auto& m = *(const tw_map*)t.data.data();
   for (auto* b : *t.block->cluster) {
     if (!(t.multicast >> b->rank & 1)) continue;
+    if (!b->live) fail("cluster-left", t.pc, "a box of %s reaches block (%u,%u,%u) of its cluster, all of whose threads have left", thread_name(t.fiber).c_str(), b->index.x, b->index.y, b->index.z);
     char* shared = b->shared + t.a;
     need_shared(t, shared, box_bytes(m));
     if (checking) check_async(t, shared, box_bytes(m), true);
@@ -164,6 +169,7 @@ void box_load(u64 shared, const void* map, int rank, const int* at, u64 barrier,
   proxies = true;
   auto& m = map_of(map, TW_PC);
   need_box(m, shared, rank, TW_PC);
+  need_mask(multicast, TW_PC);
   auto t = task("a box", run_box_load, TW_PC);
   char* to = (char*)generic(shared, SHARED);
   Block* owner = block_of_shared(to);
@@ -191,6 +197,7 @@ void bulk_load(u64 shared, u64 global, unsigned bytes, u64 barrier, int multicas
   need_aligned("cp.async.bulk", shared, 16, TW_PC);
   need_aligned("cp.async.bulk", global, 16, TW_PC);
   need_aligned("the size of cp.async.bulk", bytes, 16, TW_PC);
+  need_mask(multicast, TW_PC);
   auto t = task("a bulk copy", [](Async& t) {
     for (auto* b : *t.block->cluster) {
       if (!(t.multicast >> b->rank & 1)) continue;

@@ -426,6 +426,16 @@ u64 map_rank(u64 a, unsigned rank) {
   if (rank >= current->block->grid->cluster_size) fail("cluster-rank", TW_PC, "mapa to rank %u of a cluster of %u", rank, current->block->grid->cluster_size);
   return (a & 0xFFFFFF) | (u64)(rank + 1) << 24;
 }
+u64 map_generic(u64 a, unsigned rank) {
+  Block* b = block_of_shared((void*)a);
+  if (!b) fail("address-space", TW_PC, "mapa of 0x%llx, which is not an address in shared memory", (unsigned long long)a);
+  if (rank >= b->grid->cluster_size) fail("cluster-rank", TW_PC, "mapa to rank %u of a cluster of %u", rank, b->grid->cluster_size);
+  return (u64)((*b->cluster)[rank]->shared + ((char*)a - b->shared));
+}
+void need_running(const Block* b, const void* pc, const char* what) {
+  if (current && b != current->block && !b->live)
+    fail("cluster-left", pc, "%s %s shared memory of block (%u,%u,%u) of its cluster, all of whose threads have left: a barrier of the cluster is missing at the end", thread_name(current).c_str(), what, b->index.x, b->index.y, b->index.z);
+}
 bool on_stack(const void* p) { return (char*)p >= stacks_low && (char*)p < stacks_high; }
 
 // --- global memory: each buffer ends at a guard page, filled with NaN patterns

@@ -96,6 +96,7 @@ void progress();
 Task submit(Task);
 void run_task(Task&);
 Block* block_of_shared(const void* p);
+void need_running(const Block* other, const void* pc, const char* what);   // a block of the cluster whose memory is reached
 std::vector<Allocation*>& allocations();
 Allocation* allocation_at(const void* p);
 Allocation* allocate(size_t bytes, const char* name, bool managed, bool host, const void* pc);

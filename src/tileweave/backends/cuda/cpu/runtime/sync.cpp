@@ -228,6 +228,7 @@ MBarrier& mbarrier(u64 at, const char* use, const void* pc, Block** owner) {
   char* p = (char*)generic(at, SHARED);
   Block* b = block_of_shared(p);
   if (owner) *owner = b;
+  need_running(b, pc, use);
   uint32_t key = p - b->shared;
   if (key % 8) fail("misaligned", pc, "%s %s an mbarrier at shared +%u, which is no multiple of 8", thread_name(current).c_str(), use, key);
   auto found = b->mbarriers.find(key);
@@ -331,6 +332,7 @@ void access(const void* p, size_t size, int flags) {
   if ((flags & STRONG) && !(flags & NO_YIELD)) { current->pc = TW_PC; yield(flags & READ); }
   if (checking) check_access(p, size, flags, TW_PC);
   else if (Block* b = block_of_shared(p)) {
+    need_running(b, TW_PC, "accesses");
     size_t at = (char*)p - b->shared;
     if (at < 1024 || at + size > SHARED_BYTES) fail("out-of-bounds", TW_PC, "%s accesses shared memory at +%zu", thread_name(current).c_str(), at);
   }

@@ -155,6 +155,7 @@ void barrier_complete(u64 at, unsigned bytes);
 bool barrier_test(u64 at, u64 phase, bool parity, bool wait);
 void barrier_fence();
 u64 map_rank(u64 address, unsigned rank);
+u64 map_generic(u64 address, unsigned rank);
 }  // namespace tw
 
 constexpr int warpSize = 32;
