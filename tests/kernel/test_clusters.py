@@ -101,7 +101,10 @@ def test_memory_of_a_block_that_may_not_run_is_refused():
     y = np.zeros_like(x)
     neighbours().run(x, y)
     assert (y == x[[1, 0, 3, 2]]).all()
-    for missing, problem in (({"first": False}, "ended|started|never written"), ({"last": False}, "has ended|may come later")):
+    for missing, problem in (
+        ({"first": False}, "ended|started|never written"),
+        ({"last": False}, "has ended|may come later"),
+    ):
         with pytest.raises(VerifyError, match=problem) as caught:
             neighbours(**missing).check(x, y)
         assert caught.value.rule in ("cluster", "initialised")
