@@ -180,8 +180,7 @@ def copy_boxes(context: Context, op: Op) -> None:
         if load:
             name = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
             bar = barrier_of(context, op.barrier)  # type: ignore[arg-type]
-            blocks = op.option("multicast")
-            several = {} if blocks is None else {"multicast": blocks}
+            several = {k: v for k, v in op.options if k == "multicast"}
             name += ".multicast::cluster" if several else ""
             context.instruction(name, where, map_, bar, *spelled, mask=elected(context), cover=cover, **several)
         else:
@@ -190,8 +189,9 @@ def copy_boxes(context: Context, op: Op) -> None:
     count = len(boxes(near, tile))
     shape = " x ".join(map(str, box))
     reason = f"{count} box{'es' * (count > 1)} {shape}, swizzle {tile.swizzle}"
-    if op.option("multicast") is not None:
-        reason += f", to {int(op.option('multicast') or 0).bit_count()} blocks of the cluster"
+    blocks = op.option("multicast")
+    if isinstance(blocks, int):
+        reason += f", to {blocks.bit_count()} blocks of the cluster"
     context.choose(op, "tma", Candidate("tma", True, reason))
 
 

@@ -138,8 +138,8 @@ def _clusters(kernel: Kernel) -> Iterator[tuple[Line, str]]:
             if low != 0 or high != size - 1:
                 yield s.line, f"{s.tensor} lies on blocks {low}..{high} of a cluster of {size}"
         elif isinstance(s, Arrive) and s.cta is not None:
-            low, high = bounds(s.cta)
-            if low is None or high is None or low < 0 or high >= size:
+            least, most = bounds(s.cta)
+            if least is None or most is None or least < 0 or most >= size:
                 yield s.line, f"{head(s)}: a cluster has the blocks 0..{size - 1}"
         elif isinstance(s, Op) and s.option("multicast") is not None:
             mask = s.option("multicast")
