@@ -99,7 +99,7 @@ def runtime_library() -> Path:
     sources = sorted(_RUNTIME.glob("*.cpp"))
     rules = _map_rules()
     digest = hashlib.sha256(repr((rules, compiler(), _RUNTIME_FLAGS)).encode())
-    for path in sorted([*sources, *_RUNTIME.glob("*.h"), *INCLUDE.glob("*.h")]):
+    for path in sorted([*sources, *_RUNTIME.glob("*.h"), *INCLUDE.rglob("*.h")]):
         digest.update(path.read_bytes())
     folder = Path(os.environ.get("TILEWEAVE_CACHE") or Path.home() / ".cache" / "tileweave") / "cuda"
     target = folder / f"libtileweave-{digest.hexdigest()[:16]}.so"
@@ -152,7 +152,17 @@ def preprocess(source: Path, include: Sequence[str] = (), define: Sequence[str] 
     ]
     command += ["-isystem", str(INCLUDE), "-include", "cuda_runtime.h"]
     command += [f"-I{path}" for path in include] + [f"-D{name}" for name in define]
-    return _call([*command, str(source)], "cuda check")
+    try:
+        return _call([*command, str(source)], "cuda check")
+    except BackendError as error:
+        missing = re.search(r"(\S+?:\d+):\d+: fatal error: (\S+): No such file", str(error.facts.get("log", "")))
+        if missing is None:
+            raise
+        ours = ", ".join(sorted(path.name for path in INCLUDE.glob("*.h") if not path.name.startswith("tileweave")))
+        raise BackendError(
+            "cuda check", f"no header {missing[2]}", inputs={"at": missing[1]}, legal=f"-I DIR, or one of {ours}",
+            facts=error.facts,
+        ) from None  # fmt: skip
 
 
 def build_program(

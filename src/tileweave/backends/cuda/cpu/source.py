@@ -12,6 +12,7 @@ from tileweave.backends.cuda.cpu.tokens import (
     asm_opens,
     closing,
     declarator,
+    declared_inside,
     last_word,
     skip_space,
     split_commas,
@@ -31,6 +32,14 @@ _COORDINATES = {
 _WORDS = {
     "__global__": "", "__device__": "", "__host__": "", "__constant__": "", "__managed__": "", "__grid_constant__": "",
     "__forceinline__": "inline __attribute__((always_inline))", "__noinline__": "__attribute__((noinline))",
+}  # fmt: skip
+_TEXTURES = ("textures and surfaces", "an array in global memory, read with __ldg")
+_GRAPHS = ("graphs", "launches on a stream")
+_REFUSED = {
+    **dict.fromkeys(
+        ("cudaTextureObject_t", "cudaSurfaceObject_t", "cudaArray_t", "cudaCreateTextureObject", "cudaBindTexture",
+         "tex1D", "tex1Dfetch", "tex2D", "tex3D", "surf2Dread", "surf2Dwrite"), _TEXTURES),
+    **dict.fromkeys(("cudaGraph_t", "cudaGraphExec_t", "cudaStreamBeginCapture"), _GRAPHS),
 }  # fmt: skip
 #: What the generated code marks as its own: no access of it is followed. Macros are expanded before.
 _WITH_ASM = "/include/mma.h"
@@ -187,13 +196,20 @@ class _Translator:
         elif token == "}" and self.scopes:
             self.scopes.pop()
             self.shadows = {name: depth for name, depth in self.shadows.items() if depth <= len(self.scopes)}
+        elif token == ";":
+            self.shadows = {name: depth for name, depth in self.shadows.items() if depth <= len(self.scopes)}
         if token in _WORDS:
             return _WORDS[token]
         member = last_word(out) in (".", "->", "::")
+        if token in _REFUSED and not member:
+            what, instead = _REFUSED[token]
+            raise BackendError(
+                "cuda check", f"{what} have no emulation: {token}", inputs={"at": self._where()}, legal=instead
+            )
         if token in _COORDINATES and not member:
-            following = tokens[skip_space(tokens, i + 1) : skip_space(tokens, i + 1) + 1]
-            if last_word(out) in ("dim3", "uint3") or following in (["("], ["{"]):  # a variable of that name
-                self.shadows[token] = len(self.scopes)
+            declared = declared_inside(out)
+            if declared is not None:  # a variable of that name
+                self.shadows[token] = len(self.scopes) + declared
             if token not in self.shadows:
                 return _COORDINATES[token]
         if token in self.globals and not member:

@@ -11,6 +11,7 @@ __all__ = [
     "asm_opens",
     "closing",
     "declarator",
+    "declared_inside",
     "last_word",
     "skip_space",
     "split_commas",
@@ -38,6 +39,28 @@ def last_word(out: list[str]) -> str:
         if token and not token.isspace():
             return token
     return ""
+
+
+def declared_inside(out: list[str]) -> int | None:
+    """Whether the output stands before the name of a variable of type ``dim3``: 0 in a declaration, 1 in a list of
+    parameters; None: elsewhere."""
+    depth, words = 0, []
+    for token in reversed(out):
+        if not token or token.isspace():
+            continue
+        depth += (token in (")", "}", "]")) - (token in ("(", "{", "["))
+        if token in (";", "{", "}") and depth <= 0:
+            break
+        if depth < 0:
+            break
+        if depth == 0:
+            words.append(token)
+    kinds = [word for word in words if word in ("dim3", "uint3")]
+    if not kinds or not words or (words[0] not in ("dim3", "uint3", "&") and words[0] != ","):
+        return None
+    if words[0] == "," and depth < 0:
+        return None  # the next argument of a call
+    return int(depth < 0)
 
 
 def closing(tokens: list[str], i: int) -> int:

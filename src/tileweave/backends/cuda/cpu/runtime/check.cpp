@@ -105,6 +105,10 @@ bool both_strong(unsigned a, uint32_t block_a, const Who& w) {
   if (!(a & STRONG) || !(w.flags & STRONG)) return false;
   return block_a == w.block || !((a | w.flags) & BLOCK_SCOPE);
 }
+// A plain read that races with atomics does no harm where it is only what the lane then compares: it waits for the verdict.
+struct Doubt { const char* rule; const void *pc, *other; std::string text; };
+std::map<std::array<u64, 3>, std::vector<Doubt>> doubts;   // by address, block and lane of the read
+
 void race(const void* p, const Who& w, uint32_t block, unsigned lane, uint32_t site, unsigned flags, const char* did, const char* does) {
   const char *rule = "race-grid", *remedy = "no barrier can order two blocks: use atomics and fences, or another launch";
   bool asynchronous = (flags & ASYNC) || (w.flags & ASYNC);
@@ -114,7 +118,17 @@ void race(const void* p, const Who& w, uint32_t block, unsigned lane, uint32_t s
   else if (block == w.block) { rule = "race-block"; remedy = "__syncthreads() is missing"; }
   else if (block_of_shared(p)) { rule = "race-cluster"; remedy = "a barrier of the cluster is missing"; }
   std::string me = w.unit ? format("%s of block (%u,%u,%u)", w.unit, blocks[w.block].index.x, blocks[w.block].index.y, blocks[w.block].index.z) : name_of(w.block, w.lane);
-  note(rule, sites[w.site], sites[site], "%s %s %s, which %s %s, and nothing orders the two: %s", me.c_str(), does, place_of(p).c_str(), name_of(block, lane).c_str(), did, remedy);
+  auto text = format("%s %s %s, which %s %s, and nothing orders the two: %s", me.c_str(), does, place_of(p).c_str(), name_of(block, lane).c_str(), did, remedy);
+  bool they_read = !strcmp(did, "read") && !(flags & STRONG) && (w.flags & STRONG), i_read = !strcmp(does, "reads") && !(w.flags & STRONG) && (flags & STRONG);
+  if (!asynchronous && (they_read || i_read)) {
+    auto& list = doubts[{(u64)p, they_read ? block : w.block, they_read ? lane : w.lane}];
+    if (list.size() < 4) list.push_back({rule, sites[w.site], sites[site], text});
+    return;
+  }
+  note(rule, sites[w.site], sites[site], "%s", text.c_str());
+}
+void compared(const void* p, size_t size, const Fiber* f) {
+  for (size_t i = 0; i < size && !doubts.empty(); i += 4) doubts.erase({(u64)p + i, f->block->uid, f->linear});
 }
 
 // One access of one cell against what went before; then the cell knows it.
@@ -286,8 +300,13 @@ void check_access(const void* p, size_t size, int flags, const void* pc) {
   Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE)), site_of(pc), f->block->grid->first_uid, f, nullptr};
   if (Block* b = block_of_shared(p)) need_running(b, pc, "accesses");
   if (Block* b = block_of_shared(p)) if (b == f->block) log_bank(f, (char*)p - b->shared, size, w.site);
+  if (flags & COMPARE) compared(p, size, f);
   touch(p, size, flags & READ, flags & WRITE, w);
   if (flags & STRONG) order_by(f, p, flags);
+}
+void check_doubts() {
+  for (auto& [key, list] : doubts) for (auto& d : list) note(d.rule, d.pc, d.other, "%s", d.text.c_str());
+  doubts.clear();
 }
 void check_async(Async& t, const void* p, size_t size, bool write, bool atomic) {
   bool generic_proxy = t.what == "cp.async";
@@ -323,6 +342,7 @@ void check_block_end(Block* b) {
 }
 void check_grid_end(Grid*, bool last) {
   if (!checking) return;
+  check_doubts();
   for (auto& [site, s] : bank_sums)
     if (s.passes > s.least)
       note("~bank-conflict", sites[site], nullptr, "shared memory takes %.1f passes for each that is needed (%llu for %llu); lanes %u and %u meet in bank %u with different words", (double)s.passes / s.least,

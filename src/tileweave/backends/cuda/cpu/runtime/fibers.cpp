@@ -500,6 +500,7 @@ void fail(const char* rule, const void* pc, const char* text, ...) {
   va_start(args, text);
   vsnprintf(line, sizeof line, text, args);
   va_end(args);
+  check_doubts();
   report("error", rule, pc, nullptr, line);
   fflush(stdout);
   _exit(99);

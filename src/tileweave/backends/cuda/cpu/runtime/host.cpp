@@ -80,6 +80,14 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return cudaFree(p); }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind k) { return copy({(char*)to, (const char*)from, n, 1, 0, 0, 0, TW_PC}, k, nullptr, true); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind k, cudaStream_t s) { return copy({(char*)to, (const char*)from, n, 1, 0, 0, 0, TW_PC}, k, s, false); }
 cudaError_t cudaMemcpy2D(void* to, size_t tp, const void* from, size_t fp, size_t w, size_t h, cudaMemcpyKind k) { return copy({(char*)to, (const char*)from, w, h, tp, fp, 0, TW_PC}, k, nullptr, true); }
+cudaError_t cudaMemcpy2DAsync(void* to, size_t tp, const void* from, size_t fp, size_t w, size_t h, cudaMemcpyKind k, cudaStream_t s) { return copy({(char*)to, (const char*)from, w, h, tp, fp, 0, TW_PC}, k, s, false); }
+cudaError_t cudaMemset2D(void* p, size_t pitch, int v, size_t w, size_t h) { return copy({(char*)p, nullptr, w, h, pitch, 0, v, TW_PC}, cudaMemcpyDefault, nullptr, true); }
+cudaError_t tw_malloc_pitch(void** p, size_t* pitch, size_t w, size_t h) { *pitch = (w + 511) / 512 * 512; return tw_malloc(p, *pitch * h, false, false); }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) {
+  Allocation* a = allocation_at(p);
+  *out = {!a ? cudaMemoryTypeUnregistered : a->host ? cudaMemoryTypeHost : a->managed ? cudaMemoryTypeManaged : cudaMemoryTypeDevice, a ? a->device : -1, a ? (void*)p : nullptr, !a || a->managed ? (void*)p : nullptr};
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t n) { return copy({(char*)to, (const char*)from, n, 1, 0, 0, 0, TW_PC}, cudaMemcpyDeviceToDevice, nullptr, true); }
 cudaError_t cudaMemset(void* p, int v, size_t n) { return copy({(char*)p, nullptr, n, 1, 0, 0, v, TW_PC}, cudaMemcpyDefault, nullptr, true); }
 cudaError_t cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t s) { return copy({(char*)p, nullptr, n, 1, 0, 0, v, TW_PC}, cudaMemcpyDefault, s, false); }
@@ -116,6 +124,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
     case cudaDevAttrMaxThreadsPerBlock: *v = 1024; break;
     case cudaDevAttrMultiProcessorCount: *v = 4; break;
     case cudaDevAttrComputeCapabilityMajor: *v = 9; break;
+    case cudaDevAttrWarpSize: *v = 32; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *v = 49152; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = SHARED_LIMIT; break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *v = 233472; break;
@@ -128,6 +137,14 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 1; return cudaS
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 cudaError_t cudaStreamCreate(cudaStream_t* s) { *s = new CUstream_st{device_now}; return cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { return cudaStreamCreate(s); }
+namespace { struct Callback { cudaStream_t stream; cudaStreamCallback_t with_status; cudaHostFn_t plain; void* data; }; }
+static cudaError_t call_later(const Callback& c) {
+  enqueue_action(c.stream, [](void* p) { auto* c = (Callback*)p; if (c->plain) c->plain(c->data); else c->with_status(c->stream, last_error, c->data); delete c; }, new Callback(c));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* data, unsigned) { return call_later({s, f, nullptr, data}); }
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) { return call_later({s, nullptr, f, data}); }
+cudaError_t cudaStreamQuery(cudaStream_t) { drain(); return last_error; }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { drain(); delete s; return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { drain(); return last_error; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { drain(); return cudaSuccess; }

@@ -42,7 +42,7 @@ struct WarpGroup {
   std::map<void*, std::shared_ptr<Accumulator>> accumulators;
  
 };
-struct Warp { Block* block; unsigned first, count, alive; std::vector<std::unique_ptr<Meeting>> meetings; };
+struct Warp { Block* block; unsigned first, count, alive; std::vector<std::unique_ptr<Meeting>> meetings; const void* asking[32] = {}; unsigned together[32] = {}; };
 
 struct NamedBarrier { unsigned expected = 0, arrived = 0; std::vector<Fiber*> waiting; Clocks clocks, proxy; int votes = 0, count = 0; };
 struct MBarrier {
@@ -122,6 +122,7 @@ void check_async(Async&, const void* p, size_t size, bool write, bool atomic = f
 void check_start(Grid*); void check_block(Block*); void check_block_end(Block*); void check_grid_end(Grid*, bool last);
 void released(Fiber*);                                              // its clock moves on
 Clocks snapshot(Fiber*);                                            // what it knows, its own clock included
+void check_doubts();                                                // reports the races that no comparison has settled
 void take_slot(Async&);
 void make_valid(const void* p, size_t n);
 void check_registers(Fiber*, const void* p, size_t n);

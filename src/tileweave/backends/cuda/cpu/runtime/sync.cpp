@@ -221,7 +221,23 @@ u64 warp(int op, unsigned mask, u64 value, unsigned lane, unsigned segment, bool
   if (flag) *flag = r.flag;
   return r.result;
 }
-unsigned active_mask() { return current->block->warps[current->linear / 32].alive; }
+// The lanes that come to the same place before any of them could go on alone: all others have run as far as they can.
+unsigned active_mask() {
+  Warp& w = current->block->warps[current->linear / 32];
+  unsigned lane = current->linear % 32;
+  const void* here = TW_PC;
+  w.asking[lane] = current->pc = here;
+  yield(true);
+  if (!w.together[lane]) {
+    unsigned mask = 0;
+    for (unsigned l = 0; l < 32; l++) if (w.asking[l] == here && !w.together[l]) mask |= 1u << l;
+    for (unsigned l = 0; l < 32; l++) if (mask >> l & 1) w.together[l] = mask;
+    progress();
+  }
+  unsigned mask = w.together[lane];
+  w.asking[lane] = nullptr; w.together[lane] = 0;
+  return mask;
+}
 
 // --- mbarriers: the state lies beside the memory, keyed by its address
 MBarrier& mbarrier(u64 at, const char* use, const void* pc, Block** owner) {

@@ -102,7 +102,7 @@ TW_ATOMIC(atomicOr, old | v)
 TW_ATOMIC(atomicXor, old ^ v)
 TW_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
 TW_ATOMIC(atomicDec, old == 0 || old > v ? v : old - 1)
-template <class T, class U, class V> TW_FLATTEN T atomicCAS(T* p, U expected, V value) { return tw::atomic(p, [=](T old) TW_PLAIN { return old == (T)expected ? (T)value : old; }); }
+template <class T, class U, class V> TW_FLATTEN T atomicCAS(T* p, U expected, V value) { return tw::atomic(p, [=](T old) TW_PLAIN { return old == (T)expected ? (T)value : old; }, tw::STRONG | tw::COMPARE); }
 template <class T, class U, class V> TW_FLATTEN T atomicCAS_block(T* p, U e, V v) { return atomicCAS(p, e, v); }
 template <class T, class U, class V> TW_FLATTEN T atomicCAS_system(T* p, U e, V v) { return atomicCAS(p, e, v); }
 
@@ -123,58 +123,4 @@ template <class T, class U, class V> TW_FLATTEN T atomicCAS_system(T* p, U e, V 
 #define __trap() ::tw::trap("__trap()")
 TW_INLINE long long clock64() { return (long long)tw::special("%clock64"); }
 
-// --- numbers
-TW_INLINE int __popc(unsigned v) { return __builtin_popcount(v); }
-TW_INLINE int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
-TW_INLINE int __clz(int v) { return v ? __builtin_clz(v) : 32; }
-TW_INLINE int __clzll(long long v) { return v ? __builtin_clzll(v) : 64; }
-TW_INLINE int __ffs(int v) { return __builtin_ffs(v); }
-TW_INLINE int __ffsll(long long v) { return __builtin_ffsll(v); }
-TW_INLINE unsigned __brev(unsigned v) { unsigned r = 0; for (int i = 0; i < 32; i++) r |= (v >> i & 1) << (31 - i); return r; }
-TW_INLINE unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
-  tw::u64 v = (tw::u64)b << 32 | a;
-  unsigned r = 0;
-  for (int i = 0; i < 4; i++) r |= (unsigned)(v >> (8 * (s >> 4 * i & 7)) & 255) << 8 * i;
-  return r;
-}
-TW_INLINE int __mul24(int a, int b) { return a * b; }
-TW_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((tw::u64)a * b >> 32); }
-TW_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
-TW_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
-TW_INLINE float __int_as_float(int v) { return tw::bits<float>(v); }
-TW_INLINE int __float_as_int(float v) { return tw::bits<int>(v); }
-TW_INLINE float __uint_as_float(unsigned v) { return tw::bits<float>(v); }
-TW_INLINE unsigned __float_as_uint(float v) { return tw::bits<unsigned>(v); }
-TW_INLINE double __longlong_as_double(long long v) { return tw::bits<double>(v); }
-TW_INLINE long long __double_as_longlong(double v) { return tw::bits<long long>(v); }
-TW_INLINE float __expf(float x) { return expf(x); }
-TW_INLINE float __exp10f(float x) { return powf(10, x); }
-TW_INLINE float __logf(float x) { return logf(x); }
-TW_INLINE float __log2f(float x) { return log2f(x); }
-TW_INLINE float __sinf(float x) { return sinf(x); }
-TW_INLINE float __cosf(float x) { return cosf(x); }
-TW_INLINE float __powf(float x, float y) { return powf(x, y); }
-TW_INLINE float __fdividef(float x, float y) { return x / y; }
-TW_INLINE float __fdiv_rn(float x, float y) { return x / y; }
-TW_INLINE float __frcp_rn(float x) { return 1 / x; }
-TW_INLINE float __fsqrt_rn(float x) { return sqrtf(x); }
-TW_INLINE float __fadd_rn(float x, float y) { return x + y; }
-TW_INLINE float __fmul_rn(float x, float y) { return x * y; }
-TW_INLINE float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-TW_INLINE float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
-TW_INLINE float rsqrtf(float x) { return 1 / sqrtf(x); }
-TW_INLINE double rsqrt(double x) { return 1 / sqrt(x); }
-TW_INLINE float __frsqrt_rn(float x) { return 1 / sqrtf(x); }
-TW_INLINE int __float2int_rn(float x) { return (int)rintf(x); }
-TW_INLINE int __float2int_rz(float x) { return (int)x; }
-TW_INLINE float __int2float_rn(int x) { return (float)x; }
-TW_INLINE void sincospif(float x, float* s, float* c) { *s = sinf(x * 3.14159265358979f); *c = cosf(x * 3.14159265358979f); }
-#define TW_MIN_MAX(T) TW_INLINE T min(T a, T b) { return b < a ? b : a; } TW_INLINE T max(T a, T b) { return a < b ? b : a; }
-TW_MIN_MAX(int) TW_MIN_MAX(unsigned) TW_MIN_MAX(long) TW_MIN_MAX(unsigned long) TW_MIN_MAX(long long) TW_MIN_MAX(unsigned long long) TW_MIN_MAX(float) TW_MIN_MAX(double)
-TW_INLINE unsigned min(int a, unsigned b) { return min((unsigned)a, b); }
-TW_INLINE unsigned min(unsigned a, int b) { return min(a, (unsigned)b); }
-TW_INLINE unsigned max(int a, unsigned b) { return max((unsigned)a, b); }
-TW_INLINE unsigned max(unsigned a, int b) { return max(a, (unsigned)b); }
-TW_INLINE double min(float a, double b) { return min((double)a, b); }
-TW_INLINE double max(float a, double b) { return max((double)a, b); }
-TW_INLINE float fdividef(float a, float b) { return a / b; }
+#include "tileweave_numbers.h"

@@ -97,7 +97,7 @@ void pause();                // lets other threads run
 void trap(const char* what) __attribute__((noreturn));
 
 // --- atomics: the thread yields first, then the operation is whole
-enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256 };
+enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512 };
 void access(const void* p, size_t size, int flags);
 void changed();              // an atomic has changed memory: a thread that spins may go on
 template <class T, class F> TW_RAW T update(T* p, F f) {

@@ -12,9 +12,9 @@ enum cudaError_t {
 typedef cudaError_t cudaError;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9, cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
-enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
+enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
                       cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrCooperativeLaunch = 95, cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlock = 8 };
-enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventDisableTiming = 2, cudaMemAttachGlobal = 1, cudaHostAllocDefault = 0, cudaEnableDefault = 0 };
+enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2, cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4, cudaHostRegisterDefault = 0, cudaDeviceScheduleAuto = 0, cudaDeviceMapHost = 8, cudaEnableDefault = 0 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore = 0, cudaLaunchAttributeCooperative = 2, cudaLaunchAttributeClusterDimension = 4, cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
 struct cudaLaunchAttributeValue { struct { unsigned x, y, z; } clusterDim; int cooperative; int programmaticStreamSerializationAllowed; };
@@ -37,12 +37,46 @@ cudaError_t cudaFreeAsync(void*, cudaStream_t);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind, cudaStream_t = nullptr);
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind, cudaStream_t = nullptr);
+cudaError_t cudaMemset2D(void* p, size_t pitch, int v, size_t width, size_t height);
+cudaError_t tw_malloc_pitch(void** p, size_t* pitch, size_t width, size_t height);
+template <class T> TW_INLINE cudaError_t cudaMallocPitch(T** p, size_t* pitch, size_t width, size_t height) { return tw_malloc_pitch((void**)p, pitch, width, height); }
 cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t n);
 cudaError_t cudaMemset(void* p, int v, size_t n);
 cudaError_t cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t = nullptr);
 template <class T> TW_INLINE cudaError_t cudaMemcpyToSymbol(T& s, const void* from, size_t n, size_t at = 0, cudaMemcpyKind k = cudaMemcpyHostToDevice) { return cudaMemcpy((char*)&s + at, from, n, k); }
 template <class T> TW_INLINE cudaError_t cudaMemcpyFromSymbol(void* to, T& s, size_t n, size_t at = 0, cudaMemcpyKind k = cudaMemcpyDeviceToHost) { return cudaMemcpy(to, (char*)&s + at, n, k); }
 template <class T> TW_INLINE cudaError_t cudaGetSymbolAddress(void** p, T& s) { *p = (void*)&s; return cudaSuccess; }
+template <class T> TW_INLINE cudaError_t cudaMemcpyToSymbolAsync(T& s, const void* from, size_t n, size_t at, cudaMemcpyKind k, cudaStream_t stream = nullptr) { return cudaMemcpyAsync((char*)&s + at, from, n, k, stream); }
+template <class T> TW_INLINE cudaError_t cudaMemcpyFromSymbolAsync(void* to, T& s, size_t n, size_t at, cudaMemcpyKind k, cudaStream_t stream = nullptr) { return cudaMemcpyAsync(to, (char*)&s + at, n, k, stream); }
+template <class T> TW_INLINE cudaError_t cudaGetSymbolSize(size_t* n, T&) { *n = sizeof(T); return cudaSuccess; }
+template <class T> TW_INLINE cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned) { *device = (T*)host; return cudaSuccess; }
+struct cudaPointerAttributes { int type, device; void *devicePointer, *hostPointer; };
+enum { cudaMemoryTypeUnregistered = 0, cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes*, const void*);
+// Advice that changes no result.
+enum cudaMemoryAdvise { cudaMemAdviseSetReadMostly = 1, cudaMemAdviseUnsetReadMostly, cudaMemAdviseSetPreferredLocation, cudaMemAdviseUnsetPreferredLocation, cudaMemAdviseSetAccessedBy, cudaMemAdviseUnsetAccessedBy };
+enum { cudaCpuDeviceId = -1, cudaInvalidDeviceId = -2 };
+enum cudaMemLocationType { cudaMemLocationTypeInvalid, cudaMemLocationTypeDevice, cudaMemLocationTypeHost };
+struct cudaMemLocation { cudaMemLocationType type; int id; };
+TW_INLINE cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t = nullptr) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaMemPrefetchAsync(const void*, size_t, cudaMemLocation, unsigned, cudaStream_t = nullptr) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+enum cudaFuncCache { cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual };
+enum cudaSharedMemConfig { cudaSharedMemBankSizeDefault, cudaSharedMemBankSizeFourByte, cudaSharedMemBankSizeEightByte };
+enum cudaLimit { cudaLimitStackSize, cudaLimitPrintfFifoSize, cudaLimitMallocHeapSize };
+TW_INLINE cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig) { return cudaSuccess; }
+template <class F> TW_INLINE cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaProfilerStart() { return cudaSuccess; }
+TW_INLINE cudaError_t cudaProfilerStop() { return cudaSuccess; }
+TW_INLINE cudaError_t cudaRuntimeGetVersion(int* v) { *v = 13000; return cudaSuccess; }
+TW_INLINE cudaError_t cudaDriverGetVersion(int* v) { *v = 13000; return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceReset();
@@ -59,6 +93,14 @@ cudaError_t cudaDeviceCanAccessPeer(int*, int, int);
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
 cudaError_t cudaStreamCreate(cudaStream_t*);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned);
+#define CUDART_CB
+typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
+typedef void (*cudaHostFn_t)(void*);
+cudaError_t cudaStreamAddCallback(cudaStream_t, cudaStreamCallback_t, void* data, unsigned flags);
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void* data);
+TW_INLINE cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) { return cudaStreamCreateWithFlags(s, flags); }
+TW_INLINE cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = *greatest = 0; return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t);
 cudaError_t cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaStreamSynchronize(cudaStream_t);
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0);
@@ -71,6 +113,7 @@ cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float*, cudaEvent_t, cudaEvent_t);
 cudaError_t tw_dynamic_limit(const void* kernel, cudaFuncAttribute, int value);
 template <class F> TW_INLINE cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute a, int value) { return tw_dynamic_limit((const void*)kernel, a, value); }
+template <class F> TW_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F, size_t = 0, int limit = 0) { *grid = 4; *block = limit ? limit : 256; return cudaSuccess; }
 template <class F> TW_INLINE cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, size_t) { *n = 1; return cudaSuccess; }
 cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags, cudaDriverEntryPointQueryResult* = nullptr);
 TW_INLINE cudaError_t cudaGetDriverEntryPoint(const char* s, void** f, int flags, cudaDriverEntryPointQueryResult* q = nullptr) { return cudaGetDriverEntryPoint(s, f, (unsigned long long)flags, q); }
