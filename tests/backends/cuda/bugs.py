@@ -53,6 +53,13 @@ BUGS = {
     "barrier before the box is stored": ("box_store", "    fence_async();\n    __syncthreads();", "    fence_async();", "race-async"),
     "wait for the source of a box": ("box_store", "    if (threadIdx.x == 0) wait_read<1>();\n", "", "race-async"),
     "buffer that is not aligned": ("box_store", "alignas(128) float buffer", "alignas(16) float pad[4], buffer", "misaligned-box"),
+    # everyday.cu
+    "barrier of a group": ("everyday", "    scratch[rank] = v;\n    group.sync();", "    scratch[rank] = v;", "race-block"),
+    "a plain read that no atomicCAS settles": ("everyday", "  add_by_compare(total, 0.5f);", "  float now = *total;\n  atomicAdd(total, now < 0 ? 0 : 0.5f);", "race-block"),
+    "one group of __pipeline_wait_prior too many": ("everyday", "__pipeline_wait_prior(0)", "__pipeline_wait_prior(1)", "race-async"),
+    "lanes of a group that left": ("everyday", "coalesced_group together = cg::coalesced_threads();", "thread_block_tile<32> together = cg::tiled_partition<32>(cg::this_thread_block());", "lane-outside-mask"),
+    "result read before the stream has run": ("everyday", "  cudaDeviceSynchronize();\n", "", "host-race"),
+    "pitch taken for elements": ("everyday", "pitch / sizeof(float), columns", "pitch, columns", "out-of-bounds"),
 }  # fmt: skip
 
 

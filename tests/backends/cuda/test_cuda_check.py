@@ -11,7 +11,7 @@ from tileweave.backends.cuda.checked import check, check_kernel
 from tileweave.cli.main import main
 from tileweave.errors import BackendError
 
-RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store")
+RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday")
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed", 11])
@@ -203,6 +203,35 @@ def test_ptx_without_an_emulation_is_refused_with_its_line(tmp_path):
     with pytest.raises(BackendError, match=r"no emulation of tcgen05") as raised:
         check(path)
     assert f"{path}:2" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("\n__global__ void f(cudaTextureObject_t t) {}\nint main() {}\n", "textures and surfaces have no emulation"),
+        ("\n#include <thrust/sort.h>\nint main() {}\n", "no header thrust/sort.h"),
+        ("\nint main() { cudaGraph_t graph; }\n", "graphs have no emulation: cudaGraph_t"),
+    ],
+)
+def test_what_the_fibers_do_not_have_is_refused_with_its_line(text, problem, tmp_path):
+    path = tmp_path / "f.cu"
+    path.write_text(text)
+    with pytest.raises(BackendError, match=problem) as raised:
+        check(path)
+    assert f"{path}:2" in str(raised.value)
+
+
+def test_parameters_may_have_the_names_of_coordinates(tmp_path):
+    path = tmp_path / "f.cu"
+    path.write_text(
+        "#include <cstdio>\nvoid show(dim3 gridDim, const dim3 &blockDim);\n"
+        "__global__ void f(int *x) { if (threadIdx.x == 0) x[blockIdx.x] = gridDim.x * blockDim.x; }\n"
+        'void show(dim3 gridDim, const dim3 &blockDim) { printf("%u %u\\n", gridDim.x, blockDim.x); }\n'
+        "int main() {\n  int *x; cudaMallocManaged(&x, 12);\n  { dim3 a(1), gridDim(3), blockDim = 64; show(gridDim, "
+        "blockDim); f<<<gridDim, blockDim>>>(x); }\n  cudaDeviceSynchronize();\n  return x[2] != 192;\n}\n"
+    )
+    report = check(path)
+    assert (report.status, report.errors, report.output.split()) == (0, (), ["3", "64"])
 
 
 def test_asm_that_orders_memory_says_so():

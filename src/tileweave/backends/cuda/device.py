@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import Launch, TensorMap
+from tileweave.backends.cuda.arguments import BFLOAT16, Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.compiled import compile
+from tileweave.backends.cuda.cpu.kernel import choose_kernel, extent
+from tileweave.backends.cuda.cpu.source import KernelSignature, signatures
+from tileweave.backends.cuda.parameters import CUDA, HOST, MANAGED, PINNED, Parameter, check_launch, host_array
 from tileweave.errors import BackendError
 
 __all__ = ["launch_on_device"]
@@ -48,22 +51,28 @@ class _Memory:
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
-        self.copies: dict[int, tuple[int, np.ndarray[Any, Any]]] = {}
+        self.copies: dict[tuple[int, int], tuple[int, np.ndarray[Any, Any]]] = {}
 
-    def pointer(self, array: Any) -> int:
-        if not isinstance(array, np.ndarray):
-            return _device_pointer(array)
-        if id(array) not in self.copies:
-            if not array.flags.c_contiguous:
-                raise BackendError(_WHERE, "an array that is not contiguous", legal="np.ascontiguousarray(a)")
-            address = int(_ok(self.driver.cuMemAlloc(max(array.nbytes, 1))))
-            self.copies[id(array)] = (address, array)
-            _ok(self.driver.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes))
-        return self.copies[id(array)][0]
+    def pointer(self, array: Any, name: str) -> int:
+        if array is None:
+            return 0
+        device = _device_of(array)
+        if device is not None:
+            return _device_pointer(array, name)
+        host = array if isinstance(array, np.ndarray) else host_array(array, name)
+        if not host.flags.c_contiguous:
+            raise BackendError(_WHERE, f"{name}: an array that is not contiguous", legal="np.ascontiguousarray(a)")
+        key = host.ctypes.data, host.nbytes  # memory is copied once, whoever shows it
+        if key not in self.copies:
+            address = int(_ok(self.driver.cuMemAlloc(max(host.nbytes, 1))))
+            self.copies[key] = (address, host)
+            if host.nbytes:
+                _ok(self.driver.cuMemcpyHtoD(address, host.ctypes.data, host.nbytes))
+        return self.copies[key][0]
 
     def read_back(self) -> None:
         for address, array in self.copies.values():
-            if array.flags.writeable:
+            if array.flags.writeable and array.nbytes:
                 _ok(self.driver.cuMemcpyDtoH(array.ctypes.data, address, array.nbytes))
 
     def free(self) -> None:
@@ -71,24 +80,57 @@ class _Memory:
             self.driver.cuMemFree(address)
 
 
-def _device_pointer(array: Any) -> int:
-    """The address of an array on a device, from what it says of itself or from its DLPack capsule."""
-    interface = getattr(array, "__cuda_array_interface__", None)
-    if interface is not None:
-        return int(interface["data"][0])
+class _Tensor(ctypes.Structure):
+    """What a DLPack capsule holds."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def _device_of(array: Any) -> int | None:
+    """The number of the device on which an array lies; None: on the host."""
+    if isinstance(array, TensorMap):
+        return _device_of(array.array)
+    if isinstance(array, np.ndarray | np.generic):
+        return None
+    if hasattr(array, "__dlpack_device__"):
+        kind, number = array.__dlpack_device__()
+        if int(kind) in (CUDA, MANAGED):
+            return int(number)
+        if int(kind) not in (HOST, PINNED):
+            raise BackendError(_WHERE, f"an array on a device of kind {int(kind)}", legal="the host, or a CUDA device")
+        return None
+    return 0 if hasattr(array, "__cuda_array_interface__") else None
+
+
+def _device_pointer(array: Any, name: str) -> int:
+    """The address of an array on a device, from its DLPack capsule or from what it says of itself."""
     if not hasattr(array, "__dlpack__"):
-        raise BackendError(
-            _WHERE, f"a {type(array).__name__} is no array", legal="NumPy arrays, or arrays that speak DLPack"
-        )
+        interface = array.__cuda_array_interface__
+        if interface.get("strides") is not None:
+            itemsize = int(re.sub(r"\D", "", interface["typestr"]))
+            _need_contiguous(name, interface["shape"], [s // itemsize for s in interface["strides"]])
+        return int(interface["data"][0])
     capsule = array.__dlpack__()
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    tensor = get(capsule, b"dltensor")
-    data = ctypes.c_void_p.from_address(tensor).value or 0
-    offset = ctypes.c_uint64.from_address(
-        tensor + 40
-    ).value  # DLTensor.byte_offset: after data, device, ndim, dtype, shape, strides
-    return data + offset
+    tensor = _Tensor.from_address(get(capsule, b"dltensor"))
+    if tensor.strides:
+        _need_contiguous(name, tensor.shape[: tensor.ndim], tensor.strides[: tensor.ndim])
+    return (tensor.data or 0) + int(tensor.byte_offset)
+
+
+def _need_contiguous(name: str, shape: Sequence[int], strides: Sequence[int]) -> None:
+    step = 1
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length > 1 and stride != step:
+            inputs = {"shape": tuple(shape), "strides": tuple(strides)}
+            raise BackendError(_WHERE, f"{name}: an array that is not contiguous", inputs=inputs, legal="a copy")
+        step *= length
 
 
 def _tensor_map(driver: Any, value: TensorMap, pointer: int) -> Any:
@@ -105,11 +147,7 @@ def _tensor_map(driver: Any, value: TensorMap, pointer: int) -> Any:
 
 
 def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
-    """Compiles for the device at hand, launches in order, and copies what NumPy arrays hold back."""
-    driver = _driver()
-    from tileweave.backends.cuda.cpu.kernel import choose_kernel
-    from tileweave.backends.cuda.cpu.source import KernelSignature, signatures
-
+    """Compiles for the device at hand, launches in order, and copies what arrays of the host hold back."""
     known = signatures(text)
     chosen: list[KernelSignature] = []
     for one in launches:
@@ -118,61 +156,93 @@ def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
             raise BackendError(
                 _WHERE, f"kernel {name} is a template", legal="an explicit instance with a name of its own"
             )
+        if any(isinstance(value, Peers | PerDevice) for value in one.arguments.values()):
+            raise BackendError(_WHERE, "several devices are simulated only", legal="on='cpu'")
+        check_launch(name, signature.declared, one)
+        extent(one.grid, "grid"), extent(one.block, "block"), extent(one.cluster, "cluster")
         chosen.append(signature)
-    device = _ok(driver.cuDeviceGet(0))
+    places = {_device_of(value) for one in launches for value in one.arguments.values()} - {None}
+    if len(places) > 1:
+        raise BackendError(_WHERE, f"arrays on devices {sorted(map(str, places))}", legal="arrays of one device")
+    driver = _driver()
+    device = _ok(driver.cuDeviceGet(places.pop() if places else 0))
     attribute = driver.CUdevice_attribute
     major = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
     minor = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
-    arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
-    cubin = compile(_with_c_names(text, {signature.name for signature in chosen}), arch).cubin
+    cubin = compile(text, f"sm_{major}{minor}" + ("a" if major >= 9 else "")).cubin
     context = _ok(driver.cuDevicePrimaryCtxRetain(device))
-    _ok(driver.cuCtxSetCurrent(context))
+    _ok(driver.cuCtxPushCurrent(context))
     memory = _Memory(driver)
     try:
         module = _ok(driver.cuModuleLoadData(cubin))
-        for one, signature in zip(launches, chosen, strict=True):
-            _launch(driver, memory, module, one, signature)
-        _ok(driver.cuCtxSynchronize())
-        memory.read_back()
+        try:
+            for one, signature in zip(launches, chosen, strict=True):
+                _launch(driver, memory, module, one, signature, symbol_of(cubin, signature.name))
+            _ok(driver.cuCtxSynchronize())
+            memory.read_back()
+        finally:
+            driver.cuModuleUnload(module)
     finally:
         memory.free()
+        driver.cuCtxPopCurrent()
         driver.cuDevicePrimaryCtxRelease(device)
 
 
-def _launch(driver: Any, memory: _Memory, module: Any, one: Launch, signature: Any) -> None:
-    from tileweave.backends.cuda.cpu.kernel import extent
+def symbol_of(cubin: bytes, name: str) -> str:
+    """The name of a kernel in machine code: its own, or that which C++ makes of it.
 
-    function = _ok(driver.cuModuleGetFunction(module, signature.name.encode()))
+    Raises:
+        BackendError: there is none, or there are several of the name.
+    """
+    sections = {found.decode() for found in re.findall(rb"\0\.text\.([\w$]+)(?=\0)", cubin)}
+    mangled = re.compile(rf"_Z(?:N(?:\d+[A-Za-z_]\w*?)*)?{len(name)}{re.escape(name)}(?!\d*_Z)\w*")
+    found: list[str] = [symbol for symbol in sorted(sections) if symbol == name or mangled.fullmatch(symbol)]
+    if len(found) != 1:
+        problem = f"{len(found)} kernels of the name {name} in the machine code"
+        raise BackendError(_WHERE, problem, legal=" | ".join(sorted(sections)) or "a __global__ function")
+    return found[0]
+
+
+def _launch(driver: Any, memory: _Memory, module: Any, one: Launch, signature: KernelSignature, symbol: str) -> None:
+    function = _ok(driver.cuModuleGetFunction(module, symbol.encode()))
+    kinds = driver.CUfunction_attribute
     if one.shared > 48 << 10:
-        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _ok(driver.cuFuncSetAttribute(function, limit, one.shared))
-    values, types = _values(driver, memory, [one.arguments[p] for p in signature.parameters])
+        _ok(driver.cuFuncSetAttribute(function, kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, one.shared))
+    cluster = extent(one.cluster, "cluster")
+    if cluster[0] * cluster[1] * cluster[2] > 8:
+        _ok(driver.cuFuncSetAttribute(function, kinds.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
+    pairs = [_value(driver, memory, p, one.arguments[p.name]) for p in signature.declared]
     config = driver.CUlaunchConfig()
     (config.gridDimX, config.gridDimY, config.gridDimZ) = extent(one.grid, "grid")
     (config.blockDimX, config.blockDimY, config.blockDimZ) = extent(one.block, "block")
     config.sharedMemBytes = one.shared
-    attributes = _attributes(driver, extent(one.cluster, "cluster"), one.cooperative)
+    attributes = _attributes(driver, cluster, one.cooperative)
     config.attrs, config.numAttrs = attributes, len(attributes)
-    _ok(driver.cuLaunchKernelEx(config, function, (values, types), 0))
+    values = (tuple(value for value, _ in pairs), tuple(kind for _, kind in pairs))
+    _ok(driver.cuLaunchKernelEx(config, function, values, 0))
 
 
-def _values(driver: Any, memory: _Memory, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    values: list[Any] = []
-    types: list[Any] = []
-    for value in arguments:
-        if isinstance(value, TensorMap):
-            values.append(_tensor_map(driver, value, memory.pointer(value.array)))
-            types.append(None)
-        elif isinstance(value, (bool, int, np.integer)):
-            values.append(int(value))
-            types.append(ctypes.c_int64 if abs(int(value)) >= 1 << 31 else ctypes.c_int32)
-        elif isinstance(value, (float, np.floating)):
-            values.append(float(value))
-            types.append(ctypes.c_double if isinstance(value, np.float64) else ctypes.c_float)
-        else:
-            values.append(memory.pointer(value))
-            types.append(ctypes.c_void_p)
-    return tuple(values), tuple(types)
+_NUMBERS: dict[str, Any] = {
+    "bool": ctypes.c_bool, "float32": ctypes.c_float, "float64": ctypes.c_double,
+    **{f"{kind}{bits}": getattr(ctypes, f"c_{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+def _value(driver: Any, memory: _Memory, parameter: Parameter, value: Any) -> tuple[Any, Any]:
+    """A parameter's value and its type for the driver, by the type that the kernel declares."""
+    if isinstance(value, TensorMap):
+        return _tensor_map(driver, value, memory.pointer(value.array, parameter.name)), None
+    if parameter.pointers:
+        return memory.pointer(value, parameter.name), ctypes.c_void_p
+    if parameter.dtype in _NUMBERS and not parameter.vector:
+        kind = _NUMBERS[parameter.dtype]
+        return kind(value).value, kind
+    if parameter.dtype in ("float16", "bfloat16") and not parameter.vector and "2" not in parameter.text:
+        narrow = np.dtype(np.float16) if parameter.dtype == "float16" else BFLOAT16
+        return int(np.asarray(value, narrow).view(np.uint16)), ctypes.c_uint16
+    raise BackendError(
+        _WHERE, f"{parameter.name}: a parameter of type {parameter.text}", legal="numbers, pointers and tensor maps"
+    )
 
 
 def _attributes(driver: Any, cluster: tuple[int, int, int], cooperative: bool) -> list[Any]:
@@ -188,12 +258,3 @@ def _attributes(driver: Any, cluster: tuple[int, int, int], cooperative: bool) -
         attribute.value.cooperative = 1
         attributes.append(attribute)
     return attributes
-
-
-def _with_c_names(text: str, names: set[str]) -> str:
-    """The text with C names for its kernels, so that the module knows them by the names that they have."""
-    if 'extern "C"' in text:
-        return text
-    for name in sorted(names):
-        text = re.sub(rf"__global__(?=[^;{{}}]*\b{name}\s*\()", 'extern "C" __global__', text)
-    return text

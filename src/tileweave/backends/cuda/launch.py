@@ -94,6 +94,8 @@ def run_all(
     if on == "cuda":
         from tileweave.backends.cuda.device import launch_on_device
 
+        if devices != 1 or check:
+            raise BackendError("run(text, .., on='cuda')", "devices and check are simulated only", legal="on='cpu'")
         launch_on_device(text, launches)
         return
     if on != "cpu":

@@ -13,6 +13,7 @@ from tileweave.backends.cuda.arguments import Extent, Launch, Peers, PerDevice, 
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import Finding, Outcome, run_program
 from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
+from tileweave.backends.cuda.parameters import check_launch, host_array
 from tileweave.errors import BackendError
 
 __all__ = ["MAIN", "Arguments", "extent", "launch_on_cpu"]
@@ -61,13 +62,14 @@ class Arguments:
         self.folder = folder
         self.files: list[tuple[np.ndarray[Any, Any], Path]] = []
         self.lines: list[str] = []
-        self.known: dict[int, str] = {}
+        self.known: dict[tuple[int, int], str] = {}
         self.count = 0
 
     def array(self, value: np.ndarray[Any, Any], name: str, device: int) -> str:
-        """The C++ pointer to an array's copy on a device; one array is copied once, a view as what it shows."""
-        if id(value) in self.known:
-            return self.known[id(value)]
+        """The C++ pointer to an array's copy on a device; memory is copied once, whoever shows it."""
+        key = value.ctypes.data, value.nbytes
+        if key in self.known:
+            return self.known[key]
         path = self.folder / f"array{len(self.files)}.bin"
         path.write_bytes(_memory(value).tobytes())
         self.files.append((value, path))
@@ -75,7 +77,7 @@ class Arguments:
         self.lines.append(
             f'  void* {variable} = tw::argument_array("{name}", "{path}", {_memory(value).nbytes}, {device});'
         )
-        self.known[id(value)] = variable
+        self.known[key] = variable
         return variable
 
     def value(self, value: object, name: str, device: int) -> str:
@@ -90,6 +92,10 @@ class Arguments:
             return f"tw_any{{{variable}, 0, 0, 0}}"
         if isinstance(value, TensorMap):
             return self._map(value, name, device)
+        if value is None:
+            return "tw_any{nullptr, 0, 0, 0}"
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+            value = host_array(value, name)
         if isinstance(value, np.ndarray) and value.ndim:
             return f"tw_any{{{self.array(value, name, device)}, 0, 0, 0}}"
         if isinstance(value, (bool, int, np.integer, np.bool_)):
@@ -144,15 +150,6 @@ def _memory(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value.reshape(-1).view(np.uint8)
 
 
-def _need_names(signature: KernelSignature, arrays: Mapping[str, Any]) -> None:
-    missing = [p for p in signature.parameters if p not in arrays]
-    unknown = [name for name in arrays if name not in signature.parameters]
-    if missing or unknown:
-        problem = f"no value for {', '.join(missing)}" if missing else f"no parameter {', '.join(unknown)}"
-        legal = ", ".join(signature.parameters) or "no parameters"
-        raise BackendError("run(text, .., arrays)", problem, inputs={"kernel": signature.name}, legal=legal)
-
-
 def launch_on_cpu(
     text: str, launches: Sequence[Launch], *, devices: int, order: str | int, window: int, seconds: int, check: bool,
     include: Sequence[str] = (), source: Path | None = None,
@@ -166,7 +163,7 @@ def launch_on_cpu(
         arguments = Arguments(folder)
 
         def main(translation: Translation) -> str:
-            lines = [_launch_line(translation, arguments, one, d) for one in launches for d in range(devices)]
+            lines = [_launch_line(translation, arguments, one, d, devices) for one in launches for d in range(devices)]
             return MAIN.format(body="\n".join(arguments.lines + lines))
 
         program, _ = build_program(path, folder, instrumented=check, include=include, extra=main)
@@ -179,10 +176,10 @@ def launch_on_cpu(
         return outcome, outcome.findings
 
 
-def _launch_line(translation: Translation, arguments: Arguments, one: Launch, device: int) -> str:
+def _launch_line(translation: Translation, arguments: Arguments, one: Launch, device: int, devices: int) -> str:
     """The C++ of one launch on one device."""
     found, signature = choose_kernel(translation.kernels, one.kernel)
-    _need_names(signature, one.arguments)
+    check_launch(signature.name, signature.declared, one, devices)
     extents = ((one.cluster, "cluster"), (one.grid, "grid"), (one.block, "block"))
     dims = ", ".join(f"dim3({', '.join(map(str, extent(v, w)))})" for v, w in extents)
     values = ", ".join(["0", *(arguments.value(one.arguments[p], p, device) for p in signature.parameters)])

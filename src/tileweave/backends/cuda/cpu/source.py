@@ -20,6 +20,7 @@ from tileweave.backends.cuda.cpu.tokens import (
     take_callee,
     three_marks,
 )
+from tileweave.backends.cuda.parameters import Parameter, aliases_of, parameter_of
 from tileweave.errors import BackendError
 
 __all__ = ["PLAIN", "KernelSignature", "Translation", "signatures", "translate"]
@@ -49,11 +50,16 @@ PLAIN = '__attribute__((no_sanitize("thread", "alignment", "bounds")))'
 
 @dataclass(frozen=True, slots=True)
 class KernelSignature:
-    """A kernel of a text: its name, the names of its parameters, whether it is a template."""
+    """A kernel of a text: its name, its parameters, whether it is a template."""
 
     name: str
-    parameters: tuple[str, ...]
+    declared: tuple[Parameter, ...]
     template: bool
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return tuple(parameter.name for parameter in self.declared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ def signatures(text: str) -> tuple[KernelSignature, ...]:
         ('x', 'n')
     """
     translator = _Translator()
+    translator.aliases = aliases_of(text)
     tokens = [m.group(0) for m in TOKEN.finditer(text)]
     for i, token in enumerate(tokens):
         if token == "__global__":
@@ -135,6 +142,7 @@ class _Translator:
         self.tables = AtomTables()
         self.emitter = Emitter(self.tables)
         self.kernels: list[KernelSignature] = []
+        self.aliases: dict[str, str] = {}
         self.clusters: dict[str, str] = {}
         self.scopes: list[bool] = []  # whether each open brace belongs to a namespace
         self.shadows: dict[str, int] = {}
@@ -144,6 +152,7 @@ class _Translator:
 
     def region(self, text: str, file: str, line: int) -> str:
         self.file, self.line = file, line
+        self.aliases |= aliases_of(text)
         tokens = [m.group(0) for m in TOKEN.finditer(text)]
         return "".join(self._rewrite(tokens))
 
@@ -253,15 +262,8 @@ class _Translator:
             return
         end = closing(tokens, j)
         inner = tokens[j + 1 : end]
-        names = []
-        for part in split_commas(inner):
-            words = (
-                [t for t in part[: part.index("=")] if re.match(r"[A-Za-z_]", t)]
-                if "=" in part
-                else [t for t in part if re.match(r"[A-Za-z_]", t)]
-            )
-            if words and words != ["void"]:
-                names.append(words[-1])
+        parts = [part[: part.index("=")] if "=" in part else part for part in split_commas(inner)]
+        declared = [p for part in parts if (p := parameter_of(part, self.aliases)) is not None]
         back = [t for t in tokens[max(0, i - 60) : i] if not t.isspace()]
         for k in range(len(back) - 1, -1, -1):
             if back[k] in (";", "}"):
@@ -270,7 +272,7 @@ class _Translator:
         if self._pending_cluster:
             self.clusters[name] = self._pending_cluster
             self._pending_cluster = ""
-        signature = KernelSignature(name, tuple(names), "template" in back)
+        signature = KernelSignature(name, tuple(declared), "template" in back)
         if all(k.name != name for k in self.kernels):
             self.kernels.append(signature)
 

@@ -48,9 +48,9 @@ def declared_inside(out: list[str]) -> int | None:
     for token in reversed(out):
         if not token or token.isspace():
             continue
-        depth += (token in (")", "}", "]")) - (token in ("(", "{", "["))
-        if token in (";", "{", "}") and depth <= 0:
+        if depth == 0 and token in (";", "{", "}"):
             break
+        depth += (token in (")", "}", "]")) - (token in ("(", "{", "["))
         if depth < 0:
             break
         if depth == 0:

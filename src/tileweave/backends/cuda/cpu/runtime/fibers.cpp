@@ -204,13 +204,14 @@ void describe_deadlock(std::vector<Grid*>& running) {
 }
 
 // The grids that may run now: the head of each stream, in the order of their launch.
-struct StreamOp { u64 sequence; void* stream; int device; Grid* grid; void (*action)(void*); void* data; bool started = false; };
+struct StreamOp { u64 sequence; void* stream; int device; Grid* grid; void (*action)(void*); void* data; void* event = nullptr; bool started = false; };
 std::deque<StreamOp*> operations;
 u64 next_sequence = 0;
 
 bool may_start(const StreamOp* op) {
   for (auto* o : operations) {
     if (o == op) return true;
+    if (op->event && o->action && o->data == op->event) return false;   // the event is not recorded yet
     if (o->device == op->device && (o->stream == op->stream || !o->stream || !op->stream)) return false;
     if (!op->grid && !o->grid) return false;
   }
@@ -322,8 +323,8 @@ void run_task(Task& t) {
   progress();
 }
 
-void enqueue_action(void* stream, void (*action)(void*), void* data) {
-  operations.push_back(new StreamOp{next_sequence++, stream, device_now, nullptr, action, data});
+void enqueue_action(void* stream, void (*action)(void*), void* data, void* event) {
+  operations.push_back(new StreamOp{next_sequence++, stream, device_now, nullptr, action, data, event});
 }
 
 int enqueue(const LaunchOptions& o, void* state, void (*call)(void*), void (*drop)(void*), const void* kernel) {

@@ -14,7 +14,7 @@ struct CUstream_st { int device; };
 struct CUevent_st { double at; bool recorded; };
 
 namespace tw {
-void enqueue_action(void* stream, void (*action)(void*), void* data);
+void enqueue_action(void* stream, void (*action)(void*), void* data, void* event = nullptr);   // once the event is recorded
 }
 namespace {
 using namespace tw;
@@ -147,7 +147,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) { ret
 cudaError_t cudaStreamQuery(cudaStream_t) { drain(); return last_error; }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { drain(); delete s; return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { drain(); return last_error; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { drain(); return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) { enqueue_action(s, [](void*) {}, nullptr, e); return cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { *e = new CUevent_st{0, false}; return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { drain(); delete e; return cudaSuccess; }
