@@ -7,7 +7,7 @@ mask, by another constant as a multiply and a shift, by a run-time value as the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tileweave.index.expr import Expr, as_expr, walk
 
@@ -40,29 +40,102 @@ def ops(exprs: Exprs) -> int:
 
     Source: own; the metric of the comparison table of index simplifiers.
     """
-    roots = exprs_of(exprs)
-    return _ops(roots, walk(roots))
+    return _tallied(exprs).ops
 
 
-def scores(roots: tuple[Expr, ...]) -> tuple[int, int]:
-    """``(cost, ops)`` of expressions that are evaluated together."""
-    nodes = walk(roots)
-    return _cost(nodes), _ops(roots, nodes)
+class Tally:
+    """The score of expressions that are evaluated together, as one of them after another is exchanged.
+
+    Args:
+        is_wide: of a number, whether it may leave the wanted width; None: no width is asked for.
+    """
+
+    def __init__(self, is_wide: Callable[[Expr], bool] | None = None) -> None:
+        self._is_wide = is_wide
+        self._uses: dict[Expr, int] = {}  # node -> how many of the expressions hold it
+        self._remainders: dict[tuple[Expr, ...], Expr] = {}
+        self._nodes: dict[Expr, list[Expr]] = {}
+        self._written: dict[Expr, int] = {}  # operations when written out, divisions and remainders below left out
+        self._single: dict[Expr, tuple[int, int, int]] = {}
+        self._quotients: set[tuple[Expr, ...]] = set()
+        self.wide = self.cost = self.ops = 0
+
+    @property
+    def score(self) -> tuple[int, int, int]:
+        """Parts that may leave the width, `cost`, `ops`."""
+        return self.wide, self.cost, self.ops
+
+    def change(self, root: Expr, by: int) -> None:
+        """One expression more, or one less."""
+        if root not in self._nodes:
+            self._nodes[root] = walk((root,))
+            for node in self._nodes[root]:
+                self._enter(node)
+        if not _divides(root):
+            self.ops += by * self._written[root]
+        uses = self._uses
+        for node in self._nodes[root]:
+            before = uses.get(node, 0)
+            uses[node] = before + by
+            if before == (0 if by > 0 else 1) and node.parts:
+                self._present(node, by)
+
+    def _enter(self, node: Expr) -> None:
+        if node not in self._written:
+            parts = node.parts
+            own = sum([self._written[part] for part in parts if not _divides(part)], 1 if parts else 0)
+            self._written[node] = own
+            wide = self._is_wide is not None and bool(parts) and not node.is_condition and self._is_wide(node)
+            self._single[node] = int(wide), _alone(node), own if _divides(node) else 0
+
+    def _present(self, node: Expr, by: int) -> None:
+        """A node comes or goes: a remainder beside its quotient costs less."""
+        wide, cost, operations = self._single[node]
+        self.wide += by * wide
+        self.cost += by * cost
+        self.ops += by * operations
+        if not _divides(node):
+            return
+        key = node.args
+        if node.op == "floordiv":
+            (self._quotients.add if by > 0 else self._quotients.discard)(key)
+            remainder = self._remainders.get(key)
+            if remainder is not None:
+                self.cost -= by * _saved(remainder)
+        else:
+            if key in self._quotients:
+                self.cost -= by * _saved(node)
+            if by > 0:
+                self._remainders[key] = node
+            else:
+                del self._remainders[key]
 
 
-def _ops(roots: tuple[Expr, ...], nodes: list[Expr]) -> int:
-    written: dict[Expr, int] = {}  # operations when written out, divisions and remainders below left out
-    divisions = 0
-    for node in nodes:
-        parts = node.parts
-        count = 1 if parts else 0
-        for part in parts:
-            if part.op not in ("floordiv", "mod"):
-                count += written[part]
-        written[node] = count
-        if node.op in ("floordiv", "mod"):
-            divisions += written[node]
-    return divisions + sum(written[root] for root in roots if root.op not in ("floordiv", "mod"))
+def _divides(node: Expr) -> bool:
+    return node.op in ("floordiv", "mod")
+
+
+def _alone(node: Expr) -> int:
+    """What a node costs where no other helps."""
+    if not node.parts:
+        return 0
+    if node.op == "floordiv":
+        return _division(node.args[1])
+    dear = _division(node.args[1]) if node.op == "mod" else 1
+    return 5 if dear == 4 else dear
+
+
+def _saved(remainder: Expr) -> int:
+    """What a remainder costs less where its quotient is there too."""
+    dear = _alone(remainder)
+    return 0 if dear == 1 else dear - 2
+
+
+def _tallied(exprs: Exprs) -> Tally:
+    tally = Tally()
+    for root in exprs_of(exprs):
+        tally.change(root, 1)
+    return tally
 
 
 def cost(exprs: Exprs) -> int:
@@ -83,22 +156,7 @@ def cost(exprs: Exprs) -> int:
 
     Source: own; relative costs of integer instructions on current GPUs and CPUs, rounded.
     """
-    return _cost(walk(exprs_of(exprs)))
-
-
-def _cost(nodes: list[Expr]) -> int:
-    quotients = {node.args for node in nodes if node.op == "floordiv"}
-    total = 0
-    for node in nodes:
-        if not node.parts:
-            continue
-        total += 1
-        if node.op == "floordiv":
-            total += _division(node.args[1]) - 1
-        elif node.op == "mod":
-            dear = _division(node.args[1])
-            total += 0 if dear == 1 else 1 if node.args in quotients else dear if dear == 4 else dear - 1
-    return total
+    return _tallied(exprs).cost
 
 
 def _division(divisor: Expr) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import overload
 
 from tileweave.errors import LayoutError
-from tileweave.index.cost import exprs_of, scores
-from tileweave.index.expr import Expr, ExprLike, walk
-from tileweave.index.normal.read import Normal, keep_products, load, normal_of, range_of
+from tileweave.index.cost import Tally, exprs_of
+from tileweave.index.expr import Expr, ExprLike
+from tileweave.index.normal.read import Normal, fits, keep_products, load, normal_of
 from tileweave.index.normal.write import Writer
 from tileweave.index.trees import unconditional
 
@@ -26,8 +26,8 @@ def simplify(
 ) -> Expr | tuple[Expr, ...]:
     """The result has the value of the input at every point of the ranges, and neither more `cost` nor more `ops`.
 
-    Several styles of writing the normal form are tried and the cheapest is kept, the input itself among them. The
-    same input always gives the same result.
+    Several styles of writing the normal form are tried, and each expression keeps the writing with which all together
+    cost least, the input itself among them. The same input always gives the same result.
 
     Args:
         exprs: one expression, or several that are evaluated together and may share parts.
@@ -53,8 +53,16 @@ def simplify(
     single = isinstance(exprs, Expr) or not isinstance(exprs, Iterable)
     roots = exprs_of(exprs)
     normal = normal_of(given)
-    best = _cheapest([roots, *_candidates(normal, roots, width is not None)], normal, width)
+    best = simplified(normal, roots, width)
     return best[0] if single else best
+
+
+def simplified(normal: Normal, roots: tuple[Expr, ...], width: int | None = None) -> tuple[Expr, ...]:
+    """`simplify` where the facts are at hand; they serve for more afterwards."""
+    best = _cheapest([roots, *_candidates(normal, roots, width is not None)], normal, width)
+    if not normal.expand:
+        keep_products(normal, keep=False)
+    return best
 
 
 def _candidates(normal: Normal, roots: tuple[Expr, ...], every: bool = False) -> list[tuple[Expr, ...]]:
@@ -90,24 +98,36 @@ def _styles(normal: Normal, roots: tuple[Expr, ...], every: bool) -> list[tuple[
 
 
 def _cheapest(candidates: list[tuple[Expr, ...]], normal: Normal, width: int | None) -> tuple[Expr, ...]:
-    """The first of the least cost, then of the least ops, among those with no more ops than the first candidate."""
-    first, *others = candidates
-    best, least = first, (_wide_parts(first, normal, width), *scores(first))
-    most = least[2]
-    for candidate in dict.fromkeys(others):
-        score = (_wide_parts(candidate, normal, width), *scores(candidate))
-        if score[2] <= most and score < least:
-            best, least = candidate, score
-    return best
+    """The candidate of the least score, then each expression as that candidate writes it with which all cost least.
+
+    No choice has more ops than the first candidate.
+    """
+    most = 0 if width is None else 1 << (width - 1)
+    tally = Tally(None if width is None else lambda node: not fits(normal, node, most))
+    chosen = list(candidates[0])
+    for root in chosen:
+        tally.change(root, 1)
+    limit = tally.ops
+    for candidate in candidates[1:]:
+        _exchange(tally, chosen, list(enumerate(candidate)), limit)
+    if len(chosen) > 1:
+        for place in range(len(chosen)):
+            for writing in dict.fromkeys(candidate[place] for candidate in candidates):
+                _exchange(tally, chosen, [(place, writing)], limit)
+    return tuple(chosen)
 
 
-def _wide_parts(roots: tuple[Expr, ...], normal: Normal, width: int | None) -> int:
-    """The operations whose value is not known to fit the width; none where no width is asked for."""
-    if width is None:
-        return 0
-    most, count = 1 << (width - 1), 0
-    for node in walk(roots):
-        if node.parts and not node.is_condition:
-            low, high = range_of(normal, node)
-            count += low is None or high is None or low < -most or high >= most
-    return count
+def _exchange(tally: Tally, chosen: list[Expr], places: list[tuple[int, Expr]], limit: int) -> None:
+    """Write some expressions otherwise, where that costs less."""
+    places = [(place, writing) for place, writing in places if writing is not chosen[place]]
+    before = tally.score
+    for place, writing in places:
+        tally.change(chosen[place], -1)
+        tally.change(writing, 1)
+    if tally.ops <= limit and tally.score < before:
+        for place, writing in places:
+            chosen[place] = writing
+        return
+    for place, writing in places:
+        tally.change(writing, -1)
+        tally.change(chosen[place], 1)

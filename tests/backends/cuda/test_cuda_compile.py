@@ -68,5 +68,5 @@ def test_without_a_device_the_error_says_what_is_missing(text):
     if driver is not None:
         pytest.skip("cuda-bindings is installed: whether it finds a driver depends on the machine")
     with pytest.raises(BackendError, match="cuda-bindings is not installed") as raised:
-        run(text("reduce"), 1, 32, {}, on="cuda")
+        run("__global__ void f() {}", 1, 32, {}, on="cuda")
     assert "tileweave[gpu]" in str(raised.value)

@@ -217,12 +217,12 @@ def test_a_kernel_that_is_a_template_and_takes_a_struct_of_halves():
 
 def test_bad_arguments_are_refused_before_anything_runs():
     source = "__global__ void f(float* x, int n) {}"
-    assert "no value for n" in str(broken(source, {"x": np.zeros(3)}))
-    assert "no parameter m" in str(broken(source, {"x": np.zeros(3), "n": 1, "m": 2}))
-    assert "not contiguous" in str(broken(source, {"x": np.zeros((4, 4))[:, ::2], "n": 1}))
-    assert "1 to 8" in str(broken(source, {"x": np.zeros(3), "n": 1}, devices=9))
-    assert "refused" in str(broken(source, {"x": np.zeros(3), "n": 1}, block=2000))
-    assert "does not accept" in str(broken("__global__ void f(float* x) { y = 1; }", {"x": np.zeros(3)}))
+    assert "no value for n" in str(broken(source, {"x": np.zeros(3, np.float32)}))
+    assert "no parameter m" in str(broken(source, {"x": np.zeros(3, np.float32), "n": 1, "m": 2}))
+    assert "not contiguous" in str(broken(source, {"x": np.zeros((4, 4), np.float32)[:, ::2], "n": 1}))
+    assert "1 to 8" in str(broken(source, {"x": np.zeros(3, np.float32), "n": 1}, devices=9))
+    assert "refused" in str(broken(source, {"x": np.zeros(3, np.float32), "n": 1}, block=2000))
+    assert "does not accept" in str(broken("__global__ void f(float* x) { y = 1; }", {"x": np.zeros(3, np.float32)}))
     with pytest.raises(BackendError, match="swizzle-row"):
         TensorMap(np.zeros((64, 128), np.float16), (64, 128), 128)
 

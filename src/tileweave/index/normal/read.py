@@ -40,6 +40,7 @@ class Normal:
         expand: products of two sums are multiplied out.
         saw_product: some product of two sums was met, so `expand` matters.
         ranges: number -> its interval, as far as `range_of` was asked.
+        wider: number -> an interval around it, as far as `fits` was asked.
     """
 
     facts: Facts
@@ -49,6 +50,7 @@ class Normal:
     expand: bool = True
     saw_product: bool = False
     ranges: dict[Expr, Interval] = field(default_factory=dict)
+    wider: dict[Expr, Interval] = field(default_factory=dict)
 
 
 def normal_of(given: Sequence[Expr] = (), roots: Iterable[Expr] = ()) -> Normal:
@@ -81,9 +83,9 @@ def load(normal: Normal, roots: Iterable[Expr]) -> None:
     _load_nodes(normal, roots)
 
 
-def keep_products(normal: Normal) -> None:
-    """Read anew, each product of two sums as one factored atom; what was proved and divided stays known."""
-    normal.expand = False
+def keep_products(normal: Normal, keep: bool = True) -> None:
+    """Read anew, each product of two sums as one factored atom, or again as a sum; what was proved stays known."""
+    normal.expand = not keep
     normal.values = {node: p for node, p in normal.values.items() if node.op == "sym"}
     normal.conditions = {}
 
@@ -109,6 +111,32 @@ def range_of(normal: Normal, expr: Expr) -> Interval:
             high = most if high is None else high if most is None else min(high, most)
         normal.ranges[node] = low, high
     return normal.ranges[expr]
+
+
+def fits(normal: Normal, expr: Expr, most: int) -> bool:
+    """Whether ``-most <= expr < most`` is known; the intervals of the operands are asked before any normal form."""
+    low, high = _wider(normal, expr)
+    if low is not None and high is not None and -most <= low and high < most:
+        return True
+    low, high = range_of(normal, expr)
+    return low is not None and high is not None and -most <= low and high < most
+
+
+def _wider(normal: Normal, expr: Expr) -> Interval:
+    """An interval around the number from those of its operands alone."""
+    if expr in normal.wider:
+        return normal.wider[expr]
+    for node in walk((expr,)) if any(part not in normal.wider for part in expr.parts) else (expr,):
+        if node.is_condition or node in normal.wider:
+            continue
+        if node.parts:
+            low, high = interval_of(node.op, [normal.wider[part] for part in node.parts if not part.is_condition])
+        elif node.op == "const":
+            low = high = node.args[0]
+        else:
+            low, high = range_of(normal, node)
+        normal.wider[node] = low, high
+    return normal.wider[expr]
 
 
 # -- symbols --------------------------------------------------------------------------------------

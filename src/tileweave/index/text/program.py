@@ -18,7 +18,7 @@ from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
 from tileweave.index.expr import Expr, ExprLike, constant_of, equal, maximum, select, walk
 from tileweave.index.normal.poly import add, constant, negate
-from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
+from tileweave.index.normal.read import Normal, fits, load, normal_of, range_of, value_of
 from tileweave.index.normal.signs import nonnegative, positive
 from tileweave.index.text.dialect import CUDA, DIALECTS, C, Dialect
 from tileweave.index.text.spell import ATOM, COMPARE, UNARY, Piece, Spelling, bracket, spell, tree_size
@@ -174,7 +174,7 @@ def program(
     dialect: Dialect,
     rename: Mapping[str, str] | None = None,
     *,
-    given: Sequence[Expr] = (),
+    normal: Normal | None = None,
     ctype: str = "",
     strict: bool = False,
 ) -> Printable:
@@ -185,30 +185,31 @@ def program(
         roots: expressions.
         dialect: the language.
         rename: symbol name -> text.
-        given: conditions that hold besides the ranges.
+        normal: the facts, where they are at hand.
         ctype: the type of numbers in C.
         strict: a part whose range is unknown counts as too wide for the narrow type.
 
     Raises:
         LayoutError: a part does not fit the type, a square root of numbers too large for it, two symbols written alike.
     """
+    normal = normal or normal_of()
     if not dialect.lazy:
-        roots = _guarded(roots, given)
-    out = Printable(dialect, roots, normal_of(given, roots), ctype=ctype)
+        roots = _guarded(roots, normal)
+    load(normal, roots)
+    out = Printable(dialect, roots, normal, ctype=ctype)
     _name_symbols(where, out, {} if rename is None else rename)
     most = 1 << ((_BITS[ctype] if ctype else dialect.width or 64) - 1)
     for node in walk(roots):
         if node.op == "isqrt" and "tw_" not in dialect.calls.get("isqrt", "") and dialect.name != "python":
             _check_root(where, out.normal, node)
-        if dialect.width is None or node.is_condition or node.op == "const":
+        if dialect.width is None or node.is_condition or node.op == "const" or fits(out.normal, node, most):
             continue
         low, high = range_of(out.normal, node)
         known = low is not None and high is not None
-        fits = low is not None and high is not None and -most <= low and high < most
         if dialect.widen and not ctype:
-            if ((not fits) if strict else (known and not fits)) and not _bounded(out.normal, node, most):
+            if (strict or known) and not _bounded(out.normal, node, most):
                 out.wide.add(node)
-        elif known and not fits:
+        elif known:
             name = ctype or f"i{dialect.width}"
             inputs = {"part": node, "range": f"{low} .. {high}"}
             raise LayoutError(
@@ -241,13 +242,13 @@ def never_zero(normal: Normal, divisor: Expr) -> bool:
     return positive(normal.facts, p) or positive(normal.facts, negate(p))
 
 
-def _guarded(roots: tuple[Expr, ...], given: Sequence[Expr]) -> tuple[Expr, ...]:
+def _guarded(roots: tuple[Expr, ...], normal: Normal) -> tuple[Expr, ...]:
     """The roots for a language that evaluates both branches: a divisor that may be zero there is 1 instead of 0."""
     always = unconditional(roots)
     risky = [node for node in walk(roots) if node.op in ("floordiv", "mod") and node not in always]
     if not risky:
         return roots
-    normal = normal_of(given, roots)
+    load(normal, roots)
     risky = [node for node in risky if not never_zero(normal, node.args[1])]
     chosen = set(risky)
 

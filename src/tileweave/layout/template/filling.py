@@ -18,6 +18,7 @@ from tileweave.index import (
 from tileweave.index.affine import split_in
 from tileweave.index.expr import walk
 from tileweave.index.normal.read import normal_of, range_of
+from tileweave.index.simplify import simplified
 from tileweave.index.text.program import Printable, c_prelude, fresh, program, shared_parts, statement, text_of
 from tileweave.layout.notation.lego_slices import Slice
 from tileweave.layout.template.operations import access, assign_operations, name_symbols
@@ -270,6 +271,7 @@ class Filling:
     def _simplify(self, order: Sequence[int]) -> None:
         """Every expression that the text uses, simplified with all that is known; an offset where its mask holds."""
         width = self.target.dialect.width
+        masked: dict[Expr, dict[str, Expr]] = {}  # mask -> what is read where it holds
         for number in order:
             use = self.uses[number]
             value = self.values.get(use.name)
@@ -278,15 +280,18 @@ class Filling:
             offset, mask = (value.offset, value.mask) if isinstance(value, Slice) else (value, True)
             if isinstance(offset, int):
                 offset = symbol("zero", 0, 1) * 0 + offset
-            wants_mask = use.kind in ("mask", "guard", "load", "store", "choice")
             if use.kind not in ("mask", "guard"):
-                given = (*self.source.given, *([mask] if isinstance(mask, Expr) and mask.op != "true" else []))
-                self._part(use.name, "offset", offset, simplify(offset, given=given, width=width))
-            if wants_mask and isinstance(mask, Expr):
+                self._part(use.name, "offset", offset, offset)
+                if isinstance(mask, Expr) and mask.op != "true":
+                    masked.setdefault(mask, {})[use.name] = offset
+            if use.kind in ("mask", "guard", "load", "store", "choice") and isinstance(mask, Expr):
                 self._part(use.name, "mask", mask, mask)
-        keys = list(self.parts)
-        together = simplify([self.parts[key].after for key in keys], given=self.source.given, width=width)
-        for key, after in zip(keys, together, strict=True):
+        for mask, offsets in masked.items():
+            given = (*self.source.given, mask)
+            for name, after in zip(offsets, simplify(offsets.values(), given=given), strict=True):
+                self.parts[name, "offset"] = replace(self.parts[name, "offset"], after=after)
+        together = simplified(self.facts, tuple(part.after for part in self.parts.values()), width)
+        for key, after in zip(list(self.parts), together, strict=True):
             self.parts[key] = replace(self.parts[key], after=after)
 
     def _part(self, name: str, kind: str, before: Expr, after: Expr) -> None:
@@ -311,7 +316,7 @@ class Filling:
         ranges = [s for s in dict.fromkeys(s for node in nodes for s in symbols_of((node,))) if _is_range(s)]
         rename = {s.args[0]: fresh(taken, k, "i") for k, s in enumerate(ranges)}
         self.ranges = {s: rename[s.args[0]] for s in ranges}
-        ready = program(self.where, tuple(nodes), self.target.dialect, rename, given=self.source.given, strict=True)
+        ready = program(self.where, tuple(nodes), self.target.dialect, rename, normal=self.facts, strict=True)
         self.taken = taken
         if self.target.ssa:
             name_symbols(ready, self.ranges)
