@@ -47,9 +47,10 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-ELEMENTS = 1 << 10
+ELEMENTS = 1 << 8
 """Work on fewer elements than this that maps or reduces them is NumPy's, which computes them in a microsecond or two:
-compiling would not pay. On 500 x 100 elements a layer norm in NumPy's steps takes 15 times as long (bench/run.py)."""
+compiling would not pay. A training step of the digits network with batch 32, whose losses are formed on 320 elements,
+takes 0.13 ms with them compiled, and 0.5 with every step of them called from Python (bench/training.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tileweave.graph.ir.resolve import strided_view
 from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
+from tileweave.graph.ops.along import reshape
 from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal
 from tileweave.graph.ops.elementwise import where as where_
 from tileweave.graph.ops.operators import Array, Arrays, Operator, made, register
@@ -299,9 +300,7 @@ def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Cal
         return slice_(t, t.type.box.with_range(dim, k * size, (k + 1) * size))
 
     def to_x() -> Tensor:
-        wide = dy
-        for k, s in enumerate(stride):
-            wide = spread(wide, k + 2, s, 0, (dy.shape[k + 2] - 1) * s + 1)
+        wide = _joined({(0,) * rank: dy}, stride, [(n - 1) * s + 1 for n, s in zip(dy.shape[2:], stride, strict=True)])
         margin = [(d * (n - 1), d * (n - 1)) for n, d in zip(w.shape[2:], dilation, strict=True)]
         wide = pad(wide, [(0, 0), (0, 0), *margin])
         turned = concat([swapped(group(w, k, filters, 0)) for k in range(groups)], 0)
@@ -442,13 +441,37 @@ def _max_pool_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str,
         seen = slice_(x, Box(start, y.shape), (1, 1, *stride))
         hits.append((start, equal(seen, y)))
     share = divide(dy, reduce(add, [cast(hit, dy.dtype) for _, hit in hits]))
+    parts = [(start, where_(hit, share, 0.0)) for start, hit in hits]
+    if all(d == 1 and s >= n for d, s, n in zip(dilation, stride, window, strict=True)):  # windows keep apart
+        return {"x": _joined({start[2:]: part for start, part in parts}, stride, x.shape[2:])} if parts else {}
     total = None
-    for start, hit in hits:
-        part = where_(hit, share, 0.0)
+    for start, part in parts:
         for k, s in enumerate(stride):
             part = spread(part, k + 2, s, start[k + 2], x.shape[k + 2])
         total = part if total is None else add(total, part)
     return {"x": total} if total is not None else {}
+
+
+def _joined(parts: dict[tuple[int, ...], Tensor], stride: Sequence[int], extents: Sequence[int]) -> Tensor:
+    """Tensors of one shape [batch, channels, spatial..] placed at ``start + stride * i``, by start; zero elsewhere.
+
+    A cell of ``stride`` elements is dimensions of its own until all parts stand in it, so that a part is one box there.
+    """
+    rank = len(stride)
+    some = next(iter(parts.values()))
+    counts, batch = some.shape[2:], some.shape[:2]
+    nothing = full((*batch, *(n for count in counts for n in (count, 1))), 0.0, some.dtype)
+    cells = {start: unsqueeze(part, [3 + 2 * k for k in range(rank)]) for start, part in parts.items()}
+    for k in reversed(range(rank)):
+        rows = dict.fromkeys(start[:k] for start in cells)
+        cells = {
+            row: concat([cells.get((*row, place), nothing) for place in range(stride[k])], 3 + 2 * k) for row in rows
+        }
+        nothing = concat([nothing] * stride[k], 3 + 2 * k)
+    whole = reshape(cells[()], (*batch, *(n * s for n, s in zip(counts, stride, strict=True))))
+    less = [min(a, b) for a, b in zip(whole.shape[2:], extents, strict=True)]
+    cut = slice_(whole, Box((0,) * (rank + 2), (*batch, *less)))
+    return pad(cut, [(0, 0), (0, 0), *((0, b - a) for a, b in zip(less, extents, strict=True))])
 
 
 _POOL = Form(("x",), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_window_fits)
