@@ -123,8 +123,15 @@ class KernelFunction:
             return self.trace(*args, **options)
         return self._last
 
-    def check(self, *args: Any, **options: Any) -> Report:
+    def check(self, *args: Any, arch: str = "", **options: Any) -> Report:
         """Interpret the kernel on copies of the arguments and check every claim that it makes.
+
+        Args:
+            args: arrays.
+            arch: a target, whose explicit program is interpreted: its sums are formed in the order of its instructions,
+                so the arrays are bit for bit those that the printed text leaves. Empty: the kernel as written, each sum
+                formed in f64 and rounded once.
+            options: of the kernel.
 
         Returns:
             what was checked, and the arrays as the kernel leaves them.
@@ -132,7 +139,11 @@ class KernelFunction:
         Raises:
             VerifyError: the first claim that does not hold: its rule, the lines, the element, what is missing.
         """
-        return check_kernel(self.trace(*args, **options), args)
+        kernel = self.trace(*args, **options)
+        if not arch:
+            return check_kernel(kernel, args)
+        kernel, orders = targets.dispatcher("ordered")(kernel, arch)
+        return check_kernel(kernel, args, orders=orders)
 
     def run(self, *args: Any, on: str = "interpreter", arch: str = "", **options: Any) -> None:
         """Execute the kernel on the arguments, in place.

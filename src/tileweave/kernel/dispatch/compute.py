@@ -11,6 +11,7 @@ from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
+from tileweave.kernel.dispatch.layouts.orders import TreeOrder
 from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
 from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, promote
 from tileweave.kernel.threads import LANE, Address, Buffer, Operand
@@ -54,24 +55,12 @@ def _operand(context: Context, op: Op, value: Region | Scalar, want: Holding) ->
         load_into(context, buffer, part, value)
     if not dims:
         return lambda r: slot(buffer, r)
-    return lambda r: slot(buffer, part_slot(want, dims, r))
+    return lambda r: slot(buffer, want.part_slot(dims, r))
 
 
 def _ones(value: Region, held: Holding) -> tuple[int, ...]:
     """The dimensions in which an input has one element and the output may have more."""
     return tuple(d for d, (a, b) in enumerate(zip(value.shape, held.shape, strict=True)) if a == 1 and b > 1)
-
-
-def part_slot(held: Holding, dims: tuple[int, ...], r: ExprLike) -> ExprLike:
-    """The slot of `Holding.without(dims)` that meets slot r."""
-    total: ExprLike = 0
-    width = 1
-    for digit in sorted((d for d in held.digits if d.axis == "reg" and d.dim >= 0), key=lambda d: d.stride):
-        if digit.dim in dims:
-            continue
-        total = total + digit.of(r) * width
-        width *= digit.extent
-    return simplify(total) if isinstance(total, Expr) else total
 
 
 def elementwise(context: Context, op: Op) -> None:
@@ -153,23 +142,25 @@ def reduce(context: Context, op: Op) -> None:
     def one(r: ExprLike) -> None:
         at = held.coordinates(context.threads.warp, LANE, r)
         exists = places.inside(source, at, held.shape)
-        into = slot(result, part_slot(held, axes, r))
+        into = slot(result, held.part_slot(axes, r))
         context.instruction(f"map.{fn}", into, into, slot(buffer, r), mask=exists, dtype=dtype)
 
     context.loop(held.slots, one)
-    steps = _lanes(context, held, axes, fn, result, part, dtype)
+    distances = _lanes(context, held, axes, fn, result, part, dtype)
     warps = [d for d in held.digits if d.axis == "warp" and d.dim in axes]
     if warps:
         _warps(context, warps, fn, result, part, dtype)
-    means = ["slots"] + ["shuffles"] * bool(steps) + ["shared memory"] * bool(warps)
-    context.choose(op, ", ".join(means), Candidate(", ".join(means), True, f"{held.layout} over axes {axes}"))
+    means = ["slots"] + ["shuffles"] * bool(distances) + ["shared memory"] * bool(warps)
+    order = TreeOrder(held, axes, distances, tuple(warps))
+    how = ", ".join(means)
+    context.choose(op, how, Candidate(how, True, f"{held.layout} over axes {axes}"), order=order)
     _deliver(context, op, out, result, part)
 
 
 def _lanes(
     context: Context, held: Holding, axes: tuple[int, ...], fn: str, result: Buffer, part: Holding, dtype: str
-) -> int:
-    """Butterflies over the digits of the lane that were reduced: every lane ends with the same total."""
+) -> tuple[int, ...]:
+    """Butterflies over the digits of the lane that were reduced, by distance: every lane ends with the same total."""
     distances = []
     for digit in held.digits:
         if digit.axis == "lane" and digit.dim in axes:
@@ -178,16 +169,17 @@ def _lanes(
                 distances.append(step)
                 step *= 2
     if not distances:
-        return 0
+        return ()
+    far_first = tuple(sorted(distances, reverse=True))
     other = context.registers("other", dtype, 1)
 
     def one(r: ExprLike) -> None:
-        for distance in sorted(distances, reverse=True):
+        for distance in far_first:
             context.instruction("shfl.sync.bfly.b32", slot(other, 0), slot(result, r), distance)
             context.instruction(f"map.{fn}", slot(result, r), slot(result, r), slot(other, 0), dtype=dtype)
 
     context.loop(part.slots, one)
-    return len(distances)
+    return far_first
 
 
 def _warps(context: Context, digits: list[Digit], fn: str, result: Buffer, part: Holding, dtype: str) -> None:

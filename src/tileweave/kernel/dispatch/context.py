@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
@@ -309,9 +309,9 @@ class Context:
 
     # Choices.
 
-    def choose(self, op: Op, atom: str, *reasons: Candidate) -> None:
-        """Notes what was taken for an operator, and why."""
-        self.choices.append(Choice(op, atom, reasons))
+    def choose(self, op: Op, atom: str, *reasons: Candidate, order: Callable[..., Any] | None = None) -> None:
+        """Notes what was taken for an operator, why, and in which order it adds."""
+        self.choices.append(Choice(op, atom, reasons, order))
 
 
 def _ranged(context: Context, warps: int) -> ExprLike:

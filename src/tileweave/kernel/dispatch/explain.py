@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tileweave.kernel.atoms import BITS
+from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.traffic import accesses
 from tileweave.kernel.dispatch.lower import lower
-from tileweave.kernel.ir import Kernel
+from tileweave.kernel.ir import Kernel, Op
 
 __all__ = ["explain"]
+
+
+def ordered(kernel: Kernel, arch: str = "sm_90a") -> tuple[Kernel, dict[Op, Callable[..., Any]]]:
+    """The explicit program of a kernel on a target, and operator -> its sums in the order of that target."""
+    choices = lower(kernel, arch).choices
+    return expand(kernel, arch), {c.op: c.order for c in choices if c.order is not None}
 
 
 def explain(kernel: Kernel, arch: str = "sm_90a") -> str:

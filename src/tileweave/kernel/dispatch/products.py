@@ -13,6 +13,7 @@ from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.assign import Accumulator
+from tileweave.kernel.dispatch.layouts.orders import ChainOrder
 from tileweave.kernel.dispatch.layouts.registers import Holding, blocked, holding, iter_at
 from tileweave.kernel.ir import Candidate, Op, Region, Scalar
 from tileweave.kernel.threads import LANE, Buffer
@@ -157,14 +158,15 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     wide = groups.fits(op, warps, context.arch)
     reasons = [Candidate("wgmma", wide is not None, groups.reason(op, warps, context.arch))]
     if wide is not None and convert.alike(held, holding(*wide.result(), held.warps)):
-        context.choose(op, wide.name, *reasons)
+        context.choose(op, wide.name, *reasons, order=ChainOrder(wide.row["a"].shape[1]))
         groups.product(context, op, wide, target, keep)
         return
     if not keep:
         context.loop(held.slots, lambda r: context.instruction("map.id", slot(target, r), 0))
     for found in (tiling(op, warps, context.arch), tiling(op, warps, context.arch, chained=True)):
         if found is not None and convert.alike(held, holding(*found.result(), held.warps)):
-            context.choose(op, found.row.name, *reasons, Candidate("mma.sync", True, f"{found.tiles} tiles a warp"))
+            used = Candidate("mma.sync", True, f"{found.tiles} tiles a warp")
+            context.choose(op, found.row.name, *reasons, used, order=ChainOrder(found.depth))
             _by_warps(context, op, found, a, b, target)
             return
     types = " ".join(_types(op))
@@ -174,6 +176,7 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
         *reasons,
         Candidate("mma.sync", False, f"no instruction for {types}"),
         Candidate("fma", True, "any type"),
+        order=ChainOrder(0),
     )
     _by_threads(context, op, a, b, held, target)
 
@@ -308,7 +311,6 @@ def _by_threads(context: Context, op: Op, a: Region, b: Region, held: Holding, t
         raise declined(context.line, "a product by single threads")
     left = context.registers("a", a.tensor.dtype, of_a.slots)
     right = context.registers("b", b.tensor.dtype, of_b.slots)
-    from tileweave.kernel.dispatch.compute import part_slot
 
     def step(k: ExprLike) -> None:
         load_into(context, left, of_a, _column(a, k), None)
@@ -316,7 +318,7 @@ def _by_threads(context: Context, op: Op, a: Region, b: Region, held: Holding, t
 
         def one(r: ExprLike) -> None:
             context.instruction(
-                "map.fma", slot(target, r), slot(left, part_slot(held, (1,), r)), slot(right, part_slot(held, (0,), r)),
+                "map.fma", slot(target, r), slot(left, held.part_slot((1,), r)), slot(right, held.part_slot((0,), r)),
                 slot(target, r), dtype=target.dtype,
             )  # fmt: skip
 

@@ -14,9 +14,9 @@ bind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tileweave.index import Expr
 from tileweave.kernel.ir.values import NOWHERE, Line, Number, Region, Scalar, Scope, Tensor
@@ -300,11 +300,13 @@ class Choice:
         op: the operator, as written.
         atom: the instruction that was taken, by its name in the atom table; or the name of a schedule.
         reasons: every candidate, best first.
+        order: where it adds, its result in NumPy by the order in which the instructions add.
     """
 
     op: Op
     atom: str
     reasons: tuple[Candidate, ...] = ()
+    order: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.op.name} {', '.join(map(str, self.op.outs))}: " + " | ".join(map(str, self.reasons))

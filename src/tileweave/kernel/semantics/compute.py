@@ -30,13 +30,24 @@ def rounded(values: Array, to: Dtype) -> Array:
             small, great = wide <= info.min, wide >= info.max  # as floats: info.max may round up to what does not fit
             held = np.where(small | great, 0, wide).astype(to.numpy)
             return np.where(great, to.numpy.type(info.max), np.where(small, to.numpy.type(info.min), held))
+        if to.kind == "float" and to.bits < 32 and values.dtype == np.float64:
+            values = _odd(
+                values
+            )  # f32 whose last bit says that something is lost: then rounding twice is rounding once
         if to.name in ("e4m3", "e5m2"):
             most = float(_MOST[to.name])
             wide32 = values.astype(np.float32)
             return np.where(np.isnan(wide32), wide32, np.clip(wide32, -most, most)).astype(to.numpy)
-        if to.kind == "float" and to.bits < 32 and values.dtype.kind == "f" and values.dtype.itemsize == 8:
-            return values.astype(np.float32).astype(to.numpy)
         return values.astype(to.numpy)
+
+
+def _odd(values: Array) -> Array:
+    """Floats of 64 bits as floats of 32, rounded to odd: what does not fit is cut off, and the last bit set."""
+    near = values.astype(np.float32)
+    lost = (near.astype(np.float64) != values) & ~np.isnan(values)
+    beyond = np.abs(near.astype(np.float64)) > np.abs(values)
+    bits = near.view(np.int32) - (lost & beyond)
+    return np.asarray(np.where(lost, bits | 1, bits), np.int32).view(np.float32)
 
 
 _MOST = {"e4m3": 448.0, "e5m2": 57344.0}
@@ -59,14 +70,30 @@ def _divide(a: Array, b: Array) -> Array:
     return a // b if a.dtype.kind in "iu" else a / b
 
 
+def _least(a: Array, b: Array) -> Array:
+    return np.asarray(np.where((a != a) | (a < b), a, b))  # a NaN wins; of two zeros the second
+
+
+def _greatest(a: Array, b: Array) -> Array:
+    return np.asarray(np.where((a != a) | (a > b), a, b))
+
+
 def _fma(a: Array, b: Array, c: Array) -> Array:
-    if a.dtype == np.float32:
-        return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float32)
+    if a.dtype == np.float32:  # the product is exact; what the sum loses goes into its last bit, so rounding is right
+        product, more = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+        total = product + more
+        back = total - product
+        lost = (product - (total - back)) + (more - back)
+        bits = total.view(np.int64)
+        odd = np.isfinite(total) & (lost != 0) & (bits & 1 == 0)
+        step = np.where((lost > 0) == (total > 0), 1, -1)
+        return np.asarray(np.where(odd, bits + step, bits).view(np.float64).astype(np.float32))
     return a * b + c
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "min": np.minimum, "max": np.maximum,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide,
+    "min": _least, "max": _greatest,
     "neg": np.negative, "abs": np.abs, "square": np.square, "floor": np.floor,
     "exp": _wide(np.exp), "exp2": _wide(np.exp2), "log": _wide(np.log), "log2": _wide(np.log2),
     "sqrt": np.sqrt, "rsqrt": _wide(lambda x: 1 / np.sqrt(x)), "recip": lambda x: (1 / x).astype(x.dtype),
@@ -105,11 +132,12 @@ def reduced(values: Array, fn: str, axes: tuple[int, ...], to: Dtype) -> Array:
 
 
 def scanned(values: Array, fn: str, axis: int, to: Dtype) -> Array:
-    """Combined up to and with each coordinate; each result rounded from the exact running one."""
-    wide = _widened(values, fn)
-    if wide.dtype.kind not in "fiub":
-        wide = wide.astype(np.float32)
-    return rounded(_FOLDS[fn].accumulate(wide, axis=axis), to)
+    """Combined up to and with each coordinate, one after the other, each result rounded to its type."""
+    given = np.moveaxis(rounded(values, to), axis, 0)
+    out = np.array(given)
+    for k in range(1, len(given)):
+        out[k] = rounded(np.asarray(FUNCTIONS[fn](out[k - 1], given[k])), to)
+    return np.moveaxis(out, 0, axis)
 
 
 def matmul(a: Array, b: Array, c: Array, to: Dtype) -> Array:

@@ -6,7 +6,7 @@ strand of its own, which runs on beside it until the outer one needs its threads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -114,7 +114,7 @@ class Machine:
 
     def __init__(
         self, memory: Callable[[int, Region], Storage], ledger: Ledger, operate: Callable[..., None], limit: int,
-        random: Random | None = None,
+        random: Random | None = None, orders: Mapping[Op, Callable[..., Any]] | None = None,
     ) -> None:  # fmt: skip
         self.memory = memory
         self.ledger = ledger
@@ -124,6 +124,7 @@ class Machine:
         self.statements = 0
         self.limit = limit
         self.random = random
+        self.orders = orders or {}
         self.numbers = 0
         self.warnings: list[str] = []
         self.tickets = False

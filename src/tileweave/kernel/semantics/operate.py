@@ -62,8 +62,8 @@ def _type(one: Access | Scalar) -> Dtype:
 def _copy(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
     element = out.region.tensor.element
     if op.option("accumulate"):
-        wide = np.float64 if element.kind == "float" else np.int64
-        return rounded(out.values().astype(wide) + ins[0].values().astype(wide), element)
+        kind = promote(element, element)
+        return rounded(np.add(rounded(out.values(), kind), rounded(ins[0].values(), kind)), element)
     return rounded(ins[0].values(), element)
 
 
@@ -105,6 +105,9 @@ def _reduce(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any])
     values, exists = ins[0].values(), ins[0].exists()
     if exists is not None:
         values = np.where(exists, values, np.asarray(neutral(fn, ins[0].region.tensor.element)).astype(values.dtype))
+    order = machine.orders.get(op)
+    if order is not None:
+        return np.asarray(order(ins[0].values(), exists, fn, out.region.tensor.element))
     return reduced(values, fn, axes, out.region.tensor.element)  # type: ignore[arg-type]
 
 
@@ -115,7 +118,8 @@ def _scan(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
 def _gemm(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
     a, b = ins[0].values(), ins[1].values()
     c = _values(machine, ins[2], op, frame, out.region.tensor.element) if len(ins) > 2 else np.zeros(())
-    return matmul(a, b, np.broadcast_to(c, (a.shape[0], b.shape[0])), out.region.tensor.element)
+    c = np.broadcast_to(c, (a.shape[0], b.shape[0]))
+    return np.asarray(machine.orders.get(op, matmul)(a, b, c, out.region.tensor.element))
 
 
 def _atomic(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -48,7 +48,10 @@ class Report:
         return "\n".join([text, *self.warnings])
 
 
-def check_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT, seed: int | None = None) -> Report:
+def check_kernel(
+    kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT, seed: int | None = None,
+    orders: Mapping[Op, Callable[..., Any]] | None = None,
+) -> Report:  # fmt: skip
     """Interpret a kernel on copies of the arrays; raise at the first claim that does not hold.
 
     Args:
@@ -57,9 +60,10 @@ def check_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT, see
         limit: statements after which a run counts as endless.
         seed: of an order in which blocks start and strands take turns; None: in order, each until it waits. Where every
             claim holds, the values do not depend on it.
+        orders: operator -> its sums in the order of a target, in place of sums in f64 that are rounded once.
     """
     verify(kernel)
-    run = _Run(kernel, tuple(args), limit, None if seed is None else Random(seed))
+    run = _Run(kernel, tuple(args), limit, None if seed is None else Random(seed), orders)
     run.execute()
     return Report(run.blocks, run.machine.statements, run.machine.ledger.accesses, run.outputs(),
                   tuple(dict.fromkeys(run.machine.warnings)))  # fmt: skip
@@ -103,7 +107,8 @@ def _written(body: tuple[Statement, ...]) -> set[str]:
 
 
 class _Run:
-    def __init__(self, kernel: Kernel, args: tuple[Any, ...], limit: int, random: Random | None) -> None:
+    def __init__(self, kernel: Kernel, args: tuple[Any, ...], limit: int, random: Random | None,
+                 orders: Mapping[Op, Callable[..., Any]] | None) -> None:  # fmt: skip
         self.kernel = kernel
         self.devices = kernel.mesh[0][1] if kernel.mesh else 1
         self.blocks = 0
@@ -127,7 +132,7 @@ class _Run:
         for (name, _), storage in self.memory.items():
             if name in written and storage.aliased:
                 refuse("injective", f"two elements of {storage.tensor} share a place, and it is written", kernel.line)
-        self.machine = Machine(self._storage, Ledger(written), operate, limit, random)
+        self.machine = Machine(self._storage, Ledger(written), operate, limit, random, orders)
 
     def _load(self, tensor: Any, device: int, value: Any) -> None:
         storage = Storage(tensor, self.devices, written=True)

@@ -43,7 +43,7 @@ FUNCTIONS = {
     "neg": "-{0}",
     "not": "!{0}",
     "square": "{0} * {0}",
-    "rsqrt": "1 / tw_sqrt({0})",
+    "rsqrt": "tw_rsqrt({0})",
     "recip": "1 / {0}",
     "floor": "floor({0})",
     "fma": "fma({0}, {1}, {2})",
@@ -64,6 +64,7 @@ def _smooth(name: str) -> str:
 
 #: Helper -> its definition, as in NumPy: a NaN wins over a number in `tw_max` and `tw_min`; integers are divided
 #: towards minus infinity, and by zero give zero; what an integer type cannot hold becomes its nearest number.
+#: `tw_odd` cuts an f64 off to f32 and marks a loss in the last bit, so that a narrower type is rounded to once.
 HELPERS = {
     "tw_max": "template <class T> __device__ __forceinline__ T tw_max(T a, T b) { return a != a || a > b ? a : b; }",
     "tw_min": "template <class T> __device__ __forceinline__ T tw_min(T a, T b) { return a != a || a < b ? a : b; }",
@@ -73,6 +74,13 @@ HELPERS = {
     "__device__ __forceinline__ double tw_div(double a, double b) { return a / b; }",
     "tw_integer": "template <class T, class F> __device__ __forceinline__ T tw_integer(F a, T least, T most) {\n"
     "  return a != a ? T(0) : a >= (F)most ? most : a <= (F)least ? least : (T)a;\n}",
+    "tw_odd": "__device__ __forceinline__ float tw_odd(double a) {\n"
+    "  float near = (float)a;\n  if ((double)near == a || a != a) return near;\n  int bits;\n"
+    "  memcpy(&bits, &near, 4);\n  bits = (bits - (fabs((double)near) > fabs(a))) | 1;\n"
+    "  memcpy(&near, &bits, 4);\n  return near;\n}",
+    "tw_rsqrt": "__device__ __forceinline__ double tw_rsqrt(double a) { return 1 / sqrt(a); }\n"
+    "__device__ __forceinline__ float tw_rsqrt(float a) {\n"
+    "#ifdef TILEWEAVE_CPU\n  return (float)(1 / ::sqrt((double)a));\n#else\n  return rsqrtf(a);\n#endif\n}",
     "tw_abs": "template <class T> __device__ __forceinline__ T tw_abs(T a) { return a < 0 ? -a : a == 0 ? 0 : a; }",
     "tw_sqrt": "__device__ __forceinline__ float tw_sqrt(float a) { return sqrtf(a); }\n"
     "__device__ __forceinline__ double tw_sqrt(double a) { return sqrt(a); }",
@@ -149,8 +157,10 @@ def _cast(text: str, source: str, target: str) -> str:
     if source == target:
         return text
     wide = _wide(text, source)
+    if source == "f64" and target in (*_NARROW, "e4m3", "e5m2"):
+        wide = f"tw_odd({wide})"
     if target in _NARROW:
-        return f"{_NARROW[target][1]}({wide if source != 'f64' else f'(float){wide}'})"
+        return f"{_NARROW[target][1]}({wide})"
     if target == "pred":
         return f"{wide} != 0"
     if target[0] in "su" and source[0] in "fbe":

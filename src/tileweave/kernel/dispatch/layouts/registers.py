@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
+from typing import Any
 
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, ExprLike, equal
+from tileweave.index import Expr, ExprLike, equal, simplify
 from tileweave.layout import Coord, Iter, Layout, group
 
 __all__ = ["AXES", "Digit", "Holding", "Part", "blocked", "closed", "holding", "iter_at", "part_of", "pieces"]
@@ -92,6 +93,16 @@ class Holding:
                 break
             length *= digit.extent
         return length
+
+    def part_slot(self, dims: Sequence[int], r: Any) -> Any:
+        """The slot of :meth:`without` these dimensions that meets slot r."""
+        total: Any = 0
+        width = 1
+        for digit in sorted((d for d in self.digits if d.axis == "reg" and d.dim >= 0), key=lambda d: d.stride):
+            if digit.dim not in dims:
+                total = total + digit.of(r) * width
+                width *= digit.extent
+        return simplify(total) if isinstance(total, Expr) else total
 
     def without(self, dims: Sequence[int]) -> Layout:
         """The layout when these dimensions are reduced to one element each: their threads hold copies, in one slot.

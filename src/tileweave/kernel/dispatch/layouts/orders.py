@@ -1,0 +1,110 @@
+"""In which order a dispatched kernel adds: the same sums in NumPy, rounded where the instructions round.
+
+A product is a chain of instructions, each of which adds some exact products at once, or of fused multiply-adds; a
+reduction goes over the slots of a thread, then over lanes by butterflies, then over warps. The interpreter takes these
+in place of its own sums (`check(.., arch=..)`), and then leaves what the printed text leaves, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tileweave.kernel.dispatch.layouts.registers import Digit, Holding
+from tileweave.kernel.ir import Dtype
+from tileweave.kernel.semantics.compute import FUNCTIONS, neutral, rounded
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ChainOrder:
+    """``c + a b^T`` by instructions of some depth, from the first columns to the last.
+
+    Args:
+        depth: columns of one instruction, whose products are added exactly before the result is rounded; 0: fused
+            multiply-adds, a column at a time.
+    """
+
+    depth: int
+
+    def __call__(self, a: Array, b: Array, c: Array, to: Dtype) -> Array:
+        """The result of the chain."""
+        if to.kind != "float":
+            return rounded(a.astype(np.int64) @ b.astype(np.int64).T + c.astype(np.int64), to)
+        total = c.astype(to.numpy)
+        if not self.depth:
+            kind = np.float64 if to.bits == 64 else np.float32
+            left, right = a.astype(kind), b.astype(kind)
+            for k in range(a.shape[1]):
+                sums = FUNCTIONS["fma"](left[:, k, None], right[None, :, k], total.astype(kind))
+                total = rounded(np.asarray(sums), to)
+            return total
+        wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+        for first in range(0, a.shape[1], self.depth):
+            one: Any = np.zeros(total.shape)
+            for k in range(first, min(first + self.depth, a.shape[1])):
+                one = one + wide_a[:, k, None] * wide_b[None, :, k]
+            total = rounded(total.astype(np.float64) + one, to)
+        return total
+
+
+@dataclass(frozen=True)
+class TreeOrder:
+    """A reduction of what threads hold: over slots, then lanes, then warps.
+
+    Args:
+        held: who holds what.
+        axes: the dimensions that are reduced.
+        distances: of the butterflies between lanes, in their order.
+        warps: the digits of the warp that are reduced, the first the fastest.
+    """
+
+    held: Holding
+    axes: tuple[int, ...]
+    distances: tuple[int, ...]
+    warps: tuple[Digit, ...]
+
+    def __call__(self, values: Array, exists: Array | None, fn: str, to: Dtype) -> Array:
+        """The values combined in this order, with the reduced extents 1."""
+        held, combine = self.held, FUNCTIONS[fn]
+        there = np.zeros(held.shape, bool)
+        there[tuple(slice(0, n) for n in values.shape)] = True if exists is None else exists
+        padded = np.zeros(held.shape, to.numpy)
+        padded[tuple(slice(0, n) for n in values.shape)] = rounded(values, to)
+        count = max(1, held.warps)
+        warp, lane = np.arange(count)[:, None], np.arange(32 if held.warps else 1)[None, :]
+        part = [held.part_slot(self.axes, r) for r in range(held.slots)]
+        one = to.numpy.type(neutral(fn, to))
+        totals: Any = np.full((max(part) + 1, count, lane.size), one)
+        for r, into in enumerate(part):
+            at = self._at(warp, lane, r, totals.shape[1:])
+            with np.errstate(all="ignore"):
+                more = combine(totals[into], padded[at]).astype(to.numpy)
+            totals[into] = np.where(there[at], more, totals[into])
+        for distance in self.distances:
+            totals = combine(totals, totals[:, :, lane[0] ^ distance]).astype(to.numpy)
+        totals = self._over_warps(totals, warp[:, 0], fn, one, to)
+        out = np.zeros(tuple(1 if d in self.axes else n for d, n in enumerate(held.shape)), to.numpy)
+        for r, into in enumerate(part):
+            at = self._at(warp, lane, r, totals.shape[1:])
+            out[tuple(np.zeros_like(c) if d in self.axes else c for d, c in enumerate(at))] = totals[into]
+        return out[tuple(slice(0, 1 if d in self.axes else n) for d, n in enumerate(values.shape))]
+
+    def _at(self, warp: Any, lane: Any, slot: int, shape: Sequence[int]) -> tuple[Array, ...]:
+        return tuple(np.broadcast_to(np.asarray(c), shape) for c in self.held.coordinates(warp, lane, slot))
+
+    def _over_warps(self, totals: Array, warp: Array, fn: str, one: Any, to: Dtype) -> Array:
+        if not self.warps:
+            return totals
+        base, steps = warp, [0]
+        for d in self.warps:
+            base = base - d.of(warp) * d.stride  # type: ignore[arg-type]
+            steps = [at + k * d.stride for k in range(d.extent) for at in steps]
+        found: Any = np.full(totals.shape, one)
+        for step in steps:
+            found = FUNCTIONS[fn](found, totals[:, base + step]).astype(to.numpy)
+        return np.asarray(found)
