@@ -8,7 +8,7 @@ import pytest
 
 from tileweave import kernel as tk
 from tileweave.kernel.ir import DTYPES
-from tileweave.kernel.semantics.compute import FUNCTIONS, rounded
+from tileweave.kernel.meaning import FUNCTIONS, rounded
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])

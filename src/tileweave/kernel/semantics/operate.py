@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from tileweave.kernel.ir import DTYPES, Dtype, Op, Region, Scalar, promote
+from tileweave.kernel.meaning import FUNCTIONS, matmul, neutral, reduced, rounded, scanned
 from tileweave.kernel.semantics.access import Access, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
-from tileweave.kernel.semantics.compute import FUNCTIONS, matmul, neutral, reduced, rounded, scanned
 from tileweave.kernel.semantics.machine import Block, Frame, Machine
 
 __all__ = ["OPERATIONS", "operate"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tileweave.kernel.dispatch.layouts.registers import Digit, Holding
 from tileweave.kernel.ir import Dtype
-from tileweave.kernel.semantics.compute import FUNCTIONS, neutral, rounded
+from tileweave.kernel.meaning import FUNCTIONS, neutral, rounded
 
 Array = np.ndarray[Any, Any]
 
