@@ -128,7 +128,7 @@ def test_an_operation_without_a_signature_is_not_cut():
 
 
 def _large(dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    rows = ELEMENTS // 512
+    rows = 4 * ELEMENTS // 512
     return array((rows, 512), dtype), array((rows, 512), dtype)
 
 
