@@ -174,7 +174,7 @@ def test_sigma_must_be_a_permutation(sigma):
 def test_bad_bijections_are_refused_with_the_points():
     with pytest.raises(NoLayout, match="both go to") as caught:
         GenP((2, 3), lambda i, j: j)
-    (a, b), (v, w) = caught.value.witness.points, caught.value.witness.values
+    (a, b), (v, w) = caught.value.witness["points"], caught.value.witness.values
     assert a != b and v == w == a[1] == b[1]
     with pytest.raises(NoLayout, match="lies outside"):
         GenP((2, 3), lambda i, j: 3 * i + j + 1)

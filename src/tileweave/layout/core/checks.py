@@ -26,11 +26,17 @@ PIECES = 1 << 12
 
 
 class Witness(NamedTuple):
-    """Why no layout exists: at these points the function takes these values, and they break the condition."""
+    """Why no layout exists: at these points the function takes these values, and they break the condition.
+
+    The parts are read as attributes or by name, ``witness["points"]``.
+    """
 
     points: tuple[Any, ...]
     values: tuple[Any, ...]
     condition: str
+
+    def __getitem__(self, part: Any) -> Any:
+        return getattr(self, part) if isinstance(part, str) else tuple.__getitem__(self, part)
 
 
 def no_layout(
