@@ -196,6 +196,7 @@ import numpy as np
 sys.path.insert(0, {tests!r})
 from test_resume import plan_of
 from tileweave.runtime import run_plan
+import h5py, zarr  # noqa: F401
 from tileweave.runtime.io import journal, zarrfile
 if __name__ == "__main__":
     journal.SYNC_SECONDS, zarrfile.CHUNK_BYTES = {seconds}, 8 * 4 * 3
