@@ -4,16 +4,18 @@ import struct
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import rows_plan
 
 import tileweave as tw
 from tileweave.errors import StorageError
-from tileweave.graph import FileData, MemoryTarget, Sink, TensorType, as_tensor
+from tileweave.graph import FileData, Graph, MemoryTarget, Sink, TensorType, as_tensor
 from tileweave.planner import machines
 from tileweave.runtime.io import files as io
 from tileweave.space import Box
@@ -359,6 +361,77 @@ def test_a_zarr_behind_a_url(tmp_path: Path) -> None:
     assert [path for path in fs.find(root) if ".tmp-" in path] == []
     with pytest.raises(StorageError, match="not known"):
         io.describe("nosuch://bucket/a.zarr")
+
+
+@pytest.mark.parametrize("where", ["folder", "memory://sharded"])
+def test_a_shard_has_one_writer(tmp_path: Path, where: str) -> None:
+    import zarr
+
+    array = sample((50, 37), "float32")
+    url = str(tmp_path / "s.zarr") if where == "folder" else f"{where}/s.zarr"
+    sink = tw.sink(tw.source(array) * 2, url, chunks=(4, 5), shards=(16, 10))
+    plan = rows_plan(sink, machines(7), 6)
+    stores = [step for step in plan.steps if step.stage == "store"]
+    edges = [{edge % extent for edge in cuts[:-1]} for cuts, extent in zip(stores[0].cuts.cuts, (16, 10), strict=True)]
+    assert stores[0].cuts.count > 1 and edges == [{0}, {0}]
+    assert round_trips(plan.graph)
+    tw.run(plan, threads=4)
+    made = zarr.open_array(url, mode="r")
+    assert made.chunks == (4, 5) and made.shards == (16, 10)
+    np.testing.assert_array_equal(made[:], array * 2)
+    np.testing.assert_array_equal(tw.run(tw.source(url) + 0), array * 2)
+    if where == "folder":
+        assert len([path for path in (tmp_path / "s.zarr" / "c").rglob("*") if path.is_file()]) == 4 * 4
+
+
+def round_trips(graph: Graph) -> bool:
+    """Whether a graph comes back from its document; its arrays become holes."""
+    from tileweave.graph import from_json, to_json
+
+    return to_json(from_json(to_json(graph))) == to_json(graph)
+
+
+def test_shards_are_made_of_chunks(tmp_path: Path) -> None:
+    x = tw.source(np.ones((64, 32)))
+    with pytest.raises(StorageError, match=r"shards \(10, 8\) are not made of whole chunks \(4, 8\)"):
+        tw.sink(x, tmp_path / "a.zarr", chunks=(4, 8), shards=(10, 8))
+    with pytest.raises(StorageError, match="does not cut"):
+        tw.sink(x, tmp_path / "a.zarr", chunks=(4,))
+    with pytest.raises(StorageError, match="no chunks of one's own"):
+        tw.sink(x, tmp_path / "a.npy", chunks=(4, 8))
+    assert tw.sink(x, tmp_path / "a.zarr", shards=(32, 32)).target.grid == ((32, 32), (32, 32))
+
+
+def test_files_behind_a_web_server_are_read(tmp_path: Path) -> None:
+    """Also a zarr, whose objects are asked for one by one."""
+    import http.server
+    import threading
+
+    for package in ("aiohttp", "h5py", "pyarrow"):
+        pytest.importorskip(package, reason=f"the optional package {package} is not installed")
+    array = sample((30, 4), "float32")
+    suffixes = ("npy", "npz", "zarr", "h5", "parquet", "safetensors")
+    for suffix in suffixes:
+        tw.run(
+            tw.sink(tw.source(array), tmp_path / f"a.{suffix}", **({} if suffix in ("npy", "zarr") else {"key": "x"}))
+        )
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for suffix in suffixes:
+                url = f"http://127.0.0.1:{server.server_address[1]}/a.{suffix}"
+                np.testing.assert_array_equal(tw.run(tw.source(url) * 2), array * 2)
+            with pytest.raises(StorageError, match="cannot be opened"):
+                tw.source(f"http://127.0.0.1:{server.server_address[1]}/none.npy")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_zarr_of_another_format_or_none(tmp_path: Path) -> None:

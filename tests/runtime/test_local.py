@@ -346,7 +346,7 @@ from tileweave import graph as g
 import tileweave as tw
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 x = tw.source(np.random.default_rng(0).random((400, 400)))
-for suffix in ("npy", "npz", "zarr"):
+for suffix in ("npy", "npz", "zarr", "h5", "parquet", "safetensors"):
     try:
         tw.run([tw.sink(x + 1, f"{sys.argv[1]}/a.{suffix}"), tw.sink(x + 2, f"{sys.argv[1]}/b.{suffix}")])
     except tw.errors.TileweaveError as error:
@@ -356,8 +356,58 @@ for suffix in ("npy", "npz", "zarr"):
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["StorageError", "StorageError", "RunError"], done.stderr
+    assert done.stdout.split() == [*["StorageError"] * 2, "RunError", *["StorageError"] * 3], done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+SIZED = """
+import os, re, sys, threading
+import numpy as np
+import tileweave as tw
+import zarr
+os.chdir(sys.argv[1])
+
+def rise(target, memory):
+    tw.run(tw.sink(tw.source(np.ones((8, 8))), "warm.zarr", overwrite=True))
+    seen, stop = [pss()], threading.Event()
+    def watch():
+        while not stop.wait(0.005):
+            seen.append(pss())
+    thread = threading.Thread(target=watch)
+    thread.start()
+    result = tw.run(target, machines=tw.machines(1, memory=memory))
+    stop.set()
+    thread.join()
+    return result, max(seen) - seen[0]
+
+def pss():
+    with open("/proc/self/smaps_rollup") as file:
+        return int(re.search(r"Pss: +([0-9]+) kB", file.read())[1]) << 10
+
+x = np.lib.format.open_memmap("x.npy", "w+", np.float32, (8192, 8192))
+for k in range(8):
+    x[k * 1024 : (k + 1) * 1024] = np.random.default_rng(k).random((1024, 8192), np.float32)
+x.flush()
+total = x.sum(0, dtype=np.float64)
+del x
+_, written = rise(tw.sink(tw.source("x.npy"), "x.zarr"), "32MiB")
+got, read = rise(tw.sum(tw.source("x.zarr"), axis=0), "16MiB")
+np.testing.assert_allclose(got, total, rtol=1e-4)
+print(written, read)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell the set size")
+def test_the_set_size_stays_within_the_budget(tmp_path: Path) -> None:
+    """256 MiB to a zarr under 32 MiB, and its sum under 16 MiB."""
+    pytest.importorskip("zarr", reason="the optional package zarr is not installed")
+    done = subprocess.run([sys.executable, "-c", SIZED, str(tmp_path)], capture_output=True, text=True, timeout=280)
+    written, read = map(int, done.stdout.split() or pytest.fail(done.stderr))
+    print("rise in MiB:", written >> 20, read >> 20)
+    assert written <= 1.1 * (32 << 20) + (64 << 20)
+    assert read <= 1.1 * (16 << 20) + (64 << 20)
 
 
 def test_bad_input_is_refused_before_work_starts(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ from tileweave.planner.show.document import from_document, graph_digest, machine
 from tileweave.runtime.direct import again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io import zarrfile
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.run import run_plan, work_failed
 from tileweave.runtime.session import PLAIN, PlanningDone, current_session
@@ -150,7 +151,14 @@ def _check_words(where: str, placement: object, **words: object) -> None:
 
 
 def sink(
-    tensor: Any, path: str | os.PathLike[str], *, key: str = "", overwrite: bool = False, placement: int | None = None
+    tensor: Any,
+    path: str | os.PathLike[str],
+    *,
+    key: str = "",
+    overwrite: bool = False,
+    chunks: Sequence[int] | None = None,
+    shards: Sequence[int] | None = None,
+    placement: int | None = None,
 ) -> Sink:
     """A tensor that a run writes to a file: whole, or not at all.
 
@@ -160,15 +168,25 @@ def sink(
         key: the name of the member or column.
         overwrite: replace what exists; otherwise the run is refused before it starts. With a key, the other members of
             a .npz stay; every other file is replaced whole.
+        chunks: of a .zarr: the extents of a chunk, which is read as a whole; by default at most 4 MiB.
+        shards: of a .zarr: the extents of a shard, a file of several chunks, which is written as a whole; by default
+            each chunk is a file.
         placement: number of the machine that writes it.
 
     Raises:
-        StorageError: a format that is not known.
+        StorageError: a format that is not known; chunks or shards that do not fit it.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise StorageError("sink(tensor, path)", f"{path!r} is not a path", legal="the tensor, then a path or URL")
     _check_words("sink(tensor, path)", placement, key=key)
-    return Sink(as_tensor(tensor, "sink(tensor, path)"), io.target(os.fspath(path), key, overwrite), placement)
+    made = as_tensor(tensor, "sink(tensor, path)")
+    asked = [tuple(extents) for extents in (chunks, shards) if extents is not None]
+    if shards is not None and chunks is None:
+        asked.insert(0, zarrfile.chunks_within(asked[0], made.type))
+    target = io.target(os.fspath(path), key, overwrite, tuple(asked))
+    if asked:
+        zarrfile.checked_grid(target.grid, made.type, f"sink({os.fspath(path)!r})")
+    return Sink(made, target, placement)
 
 
 def _graph(target: Target | Sequence[Target] | Graph) -> Graph:

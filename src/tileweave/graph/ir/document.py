@@ -179,7 +179,7 @@ def _target_data(node: Sink) -> dict[str, Any]:
     if isinstance(node.target, FileTarget):
         target = node.target
         data = {"kind": "file", "path": target.path, "format": target.format, "key": target.key}
-        return data | {"overwrite": target.overwrite}
+        return data | {"overwrite": target.overwrite} | ({"grid": target.grid} if target.grid else {})
     return {"kind": "memory"}
 
 
@@ -463,10 +463,12 @@ def _read_sink(got: dict[str, _Place], made: dict[str, Node]) -> Node:
     what = target.value.get("kind") if isinstance(target.value, dict) else None
     where: MemoryTarget | FileTarget
     if what == "file":
-        file = target.object("kind", "path", "format", "key", "overwrite")
+        file = target.object("kind", "path", "format", "key", "overwrite", optional=("grid",))
         if not isinstance(file["overwrite"].value, bool):
             _refuse(file["overwrite"].path, f"{_short(file['overwrite'].value)} is not true or false")
-        where = FileTarget(file["path"].text(), file["format"].text(), file["key"].text(), file["overwrite"].value)
+        grid = tuple(item.integers() for item in file["grid"].items()) if "grid" in file else ()
+        path, format, key = (file[name].text() for name in ("path", "format", "key"))
+        where = FileTarget(path, format, key, file["overwrite"].value, grid)
     elif what == "memory":
         target.object("kind")
         where = MemoryTarget()

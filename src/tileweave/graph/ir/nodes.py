@@ -352,12 +352,22 @@ class MemoryTarget:
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """The result becomes a file: path or URL, format (npy, npz, zarr), member name for containers."""
+    """The result becomes a file.
+
+    Args:
+        path: path or URL.
+        format: such as npy or zarr.
+        key: the member of a container.
+        overwrite: whether it replaces a file that exists.
+        grid: of a zarr: the extents of a chunk, and those of a shard where chunks are stored together; empty where the
+            writer chooses.
+    """
 
     path: str
     format: str
     key: str = ""
     overwrite: bool = False
+    grid: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

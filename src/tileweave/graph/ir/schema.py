@@ -32,6 +32,7 @@ def schema() -> dict[str, Any]:
     ]
     target = [
         _object(kind={"const": "file"}, **file, overwrite={"type": "boolean"}),
+        _object(kind={"const": "file"}, **file, overwrite={"type": "boolean"}, grid=_list(_list({"type": "integer"}))),
         _object(kind={"const": "memory"}),
     ]
     fields: dict[str, dict[str, Any]] = {

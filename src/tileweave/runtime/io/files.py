@@ -17,7 +17,8 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -318,8 +319,10 @@ class Reopened:
         """The process that commits the file hears of it when the task is done."""
 
 
-def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False) -> FileTarget:
-    """Where a sink goes; the suffix says the format.
+def target(
+    path: str | os.PathLike[str], key: str = "", overwrite: bool = False, grid: tuple[tuple[int, ...], ...] = ()
+) -> FileTarget:
+    """Where a sink goes; the suffix says the format. A zarr may have a grid: the extents of its chunks, and of shards.
 
     Raises:
         StorageError: a format that is not known, a key for a .npy, a key that cannot name a member.
@@ -338,16 +341,18 @@ def target(path: str | os.PathLike[str], key: str = "", overwrite: bool = False)
         raise StorageError(where, "such files are read, not written", legal="a .parquet or .safetensors file")
     if key and (key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/"))):
         raise StorageError(where, f"{key!r} cannot name a member", legal="names, joined by /")
-    return FileTarget(path.rstrip("/"), format, key, overwrite)
+    if grid and format != "zarr":
+        raise StorageError(where, f"a .{format} has no chunks of one's own", legal="a .zarr, or no chunks and shards")
+    return FileTarget(path.rstrip("/"), format, key, overwrite, grid)
 
 
 def atom(sink: Sink) -> tuple[int, ...] | None:
-    """The extents of the region of a sink that must have one writer: a zarr chunk; None where any box may be written.
+    """The extents of the region of a sink that must have one writer: a zarr's shard, or chunk; None where it has none.
 
     Boxes whose boundaries are multiples of these extents, or end with the tensor, may be written in parallel.
     """
     if isinstance(sink.target, FileTarget) and sink.target.format == "zarr":
-        return zarrfile.chunk_shape(sink.tensor.type)
+        return sink.target.grid[-1] if sink.target.grid else zarrfile.chunk_shape(sink.tensor.type)
     return None
 
 
@@ -380,6 +385,8 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
         others.append(one)
         if one.format == "zarr":
             zarrfile.load(where)
+            if one.grid:
+                zarrfile.checked_grid(one.grid, kind, where)
         if "://" in one.path:
             _check_remote(one, where)
         else:
@@ -445,6 +452,9 @@ class Sinks:
     def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> None:
         self._identity, self._mark = identity, f"tmp-{_HOST}-{os.getpid()}-{secrets.token_hex(4)}"
         self._files: dict[str, _Opened] = {}
+        self._grids: defaultdict[str, dict[str, zarrfile.Grid]] = defaultdict(dict)
+        for one, _ in targets:
+            self._grids[_where_it_lies(one)][one.key] = one.grid
         self.writers: list[SinkWriter] = []
         self._targets = []
         try:
@@ -468,7 +478,7 @@ class Sinks:
         if self._identity is not None and one.format in RESUMABLE and "://" not in lies and lies not in self._files:
             journal = open_journal(Path(lies), self._identity, f"sink({one.path!r})")
             if journal is not None:
-                file = _local_file(one, Path(lies), journal.temporary)
+                file = _local_file(one, Path(lies), journal.temporary, self._grids[lies])
                 self._files[lies] = _Opened(_Published() if journal.published else file, journal.temporary, journal)
         return replace(one, overwrite=True) if self._published(one) else one
 
@@ -480,7 +490,7 @@ class Sinks:
         lies = _where_it_lies(one)
         try:
             if lies not in self._files:
-                self._files[lies] = _new_file(one, lies, self._mark)
+                self._files[lies] = _new_file(one, lies, self._mark, self._grids[lies])
             return self._files[lies].file.add(one.key, kind)
         except StorageError:
             raise
@@ -580,19 +590,19 @@ class _Published:
     publish = suspend = abort = prepare
 
 
-def _new_file(one: FileTarget, lies: str, mark: str) -> _Opened:
+def _new_file(one: FileTarget, lies: str, mark: str, grids: Mapping[str, zarrfile.Grid]) -> _Opened:
     if "://" in lies:
         if one.format != "zarr":
             fs, inside = zarrfile.remote(lies, f"sink({lies!r})")
-            return _Opened(assembled.SentFile(fs, inside, mark, lambda a, b: _local_file(one, a, b)), None, None)
+            return _Opened(assembled.SentFile(fs, inside, mark, lambda a, b: _local_file(one, a, b, {})), None, None)
         folder, _, name = lies.rpartition("/")
-        return _Opened(zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}"), None, None)
+        return _Opened(zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}", grids), None, None)
     path = Path(lies)
     temporary = path.with_name(f".{path.name}.{mark}")
-    return _Opened(_local_file(one, path, temporary), temporary, None)
+    return _Opened(_local_file(one, path, temporary, grids), temporary, None)
 
 
-def _local_file(one: FileTarget, path: Path, temporary: Path) -> _File:
+def _local_file(one: FileTarget, path: Path, temporary: Path, grids: Mapping[str, zarrfile.Grid]) -> _File:
     match one.format:
         case "npy":
             return npyfile.InPlaceFile(path, temporary, lambda at, _, kind: npyfile.npy_writer(at, kind))
@@ -604,7 +614,7 @@ def _local_file(one: FileTarget, path: Path, temporary: Path) -> _File:
             return assembled.AssembledFile(path, temporary, tables.write_parquet)
         case "safetensors":
             return assembled.AssembledFile(path, temporary, safefile.write_safe)
-    return zarrfile.ZarrDirectory(path, temporary)
+    return zarrfile.ZarrDirectory(path, temporary, grids)
 
 
 _HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())

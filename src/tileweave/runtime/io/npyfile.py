@@ -100,9 +100,13 @@ def _fetched(url: str, where: str) -> IO[bytes]:
         content = fs.ukey(path)
         if url not in _FETCHED or _FETCHED[url][0] != content:
             copied = tempfile.TemporaryFile()  # noqa: SIM115  (kept)
-            with fs.open(path, "rb") as file:
-                shutil.copyfileobj(file, copied, 1 << 20)
-            copied.flush()
+            try:
+                with fs.open(path, "rb") as file:
+                    shutil.copyfileobj(file, copied, 1 << 20)
+                copied.flush()
+            except BaseException:
+                copied.close()
+                raise
             _forget(url)
             _FETCHED[url] = content, copied
             while len(_FETCHED) > KEEP_FETCHED:
@@ -154,6 +158,11 @@ def describe_npy(path: str, where: str) -> TensorType:
         return _read_header(file, os.fstat(file.fileno()).st_size, where, "the file").type
 
 
+MAPPED_BYTES = 16 << 20
+"""How much of a mapped file is read before its pages are given back: what is still in use comes back from the system's
+cache, at some 0.1 ms per MiB."""
+
+
 class MappedReader:
     """Reads boxes of one array that lies at a byte offset of a file; what it returns is read-only.
 
@@ -166,25 +175,31 @@ class MappedReader:
 
     def __init__(self, file: IO[bytes], header: Header, base_bytes: int = 0, everywhere: bool = True) -> None:
         self.type, self.everywhere = header.type, everywhere
+        self._memory: mmap.mmap | None = None
+        self._read_bytes = 0
         order: Any = "F" if header.fortran else "C"
         if self.type.box.empty:
             self._array: Array | None = np.empty(header.shape, header.dtype, order=order)
             return
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         at = base_bytes + header.offset_bytes
-        self._array = np.ndarray(header.shape, header.dtype, memory, at, order=order)
+        self._array = np.ndarray(header.shape, header.dtype, self._memory, at, order=order)
 
     def read(self, box: Box) -> Array:
         """The values of a box: a view where the file's bytes serve as they are, else a converted copy of the box."""
         if self._array is None:
             raise StorageError("Reader.read(box)", "the reader is closed")
         view: Array = self._array[slices(box)]
+        self._read_bytes += view.nbytes
+        if self._read_bytes > MAPPED_BYTES and self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._memory.madvise(mmap.MADV_DONTNEED)
+            self._read_bytes = view.nbytes
         plain = view.flags.aligned and view.dtype.isnative
         return view if plain else view.astype(self.type.dtype)
 
     def close(self) -> None:
         """Lets go of the file; views that were handed out stay valid."""
-        self._array = None
+        self._array = self._memory = None
 
 
 def open_npy(path: str, where: str) -> MappedReader:

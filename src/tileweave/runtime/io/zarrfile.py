@@ -10,14 +10,16 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import product
+from itertools import pairwise, product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tileweave.backends.host import available_threads
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
@@ -48,6 +50,39 @@ def chunk_shape(kind: TensorType) -> tuple[int, ...]:
         shape[dim] = -(-shape[dim] // 2)
         size_bytes *= shape[dim]
     return tuple(shape)
+
+
+def chunks_within(shard: tuple[int, ...], kind: TensorType) -> tuple[int, ...]:
+    """The chunks of a shard of which only the extents are given: its largest even extents halved while it is large.
+
+    Example:
+        >>> chunks_within((4096, 4096), TensorType((8192, 8192), np.dtype("float32")))
+        (1024, 1024)
+    """
+    shape, size_bytes = list(shard), kind.dtype.itemsize * prod(shard)
+    while size_bytes > CHUNK_BYTES and any(n % 2 == 0 for n in shape):
+        dim = max((n, k) for k, n in enumerate(shape) if n % 2 == 0)[1]
+        shape[dim] //= 2
+        size_bytes //= 2
+    return tuple(shape)
+
+
+def parts(box: Box, chunks: Sequence[int]) -> Iterator[Box]:
+    """The pieces of a box that are read or written one after the other: a few chunks of a row of them.
+
+    zarr works on up to ten chunks at once, and holds each of them two or three times.
+    """
+    if box.empty:
+        return
+    if not chunks:
+        yield box
+        return
+    steps = [*chunks[:-1], chunks[-1] * available_threads()]
+    edges = [
+        [a, *range((a // step + 1) * step, b, step), b] for a, b, step in zip(box.start, box.stop, steps, strict=True)
+    ]
+    for ends in product(*(pairwise(one) for one in edges)):
+        yield Box(tuple(a for a, _ in ends), tuple(b - a for a, b in ends))
 
 
 def load(where: str) -> Any:
@@ -120,7 +155,10 @@ class ZarrReader:
 
     def read(self, box: Box) -> Array:
         """The values of a box, as a new array."""
-        return np.asarray(self._array[slices(box)], self.type.dtype)
+        out = np.empty(box.shape, self.type.dtype)
+        for part in parts(box, self.chunks):
+            out[slices(part.translate([-a for a in box.start]))] = self._array[slices(part)]
+        return out
 
     def close(self) -> None:
         """Nothing is held open between reads."""
@@ -139,10 +177,11 @@ def open_zarr(path: str, key: str, where: str) -> ZarrReader:
 
 
 class ZarrWriter:
-    """One zarr array being filled."""
+    """One zarr array being filled; what must be written at once is a chunk, or a shard of chunks."""
 
-    def __init__(self, array: Any, kind: TensorType, chunks: tuple[int, ...], store: str = "", key: str = "") -> None:
-        self._array, self._kind, self._chunks = array, kind, chunks
+    def __init__(self, array: Any, kind: TensorType, store: str, key: str) -> None:
+        self._array, self._kind = array, kind
+        self._chunks: tuple[int, ...] = tuple(array.shards or array.chunks)
         self.store, self.key, self.type = store, key, kind
         self._unaligned = threading.Lock()
 
@@ -153,7 +192,8 @@ class ZarrWriter:
         bounds = zip(box.start, box.stop, self._chunks, self._kind.shape, strict=True)
         aligned = all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in bounds)
         with nullcontext() if aligned else self._unaligned:
-            self._array[slices(box)] = block
+            for part in parts(box, self._chunks):
+                self._array[slices(part)] = block[slices(part.translate([-a for a in box.start]))]
 
     def sync(self, boxes: Collection[Box]) -> None:
         """What was written to these boxes, by any process, reaches the disk."""
@@ -174,31 +214,54 @@ def reopen_zarr(store: str, key: str, kind: TensorType) -> ZarrWriter:
     """A writer of an array that another process has created and is filling too."""
     zarr = load("sink(tensor, path)")
     array = zarr.open_array(store=store, path=key or None, mode="r+")
-    return ZarrWriter(array, kind, chunk_shape(kind), store, key)
+    return ZarrWriter(array, kind, store, key)
 
 
-def _create(zarr: Any, store: str, key: str, kind: TensorType) -> ZarrWriter:
-    chunks = chunk_shape(kind)
+Grid = tuple[tuple[int, ...], ...]
+
+
+def checked_grid(grid: Grid, kind: TensorType, where: str) -> Grid:
+    """The extents of chunks, and of shards where there are any, as a zarr of a type can have them.
+
+    Raises:
+        StorageError: not one positive extent per dimension, or shards that are not made of whole chunks.
+    """
+    chunks, shards = grid[0], grid[-1]
+    for extents in grid:
+        if len(extents) != len(kind.shape) or not all(type(n) is int and n > 0 for n in extents):
+            problem = f"{extents} does not cut {kind}"
+            raise StorageError(where, problem, legal=f"{len(kind.shape)} extents of 1 or more")
+    if any(shard % chunk for shard, chunk in zip(shards, chunks, strict=True)):
+        raise StorageError(
+            where, f"shards {shards} are not made of whole chunks {chunks}", legal="multiples of a chunk"
+        )
+    return grid
+
+
+def _create(zarr: Any, store: str, key: str, kind: TensorType, grid: Grid) -> ZarrWriter:
+    chunks = grid[0] if grid else chunk_shape(kind)
     options = {"shape": kind.shape, "dtype": kind.dtype, "chunks": chunks}
+    if len(grid) > 1:
+        options["shards"] = grid[1]
     if key:
         array = zarr.open_group(store=store, mode="a").create_array(name=key, **options)
     else:
         array = zarr.create_array(store=store, **options)
-    return ZarrWriter(array, kind, chunks, store, key)
+    return ZarrWriter(array, kind, store, key)
 
 
 class ZarrDirectory:
-    """A local zarr array or group that appears whole at `publish`, or not at all."""
+    """A local zarr array or group that appears whole at `publish`, or not at all; `grids` are by key."""
 
-    def __init__(self, path: Path, temporary: Path) -> None:
-        self._path, self._temporary = path, temporary
+    def __init__(self, path: Path, temporary: Path, grids: Mapping[str, Grid]) -> None:
+        self._path, self._temporary, self._grids = path, temporary, grids
         self._zarr = load(f"sink({str(path)!r})")
 
     def add(self, key: str, kind: TensorType) -> ZarrWriter:
         """The writer of the array, or of one more member of the group."""
         if (self._temporary / key / "zarr.json").exists():
             return reopen_zarr(str(self._temporary), key, kind)
-        return _create(self._zarr, str(self._temporary), key, kind)
+        return _create(self._zarr, str(self._temporary), key, kind, self._grids.get(key, ()))
 
     def prepare(self) -> None:
         """Zarr has stored each block when its write returned."""
@@ -232,7 +295,8 @@ class ZarrDirectory:
 class RemoteZarr:
     """A zarr array or group behind a URL. Its root metadata moves last, so that a part never looks whole."""
 
-    def __init__(self, url: str, temporary: str) -> None:
+    def __init__(self, url: str, temporary: str, grids: Mapping[str, Grid]) -> None:
+        self._grids = grids
         where = f"sink({url!r})"
         self._zarr = load(where)
         self._fs, self._path = remote(url, where)
@@ -241,7 +305,7 @@ class RemoteZarr:
 
     def add(self, key: str, kind: TensorType) -> ZarrWriter:
         """The writer of the array, or of one more member of the group."""
-        return _create(self._zarr, self._temporary_url, key, kind)
+        return _create(self._zarr, self._temporary_url, key, kind, self._grids.get(key, ()))
 
     def prepare(self) -> None:
         """Zarr has stored each block when its write returned."""
