@@ -17,8 +17,6 @@ from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.target.tuning import Tuned, tune
 from tileweave.teir.ir.program import Program
 
-__all__ = ["BACKEND", "Cpu"]
-
 _ALWAYS = frozenset(("Contraction", "Copy"))
 """What is compiled at any size: contractions, and the rearrangements that einsums ask for."""
 

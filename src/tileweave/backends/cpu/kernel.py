@@ -37,8 +37,6 @@ from tileweave.teir.merged.merge import merged
 from tileweave.teir.merged.order import may_alias
 from tileweave.teir.merged.text import show
 
-__all__ = ["Kernel", "compile", "forget"]
-
 Array = NDArray[Any]
 Bounds = Mapping[str, tuple[int, int]]
 _LINE = 64

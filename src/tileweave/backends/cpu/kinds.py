@@ -24,8 +24,6 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Merged, Mode, Op
 
-__all__ = ["Family", "Size", "Variant", "family_of"]
-
 Size = tuple[int, tuple[int, ...]]
 """An axis' extent, and its bytes per tensor of the program."""
 

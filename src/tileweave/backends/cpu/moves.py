@@ -26,8 +26,6 @@ from tileweave.backends.cpu.target.target import Target, host
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.errors import BackendError
 
-__all__ = ["Move", "movable"]
-
 Array = NDArray[Any]
 RANK = 4
 """Dimensions that are left after neighbours are joined, the rows' own included."""

@@ -44,8 +44,6 @@ from tileweave.teir.merged.lower import classified
 from tileweave.teir.merged.merge import start_of
 from tileweave.teir.merged.order import rivals_of
 
-__all__ = ["ENV_WORDS", "Nest", "emit_program", "written"]
-
 ENV_WORDS = 6
 """Words of the environment before the operands' addresses."""
 

@@ -14,8 +14,6 @@ from tileweave.errors import BackendError
 from tileweave.teir.analysis.lower import Brgemm, Gemm, General, Kernel, ScalarKernel
 from tileweave.teir.merged.form import Op
 
-__all__ = ["STRATEGIES", "Strategy", "StrategyRow", "strategy_of"]
-
 
 class Strategy(Enum):
     """How code computes an operation; the value says it in words."""

@@ -25,8 +25,6 @@ from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import Registers
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = ["Packing", "emit_direct"]
-
 UNROLLED_TERMS = 32
 """Sums of so few terms are written out, with the places of the terms in the instructions."""
 SEQUENTIAL_PRODUCTS = 1 << 18

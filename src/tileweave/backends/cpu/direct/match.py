@@ -19,8 +19,6 @@ from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, Merged, Mode, Op, injective
 
-__all__ = ["Convolution", "Tiling", "match", "tiling"]
-
 MOST_TERMS = 1 << 16
 """Terms of a sum: their places are a table."""
 MOST_SEGMENTS = 4

@@ -37,8 +37,6 @@ from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Op
 
-__all__ = ["BlockWriter", "Columns"]
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:

@@ -17,8 +17,6 @@ from tileweave.backends.cpu.gemm.in_place import may_read_in_place
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
 from tileweave.teir.merged.form import Mode
 
-__all__ = ["ProductBlocking", "are_tiny", "key_of", "numbers_of", "with_sizes"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProductBlocking:

@@ -20,8 +20,6 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, Op
 
-__all__ = ["Workspace", "emit_contraction", "emit_scalar", "may_start", "without_start"]
-
 PARAMETERS = [
     ("ptr", "env"),
     ("i64", "thread"),

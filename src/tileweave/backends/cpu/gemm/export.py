@@ -36,8 +36,6 @@ from tileweave.teir.ir.verify import verify
 from tileweave.teir.merged.form import Mode, Op
 from tileweave.teir.merged.merge import merged
 
-__all__ = ["blocked"]
-
 
 def blocked(
     program: Program, *, threads: int = 1, target: Target | None = None, settings: Settings = DEFAULT

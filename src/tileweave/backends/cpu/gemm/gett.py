@@ -21,8 +21,6 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, Op, fuse, injective
 
-__all__ = ["block_product"]
-
 
 def block_product(
     op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT

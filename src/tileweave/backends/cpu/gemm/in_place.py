@@ -17,8 +17,6 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
-__all__ = ["InPlace", "may_read_in_place", "read_in_place"]
-
 
 @dataclass(frozen=True, slots=True)
 class InPlace:

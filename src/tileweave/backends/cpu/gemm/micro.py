@@ -18,9 +18,6 @@ from tileweave.backends.cpu.llvm.elements import Element, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
 
-__all__ = ["Ahead", "Edges", "ReadFrom", "Start", "Stores", "Tile", "emit_tile", "multiply_add"]
-
-
 _PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
 
 

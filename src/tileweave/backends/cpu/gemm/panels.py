@@ -26,16 +26,6 @@ from tileweave.backends.cpu.llvm.loops import digits_of, next_digits
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
-__all__ = [
-    "Contracted",
-    "Panels",
-    "emit_lane_table",
-    "emit_pack",
-    "emit_prefetch",
-    "emit_segment_table",
-    "prefetch_steps",
-]
-
 SEGMENT_BYTES = 24
 LANE_BYTES = 16
 _MOST_SEGMENTS = 4

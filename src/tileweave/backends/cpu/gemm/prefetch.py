@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels
 from tileweave.backends.cpu.llvm.ir import Function, Value
 
-__all__ = ["NO_PREFETCH", "TURN", "PrefetchPlan", "PrefetchShare", "prefetch_plan"]
-
 TURN = 4
 """Products that are computed between requests."""
 

@@ -21,8 +21,6 @@ from tileweave.backends.cpu.llvm.ir import Function, Value
 if TYPE_CHECKING:
     from tileweave.backends.cpu.gemm.block import BlockWriter, Columns
 
-__all__ = ["emit_resident_a"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Next:

@@ -21,17 +21,6 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = [
-    "MemoryMap",
-    "StagingBuffer",
-    "column_lanes",
-    "emit_runs",
-    "emit_transposed",
-    "memory_map",
-    "staging_of",
-    "transposed_non_temporal",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StagingBuffer:

@@ -6,8 +6,6 @@ from functools import cache
 
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = ["choose_tile"]
-
 _SECOND_CACHE = 0.1
 """Cycles that a vector costs more where threads share few rows, and every tile reads the vector operand anew."""
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from tileweave.backends.cpu.llvm.ir import Function
 from tileweave.backends.cpu.target.target import Target
 
-__all__ = ["Element", "convert", "element", "splat", "vector", "zero"]
-
 
 @dataclass(frozen=True, slots=True)
 class Element:

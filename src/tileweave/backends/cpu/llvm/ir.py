@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 
 from tileweave.backends.cpu.llvm.sizes import Sizes
 
-__all__ = ["Function", "Module", "Value"]
-
 Value = str | int
 Carry = Sequence[tuple[str, Value]]
 

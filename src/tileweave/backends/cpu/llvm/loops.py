@@ -8,8 +8,6 @@ from math import prod
 from tileweave.backends.cpu.llvm.ir import Function, Value
 from tileweave.teir.merged.form import Mode
 
-__all__ = ["PARALLEL_BYTES", "digits_of", "emit_nest", "emit_points", "next_digits", "run_tasks"]
-
 PARALLEL_BYTES = 256 * 1024
 """Operations that write less than this run on one thread."""
 

@@ -18,8 +18,6 @@ from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
 from tileweave.teir.ir.extensions import NEUTRAL
 from tileweave.teir.merged.form import MONOIDS
 
-__all__ = ["CHEAP", "HEAVY", "KNOWN", "Registers", "relu", "wide_of"]
-
 _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Exp": functions.exp,
     "Log": functions.log,

@@ -14,8 +14,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Sizes", "Table", "Word", "known"]
-
 if TYPE_CHECKING:
     _Number = int
 else:

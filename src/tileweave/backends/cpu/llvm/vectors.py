@@ -7,20 +7,6 @@ from collections.abc import Sequence
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function
 
-__all__ = [
-    "broadcast",
-    "gather",
-    "load",
-    "mask_below",
-    "mask_of",
-    "prefetch",
-    "scatter",
-    "short_row",
-    "store",
-    "suffix",
-    "transpose",
-]
-
 _SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
 
 

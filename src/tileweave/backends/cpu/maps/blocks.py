@@ -13,19 +13,6 @@ from math import ceil, gcd, inf, log2, prod
 
 from tileweave.teir.merged.form import Mode
 
-__all__ = [
-    "LEAST_ROW_BYTES",
-    "LONG_ROW_BYTES",
-    "BlockAxis",
-    "Blocking",
-    "Digit",
-    "crowded",
-    "cut_direct",
-    "cut_staged",
-    "overflowing",
-    "paged",
-]
-
 LEAST_ROW_BYTES = 128
 """Rows that are shorter are not worth collecting."""
 LONG_ROW_BYTES = 768

@@ -32,8 +32,6 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
 from tileweave.teir.merged.order import Pairs
 
-__all__ = ["emit_elementwise"]
-
 
 def emit_elementwise(
     module: Module,

@@ -10,8 +10,6 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, Mode, Op, fuse
 from tileweave.teir.merged.order import Pairs, free
 
-__all__ = ["Shape", "shape_of", "with_sizes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:

@@ -13,8 +13,6 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.meanings import wide_of
 from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
 
-__all__ = ["SplitReduction", "pieces_of"]
-
 _MOST, _LEAST = 64, 4
 """How many pieces there are."""
 _PIECE_POINTS = 8192

@@ -17,8 +17,6 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, Op, Stage
 from tileweave.teir.merged.order import Pairs
 
-__all__ = ["Carried", "Points"]
-
 Carried = list[tuple[str, str]]
 """Types and values that a loop carries on."""
 

@@ -32,8 +32,6 @@ from tileweave.backends.cpu.maps.blocks import (
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
-__all__ = ["emit_transpose", "transposable"]
-
 Meaning = Callable[[Function, str, int], str]
 """What is written, from the function, what was read, and its lanes."""
 _LINE = 64

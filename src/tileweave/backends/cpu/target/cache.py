@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tileweave.errors import BackendError
 
-__all__ = ["cache_directory", "read", "trim", "write", "write_whole"]
-
 SIZE_VARIABLE = "TILEWEAVE_CACHE_MIB"
 DEFAULT_MIB = 512
 """Some 50,000 kernels."""

@@ -21,8 +21,6 @@ from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address
 
-__all__ = ["Bound", "NativeCalls"]
-
 Array = np.ndarray[Any, Any]
 _WORD = struct.Struct("=q")
 

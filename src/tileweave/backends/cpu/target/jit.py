@@ -21,8 +21,6 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.errors import BackendError
 from tileweave.version import __version__
 
-__all__ = ["Code", "compile_ir", "release"]
-
 _LOCK = threading.RLock()
 _READY = False
 

@@ -13,8 +13,6 @@ from tileweave.errors import BackendError
 if TYPE_CHECKING:
     from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 
-__all__ = ["DEFAULT", "Settings", "wished"]
-
 _PACKED_LIMIT = 64 << 20
 """Bytes of packed panels that wishes may ask for, per thread and shared."""
 

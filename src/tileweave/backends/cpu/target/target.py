@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tileweave.errors import BackendError
 
-__all__ = ["Target", "host", "usable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -44,8 +44,6 @@ from tileweave.teir.merged.form import Loop, Step
 from tileweave.teir.merged.merge import merged
 from tileweave.version import __version__
 
-__all__ = ["Trial", "Tuned", "forget_tuned", "tune"]
-
 Array = NDArray[Any]
 
 _PART = 1 << 20
