@@ -1,6 +1,8 @@
 """The plan as a value: saved, loaded, compared, drawn."""
 
 import json
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -97,3 +99,31 @@ def test_the_page_shows_moves_memory_over_time_and_the_frontier():
     assert best and all(any(all(a <= b for a, b in zip(rows[j], row, strict=True)) for j in best) for row in rows)
     assert f"*{plan.alternatives[best[0]][0]}" in plan.explain()
     assert len(repr(plan)) < 120 and "<svg" in plan._repr_html_()
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def browsed(*words):
+    """Output and messages of a headless browser."""
+    quiet = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr")
+    return subprocess.run([BROWSER, *quiet, *words], capture_output=True, timeout=120, check=True)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed (Debian's package: chromium)")
+def test_the_page_opens_in_a_browser_and_shows_every_part(tmp_path):
+    from PIL import Image
+
+    _, _, y = holes()
+    page, picture = tmp_path / "plan.html", tmp_path / "plan.png"
+    page.write_text(tw.plan(y, 4).html(), "utf-8")
+    address, folder = page.as_uri(), f"--user-data-dir={tmp_path / 'profile'}"
+    found = browsed(folder, "--dump-dom", address)
+    dom, said = found.stdout.decode(), found.stderr.decode()
+    assert "CONSOLE" not in said and "net_error" not in said, said
+    assert dom.count("<svg") == 4 and dom.count("<table") == 3
+    browsed(folder, "--window-size=1200,1600", "--hide-scrollbars", f"--screenshot={picture}", address)
+    shown = np.asarray(Image.open(picture).convert("RGB")).astype(int)
+    coloured = np.ptp(shown, axis=-1) > 40  # the timeline, the memory, the frontier, and boxes of the graph
+    rows = np.flatnonzero(coloured.any(1))
+    assert rows.min() < 400 < 700 < rows.max() and coloured.mean() > 0.002

@@ -217,7 +217,8 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
                     if way.least is not None:
                         cost = cost_of(way.tables, problem.objective.weigh, chosen)
                         gap = max(0.0, 1 - way.least / cost) if cost else 0.0
-                    yield _Offer(waves, replace(plan, gap=gap), _label(plan.steps, rank, waves) + way.about)
+                    label = _label(plan.steps, rank, waves) + way.about + (", combined in runs" if runs else "")
+                    yield _Offer(waves, replace(plan, gap=gap), label)
 
 
 @dataclass(slots=True)

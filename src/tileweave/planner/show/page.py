@@ -53,16 +53,29 @@ def _table(head: list[str], rows: list[list[str]], numbers: int) -> str:
 
     def cells(row: list[str], tag: str) -> str:
         kinds = [tag if k < first else f'{tag} class="n"' for k in range(len(row))]
-        return "".join(f"<{kind}>{escape(text)}</{tag}>" for kind, text in zip(kinds, row, strict=True))
+        return "".join(
+            f"<{kind}>{text if isinstance(text, _Markup) else escape(text)}</{tag}>"
+            for kind, text in zip(kinds, row, strict=True)
+        )
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return f"<table><tr>{cells(head, 'th')}</tr>{body}</table>"
 
 
+class _Markup(str):
+    """Text of a cell that is HTML already."""
+
+
+def _key(number: int) -> str:
+    """The number of a step beside its colour in the timeline."""
+    colour = COLOURS[number % len(COLOURS)]
+    return _Markup(f'<span style="color:{colour}" aria-hidden="true">&#9632;</span> {number}')
+
+
 def _steps(plan: Plan) -> str:
     rows = [
         [
-            str(number),
+            _key(number),
             step_label(step),
             ", ".join(str(tensor.type) for tensor in step.tensors),
             cuts_text(step),
@@ -82,6 +95,7 @@ def _timeline(plan: Plan, result: Simulation) -> str:
     total = result.seconds or 1.0
     machines = sorted({span.machine for span in result.spans})[:MOST_ROWS]
     at = {machine: k for k, machine in enumerate(machines)}
+    alike = {span.machine: span.alike for span in result.spans}
     out = []
     for span in result.spans:
         if span.machine not in at:
@@ -90,14 +104,15 @@ def _timeline(plan: Plan, result: Simulation) -> str:
         label = escape(
             f"{step_label(plan.steps[span.step])}: {seconds_text(span.end - span.arrive)}, x{span.alike} machines"
         )
-        for start, end, opacity in ((span.arrive, span.start, 0.35), (span.start, span.end, 1.0)):
+        first = span.arrive if result.loads[span.step].moved.any() else span.start  # waiting for others is not drawn
+        for start, end, opacity in ((first, span.start, 0.35), (span.start, span.end, 1.0)):
             x, width = LEFT + start / total * (WIDTH - LEFT), max(0.4, (end - start) / total * (WIDTH - LEFT))
             out.append(
                 f'<rect x="{x:.1f}" y="{y + 2}" width="{width:.1f}" height="{ROW - 4}" fill="{colour}" '
                 f'fill-opacity="{opacity}"><title>{label}</title></rect>'
             )
     for machine, k in at.items():
-        name = escape(plan.machines.machines[machine].name)
+        name = escape(plan.machines.machines[machine].name) + (f" x{alike[machine]}" if alike[machine] > 1 else "")
         out.append(f'<text x="0" y="{k * ROW + 13}" font-size="11">{name}</text>')
     height = len(machines) * ROW + 18
     out.append(f'<text x="{LEFT}" y="{height - 4}" font-size="11">0</text>')
@@ -127,7 +142,12 @@ def _memory(plan: Plan, result: Simulation) -> str:
         f'<text x="{LEFT}" y="{height + 14}" font-size="11">0</text>'
         f'<text x="{WIDTH}" y="{height + 14}" font-size="11" text-anchor="end">{seconds_text(total)}</text>'
     )
-    return f"<p>Budget per machine: {size_text(budget)}</p>{_svg(height + ROW, line + axis)}"
+    return f"<p>Budget per machine: {size_text(budget)}</p>{_svg(height + ROW, _axes(height) + line + axis)}"
+
+
+def _axes(height: int) -> str:
+    """The two axes of a diagram."""
+    return f'<path d="M{LEFT} {ROW}V{height}H{WIDTH}" fill="none" stroke="#bbb"/>'
 
 
 def _svg(height: int, body: str) -> str:
@@ -168,4 +188,4 @@ def _considered(plan: Plan) -> str:
     text = f'<text x="{WIDTH}" y="{height + 14}" font-size="11" text-anchor="end">time to {seconds_text(high)}</text>'
     text += f'<text x="0" y="{ROW}" font-size="11">peak to {size_text(most)}</text>'
     line = f'<polyline fill="none" stroke="{COLOURS[0]}" points="{joined}"/>'
-    return _svg(height + ROW, line + dots + text) + table
+    return _svg(height + ROW, _axes(height) + line + dots + text) + table
