@@ -113,19 +113,18 @@ def best_grid(m: int, n: int, k: int, count: int) -> tuple[tuple[int, int, int],
     """
     best: tuple[float, int, tuple[int, int, int]] = (float("inf"), 0, (1, 1, 1))
     for gm in range(1, min(m, count) + 1):
-        gn = np.arange(1, min(n, count // gm) + 1, dtype=np.int64)[:, None]
-        most = np.minimum(count // (gm * gn), k)
-        gk = np.arange(1, int(most.max()) + 1, dtype=np.int64)[None, :]
+        rows = np.arange(1, min(n, count // gm) + 1, dtype=np.int64)
+        most = np.minimum(count // (gm * rows), k)
+        gn = np.repeat(rows, most)
+        gk = np.arange(1, len(gn) + 1) - np.repeat(np.cumsum(most) - most, most)
         a, b = -(-m // gm) * -(-k // gk), -(-n // gn) * -(-k // gk)
         share = m * n / count
         words = np.maximum(a - m * k / count, 0) + np.maximum(b - n * k / count, 0) + (gk - 1) * share
         words = np.where(gm * gn * gk < count, np.maximum(words, gk * share), words)
-        words = np.where(gk <= most, words, np.inf)
         low = float(words.min())
         if low <= best[0]:
-            at = np.argwhere(words == low)
-            used = [(gm * int(gn[r, 0]) * int(gk[0, c]), (gm, int(gn[r, 0]), int(gk[0, c]))) for r, c in at]
-            size, grid = max(used)
+            grids = [(gm, int(gn[at]), int(gk[at])) for at in np.flatnonzero(words == low)]
+            size, grid = max((prod(grid), grid) for grid in grids)
             if (low, -size) < (best[0], -best[1]):
                 best = (low, size, grid)
     return best[2], best[0]

@@ -219,7 +219,7 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
             span.append(np.where(size > 0, ends[1] - ends[0] + 1, 0))
             if chunks:
                 covered.append(np.where(size > 0, chunked(ends[0], ends[1], *chunks[row]), 0))
-            if held is not None:
+            if held is not None and term.source is None:
                 touched.append(np.where(size > 0, held.part(row, ends[1]) - held.part(row, ends[0]) + 1, 0))
                 longest.append(np.minimum(span[-1], held.longest(row)))
     item = term.itemsize
@@ -279,7 +279,7 @@ def _held_part(
             a, b = (a - offset, b - 1 - offset) if step > 0 else (b - 1 - offset, a - offset)
             first, last = np.maximum(first, -(-a // step)), np.minimum(last, b // step + 1)
         mine.append(np.maximum(last - first, 0) if dim.rows else size)
-        for row, step, offset in dim.rows:
+        for row, step, offset in dim.rows if term.source is None else ():  # a source is read as one box
             ends = (step * first + offset, step * (last - 1) + offset)
             ends = ends if step > 0 else ends[::-1]
             met.append(np.where(mine[-1] > 0, blocks.part(row, ends[1]) - blocks.part(row, ends[0]) + 1, 0))

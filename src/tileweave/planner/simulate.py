@@ -11,7 +11,7 @@ Source: own, after Tapestry "Cost Optimization"; costs of messages as in LogGP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from tileweave.graph import Operation, Tensor
 from tileweave.planner.costs import volume
 from tileweave.planner.count import EFFICIENCY, counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
-from tileweave.planner.machines import Machines
+from tileweave.planner.machines import LinkGroup, Machines
 from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.streams import needed_steps, streams
@@ -185,7 +185,8 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
     free, link_free = np.zeros(count), np.zeros(count)
-    groups = [_Group(machines, group) for group in machines.groups]
+    place = {machine: k for k, machine in enumerate(machines.order)} if machines.groups else {}
+    groups = [_Group(machines, group, place) for group in machines.groups]
     spans: list[Busy] = []
     durations = []
     for number, (step, load) in enumerate(zip(plan.steps, loads, strict=True)):
@@ -220,8 +221,7 @@ def _waits(step: Any, before: Any) -> bool:
 class _Group:
     """The link of a group of machines: what enters it from outside passes one step at a time."""
 
-    def __init__(self, machines: Machines, group: Any) -> None:
-        place = {machine: k for k, machine in enumerate(machines.order)}
+    def __init__(self, machines: Machines, group: LinkGroup, place: Mapping[int, int]) -> None:
         self.members = [place[k] for k in range(group.first, group.last)]
         self.bytes_per_second, self.seconds = group.bytes_per_second, group.seconds
         self.free = 0.0

@@ -8,7 +8,7 @@ best grids of the products in the graph, from the tree of machines, and from pla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, permutations, product
 from math import prod
 
@@ -37,6 +37,8 @@ FEW_OPERATIONS = 40
 """Graphs of up to so many operations are offered twice as many meshes, and every power of two of waves."""
 MOST_SHARDINGS = 64
 """Shardings that one operation is offered; a pair of neighbours is costed for all pairs of them."""
+MOST_LOOKED_AT = 512
+"""Machines that cost tables look at, of those that are alike."""
 MOST_ENTRIES = 1 << 22
 """Entries (candidates x candidates x machines) of a cost table; fewer candidates are offered on many machines."""
 
@@ -182,10 +184,10 @@ def _chosen(which: np.ndarray[tuple[int], np.dtype[np.bool_]], yes: Boxes, no: B
     return Boxes(low, high, np.where(at, yes.here, no.here))
 
 
-def offered(operation: Operation, choices: Sequence[Sharding], count: int) -> Offered:
-    """The candidates of an operation."""
+def offered(operation: Operation, choices: Sequence[Sharding], count: int, at: IntArray) -> Offered:
+    """The candidates of an operation, on those of so many machines that are looked at."""
     places = [index_placement(operation, choice) for choice in choices]
-    index = _stacked(operation.index.shape, operation.index.start, places, count)
+    index = _stacked(operation.index.shape, operation.index.start, places, count, at)
     reduced = list(operation.signature.monoids) if operation.signature else []
     parts = np.asarray([prod(place.parts[k] for k in reduced) for place in places], np.int64)
     combined = None
@@ -195,14 +197,14 @@ def offered(operation: Operation, choices: Sequence[Sharding], count: int) -> Of
             combine_placement(operation, p) if n > 1 else _nowhere(len(shape))
             for p, n in zip(places, parts, strict=True)
         ]
-        combined = _stacked(shape, (0,) * len(shape), joined, count)
+        combined = _stacked(shape, (0,) * len(shape), joined, count, at)
     return Offered(tuple(choices), index, parts > 1, combined, parts, operation, operation.index.shape)
 
 
-def offered_home(shape: tuple[int, ...], choices: Sequence[Sharding], count: int) -> Offered:
+def offered_home(shape: tuple[int, ...], choices: Sequence[Sharding], count: int, at: IntArray) -> Offered:
     """The candidates for where a source lies."""
     places = [_plain(choice) for choice in choices]
-    boxes = _stacked(shape, (0,) * len(shape), places, count)
+    boxes = _stacked(shape, (0,) * len(shape), places, count, at)
     one = np.ones(len(choices), np.int64)
     return Offered(tuple(choices), boxes, one > 1, None, one, None, shape)
 
@@ -215,14 +217,35 @@ def _nowhere(rank: int) -> Placement:
     return Placement((1,) * rank, ((),) * rank, (1,) * rank)
 
 
-def _stacked(shape: Sequence[int], start: Sequence[int], places: Sequence[Placement], count: int) -> Boxes:
+def looked_at(machines: Machines) -> IntArray:
+    """The machines whose loads cost tables compute: all, or of many that are alike the ends and some between.
+
+    Parts differ by a point at most, so few machines show what all of them do; plans are simulated on all.
+    """
+    count, first = len(machines), machines.machines[0]
+    everything = np.arange(count, dtype=np.int64)
+    if count <= MOST_LOOKED_AT or any(replace(m, name=first.name) != first for m in machines.machines):
+        return everything
+    ends, spread = MOST_LOOKED_AT // 8, np.random.default_rng(count).permutation(everything)[: MOST_LOOKED_AT // 2]
+    step = everything[:: max(1, count // (MOST_LOOKED_AT // 4))]
+    return np.unique(np.concatenate([everything[:ends], everything[-ends:], step, spread]))
+
+
+def on_some(boxes: Boxes, at: IntArray) -> Boxes:
+    """Boxes of all machines, on those that are looked at."""
+    return boxes._replace(low=[x[at] for x in boxes.low], high=[x[at] for x in boxes.high], here=boxes.here[at])
+
+
+def _stacked(
+    shape: Sequence[int], start: Sequence[int], places: Sequence[Placement], count: int, at: IntArray
+) -> Boxes:
     """The boxes of each placement as arrays (placement, machine); waves do not change what a machine holds."""
     found = []
     for place in places:
         rows = zip(shape, place.digits, start, strict=True)
         bounds = [part_bounds(n, row, place.weights, a) for n, row, a in rows]
         plain = Placement(place.parts, place.digits, (1,) * len(shape), place.replica, place.offset)
-        found.append(machine_boxes(bounds, plain, count))
+        found.append(on_some(machine_boxes(bounds, plain, count), at))
     low = [np.stack([boxes.low[k] for boxes in found]) for k in range(len(shape))]
     high = [np.stack([boxes.high[k] for boxes in found]) for k in range(len(shape))]
     return Boxes(low, high, np.stack([boxes.here for boxes in found]))

@@ -45,6 +45,8 @@ FINALISTS = 4
 BALANCED = "balanced"
 """Said of a source: one copy of it, of which every machine that is used holds an equal part, placed by the plan."""
 STORAGE = "storage"
+MOST_RUNS = 256
+"""Machines up to which combining in runs is looked at for its time: between more, it takes too many messages."""
 FULL_WEIGHT = 1 << 16
 """The weight of the machine that has most."""
 
@@ -206,7 +208,8 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
         whole = (0,) * len(ways[0].tables.nodes)
         ways[0].choices += [whole] if whole not in ways[0].choices else []
     seen: set[tuple[Step, ...]] = set()
-    words, few = problem.objective.name == "words", len(graph.operations) <= FEW_OPERATIONS
+    words = problem.objective.name == "words"
+    few = len(graph.operations) <= FEW_OPERATIONS and len(machines) <= MOST_RUNS
     for waves in wave_counts(graph, len(machines)):
         for way, (rank, chosen) in [(one, ranked) for one in ways for ranked in enumerate(one.choices)]:
             for runs in (False, True) if words or (few and not rank and waves == WHOLE) else (False,):

@@ -21,8 +21,10 @@ from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.search.candidates import (
     Offered,
+    looked_at,
     offered,
     offered_home,
+    on_some,
     operation_shardings,
     shardings,
 )
@@ -92,6 +94,7 @@ class Tables:
     ) -> None:
         self.runs, self.weights = runs, weights
         self.graph, self.machines, self.on = graph, machines, tuple(on)
+        self.at = looked_at(machines)
         self.count, self.homes, self.known = len(machines), homes, known or Loads()
         self.nodes: list[Operation | Source] = [*placed, *graph.operations]
         self.number = {node: k for k, node in enumerate(self.nodes)}
@@ -103,7 +106,11 @@ class Tables:
         self._offers: dict[Any, Offered] = {}
         self._tables: dict[Any, Measures] = {}
         self._weighed: dict[Any, Array] = {}
-        filled = [machines.machines[k] for k in machines.order]
+        order = machines.order
+        filled = [machines.machines[order[k]] for k in self.at]
+        self.scale = self.count / len(self.at)
+        self.rates: dict[str, Array] = {}
+        self.filled = filled
         self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
         self.memory_rate = np.asarray([m.bytes_per_second for m in filled])
         for node in self.nodes:
@@ -125,11 +132,11 @@ class Tables:
             key = (node.signature, node.index, node.outputs, finish, tuple(allowed) if allowed is not None else None)
         if key not in self._offers:
             if isinstance(node, Source):
-                self._offers[key] = offered_home(node.type.shape, self._homes(node), self.count)
+                self._offers[key] = offered_home(node.type.shape, self._homes(node), self.count, self.at)
             else:
                 choices = allowed if allowed is not None else operation_shardings(node, self.on, self.count)
                 choices = [replace(choice, weights=self.weights) for choice in choices] if self.weights else choices
-                self._offers[key] = offered(node, choices, self.count)
+                self._offers[key] = offered(node, choices, self.count, self.at)
         return self._offers[key]
 
     def _homes(self, source: Source) -> list[Sharding]:
@@ -158,7 +165,10 @@ class Tables:
         machines = self.machines
         late = operator_of(node).finish
         points = volume(offer.index)
-        rates = np.asarray([machines.machines[k].rate(node.outputs[0][1].dtype.name) for k in machines.order])
+        dtype = node.outputs[0][1].dtype.name
+        if dtype not in self.rates:
+            self.rates[dtype] = np.asarray([machine.rate(dtype) for machine in self.filled])
+        rates = self.rates[dtype]
         flops = points * (dict(node.signature.costs).get("flops", 0.0) if node.signature else 0.0)
         touched: Any = sum(
             volume(output_boxes(node, name, offer.index)) * kind.dtype.itemsize for name, kind in node.outputs
@@ -178,7 +188,9 @@ class Tables:
                 if home is None:
                     stored = stored + arrival(term, region, None).moved
                     continue
-                got = arrival(term, region, held_at(Tensor(source), home, self.count))
+                lying = held_at(Tensor(source), home, self.count)
+                lying = replace(lying, boxes=tuple(on_some(boxes, self.at) for boxes in lying.boxes))
+                got = arrival(term, region, lying)
                 moved, messages = moved + got.moved, messages + got.messages
         if offer.combined is not None:
             size = volume(offer.combined) * sum(kind.dtype.itemsize for _, kind in node.outputs)
@@ -192,7 +204,8 @@ class Tables:
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
         transfer = moved / self.link + messages * machines.link_seconds
         seconds = busy + compute + transfer + stored / machines.storage_bytes_per_second
-        return Measures(*(x.astype(np.float64) for x in (seconds.max(-1), moved.max(-1), moved.sum(-1), held.max(-1))))
+        found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))
+        return Measures(*(x.astype(np.float64) for x in found))
 
     # -- costs of pairs
 
@@ -226,7 +239,8 @@ class Tables:
                 moved, messages = moved + got.moved, messages + got.messages
             seconds = (moved / self.link + messages * self.machines.link_seconds).max(-1)
             shape = (len(mine.choices), len(made.choices))
-            full = [np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), moved.sum(-1), np.zeros(()))]
+            total = moved.sum(-1) * self.scale
+            full = [np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), total, np.zeros(()))]
             self._tables[key] = Measures(*(np.ascontiguousarray(x.T, np.float64) for x in full))
         return self._tables[key]
 
