@@ -69,8 +69,9 @@ def module_part(name: str, seen: dict[int, str]) -> Iterator[str]:
 
 
 def members(cls: type) -> Iterator[str]:
-    """One line for each public method and property of a class."""
-    for name, member in sorted(vars(cls).items()):
+    """One line for each public method and property of a class, those of private bases included."""
+    bases = [base for base in reversed(cls.__mro__) if base is cls or base.__name__.startswith("_")]
+    for name, member in sorted({k: v for base in bases for k, v in vars(base).items()}.items()):
         if name.startswith("_") and name != "__call__":
             continue
         plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from document_schema import schema
 from random_graphs import random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import VerifyError
 from tileweave.graph import from_json, to_json
-from tileweave.graph.ir.schema import schema
 
 jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked with jsonschema")
 

@@ -168,7 +168,7 @@ def test_cuts_that_do_not_fit_are_refused():
 
 def test_documents():
     jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked with jsonschema")
-    from tileweave.graph.ir.schema import schema
+    from document_schema import schema
 
     sharded = cut(ADD, (2, 1))
     text = tw.to_json(sharded)

@@ -290,8 +290,8 @@ def _teir_commands(parser: argparse.ArgumentParser) -> None:
     emit.add_argument("--name", help="name of the program (default: from the equation)")
     emit.add_argument("-o", "--output", metavar="FILE.json", help="where to write (default: standard output)")
     emit.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
-    parser.set_defaults(action=_lazily("teir", "{teir_command}_file"))
-    emit.set_defaults(action=_lazily("teir_emit", "emit_file"))
+    parser.set_defaults(action=_lazily("teir.command", "{teir_command}_file"))
+    emit.set_defaults(action=_lazily("teir.emit", "emit_file"))
 
 
 def _graph_commands(parser: argparse.ArgumentParser) -> None:

@@ -38,8 +38,9 @@ from tileweave.graph.ir.nodes import (
     TensorType,
     Value,
 )
-from tileweave.graph.ir.schema import FORMAT, VERSION
 from tileweave.space import AffineMap, Box, Projection
+
+FORMAT, VERSION = "tileweave.graph", 1
 
 _LETTERS: dict[type[Node], str] = {
     Source: "source",

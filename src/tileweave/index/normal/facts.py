@@ -28,7 +28,7 @@ def key_of(p: Poly) -> Key:
 
 
 @dataclass(slots=True)
-class Atom:
+class Indeterminate:
     """One opaque factor: its kind, its operands and what is known of its value.
 
     Args:
@@ -89,7 +89,7 @@ class Facts:
         steps, spent: replacements left for the question at hand, and those made for all questions so far.
     """
 
-    atoms: list[Atom] = field(default_factory=list)
+    atoms: list[Indeterminate] = field(default_factory=list)
     table: dict[tuple[object, ...], int] = field(default_factory=dict)
     remainders: set[int] = field(default_factory=set)
     given: list[Poly] = field(default_factory=list)
@@ -108,7 +108,7 @@ def atom_of(facts: Facts, kind: str, x: Poly, y: Poly, expr: Expr | None = None)
     number = facts.table.get(key)
     if number is None:
         low, high = sane(interval_of(kind, (interval(facts, x), interval(facts, y))))
-        facts.atoms.append(Atom(kind, x, y, keys, expr, low, high))
+        facts.atoms.append(Indeterminate(kind, x, y, keys, expr, low, high))
         number = facts.table[key] = len(facts.atoms) - 1
         if kind == "mod":
             facts.remainders.add(number)
@@ -123,7 +123,7 @@ def symbol_atom(facts: Facts, expr: Expr, kind: str, lower: Poly | None, upper: 
     if upper is not None:
         high = interval(facts, upper)[1]
         facts.kept.update(atom for mono in upper for atom in mono)
-    facts.atoms.append(Atom(kind, x, y, (key_of(x), key_of(y)), expr, low, high, lower, upper))
+    facts.atoms.append(Indeterminate(kind, x, y, (key_of(x), key_of(y)), expr, low, high, lower, upper))
     return len(facts.atoms) - 1
 
 
@@ -154,7 +154,7 @@ def value_at(facts: Facts, p: Poly, point: int) -> int | None:
     return out
 
 
-def _drawn(facts: Facts, point: int, atom: Atom, number: int) -> int | None:
+def _drawn(facts: Facts, point: int, atom: Indeterminate, number: int) -> int | None:
     """A symbol's value at a point: its least, its greatest, one between, and each end for every other symbol."""
     lower, upper = atom.lower, atom.upper
     low = None if lower is None else value_at(facts, lower, point)

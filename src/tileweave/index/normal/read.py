@@ -9,7 +9,7 @@ from typing import cast
 
 from tileweave.errors import LayoutError
 from tileweave.index.expr import Expr, const, equal, unequal, walk
-from tileweave.index.normal.facts import Atom, Facts, atom_of, interval, known_divisor, symbol_atom
+from tileweave.index.normal.facts import Facts, Indeterminate, atom_of, interval, known_divisor, symbol_atom
 from tileweave.index.normal.intervals import Interval, interval_of
 from tileweave.index.normal.poly import ONE, Poly, add, constant, divide, is_constant, multiply, negate, scale, subtract
 from tileweave.index.normal.rules import choice, extreme, floor, mod, only_atom, root, supposing, xor
@@ -337,7 +337,7 @@ def _fixed(normal: Normal, told: Sequence[Poly]) -> dict[int, Poly]:
     return {number: constant(end) for number, end in least.items() if end is not None and end == most[number]}
 
 
-def _operand_atoms(atom: Atom) -> Iterator[int]:
+def _operand_atoms(atom: Indeterminate) -> Iterator[int]:
     return (number for side in (atom.x, atom.y) for mono in side for number in mono)
 
 

@@ -63,7 +63,7 @@ def mod(facts: Facts, p: Poly, d: Poly) -> Poly:
 
 
 def _divided(
-    facts: Facts, p: Poly, d: Poly, kind: str, rules: tuple[Rule, ...], memo: dict[tuple[Key, Key], Poly]
+    facts: Facts, p: Poly, d: Poly, kind: str, rules: tuple[DivisionRule, ...], memo: dict[tuple[Key, Key], Poly]
 ) -> Poly:
     if not p and d:
         return p
@@ -74,7 +74,7 @@ def _divided(
     return found
 
 
-def _by_rules(facts: Facts, p: Poly, d: Poly, kind: str, rules: tuple[Rule, ...]) -> Poly:
+def _by_rules(facts: Facts, p: Poly, d: Poly, kind: str, rules: tuple[DivisionRule, ...]) -> Poly:
     if not d:  # never evaluated: it stands in a branch that is not chosen
         return {(atom_of(facts, kind, p, d),): 1}
     out = rules[0].apply(facts, p, d)  # peel, valid for every d != 0
@@ -144,7 +144,7 @@ def only_atom(facts: Facts, p: Poly, kind: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DivisionRule:
     """One rewrite of ``p // d``, ``p % d`` or ``p ^ d``: a name, its law with the side condition, the function."""
 
     name: str
@@ -307,20 +307,20 @@ def _mod_of_xor(facts: Facts, p: Poly, d: Poly) -> Poly | None:
 
 
 FLOOR_RULES = (
-    Rule("peel", "(d*q + r) // d == q + r // d, for d != 0", _peel_floor),
-    Rule("fit", "r // d == k, for k*d <= r < (k+1)*d", _fit_floor),
-    Rule("partition", "(g*a + b) // (g*c) == a // c, for 0 <= b < g and c > 0", _partition_floor),
-    Rule("nested floor", "(x // e + k) // d == (x + e*k) // (e*d), for d > 0", _nested_floor),
-    Rule("ceiling", "-x // d == -((x + d - 1) // d), for d > 0", _ceiling),
-    Rule("floor of %", "(x % (d*f)) // d == (x // d) % f, for d > 0 and f > 0", _floor_of_mod),
-    Rule("floor of xor", "(x ^ y) // d == (x // d) ^ (y // d), for d a power of two", _floor_of_xor),
+    DivisionRule("peel", "(d*q + r) // d == q + r // d, for d != 0", _peel_floor),
+    DivisionRule("fit", "r // d == k, for k*d <= r < (k+1)*d", _fit_floor),
+    DivisionRule("partition", "(g*a + b) // (g*c) == a // c, for 0 <= b < g and c > 0", _partition_floor),
+    DivisionRule("nested floor", "(x // e + k) // d == (x + e*k) // (e*d), for d > 0", _nested_floor),
+    DivisionRule("ceiling", "-x // d == -((x + d - 1) // d), for d > 0", _ceiling),
+    DivisionRule("floor of %", "(x % (d*f)) // d == (x // d) % f, for d > 0 and f > 0", _floor_of_mod),
+    DivisionRule("floor of xor", "(x ^ y) // d == (x // d) ^ (y // d), for d a power of two", _floor_of_xor),
 )
 MOD_RULES = (
-    Rule("peel", "(d*q + r) % d == r % d, for d != 0", _peel_mod),
-    Rule("fit", "r % d == r - k*d, for k*d <= r < (k+1)*d", _fit_mod),
-    Rule("partition", "(g*a + b) % (g*c) == g*(a % c) + b, for 0 <= b < g and c > 0", _partition_mod),
-    Rule("% of %", "(c*(x % e) + y) % d == (c*x + y) % d, for d dividing c*e", _mod_of_mod),
-    Rule("% of xor", "(x ^ y) % d == (x % d) ^ (y % d), for d a power of two", _mod_of_xor),
+    DivisionRule("peel", "(d*q + r) % d == r % d, for d != 0", _peel_mod),
+    DivisionRule("fit", "r % d == r - k*d, for k*d <= r < (k+1)*d", _fit_mod),
+    DivisionRule("partition", "(g*a + b) % (g*c) == g*(a % c) + b, for 0 <= b < g and c > 0", _partition_mod),
+    DivisionRule("% of %", "(c*(x % e) + y) % d == (c*x + y) % d, for d dividing c*e", _mod_of_mod),
+    DivisionRule("% of xor", "(x ^ y) % d == (x % d) ^ (y % d), for d a power of two", _mod_of_xor),
 )
 
 
@@ -366,9 +366,11 @@ def _xor_split(facts: Facts, p: Poly, q: Poly) -> Poly | None:
 
 
 XOR_RULES = (
-    Rule("xor of constants", "0 ^ q == q, p ^ p == 0, and constants", _xor_constants),
-    Rule("xor cancels", "(x ^ y) ^ y == x", _xor_cancel),
-    Rule("xor by halves", "(g*a + b) ^ (g*c + d) == g*(a ^ c) + (b ^ d), g a power of two, 0 <= b, d < g", _xor_split),
+    DivisionRule("xor of constants", "0 ^ q == q, p ^ p == 0, and constants", _xor_constants),
+    DivisionRule("xor cancels", "(x ^ y) ^ y == x", _xor_cancel),
+    DivisionRule(
+        "xor by halves", "(g*a + b) ^ (g*c + d) == g*(a ^ c) + (b ^ d), g a power of two, 0 <= b, d < g", _xor_split
+    ),
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tileweave.index.normal.facts import POINTS, Atom, Facts, interval, key_of, sample, value_at
+from tileweave.index.normal.facts import POINTS, Facts, Indeterminate, interval, key_of, sample, value_at
 from tileweave.index.normal.poly import (
     ONE,
     Poly,
@@ -248,7 +248,7 @@ def _without_paired_remainder(facts: Facts, p: Poly) -> Poly | None:
     return None
 
 
-def _cross_multiplied(facts: Facts, factor: Poly, rest: Poly, atom: Atom) -> bool:
+def _cross_multiplied(facts: Facts, factor: Poly, rest: Poly, atom: Indeterminate) -> bool:
     """``r + c * (x // d) >= 0`` by `_without_division`, for d > 0 symbolic."""
     if atom.kind != "floordiv" or is_constant(atom.y) or not is_constant(factor):
         return False
@@ -257,7 +257,7 @@ def _cross_multiplied(facts: Facts, factor: Poly, rest: Poly, atom: Atom) -> boo
     return _descend(facts, _without_division(rest, atom, factor[ONE]))
 
 
-def _without_division(rest: Poly, atom: Atom, c: int) -> Poly:
+def _without_division(rest: Poly, atom: Indeterminate, c: int) -> Poly:
     """A polynomial that is negative wherever ``rest + c * (x // d)`` is, for d > 0; for c = 1, -1 only there."""
     whole = add(multiply(rest, atom.y), atom.x, c)
     slack = add(atom.y, constant(-1))
@@ -281,7 +281,7 @@ def _grows_with(facts: Facts, p: Poly, top: int) -> bool:
     return True
 
 
-def _cases(facts: Facts, p: Poly, top: int, atom: Atom, sign: int) -> bool:
+def _cases(facts: Facts, p: Poly, top: int, atom: Indeterminate, sign: int) -> bool:
     """The atom takes the value of one operand; a minimum is at most both, a maximum at least both."""
     branches = (substitute(p, top, value) for value in (atom.x, atom.y))
     if (atom.kind == "min" and sign < 0) or (atom.kind == "max" and sign > 0):
@@ -289,7 +289,7 @@ def _cases(facts: Facts, p: Poly, top: int, atom: Atom, sign: int) -> bool:
     return all(_descend(facts, branch) for branch in branches)
 
 
-def _lower_terms(facts: Facts, factor: Poly, atom: Atom) -> list[Poly]:
+def _lower_terms(facts: Facts, factor: Poly, atom: Indeterminate) -> list[Poly]:
     """Polynomials at most ``factor * atom``, given factor >= 0."""
     out = []
     if atom.kind == "floordiv":
@@ -303,7 +303,7 @@ def _lower_terms(facts: Facts, factor: Poly, atom: Atom) -> list[Poly]:
     return out
 
 
-def _upper_terms(facts: Facts, factor: Poly, atom: Atom) -> list[Poly]:
+def _upper_terms(facts: Facts, factor: Poly, atom: Indeterminate) -> list[Poly]:
     """Polynomials at most ``factor * atom``, given factor <= 0."""
     out = []
     if atom.kind == "floordiv":
@@ -320,7 +320,7 @@ def _upper_terms(facts: Facts, factor: Poly, atom: Atom) -> list[Poly]:
     return out
 
 
-def _coarser_quotients(facts: Facts, factor: Poly, atom: Atom) -> list[Poly]:
+def _coarser_quotients(facts: Facts, factor: Poly, atom: Indeterminate) -> list[Poly]:
     """Polynomials at most ``factor * (x // y)``, given factor <= 0, by ``g*(x // (g*d)) <= x // d``."""
     shared, number = content(list(atom.y.items()) + list(factor.items()))
     g = {shared: number}
@@ -355,7 +355,7 @@ def _at_least_one(facts: Facts, p: Poly) -> bool:
     return (low is not None and low >= 1) or _descend(facts, add(p, constant(-1)))
 
 
-def lower_of(facts: Facts, atom: Atom) -> Poly | None:
+def lower_of(facts: Facts, atom: Indeterminate) -> Poly | None:
     """A polynomial that the atom never falls below."""
     if atom.lower is None and atom.kind in ("mod", "floordiv") and _at_least_one(facts, atom.y):
         if atom.kind == "mod":
@@ -369,7 +369,7 @@ def lower_of(facts: Facts, atom: Atom) -> Poly | None:
     return atom.lower
 
 
-def upper_of(facts: Facts, atom: Atom) -> Poly | None:
+def upper_of(facts: Facts, atom: Indeterminate) -> Poly | None:
     """A polynomial that the atom never exceeds."""
     if atom.upper is None and atom.kind in ("mod", "floordiv") and _at_least_one(facts, atom.y):
         if atom.kind == "mod":

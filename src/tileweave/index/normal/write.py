@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from tileweave.index.expr import Expr, as_expr, const, isqrt, maximum, minimum, select
-from tileweave.index.normal.facts import Atom, Facts, Key, key_of
+from tileweave.index.normal.facts import Facts, Indeterminate, Key, key_of
 from tileweave.index.normal.poly import ONE, Monomial, Poly, add, exact_quotient, is_constant, monomial_quotient
 from tileweave.index.normal.rules import merge_digits, recombine
 from tileweave.index.normal.signs import positive
@@ -128,7 +128,7 @@ class Writer:
             self.operands[number] = found
         return found
 
-    def _find_nested(self, number: int, atom: Atom) -> tuple[Poly, Poly] | None:
+    def _find_nested(self, number: int, atom: Indeterminate) -> tuple[Poly, Poly] | None:
         """``x // (d*e)`` as the operands of ``(x // d) // e``, where x // d is in use and that is cheaper."""
         if not atom.y or (is_constant(atom.y) and _is_power_of_two(atom.y[ONE])):
             return None
@@ -260,7 +260,7 @@ def _is_power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
 
-def _symbol(atom: Atom) -> Expr:
+def _symbol(atom: Indeterminate) -> Expr:
     """The symbol, or the condition of a select."""
     if atom.expr is None:
         raise AssertionError(f"atom of kind {atom.kind!r} without its expression")

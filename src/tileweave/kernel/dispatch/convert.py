@@ -24,7 +24,7 @@ from tileweave.kernel.dispatch.layouts.registers import Holding, Part, blocked, 
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, dtype_of
 from tileweave.kernel.threads import LANE, Buffer, Slots
 from tileweave.layout.analysis.memory import loads, phases_of
-from tileweave.layout.analysis.moves import Local, Shuffle
+from tileweave.layout.analysis.moves import LocalMove, Shuffle
 
 __all__ = ["alike", "converted", "copy", "held", "into", "staged"]
 
@@ -248,7 +248,7 @@ def _shuffled(context: Context, buffer: Buffer, want: Holding, plan: Within) -> 
 
 
 def _step(context: Context, step: object, dtype: str, read: Read, write: Read) -> None:
-    if isinstance(step, Local):
+    if isinstance(step, LocalMove):
         _take(context, step.slots.T, read, write)
     elif isinstance(step, Shuffle):
         _take(context, _own(step), read, write)

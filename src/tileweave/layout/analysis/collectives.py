@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from tileweave.errors import Undecided
-from tileweave.layout.analysis.moves import Move, MoveCost
+from tileweave.layout.analysis.moves import ConversionStep, MoveCost
 from tileweave.layout.analysis.places import (
     BOUND,
     Places,
@@ -269,7 +269,7 @@ def _words(
 
 
 @dataclass(frozen=True)
-class Exchange(Move):
+class Exchange(ConversionStep):
     """A collective as a step: its messages, made by every giver and put in place by every taker."""
 
     kind: ClassVar[str] = "devices"

@@ -18,7 +18,7 @@ import numpy as np
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
 from tileweave.layout.analysis.collectives import Collective, Exchange, Transfers, recognise, traffic_of
 from tileweave.layout.analysis.memory import check_positive, known, size_of
-from tileweave.layout.analysis.moves import Copy, Local, Move, Shuffle, Trip
+from tileweave.layout.analysis.moves import ConversionStep, Copy, LocalMove, Shuffle, Trip
 from tileweave.layout.analysis.places import (
     BOUND,
     LEVELS,
@@ -105,7 +105,7 @@ class Conversion:
         return recognise(traffic_of(have, want, [n for n, level in _names(digits) if level == "device"], WHERE))
 
     @cached_property
-    def steps(self) -> tuple[Move, ...]:
+    def steps(self) -> tuple[ConversionStep, ...]:
         """The steps, in order. They hold tables of all places.
 
         Raises:
@@ -139,7 +139,7 @@ class Conversion:
             {(0,): array([0, 1, 2, 3, 4, 5, 6, 7])}
         """
         axes = self.agents
-        for step in self.steps or (Local.make(*self._places, self.element_bytes),):
+        for step in self.steps or (LocalMove.make(*self._places, self.element_bytes),):
             state = step.execute(rekeyed(state, axes, step.source.agent_axes))
             axes = step.target.agent_axes
         return rekeyed(state, axes, self.agents)
@@ -357,7 +357,7 @@ def _example(target: Layout, source: Layout, kept: set[str]) -> tuple[int | None
 # --- steps
 
 
-def _steps(plan: Conversion) -> list[Move]:
+def _steps(plan: Conversion) -> list[ConversionStep]:
     if plan.terms > 1:
         return _reduce_steps(plan)
     have, want = plan._places
@@ -366,9 +366,9 @@ def _steps(plan: Conversion) -> list[Move]:
         case "nothing":
             return []
         case "registers":
-            return [Local.make(have, want, plan.element_bytes)]
+            return [LocalMove.make(have, want, plan.element_bytes)]
         case "lanes":
-            direct: list[Move] = [Shuffle.make(have, want, plan.element_bytes)]
+            direct: list[ConversionStep] = [Shuffle.make(have, want, plan.element_bytes)]
             ways = [direct, _swapped(plan) or direct]
             return min(ways, key=lambda steps: sum(step.cost.instructions for step in steps))
         case "shared":
@@ -379,7 +379,7 @@ def _steps(plan: Conversion) -> list[Move]:
     return [Exchange(have, want, plan.element_bytes, plan.collective, None)]
 
 
-def _swapped(plan: Conversion) -> list[Move] | None:
+def _swapped(plan: Conversion) -> list[ConversionStep] | None:
     """Shuffles that each exchange a lane bit for a slot bit, two selects around each, and one that permutes lanes.
 
     None unless both layouts are made of bits without replicas, whose lane bits become slot bits and conversely.
@@ -394,7 +394,7 @@ def _swapped(plan: Conversion) -> list[Move] | None:
     enter = [k for k, (a, b) in enumerate(zip(*innermost, strict=True)) if a == {"register"} and b == {"lane"}]
     if not leave or len(leave) != len(enter):
         return None
-    steps: list[Move] = []
+    steps: list[ConversionStep] = []
     for k in leave:
         other = next((j for j in enter if goal[j] == now[k]), enter[0])
         enter.remove(other)
@@ -407,7 +407,7 @@ def _swapped(plan: Conversion) -> list[Move] | None:
     )
 
 
-def _one_step(plan: Conversion, before: list[Coord], after: list[Coord]) -> list[Move]:
+def _one_step(plan: Conversion, before: list[Coord], after: list[Coord]) -> list[ConversionStep]:
     source, target = (_of_bits(one, plan) for one in (before, after))
     step = conversion(source, target, plan.levels, element_bytes=plan.element_bytes)
     return [Shuffle.make(*step._places, plan.element_bytes)]
@@ -444,7 +444,7 @@ def _reduction(source: Any, target: Any, options: Any) -> Conversion:
     return Conversion(source, target, means, element, place, **options)
 
 
-def _reduce_steps(plan: Conversion) -> list[Move]:
+def _reduce_steps(plan: Conversion) -> list[ConversionStep]:
     have, want = plan._places
     monoid, element_bytes = str(plan.reduce), plan.element_bytes
     have.place, want.place  # noqa: B018  # refuse what is not injective
@@ -511,7 +511,7 @@ def _spread(plan: Conversion) -> Layout | None:
     return Layout(blocks[1], plan.source.replica + blocks[0], plan.source.offset)
 
 
-def _all_reduced(plan: Conversion) -> list[Move] | None:
+def _all_reduced(plan: Conversion) -> list[ConversionStep] | None:
     """First an all-reduce, then what is left; None if that is not one."""
     middle = _spread(plan)
     if middle is None:
@@ -523,7 +523,7 @@ def _all_reduced(plan: Conversion) -> list[Move] | None:
     return [*first.steps, *conversion(middle, plan.target, plan.levels, **options).steps]
 
 
-def _brought_together(plan: Conversion) -> list[Move]:
+def _brought_together(plan: Conversion) -> list[ConversionStep]:
     """All terms of an element into slots of their own beside each other, then combined."""
     digits = _all_digits(plan.source, plan.target, plan.levels)
     slots = [axis for axis, row in digits.items() if ORDER[row[0][1]] == 0 and row[0][0] == axis]

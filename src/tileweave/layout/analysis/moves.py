@@ -47,7 +47,7 @@ class MoveCost:
 
 
 @dataclass(frozen=True)
-class Move:
+class ConversionStep:
     """One step of a conversion.
 
     Args:
@@ -113,7 +113,7 @@ def _selects(slot: Array) -> int:
 
 
 @dataclass(frozen=True)
-class Local(Move):
+class LocalMove(ConversionStep):
     """Every agent takes what it needs from its own slots.
 
     Args:
@@ -124,7 +124,7 @@ class Local(Move):
     take: Array
 
     @classmethod
-    def make(cls, source: Places, target: Places, element_bytes: int) -> Local:
+    def make(cls, source: Places, target: Places, element_bytes: int) -> LocalMove:
         """Decide all indices of the step."""
         return cls(source, target, element_bytes, _taken(source, target, 1))
 
@@ -156,14 +156,14 @@ class Local(Move):
 
 
 @dataclass(frozen=True)
-class Shuffle(Move):
+class Shuffle(ConversionStep):
     """Every thread takes what it needs from threads of its warp: in a round each lane offers one value to all.
 
     Args:
         offer: slot that each lane offers, by (round, agent of the source), in vectors; -1 for none.
         lane: agent of the source whose offer is read, by (round, agent of the target); -1 for none.
         into: slot of the target where it goes, by the same.
-        own: what each agent has itself: as `Local.take`.
+        own: what each agent has itself: as `LocalMove.take`.
         vector: neighbouring slots that travel as one word.
         least: a lower bound on the rounds.
     """
@@ -381,7 +381,7 @@ def _colour(rows: list[Demand]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Trip(Move):
+class Trip(ConversionStep):
     """Every thread stores what others need into shared memory, all wait, and every thread loads what it needs.
 
     Args:
@@ -525,11 +525,11 @@ def _accesses(placement: Places, table: Array, vector: int) -> list[tuple[int, A
 
 
 @dataclass(frozen=True)
-class Copy(Move):
+class Copy(ConversionStep):
     """Loads from memory into threads, stores from threads, or a copy within memory.
 
     Args:
-        take: as `Local.take`.
+        take: as `LocalMove.take`.
         vector: elements per access, contiguous and aligned on both sides.
         way: "loads", "stores" or "moves".
     """

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tileweave.layout.analysis.moves import WORD, Move, MoveCost, gather, holders, moved_bytes
+from tileweave.layout.analysis.moves import WORD, ConversionStep, MoveCost, gather, holders, moved_bytes
 from tileweave.layout.analysis.places import Places, State
 
 Array = np.ndarray[Any, Any]
@@ -18,7 +18,7 @@ MONOIDS: Mapping[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maxi
 
 
 @dataclass(frozen=True)
-class Combine(Move):
+class Combine(ConversionStep):
     """Every agent combines the terms of each element that it holds; the terms are the slowest logical index.
 
     Args:
@@ -58,7 +58,7 @@ class Combine(Move):
 
 
 @dataclass(frozen=True)
-class Butterfly(Move):
+class Butterfly(ConversionStep):
     """Lanes combine their terms in pairs, each time with the lane whose number differs in one bit.
 
     Args:

@@ -31,7 +31,7 @@ QUICK = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CoordLine:
     """Coordinates as integers: axis a has weight w[a], chosen so that the box [low, low + span) encodes uniquely."""
 
     axes: tuple[str, ...]
@@ -54,7 +54,7 @@ class Line:
         return coord_of_terms(tuple(terms))
 
 
-def line_of(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) -> Line:
+def line_of(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False) -> CoordLine:
     """The encoding of all sums of digit times stride; with `both_signs`, of differences of two such sums."""
     for it in (*iters, Iter(1, start)):
         require_numbers(it)
@@ -71,7 +71,7 @@ def line_of(iters: Sequence[Iter], start: Coord = ZERO, both_signs: bool = False
         spans.append(high - low + 1)
         weights.append(weight)
         weight *= high - low + 1
-    return Line(axes, tuple(lows), tuple(spans), tuple(weights))
+    return CoordLine(axes, tuple(lows), tuple(spans), tuple(weights))
 
 
 def _class(total: int, stride: int, modulus: int) -> tuple[int, int] | None:

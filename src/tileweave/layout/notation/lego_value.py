@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -39,8 +39,34 @@ CHECK_BOUND = 1 << 24
 # --- pieces
 
 
+class _Bijection:
+    """A bijection from the indices of a shape to [0, size): arguments are checked here, classes say what it does."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def dims(self) -> tuple[Dim, ...]: ...
+        def _apply(self, index: Sequence[Any]) -> Any: ...
+        def _inv(self, flat: Any) -> tuple[Any, ...]: ...
+
+    @property
+    def size(self) -> Any:
+        """The number of points."""
+        return product_of(self.dims)
+
+    def apply(self, *index: Any) -> Any:
+        """The flat physical number of a logical index: integers, integer arrays or index expressions."""
+        return self._apply(check_index(index, self.dims, f"{type(self).__name__}.apply(*index)"))
+
+    def inv(self, flat: Any) -> tuple[Any, ...]:
+        """The logical index of a flat physical number."""
+        return self._inv(*check_index((flat,), (self.size,), f"{type(self).__name__}.inv(flat)"))
+
+
 @dataclass(frozen=True, slots=True)
-class RegP:
+class RegP(_Bijection):
     """A permutation of dimensions: ``apply`` is the row-major number of the permuted index in the permuted shape.
 
     Args:
@@ -76,11 +102,6 @@ class RegP:
             )
 
     @property
-    def size(self) -> Any:
-        """The number of points."""
-        return product_of(self.dims)
-
-    @property
     def strides(self) -> tuple[Any, ...]:
         """For each logical dimension, the distance of neighbours: the product of the extents behind it in `sigma`."""
         out: list[Any] = [1] * len(self.dims)
@@ -90,16 +111,8 @@ class RegP:
             run = run * self.dims[k - 1]
         return tuple(out)
 
-    def apply(self, *index: Any) -> Any:
-        """The flat number of a logical index: integers, integer arrays or index expressions."""
-        return self._apply(check_index(index, self.dims, "RegP.apply(*index)"))
-
     def _apply(self, index: Sequence[Any]) -> Any:
         return flat_index([index[k - 1] for k in self.sigma], [self.dims[k - 1] for k in self.sigma])
-
-    def inv(self, flat: Any) -> tuple[Any, ...]:
-        """The logical index of a flat number."""
-        return self._inv(*check_index((flat,), (self.size,), "RegP.inv(flat)"))
 
     def _inv(self, flat: Any) -> tuple[Any, ...]:
         digits = tuple_index(flat, [self.dims[k - 1] for k in self.sigma])
@@ -110,7 +123,7 @@ class RegP:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GenP:
+class GenP(_Bijection):
     """Any bijection from a shape to flat numbers, checked on construction.
 
     Equal are those of one shape and one function; ready-made ones, such as `morton`, those made by the same call.
@@ -170,15 +183,6 @@ class GenP:
             )
         _check_bijection(self, where)
 
-    @property
-    def size(self) -> Any:
-        """The number of points."""
-        return product_of(self.dims)
-
-    def apply(self, *index: Any) -> Any:
-        """The flat number of a logical index: integers, integer arrays or index expressions."""
-        return self._apply(check_index(index, self.dims, "GenP.apply(*index)"))
-
     def _apply(self, index: Sequence[Any]) -> Any:
         if not self.proof and any(isinstance(i, np.ndarray) for i in index):
             return self._table()[0][flat_index([np.asarray(i) for i in index], self.dims)]
@@ -187,10 +191,6 @@ class GenP:
         _check_expression(self)
         with conditions_only():
             return self.function(*index)
-
-    def inv(self, flat: Any) -> tuple[Any, ...]:
-        """The logical index of a flat number."""
-        return self._inv(*check_index((flat,), (self.size,), "GenP.inv(flat)"))
 
     def _inv(self, flat: Any) -> tuple[Any, ...]:
         array = isinstance(flat, np.ndarray)
@@ -380,7 +380,7 @@ def _wrong_inverse(piece: GenP, order: np.ndarray[Any, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderBy:
+class OrderBy(_Bijection):
     """Pieces stacked outermost first: each reorders the tiles of the next; dims are the pieces' dims in a row.
 
     Dots make chains, the piece on the right applied first: ``OrderBy(O1).OrderBy(O2).GroupBy((6, 6))``.
@@ -410,25 +410,12 @@ class OrderBy:
         """The shape that is reordered."""
         return tuple(n for piece in self.pieces for n in piece.dims)
 
-    @property
-    def size(self) -> Any:
-        """The number of points."""
-        return product_of(self.dims)
-
-    def apply(self, *index: Any) -> Any:
-        """The flat physical number of an index."""
-        return self._apply(check_index(index, self.dims, "OrderBy.apply(*index)"))
-
     def _apply(self, index: Sequence[Any]) -> Any:
         flats, at = [], 0
         for piece in self.pieces:
             flats.append(piece._apply(index[at : at + len(piece.dims)]))
             at += len(piece.dims)
         return flat_index(flats, [piece.size for piece in self.pieces])
-
-    def inv(self, flat: Any) -> tuple[Any, ...]:
-        """The index of a flat physical number."""
-        return self._inv(*check_index((flat,), (self.size,), "OrderBy.inv(flat)"))
 
     def _inv(self, flat: Any) -> tuple[Any, ...]:
         digits = tuple_index(flat, [piece.size for piece in self.pieces])
@@ -513,7 +500,7 @@ def _levels(levels: Sequence[Sequence[Dim]], where: str) -> tuple[tuple[Dim, ...
 
 
 @dataclass(frozen=True, slots=True)
-class GroupBy:
+class GroupBy(_Bijection):
     """A logical shape over a chain of reorderings: a bijection from its indices to [0, size).
 
     ``apply`` flattens the index row-major and sends it through the chain from the last reordering to the first;
@@ -547,27 +534,19 @@ class GroupBy:
             inputs: dict[str, object] = {"dims": tuple(map(str, self.dims)), "order": tuple(map(str, order.dims))}
             same_number(order.size, self.size, where, f"the sizes of reordering {k} and of the shape", inputs)
 
-    @property
-    def size(self) -> Any:
-        """The number of points."""
-        return product_of(self.dims)
+    def _apply(self, index: Sequence[Any]) -> Any:
+        return self._run(flat_index(index, self.dims))
 
-    def apply(self, *index: Any) -> Any:
-        """The flat physical number of a logical index."""
-        return self._run(flat_index(check_index(index, self.dims, "GroupBy.apply(*index)"), self.dims))
+    def _inv(self, flat: Any) -> tuple[Any, ...]:
+        for order in self.orders:
+            flat = flat_index(order._inv(flat), order.dims)
+        return tuple_index(flat, self.dims)
 
     def _run(self, flat: Any) -> Any:
         """The physical number of a row-major flat logical index."""
         for order in reversed(self.orders):
             flat = order._apply(tuple_index(flat, order.dims))
         return flat
-
-    def inv(self, flat: Any) -> tuple[Any, ...]:
-        """The logical index of a flat physical number."""
-        (flat,) = check_index((flat,), (self.size,), "GroupBy.inv(flat)")
-        for order in self.orders:
-            flat = flat_index(order._inv(flat), order.dims)
-        return tuple_index(flat, self.dims)
 
     def __getitem__(self, index: Any) -> Any:
         items = index if isinstance(index, tuple) else (index,)

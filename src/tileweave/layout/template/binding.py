@@ -17,7 +17,7 @@ from tileweave.index import (
     Expr,
 )
 from tileweave.layout.notation.lego_slices import Slice
-from tileweave.layout.template.filling import RESERVED, Filling
+from tileweave.layout.template.filling import RESERVED, TemplateFilling
 from tileweave.layout.template.values import TARGETS, Filled
 
 _BOUND = Slice | Expr | int | float | str
@@ -46,7 +46,7 @@ class Template:
         where = f"Template.fill({self.name!r})"
         if target not in TARGETS:
             raise LayoutError(where, f"unknown target {target!r}", legal=", ".join(TARGETS))
-        return Filling(where, self, TARGETS[target]).result()
+        return TemplateFilling(where, self, TARGETS[target]).result()
 
 
 def template(

@@ -47,7 +47,7 @@ _WHOLE_LINES = ("define", "loop", "layouts", "prelude", "open", "close")
 class _Placeholder:
     """What a bound slice or expression is while Jinja2 runs: every use leaves a numbered mark in the text."""
 
-    def __init__(self, filling: Filling, name: str, value: Slice | Expr) -> None:
+    def __init__(self, filling: TemplateFilling, name: str, value: Slice | Expr) -> None:
         self._filling, self._name, self._value = filling, name, value
 
     def _mark(self, kind: str, *words: str) -> str:
@@ -137,7 +137,7 @@ class _Scope:
     lines: list[str] = field(default_factory=list)
 
 
-class Filling:
+class TemplateFilling:
     """One filling of one template."""
 
     def __init__(self, where: str, source: Template, target: TextTarget) -> None:
@@ -533,7 +533,7 @@ class Filling:
 class _Lazy:
     """A word of the template that is known only when everything else is."""
 
-    def __init__(self, filling: Filling, kind: str) -> None:
+    def __init__(self, filling: TemplateFilling, kind: str) -> None:
         self._filling, self._kind = filling, kind
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tileweave.backends.base import backend
 from tileweave.cli.files import check_new, count, document_at, draw, write_whole
-from tileweave.cli.teir_emit import parse_shape, shown_shape
+from tileweave.cli.teir.emit import parse_shape, shown_shape
 from tileweave.errors import BackendError, GraphError, StorageError, Undecided, VerifyError
 from tileweave.teir import (
     Invocation,

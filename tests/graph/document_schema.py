@@ -1,11 +1,10 @@
-"""The form of a graph's document: its name and version, and a JSON Schema of its nodes."""
+"""A JSON Schema of the documents of graphs, written apart from what reads and writes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-FORMAT = "tileweave.graph"
-VERSION = 1
+from tileweave.graph.ir.document import FORMAT, VERSION
 
 
 def schema() -> dict[str, Any]:
