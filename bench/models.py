@@ -1,20 +1,28 @@
 """Forward passes of models at the user's call, beside onnxruntime and PyTorch with their own defaults.
 
-    python bench/models.py [--threads 1 2] [--batch 1 8] [--rounds 7] [--only NAME] > bench/results/models.jsonl
+    python bench/models.py [--threads 1 2] [--batch 1 8] [--rounds 7] [--only NAME] [--compile] [--cold]
 
 ONNX models with real weights (PP-OCRv4 and magika, from their wheels) are compared with onnxruntime, modules with
 random weights with PyTorch eager. A row has milliseconds (median and quartiles) of `tileweave.run` on a ready plan and
 of the peer, in turn in one process, the ratio peer / ours, the largest difference, and the seconds of load, plan and
-first run beside the creation of the peer's session.
+first run beside the creation of the peer's session. Each timed call stands behind an untimed one of the same side: the
+peer's threads spin for milliseconds after a call, and would take a core from whoever comes next.
+
+`--compile` compares modules with torch.compile as well (minutes). `--cold` measures what a process pays at first,
+instead of calls: load, plan and first run with an empty cache of compiled code, then in a second process with that
+cache, beside the peer's session and first run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -46,10 +54,11 @@ def row(name: str, batch: int, threads: int, rounds: int, ours: Any, peer: Any) 
     setup, call = ours
     peer_setup, peer_call = peer
     first, got = seconds(call)
-    expected = peer_call()
+    peer_first, expected = seconds(peer_call)
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(rounds):
         for which in (0, 1) if turn % 2 else (1, 0):
+            (call, peer_call)[which]()
             times[which].append(seconds((call, peer_call)[which])[0])
     medians = [statistics.median(t) for t in times]
     error = max(
@@ -68,7 +77,7 @@ def row(name: str, batch: int, threads: int, rounds: int, ours: Any, peer: Any) 
         "times_peer": round(medians[1] / medians[0], 3),
         "largest_difference": error,
         "seconds": {**setup, "first run": round(first, 3)},
-        "peer_seconds": peer_setup,
+        "peer_seconds": {**peer_setup, "first run": round(peer_first, 3)},
         "machine": platform.processor() or platform.machine(),
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -136,9 +145,43 @@ def torch_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     with torch.no_grad():
                         return [t.numpy() for t in tensors(m(*e))]
 
-                yield row(name, batch, threads, options.rounds, ours, ({}, call)) | {
-                    "peer": f"torch {torch.__version__}"
-                }
+                peer = f"torch {torch.__version__}"
+                yield row(name, batch, threads, options.rounds, ours, ({}, call)) | {"peer": peer}
+                if options.compile:
+                    fast = torch.compile(made)
+
+                    def faster(m: Any = fast, e: Any = example) -> list[Any]:
+                        with torch.no_grad():
+                            return [t.numpy() for t in tensors(m(*e))]
+
+                    yield row(name, batch, threads, options.rounds, ours, ({}, faster)) | {"peer": f"{peer}, compiled"}
+
+
+def cold_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The first call of a process: without code in the cache, and with the code of the process before."""
+    for name in ONNX:
+        if options.only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = []
+            for _ in range(2):
+                own = ["--only", name, "--batch", "1", "--threads", "1", "--rounds", "2"]
+                made = subprocess.run(
+                    [sys.executable, __file__, *own],
+                    env={**os.environ, "TILEWEAVE_CACHE": folder},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                found.append(json.loads(made.stdout.splitlines()[0]))
+            first, second = found
+            yield {
+                "model": name,
+                "seconds": {"empty cache": first["seconds"], "second process": second["seconds"]},
+                "peer": first["peer"],
+                "peer_seconds": second["peer_seconds"],
+                "date": first["date"],
+            }
 
 
 def main() -> int:
@@ -148,8 +191,12 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="models whose name holds this")
+    parser.add_argument("--compile", action="store_true", help="torch.compile as well")
+    parser.add_argument("--cold", action="store_true", help="what a process pays at first, instead of calls")
     options = parser.parse_args()
-    for rows, needs in ((onnx_rows, "onnxruntime"), (torch_rows, "torch")):
+    for made in cold_rows(options) if options.cold else ():
+        print(json.dumps(made), flush=True)
+    for rows, needs in ((onnx_rows, "onnxruntime"), (torch_rows, "torch")) if not options.cold else ():
         if find_spec(needs) is None:
             print(f"{needs} is not installed: make test-models installs it", file=sys.stderr)
             continue

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tileweave.teir.ir.program import Invocation, Program
 
 __all__ = [
     "ELEMENTS",
+    "AnswersByKind",
     "Arranged",
     "ArrangesConstants",
     "Backend",
@@ -269,6 +270,13 @@ class WritesOver(Compiled, Protocol):
 
     def writes_over(self) -> frozenset[int]:
         """The operands that may lie where the output does, by their place among the arrays."""
+
+
+@runtime_checkable
+class AnswersByKind(Protocol):
+    """A backend that takes a program of `ELEMENTS` or more, or leaves it, whatever the extents of its axes."""
+
+    by_kind: Literal[True]
 
 
 @runtime_checkable

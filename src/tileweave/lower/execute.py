@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import ArrangesConstants, Backend, Compiled, Decision, backend, backends
+from tileweave.backends.base import AnswersByKind, ArrangesConstants, Backend, Compiled, Decision, backend, backends
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.lower.programs import TEIR_DTYPES, View, in_order, lowering, program, whole_program
+from tileweave.lower.programs import TEIR_DTYPES, View, in_order, kind_of, lowering, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -25,6 +25,10 @@ Array = np.ndarray[Any, Any]
 
 
 _DECIDED: weakref.WeakKeyDictionary[Operation, dict[Any, Decision]] = weakref.WeakKeyDictionary()
+
+
+_OF_KINDS: OrderedDict[Any, Decision] = OrderedDict()  # least recently asked first
+"""Of kinds of large operations: a model is planned again for each extent of a symbolic dimension."""
 
 
 def decide(operation: Operation, stage: str) -> Decision:
@@ -45,6 +49,24 @@ def decide(operation: Operation, stage: str) -> Decision:
 
 
 def _decision(operation: Operation, stage: str, asked: Sequence[Backend]) -> Decision:
+    kind = kind_of(operation, stage) if all(isinstance(one, AnswersByKind) for one in asked) else None
+    key = (kind, *map(id, asked))
+    if kind is None or key not in _OF_KINDS:
+        found = _asked(operation, stage, asked)
+        if kind is None or not found.backend:
+            return _with_gain(found, operation)
+        _OF_KINDS[key] = found
+        while len(_OF_KINDS) > KEEP_KERNELS:
+            _OF_KINDS.popitem(last=False)
+    return _with_gain(_OF_KINDS[key], operation)
+
+
+def _with_gain(found: Decision, operation: Operation) -> Decision:
+    return replace(found, reason="; ".join(filter(None, (found.reason, _gain(operation))))) if found.backend else found
+
+
+def _asked(operation: Operation, stage: str, asked: Sequence[Backend]) -> Decision:
+    """What the backends answer to the program of an operation."""
     whole = whole_program(operation, stage)
     if whole is None:
         return Decision(operation.operator, "there is no program for it")
@@ -52,7 +74,7 @@ def _decision(operation: Operation, stage: str, asked: Sequence[Backend]) -> Dec
     for one in asked:
         found = one.supports(whole)
         if found.kernel:
-            return replace(found, reason="; ".join(filter(None, (found.reason, _gain(operation)))))
+            return found
         refusals.append(f"{one.name}: {found.reason}")
     return Decision(operation.operator, "; ".join(refusals))
 

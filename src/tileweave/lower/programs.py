@@ -6,7 +6,7 @@ operator's NumPy definition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isnan, prod
@@ -440,6 +440,20 @@ def whole_program(operation: Operation, stage: str) -> Program | None:
     if out.box.empty or any(tensor.type.box.empty for _, tensor in tensors):
         return None
     return program(operation, stage, {name: View.dense(tensor.type) for name, tensor in tensors}, View.dense(out))
+
+
+def kind_of(operation: Operation, stage: str) -> Hashable | None:
+    """What operations have in common whose programs have the same primitives, whatever their extents.
+
+    None for small operations, and those without a program: they are looked at one by one.
+    """
+    types = [*(x.type for _, x in operation.inputs), *(kind for _, kind in operation.outputs)]
+    family = lowering(operation, stage)
+    if not family or max(kind.box.size for kind in types) < ELEMENTS or any(kind.box.empty for kind in types):
+        return None
+    long = family == "contraction" and _is_long(operation)
+    shown = tuple((kind.dtype.name, tuple(n == 1 for n in kind.shape)) for kind in types)
+    return operation.operator, operation.parameters, stage, family, long, shown
 
 
 Thing = TypeVar("Thing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Cpu:
     """Native code through LLVM for every program that is large enough to be worth it."""
 
     name: str = "cpu"
+    by_kind: Literal[True] = True
 
     def supports(self, program: Program) -> Decision:
         """Contractions and copies of any size; everything else from `ELEMENTS` on."""

@@ -442,7 +442,10 @@ class Graph(Node):
 
     def nodes(self) -> list[Node]:
         """Every reachable node once, dependencies first; this graph last."""
-        return topological([self])
+        known = _BELOW.get(self)
+        if known is None:
+            known = _BELOW[self] = topological([self])[:-1]  # without the graph, which else would live for ever
+        return [*known, self]
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
@@ -453,6 +456,10 @@ class Graph(Node):
     def operations(self) -> tuple[Operation, ...]:
         """Every reachable operation, dependencies first."""
         return tuple(node for node in self.nodes() if isinstance(node, Operation))
+
+
+_BELOW: weakref.WeakKeyDictionary[Graph, list[Node]] = weakref.WeakKeyDictionary()
+"""Graph -> the nodes that it reaches: planning asks a dozen times."""
 
 
 def children(node: Node) -> Iterator[Node]:

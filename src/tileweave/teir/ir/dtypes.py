@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from tileweave.errors import DtypeError
@@ -59,6 +61,7 @@ def numpy_dtype(name: str) -> np.dtype:
     return np.dtype(spelled)
 
 
+@lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype) -> str:
     """The name of a NumPy type; the inverse of `numpy_dtype`.
 
