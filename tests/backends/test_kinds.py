@@ -14,7 +14,7 @@ from tests.teir import rows
 from tileweave import teir
 from tileweave.backends import cpu
 from tileweave.backends.cpu import kernel as kernels
-from tileweave.backends.cpu.gemm.blocking import key_of, numbers_of
+from tileweave.backends.cpu.gemm.blocking import numbers_of, variant_of
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.llvm.ir import Function, Module
@@ -69,7 +69,7 @@ def made(program: teir.Program, target: Target, threads: int) -> tuple[Hashable,
     c = block_product(op, elements, target, threads)
     numbers = [nest.sizes.numbers[k] for k in nest.sizes.parameters]
     assert numbers[: len(numbers_of(c))] == numbers_of(c)
-    return (key_of(c), op.operands, op.init, op.relu), numbers, nest
+    return (variant_of(c), op.operands, op.init, op.relu), numbers, nest
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)

@@ -1,7 +1,7 @@
 """Kernels of one kind: the code of a product again, for other extents and strides.
 
-A `Family` is a product without its sizes. It blocks other sizes by the same function, and looks for code that was made
-for the kind that comes out; what that code reads is a table (`tileweave.backends.cpu.llvm.sizes`). Code lives as long
+A `Family` holds the code of one kind of product. It blocks other sizes by the same function, and looks for the variant
+that comes out; what its code reads is a table (`tileweave.backends.cpu.llvm.sizes`). Code lives as long
 as a kernel holds it.
 
 Source: own.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.gemm.blocking import are_tiny, key_of, numbers_of
+from tileweave.backends.cpu.gemm.blocking import are_tiny, numbers_of, variant_of
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.sizes import Table
@@ -30,7 +30,7 @@ Size = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Variant:
-    """Code of one kind.
+    """Code of a kind for one way to block it.
 
     Args:
         code: machine code.
@@ -56,7 +56,7 @@ class Family:
         threads: that it may use.
         axes: for every mode of the product, the number of its axis in the program.
         still: for every mode, whether each operand stands still along it.
-        variants: the code that is known, by kind.
+        variants: the code that is known, by `variant_of`.
         kernels: the last kernel that was compiled.
     """
 
@@ -76,9 +76,9 @@ class Family:
     def add(self, op: Op, variant: Variant, kernel: Any) -> None:
         """Code and the kernel for which it was made."""
         self.kernels[:] = [weakref.ref(kernel)]
-        kind = key_of(block_product(op, self.elements, self.target, self.threads))
-        known = [one for one in self.variants.get(kind, ()) if one() not in (None, variant)]
-        self.variants[kind] = [weakref.ref(variant), *known]
+        which = variant_of(block_product(op, self.elements, self.target, self.threads))
+        known = [one for one in self.variants.get(which, ()) if one() not in (None, variant)]
+        self.variants[which] = [weakref.ref(variant), *known]
 
     def find(self, sizes: Sequence[Size]) -> tuple[Variant, tuple[int, ...], list[int]] | None:
         """Code for other sizes, with its table and the bytes of every tensor; None where none is known.
@@ -103,7 +103,7 @@ class Family:
         numbers = numbers_of(c)
         for end in ends:
             numbers += (0, end)
-        for known in self.variants.get(key_of(c), ()):
+        for known in self.variants.get(variant_of(c), ()):
             variant = known()
             if variant is not None and variant.table is not None:
                 table = variant.table.of(numbers)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tileweave.backends.cpu.attention.match import Attention, Value
+from tileweave.backends.cpu.gemm.blocking import ReadFrom
 from tileweave.backends.cpu.gemm.contract import Workspace
-from tileweave.backends.cpu.gemm.micro import Ahead, Edges, ReadFrom, Start, Stores, Tile, emit_tile
+from tileweave.backends.cpu.gemm.micro import Ahead, Edges, Start, Stores, Tile, emit_tile
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.tile import choose_tile
 from tileweave.backends.cpu.llvm import functions, vectors

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from operator import index
 
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking
-from tileweave.backends.cpu.gemm.micro import Ahead, Edges, ReadFrom, Start, Stores, Tile, emit_tile
+from tileweave.backends.cpu.gemm.micro import Ahead, Edges, Start, Stores, Tile, emit_tile
 from tileweave.backends.cpu.gemm.panels import (
     LANE_BYTES,
     SEGMENT_BYTES,
@@ -173,8 +173,8 @@ class BlockWriter:
             tile = Tile(
                 rows,
                 groups,
-                ReadFrom.IN_PLACE if c.a_in_place else ReadFrom.PACKED,
-                ReadFrom.IN_PLACE if c.b_in_place else ReadFrom.PACKED,
+                c.a,
+                c.b,
                 Start.OUTPUT if self.op.init is None else Start.ROW if self.start else Start.ZERO,
                 Edges.WHOLE if whole else Edges.MASKED if free else Edges.CHECKED,
                 self.stores(),

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from math import prod
 from typing import Any
 
 from tileweave.backends.cpu.gemm.in_place import may_read_in_place
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
 from tileweave.teir.merged.form import Mode
+
+
+class ReadFrom(Enum):
+    """Where the micro-kernel reads an operand."""
+
+    IN_PLACE = "read in place"
+    PACKED = "packed"
+    SHARED = "packed once for all threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +42,8 @@ class ProductBlocking:
         kc: products per block.
         row_panels: row panels per chunk.
         column_panels: column panels per chunk.
-        a_in_place: the row operand is read in place.
-        b_in_place: the vector operand is read in place.
-        shared: row panels are packed once for all threads, in a phase of their own.
+        a: how the row operand is read.
+        b: how the vector operand is read; never `SHARED`.
         keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
         transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
             memory and not the output's; 0 where they run along the output's.
@@ -51,11 +59,30 @@ class ProductBlocking:
     kc: int
     row_panels: int
     column_panels: int
-    a_in_place: bool
-    b_in_place: bool
-    shared: bool
+    a: ReadFrom
+    b: ReadFrom
     keep_a: bool
     transposed_panels: int = 0
+
+    def reading(self, a_in_place: bool, b_in_place: bool, shared: bool) -> ProductBlocking:
+        """The same blocks with operands read in place or packed, A once for all threads where that is shared."""
+        a = ReadFrom.IN_PLACE if a_in_place else ReadFrom.SHARED if shared else ReadFrom.PACKED
+        return replace(self, a=a, b=ReadFrom.IN_PLACE if b_in_place else ReadFrom.PACKED)
+
+    @property
+    def a_in_place(self) -> bool:
+        """Whether the row operand is read where it lies."""
+        return self.a is ReadFrom.IN_PLACE
+
+    @property
+    def b_in_place(self) -> bool:
+        """Whether the vector operand is read where it lies."""
+        return self.b is ReadFrom.IN_PLACE
+
+    @property
+    def shared(self) -> bool:
+        """Whether row panels are packed once for all threads, in a phase of their own."""
+        return self.a is ReadFrom.SHARED
 
     @property
     def a_resident(self) -> bool:
@@ -117,15 +144,10 @@ class ProductBlocking:
         batch = f"{self.batches} x " if self.batches > 1 else ""
         sizes = f"{batch}m {rows.total}, n {columns.total}, k {self.contracted.total}"
         blocks = f"mr {rows.width}, nr {columns.width}, kc {self.kc}, mc {self.row_panels * rows.width}"
-        first = "read in place" if self.a_in_place else "packed once for all threads" if self.shared else "packed"
+        first = self.a.value
         ahead = ", the next block of k while this one is computed" if self.ahead else ""
-        second = (
-            "read in place"
-            if self.b_in_place
-            else "packed"
-            if columns.pack_panels == 1
-            else f"packed {columns.pack_panels} panels at once"
-        )
+        at_once = "" if self.b_in_place or columns.pack_panels == 1 else f" {columns.pack_panels} panels at once"
+        second = self.b.value + at_once
         if self.transposed_panels:
             second += f", tiles of {self.transposed_panels} panels transposed in a buffer"
         resident = "A" if self.a_resident else "B"
@@ -161,15 +183,15 @@ def _groups(c: ProductBlocking) -> list[tuple[tuple[Mode, ...], tuple[int, ...]]
     ]
 
 
-def key_of(c: ProductBlocking) -> Hashable:
-    """What code is specialised on, before any decision that it takes from a size."""
+def variant_of(c: ProductBlocking) -> Hashable:
+    """What code of a kind (`teir.merged.kind`) is specialised on besides, before it decides by any size."""
     rows, columns = c.rows, c.columns
     axes: list[Any] = [len(c.outer), len(c.batch), len(rows.dims), len(columns.dims), len(c.contracted.dims)]
     for dims, widths in _groups(c):
         for dim in dims:
             for s, w in zip(dim.strides, widths, strict=True):
                 axes.append(s if s in (0, w, -w) else "s")
-    flags = c.swapped, c.a_in_place, c.b_in_place, c.shared, c.keep_a, c.contracted.interleaved, c.contracted.paired
+    flags = c.swapped, c.a, c.b, c.keep_a, c.contracted.interleaved, c.contracted.paired
     sizes = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels
     kinds = rows.element.name, columns.element.name, columns.sums.name, columns.output_bytes
     return tuple(axes), flags, sizes, kinds, tuple(map(bool, c.offsets))

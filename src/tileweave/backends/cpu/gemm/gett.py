@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
 from tileweave.backends.cpu.gemm.in_place import InPlace, read_in_place
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.tile import choose_tile
@@ -87,9 +87,8 @@ def block_product(
         kc=contracted.total,
         row_panels=rows.panels,
         column_panels=-(-_balanced(columns.panels, 4 * unit, threads) // unit) * unit,
-        a_in_place=False,
-        b_in_place=True,
-        shared=True,
+        a=ReadFrom.SHARED,
+        b=ReadFrom.IN_PLACE,
         keep_a=True,
         transposed_panels=unit,
     )
@@ -463,9 +462,8 @@ def _blocked(
         kc,
         row_panels,
         column_panels,
-        a_in_place,
-        b_in_place,
-        shared,
+        ReadFrom.IN_PLACE if a_in_place else ReadFrom.SHARED if shared else ReadFrom.PACKED,
+        ReadFrom.IN_PLACE if b_in_place else ReadFrom.PACKED,
         keep_a,
     )
 

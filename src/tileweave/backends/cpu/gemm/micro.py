@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from tileweave.backends.cpu.gemm.blocking import ReadFrom
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels, mask_from
 from tileweave.backends.cpu.gemm.prefetch import TURN, PrefetchPlan, PrefetchShare
 from tileweave.backends.cpu.llvm import vectors
@@ -19,13 +20,6 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
 
 _PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
-
-
-class ReadFrom(Enum):
-    """Where the micro-kernel reads an operand."""
-
-    PACKED = "packed"
-    IN_PLACE = "in place"
 
 
 class Start(Enum):

@@ -124,12 +124,9 @@ def wished(c: ProductBlocking, settings: Settings) -> ProductBlocking:
     if max(packed) > _PACKED_LIMIT:
         return c
     return replace(
-        c,
+        c.reading(a_in_place, b_in_place, shared),
         kc=kc,
         row_panels=rows,
         column_panels=columns,
-        a_in_place=a_in_place,
-        b_in_place=b_in_place,
-        shared=shared,
         keep_a=c.keep_a if settings.resident is None else settings.resident == "a",
     )
