@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,12 @@ def _tensor_map(driver: Any, value: TensorMap, pointer: int) -> Any:
     )  # fmt: skip
 
 
+@lru_cache(64)
+def _cubin(text: str, arch: str) -> bytes:
+    """The machine code of a text; the last ones are kept."""
+    return compile(text, arch).cubin
+
+
 def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
     """Compiles for the device at hand, launches in order, and copies what arrays of the host hold back."""
     known = signatures(text)
@@ -169,7 +176,7 @@ def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
     attribute = driver.CUdevice_attribute
     major = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
     minor = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
-    cubin = compile(text, f"sm_{major}{minor}" + ("a" if major >= 9 else "")).cubin
+    cubin = _cubin(text, f"sm_{major}{minor}" + ("a" if major >= 9 else ""))
     context = _ok(driver.cuDevicePrimaryCtxRetain(device))
     _ok(driver.cuCtxPushCurrent(context))
     memory = _Memory(driver)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from tileweave.errors import LayoutError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel import targets
-from tileweave.kernel.build.arguments import param_of
+from tileweave.kernel.build.arguments import Spec, param_of
 from tileweave.kernel.build.context import Context
 from tileweave.kernel.build.recorder import Recorder, shown_path
+from tileweave.kernel.build.tuning import Tuned, tune
 from tileweave.kernel.build.views import View
 from tileweave.kernel.ir import (
     Grid,
@@ -174,6 +175,48 @@ class KernelFunction:
     def explain(self, *args: Any, arch: str = "sm_90a", **options: Any) -> str:
         """Every candidate of every choice of dispatch, with its reason; resources; bank conflicts."""
         return str(targets.dispatcher("explain")(self._kernel(args, options, "explain"), arch))
+
+    def tune(
+        self, space: Mapping[str, Sequence[Any]], *args: Any, arch: str = "sm_90a", on: str = "", most: int = 8,
+        **options: Any,
+    ) -> Tuned:  # fmt: skip
+        """The settings of some options, best first: by static cost, without those that need more than there is.
+
+        Args:
+            space: option -> the values to try.
+            args: arrays or specifications; to be timed, arrays that are on the device: copies would be timed, too.
+            arch: the target.
+            on: ``"cuda"``: the best are timed on a device, where there is one; empty: none is.
+            most: how many are timed.
+            options: of the kernel, the same for all.
+
+        Raises:
+            VerifyError: no setting can run, or an option is unknown.
+
+        Example:
+            >>> from tileweave.kernel import kernel, spec
+            >>> @kernel
+            ... def double(k, x, y, threads=32):
+            ...     row = k.grid(x.blocks(0, 1))
+            ...     with k.cta(threads=threads) as cta:
+            ...         cta.store(y[row], cta.load(x[row]) * 2)
+            >>> x = spec((10000, 4096), "f32")
+            >>> double.tune({"threads": (32, 256)}, x, x).best
+            {'threads': 256}
+        """
+        import time
+
+        def seconds(setting: Mapping[str, Any]) -> float:
+            if any(isinstance(a, Spec) for a in args):
+                raise VerifyError(self._where, "a specification holds no data", facts={"rule": "argument", "path": ""})
+            times = []
+            for _ in range(5):
+                begin = time.perf_counter()
+                self.run(*args, on=on, arch=arch, **options, **setting)
+                times.append(time.perf_counter() - begin)
+            return min(times)
+
+        return tune(self.name, space, lambda s: self.trace(*args, **options, **s), seconds if on else None, arch, most)
 
     def text(self, target: str = "ir", *args: Any, arch: str = "", **options: Any) -> str:
         """The kernel in a target's text, or in that of the IR."""

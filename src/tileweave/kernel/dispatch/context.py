@@ -274,6 +274,9 @@ class Context:
         elif threads.warps == 1:
             self.instruction("bar.warp.sync")
         else:
+            last = (threads.number or 1) + max(1, threads.entities) - 1
+            if last > 15:
+                raise declined(self.line, f"barrier {last} of a block", legal="at most 15 groups of warps that wait")
             number = (threads.number or 1) + threads.entity
             self.instruction(
                 "bar.sync", simplify(as_expr(number)) if isinstance(number, Expr) else number, threads.count
@@ -296,14 +299,14 @@ class Context:
                 return self.threads
             warp = block - first if first else block
             shown = self.local("warp", warp) if first else _ranged(self, warps)
-            self.barriers += 1
+            self.barriers += warps > 1
             return Threads(first, warps, shown, self.barriers)
         size = {"warp": 1, "warpgroup": 4, "thread": 0}.get(scope.kind, warps)
         if size == 0:
             return Threads(first, 0, 0)
         inner = (block - first) % size if size > 1 else 0
         number, entities = 1 + self.barriers, warps // size if self.threads.entities == 1 else 0
-        self.barriers += entities
+        self.barriers += entities if size > 1 else 0
         entity = self.local("entity", (block - first) // size) if entities > 1 else 0
         return Threads(first, size, self.local("warp", inner) if size > 1 else 0, number, entity, entities)
 

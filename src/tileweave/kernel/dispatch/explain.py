@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tileweave.kernel.atoms import BITS
+from tileweave.kernel.dispatch.estimate import estimated
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.traffic import accesses
 from tileweave.kernel.dispatch.lower import lower
@@ -39,6 +40,7 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
         target = ", ".join(map(str, choice.op.outs))
         rows.append(f"  {where}  {choice.op.name} {target}: {choice.atom}")
         rows += [f"      {c.name:<12} {'yes' if c.legal else 'no'}: {c.reason}" for c in choice.reasons]
+    rows.append(f"estimate: {estimated(program)}")
     rows.append("accesses of one warp:")
     for text in dict.fromkeys(f"  {str(a.at).rpartition('/')[2]}  {a}" for a in accesses(program)):
         rows.append(text)

@@ -12,7 +12,7 @@ from tileweave.kernel.atoms import BITS
 from tileweave.kernel.threads import Address, Instruction, Place, Slots, ThreadProgram, instructions
 from tileweave.layout.analysis.memory import loads, phases_of
 
-__all__ = ["Access", "accesses"]
+__all__ = ["Access", "access_of", "accesses"]
 
 _SECTOR, _BANKS, _WORD = 32, 32, 4
 
@@ -47,12 +47,13 @@ class Access:
 def accesses(program: ThreadProgram) -> Iterator[Access]:
     """The accesses of a program, each instruction at the first step of its loops; masks are not looked at."""
     for item in instructions(program.body):
-        found = _access(item)
+        found = access_of(item)
         if found is not None:
             yield found
 
 
-def _access(item: Instruction) -> Access | None:
+def access_of(item: Instruction) -> Access | None:
+    """The access of an instruction, if it is one that is counted."""
     where = next((o for o in item.operands if isinstance(o, Address)), None)
     if where is None:
         return None

@@ -1,0 +1,175 @@
+"""What a dispatched kernel takes by its counts: arithmetic, bytes, passes, issued instructions; and what it needs.
+
+An estimate to rank choices by, from published rates of one processor for each target; nothing was measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from tileweave.index import Expr, ExprLike, as_expr, bounds, constant_of, evaluate, symbols_of
+from tileweave.kernel.atoms import BITS, atom
+from tileweave.kernel.dispatch.layouts.traffic import access_of
+from tileweave.kernel.dispatch.lower import lower
+from tileweave.kernel.ir import Kernel
+from tileweave.kernel.threads import Allocate, Branch, Instruction, Loop, Repeat, Statement, ThreadProgram
+
+
+@dataclass(frozen=True)
+class Rates:
+    """One processor: what it does in a cycle, and what a multiprocessor has.
+
+    Args:
+        multiprocessors: how many there are.
+        hertz: cycles in a second.
+        bytes_per_second: of global memory.
+        products: multiplications and additions of 16-bit tensor products in a cycle of one multiprocessor.
+        shared_bytes: shared memory of a multiprocessor.
+    """
+
+    multiprocessors: int
+    hertz: float
+    bytes_per_second: float
+    products: int
+    shared_bytes: int
+
+
+#: A100, H200 and B200, from their data sheets.
+RATES = {
+    "sm_80": Rates(108, 1.41e9, 1.555e12, 2048, 163 << 10),
+    "sm_90a": Rates(132, 1.755e9, 4.8e12, 4096, 227 << 10),
+    "sm_100a": Rates(148, 1.85e9, 8e12, 8192, 227 << 10),
+}
+#: Registers of a multiprocessor, the most of a thread, and what addresses and counters take beside the tensors.
+_REGISTERS, _MOST, _OTHERS = 65536, 255, 32
+_THREADS, _BLOCKS, _START = 2048, 32, 1500
+#: `mma.sync` reaches half of the rate of warpgroups where there are such.
+_WARP_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a launch takes and needs.
+
+    Args:
+        seconds: of the launch.
+        bound: what takes longest: ``products``, ``memory``, ``shared memory`` or ``issue``.
+        shared_bytes: of a block.
+        registers: of a thread, at most: of all its tensors, as if they lived at once.
+        resident: blocks of a multiprocessor at once; 0: none fits.
+        problem: why it cannot run; empty if it can.
+    """
+
+    seconds: float
+    bound: str
+    shared_bytes: int
+    registers: int
+    resident: int
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.problem:
+            return self.problem
+        needs = f"{self.shared_bytes} B shared, at most {self.registers} registers, {self.resident} blocks resident"
+        return f"{self.seconds * 1e6:.1f} us by its counts, bound by {self.bound}; {needs}"
+
+
+def estimate(kernel: Kernel, arch: str = "sm_90a") -> Estimate:
+    """The estimate of a kernel on a target.
+
+    Args:
+        kernel: the kernel.
+        arch: the target; rates of the nearest known one.
+    """
+    return estimated(lower(kernel, arch).program)
+
+
+def estimated(program: ThreadProgram) -> Estimate:
+    """The estimate of a dispatched kernel."""
+    rates = RATES.get(program.arch) or RATES["sm_80"]
+    counts: Counter[str] = Counter()
+    _count(program, program.body, 1.0, program.warps, counts)
+    shared = sum(8 * b.elements if b.space == "barrier" else b.elements * BITS[b.dtype] // 8 for b in program.shared)
+    threads = 32 * program.warps
+    registers = _OTHERS + int(counts["registers"])
+    problem = ""
+    if shared > rates.shared_bytes:
+        problem = f"{shared} bytes of shared memory; {program.arch} has {rates.shared_bytes}"
+    elif registers > _MOST:
+        problem = f"{registers} registers a thread; there are {_MOST}"
+    fits = [_THREADS // threads, _BLOCKS, _REGISTERS // (threads * registers)]
+    resident = max(1 if not problem else 0, min([*fits, *([rates.shared_bytes // shared] if shared else [])]))
+    cycles = {
+        "products": counts["products"] / rates.products,
+        "memory": counts["bytes"] / (rates.bytes_per_second / rates.hertz / rates.multiprocessors),
+        "shared memory": counts["passes"],
+        "issue": counts["issued"] / 4,
+    }
+    bound = max(cycles, key=lambda name: cycles[name])
+    blocks = 1
+    for extent in program.grid:
+        blocks *= extent
+    turns = ceil(blocks / (rates.multiprocessors * max(1, resident)))
+    each = min(max(1, resident), ceil(blocks / rates.multiprocessors))
+    seconds = turns * (_START + each * cycles[bound]) / rates.hertz
+    return Estimate(seconds, bound, shared, registers, resident, problem)
+
+
+def _count(program: ThreadProgram, body: Sequence[Statement], times: float, warps: float, counts: Counter[str]) -> None:
+    """Adds what `warps` warps of a block do, `times` times."""
+    for statement in body:
+        if isinstance(statement, Loop):
+            turns = _turns(statement.start, statement.stop, statement.step)
+            _count(program, statement.body, times * turns, warps, counts)
+        elif isinstance(statement, Repeat):
+            _count(program, statement.body, times, warps, counts)
+        elif isinstance(statement, Branch):
+            share = _share(statement.condition, program.warps)
+            _count(program, statement.body, times, warps * share, counts)
+            _count(program, statement.otherwise, times, warps * (1 - share), counts)
+        elif isinstance(statement, Allocate):
+            # neighbouring roles have registers of their own: the largest counts, which the sum bounds
+            counts["registers"] += -(-statement.buffer.elements * BITS[statement.buffer.dtype] // 32)
+        elif isinstance(statement, Instruction):
+            _instruction(program, statement, times * warps, counts)
+
+
+def _instruction(program: ThreadProgram, item: Instruction, times: float, counts: Counter[str]) -> None:
+    counts["issued"] += times  # type: ignore[assignment]
+    if item.atom.startswith("wgmma.mma"):
+        row = atom(item.atom)
+        counts["products"] += times / 4 * row.cost.operations * BITS[row["a"].dtype] / 16  # type: ignore[assignment]
+    elif item.atom.startswith("mma."):
+        row = atom(item.atom)
+        share = _WARP_SHARE if program.arch != "sm_80" else 1.0
+        counts["products"] += times * row.cost.operations * BITS[row["a"].dtype] / 16 / share  # type: ignore[assignment]
+    elif item.option("cover") is not None:
+        dims, _ = item.option("cover")
+        size = 1
+        for _, _, extent in dims:
+            size *= extent
+        where = next(o for o in item.operands if hasattr(o, "offset"))
+        counts["bytes"] += times / program.warps * size * BITS[where.buffer.dtype] // 8  # type: ignore[assignment]
+    else:
+        found = access_of(item)
+        if found is not None:
+            name, each = ("passes", 1) if found.unit == "passes" else ("bytes", 32)
+            counts[name] += times * found.served * each  # type: ignore[assignment]
+
+
+def _turns(start: ExprLike, stop: ExprLike, step: ExprLike) -> float:
+    """How often a loop turns; the most that is known."""
+    low, high, by = bounds(as_expr(start))[0], bounds(as_expr(stop))[1], bounds(as_expr(step))[0]
+    return 1.0 if low is None or high is None else max(0.0, ceil((high - low) / max(1, by or 1)))
+
+
+def _share(condition: Expr, warps: int) -> float:
+    """Which part of the warps a condition holds for; all, where it speaks of more than the warp."""
+    known = constant_of(condition) if not condition.is_condition else None
+    names = {str(s) for s in symbols_of(condition)}
+    if known is not None or names - {"warp"} or not names:
+        return 1.0
+    return sum(bool(evaluate(condition, {"warp": w})) for w in range(warps)) / warps
