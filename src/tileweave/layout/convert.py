@@ -143,6 +143,7 @@ def as_array(
     """
     where = "as_array(buffer, layout, shape)"
     need_arrays(where, buffer)
+    need_layouts(where, layout)
     need_numbers(where, layout)
     if buffer.ndim != 1 or not buffer.flags.c_contiguous:
         raise LayoutError(where, f"the buffer has shape {buffer.shape}", legal="one contiguous dimension")

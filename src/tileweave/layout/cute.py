@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError
-from tileweave.layout.core.checks import need_layouts, no_layout
+from tileweave.layout.core.checks import need_layouts, need_numbers, no_layout
 from tileweave.layout.core.coord import DEFAULT_AXIS, Coord, integers
 from tileweave.layout.core.layout import Iter
 from tileweave.layout.core.layout import Layout as CoreLayout
@@ -92,7 +92,6 @@ from tileweave.layout.notation.cute_value import (
     mode_number,
     nested_as,
     new_layout,
-    require_numbers,
     selected,
     slice_with_offset,
     through_swizzles,
@@ -237,7 +236,7 @@ def make_layout_like(layout: CuteLayout) -> CuteLayout:
     """
     where = "make_layout_like(layout)"
     layout = as_layout(layout, where)
-    require_numbers(where, layout)
+    need_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "coordinate strides have no order", inputs={"layout": layout}, legal="integer strides")
     modes, run = list(layout.flat), 1

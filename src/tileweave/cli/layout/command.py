@@ -23,6 +23,7 @@ from tileweave.layout.analysis.conflicts import Remedy
 from tileweave.layout.analysis.memory import Banks, Coalescing, VectorWidth, bank_conflicts
 from tileweave.layout.analysis.movement import Conversion
 from tileweave.layout.analysis.svg import svg
+from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.cute import ComposedLayout, Cover, CuteLayout, F2Map, Swizzle, XorLayout, cosize, idx2crd
 from tileweave.layout.lego import Chain, GenP, GroupBy, OrderBy, PartialTiles, RegP
 from tileweave.layout.notation.cute_tuples import Underscore, tuple_text
@@ -309,16 +310,6 @@ def _layout(value: Any, option: str) -> Any:
     return value
 
 
-def _numbers(value: Any, option: str) -> None:
-    """Refuse a layout with symbols, of which there is neither a table nor a count of conflicts."""
-    parts = [value.size, getattr(value, "offset", 0)]
-    if isinstance(value, Layout):
-        parts = [value.size, *(v for c in (value.offset, *(it.stride for it in value.shard)) for _axis, v in c.terms)]
-    symbolic = value.is_symbolic if isinstance(value, CuteLayout) else any(isinstance(part, Expr) for part in parts)
-    if symbolic:
-        raise Unproved(f"{WHERE} {option}", "the layout is symbolic", inputs={"layout": value}, legal="--at with names")
-
-
 def _reshaped(value: Any, shape: tuple[int, ...] | None, option: str) -> None:
     if shape is not None and not isinstance(value, Layout):
         raise LayoutError(f"{WHERE} {option}", "only an Axe layout takes --shape", legal="leave --shape out")
@@ -423,7 +414,7 @@ def table(value: Any, shape: tuple[int, ...] | None = None) -> tuple[list[str], 
         shape: of an Axe layout, the logical shape of the coordinates.
     """
     _layout(value, "--table")
-    _numbers(value, "--table")
+    need_numbers(f"{WHERE} --table", value)
     _reshaped(value, shape, "--table")
     if isinstance(value, Layout):
         return _core_table(value, shape or value.extents)
@@ -481,7 +472,7 @@ def _draw(value: Any, shape: tuple[int, ...] | None, options: argparse.Namespace
 
 def _banks(value: Any, options: argparse.Namespace) -> Banks:
     threads = _thread_set(options.threads)
-    _numbers(_layout(value, "--banks"), "--banks")
+    need_numbers(f"{WHERE} --banks", _layout(value, "--banks"))
     return bank_conflicts(value, threads, element_bytes=options.width, vector=options.vector, banks=options.bank_count)
 
 

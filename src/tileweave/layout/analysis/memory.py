@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import LayoutError, Undecided, Unproved
+from tileweave.errors import LayoutError, Undecided
 from tileweave.layout.core.checks import integer_array, need_numbers
 from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.layout import Layout
 from tileweave.layout.core.rows import coalesce as coalesce_rows
-from tileweave.layout.core.symbolic import is_expr
 from tileweave.layout.f2.linear import LinearMap
 from tileweave.layout.f2.maps import F2Map
 from tileweave.layout.f2.swizzle import ComposedLayout, XorLayout
@@ -74,7 +73,7 @@ def offsets_of(layout: Any, index: Any, *, row_major: bool = False) -> Offsets:
     where = "offsets_of(layout, index)"
     layout = known(layout)
     at = integer_array(where, index, "indices")
-    _require_numbers(layout, where)
+    need_numbers(where, layout)
     if isinstance(layout, np.ndarray):
         flat = layout.reshape(-1)
         if at.size and not (int(at.min()) >= 0 and int(at.max()) < flat.size):
@@ -156,7 +155,7 @@ def vector_width(layout: Any, element_bytes: int, *, most_bytes: int = 16, base_
     """
     where = "vector_width(layout, element_bytes)"
     layout = known(layout)
-    _require_numbers(layout, where)
+    need_numbers(where, layout)
     check_positive(where, element_bytes=element_bytes, most_bytes=most_bytes, base_alignment=base_alignment)
     fits = _structural_fit(layout) or _listed_fit(layout, where)
     width = 1
@@ -226,23 +225,9 @@ def size_of(layout: Any, where: str) -> int:
     """The number of logical indices of anything that is taken for a layout here."""
     layout = known(layout)
     if isinstance(layout, LAYOUTS):
-        _require_numbers(layout, where)
+        need_numbers(where, layout)
         return int(layout.size)
     raise LayoutError(where, f"{type(layout).__name__} is no layout", legal="a layout, or an array of offsets")
-
-
-def _require_numbers(layout: Any, where: str) -> None:
-    """Raise `Unproved` where extents, strides or the offset are index expressions: accesses are counted on numbers."""
-    if isinstance(layout, Layout):
-        need_numbers(where, layout)
-    if is_expr(getattr(layout, "size", None)) or getattr(layout, "is_symbolic", False):
-        raise Unproved(
-            where,
-            "the layout is symbolic",
-            inputs={"layout": layout},
-            legal="a layout of integers",
-            facts={"condition": f"{layout} is made of integers"},
-        )
 
 
 def warps_of(layout: Any, threads: Any, where: str) -> list[tuple[np.ndarray[Any, Any], Offsets]]:

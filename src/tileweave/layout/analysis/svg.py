@@ -23,8 +23,7 @@ from tileweave.layout.analysis.places import LEVELS, ORDER
 from tileweave.layout.core.checks import check_shape
 from tileweave.layout.core.combine import group
 from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord
-from tileweave.layout.core.layout import Layout, is_symbolic, layout_of
-from tileweave.layout.core.symbolic import is_expr
+from tileweave.layout.core.layout import Layout, layout_of
 from tileweave.layout.f2.linear import LinearMap
 from tileweave.layout.f2.maps import F2Map
 from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle, XorLayout
@@ -149,7 +148,7 @@ def svg(
         raise LayoutError("svg(value, title)", f"{title!r} is no text", legal="a line of text")
     if shape is not None and not isinstance(value, Layout):
         raise LayoutError("svg(value, shape)", f"a {type(value).__name__} has its own shape", legal="shape=None")
-    if _symbolic(value):
+    if getattr(value, "is_symbolic", False):
         return _symbolic_svg(value, title)
     view = _view(value, shape, colour)
     return _draw(view, limit, title)
@@ -457,17 +456,6 @@ def _lego_digits(layout: GroupBy | OrderBy | RegP | GenP, dims: tuple[int, ...])
 
 
 # --- symbolic layouts
-
-
-def _symbolic(value: Any) -> bool:
-    if isinstance(value, Layout):
-        offset = any(is_expr(v) for _, v in value.offset.terms)
-        return offset or any(map(is_symbolic, (*value.shard, *value.replica)))
-    if isinstance(value, CuteLayout):
-        return value.is_symbolic
-    if isinstance(value, ComposedLayout):
-        return is_expr(value.offset) or _symbolic(value.inner)
-    return isinstance(value, GroupBy | OrderBy | RegP | GenP) and any(map(is_expr, value.dims))
 
 
 def _symbolic_svg(value: Any, title: str | None) -> str:

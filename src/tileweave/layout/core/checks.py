@@ -10,7 +10,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided, Unproved, short_text
 from tileweave.layout.core.coord import IntArray, Shape, integers
-from tileweave.layout.core.layout import Iter, Layout, is_symbolic
+from tileweave.layout.core.layout import Iter, Layout
 from tileweave.layout.core.symbolic import require_positive, require_same
 
 # The bounds of exact searches: beyond them the answer is `Undecided`.
@@ -115,19 +115,17 @@ def as_layout(value: Any, where: str) -> Layout:
     raise LayoutError(where, f"{short_text(value)} is not a layout", legal="a Layout, e.g. parse('(4:8, 8:1)')")
 
 
-def need_numbers(where: str, *layouts: Layout) -> None:
-    """Raise a `LayoutError` unless every argument is a `Layout`, and `Unproved` if one is symbolic."""
-    need_layouts(where, *layouts)
+def need_numbers(where: str, *layouts: Any) -> None:
+    """Raise `Unproved` where a layout of any notation holds an index expression."""
     for layout in layouts:
-        for it in (*layout.shard, *layout.replica, Iter(1, layout.offset)):
-            if is_symbolic(it):
-                raise Unproved(
-                    where,
-                    "the layout is symbolic",
-                    inputs={"layout": layout},
-                    legal="numbers: substitute(layout, values) replaces symbols by their values",
-                    facts={"condition": "extents, strides and offset are numbers"},
-                )
+        if getattr(layout, "is_symbolic", False):
+            raise Unproved(
+                where,
+                "the layout is symbolic",
+                inputs={"layout": layout},
+                legal="numbers: substitute(layout, values) replaces symbols by their values",
+                facts={"condition": "extents, strides and offset are numbers"},
+            )
 
 
 def need_iters(where: str, *iters: Iter) -> None:

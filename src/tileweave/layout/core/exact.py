@@ -18,7 +18,16 @@ import numpy as np
 
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import equal, equivalent, symbol
-from tileweave.layout.core.checks import BOUND, Witness, as_layout, need_axis, need_layouts, refuse, undecided
+from tileweave.layout.core.checks import (
+    BOUND,
+    Witness,
+    as_layout,
+    need_axis,
+    need_layouts,
+    need_numbers,
+    refuse,
+    undecided,
+)
 from tileweave.layout.core.coord import DEFAULT_AXIS, ZERO, Coord, CoordLike, IntArray
 from tileweave.layout.core.layout import Iter, Layout, all_symbols, has_symbols, iter_of, keep_normal, layout_of
 from tileweave.layout.core.replicas import normal_replica, proved_replica, replica_ratio, set_normal
@@ -99,14 +108,7 @@ def canonical_key(layout: Layout, replicas: Replicas = "multiset") -> Hashable:
         (False, True)
     """
     layout = as_layout(layout, "canonical_key(layout, replicas)")
-    if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
-        raise Unproved(
-            "canonical_key(layout, replicas)",
-            "a symbolic layout has no key",
-            inputs={"layout": layout},
-            legal="numbers; same_map decides symbolic layouts",
-            facts={"condition": "extents, strides and offset are numbers"},
-        )
+    need_numbers("canonical_key(layout, replicas)", layout)
     normal = normalize(layout)
     part: Hashable = normal.replica
     if by_set(replicas, "canonical_key(layout, replicas)"):
@@ -209,7 +211,7 @@ def is_contiguous(layout: Layout, axis: str = DEFAULT_AXIS) -> bool:
     """
     layout = as_layout(layout, "is_contiguous(layout, axis)")
     need_axis("is_contiguous(layout, axis)", axis)
-    if has_symbols(layout) or any(is_expr(v) for _, v in layout.offset.terms):
+    if layout.is_symbolic:
         return _proved_contiguous(layout, axis, "is_contiguous(layout, axis)")
     shift, copies, ratio = replica_ratio(layout.shard)
     size = layout.size

@@ -170,6 +170,11 @@ class Layout:
         return tuple(it.extent for it in self.shard)
 
     @property
+    def is_symbolic(self) -> bool:
+        """Whether an extent, a stride or the offset holds an index expression."""
+        return has_symbols(self) or any(type(v) is not int for _, v in self.offset.terms)
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """The axes on which some value is not zero, sorted; ``("m",)`` for a layout that is zero everywhere."""
         names = set(self.offset.axes)

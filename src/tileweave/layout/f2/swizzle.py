@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
+from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index import Expr, require
-from tileweave.layout.core.checks import BOUND, no_layout
+from tileweave.layout.core.checks import BOUND, need_numbers, no_layout
 from tileweave.layout.core.coord import Coord, integer
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, simple
@@ -29,7 +29,7 @@ from tileweave.layout.notation.cute_tuples import (
     tuple_text,
     zip_shape,
 )
-from tileweave.layout.notation.cute_value import CuteLayout, as_layout, is_free, require_numbers, slice_with_offset
+from tileweave.layout.notation.cute_value import CuteLayout, as_layout, is_free, slice_with_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ def f2_from_layout(layout: CuteLayout | ComposedLayout, rows: int | None = None)
         return _f2_from_composed(layout, rows)
     where = "f2_from_layout(layout)"
     layout = as_layout(layout, where)
-    require_numbers(where, layout)
+    need_numbers(where, layout)
     if isinstance(layout.zero, Coord):
         raise LayoutError(where, "the strides are coordinates", inputs={"layout": layout}, legal="integer strides")
     columns: list[int] = []
@@ -354,14 +354,7 @@ def f2_from_layout(layout: CuteLayout | ComposedLayout, rows: int | None = None)
 
 def _f2_from_composed(layout: ComposedLayout, rows: int | None) -> F2Map:
     where = "f2_from_layout(layout)"
-    if layout.is_symbolic:
-        raise Unproved(
-            where,
-            "the offset or the extents are symbolic",
-            inputs={"layout": layout},
-            legal="integers",
-            facts={"condition": "f(x ^ y) = f(x) ^ f(y)"},
-        )
+    need_numbers(where, layout)
     if layout(0) != 0:
         raise no_layout(
             where,
@@ -501,7 +494,7 @@ class XorLayout:
         where = "XorLayout(shape, stride)"
         object.__setattr__(self, "shape", make_shape(self.shape, where))
         layout = CuteLayout(self.shape, self.stride)
-        require_numbers(where, layout)
+        need_numbers(where, layout)
         object.__setattr__(self, "stride", layout.stride)
         for n, d in layout.flat:
             if _log2(n) is None or isinstance(d, Coord) or d < 0:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index import equal, require
-from tileweave.layout.core.checks import Witness, asked, no_layout
+from tileweave.layout.core.checks import Witness, asked, need_numbers, no_layout
 from tileweave.layout.core.composition import compose_rows
 from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.inverse import (
@@ -43,7 +43,6 @@ from tileweave.layout.notation.cute_value import (
     concat,
     nested_as,
     new_layout,
-    require_numbers,
     through_swizzles,
 )
 
@@ -366,7 +365,7 @@ def right_inverse(layout: CuteLayout) -> CuteLayout:
     """
     where = "right_inverse(layout)"
     layout = integral(layout, where)
-    require_numbers(where, layout)
+    need_numbers(where, layout)
     moving = _moving(layout)
     if moving and moving[0][0] < 0:
         moving = [row for row in moving if row[0] >= 0]
@@ -391,7 +390,7 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
     """
     where = "left_inverse(layout)"
     layout = integral(layout, where)
-    require_numbers(where, layout)
+    need_numbers(where, layout)
     moving = _moving(layout)
     inputs: dict[str, object] = {"layout": layout}
     if moving and moving[0][0] <= 0:
@@ -442,7 +441,7 @@ def max_common_layout(a: CuteLayout, b: CuteLayout) -> CuteLayout:
     """
     where = "max_common_layout(a, b)"
     a, b = as_layout(a, where), as_layout(b, where)
-    require_numbers(where, a, b)
+    need_numbers(where, a, b)
     if a.size != b.size:
         raise Incongruent(where, f"sizes {a.size} and {b.size} differ", inputs={"a": a, "b": b})
     outer = coalesce_rows(integral(a, where).flat)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tileweave.errors import Incongruent, LayoutError, Unproved, short_text
+from tileweave.errors import Incongruent, LayoutError, short_text
 from tileweave.index import Expr
 from tileweave.layout.core.coord import Coord
 from tileweave.layout.core.layout import Iter, Layout
@@ -259,19 +259,6 @@ def as_layout(value: Any, where: str) -> CuteLayout:
     if isinstance(value, Expr) or whole_number(value) is not None:
         return CuteLayout(make_shape(value, where), 1)
     raise LayoutError(where, f"{short_text(value)} is no layout", legal="a CuteLayout, or an integer n for n:1")
-
-
-def require_numbers(where: str, *layouts: CuteLayout) -> None:
-    """Raise `Unproved` where a layout is symbolic and the operation needs numbers."""
-    for layout in layouts:
-        if layout.is_symbolic:
-            raise Unproved(
-                where,
-                "the extents or strides are symbolic",
-                inputs={"layout": layout},
-                legal="integers; coalesce, composition, complement, divides and products take expressions",
-                facts={"condition": f"{layout} is made of integers"},
-            )
 
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])

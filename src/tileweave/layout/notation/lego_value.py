@@ -56,6 +56,11 @@ class _Bijection:
         """The number of points."""
         return product_of(self.dims)
 
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether an extent is an index expression."""
+        return any(isinstance(n, Expr) for n in self.dims)
+
     def apply(self, *index: Any) -> Any:
         """The flat physical number of a logical index: integers, integer arrays or index expressions."""
         return self._apply(check_index(index, self.dims, f"{type(self).__name__}.apply(*index)"))
@@ -165,7 +170,7 @@ class GenP(_Bijection):
             raise LayoutError(where, "function and inverse must be callable", legal="GenP(dims, function, inverse)")
         if self.proof:
             return
-        if any(isinstance(n, Expr) for n in self.dims):
+        if self.is_symbolic:
             raise Unproved(
                 where,
                 "a bijection on a symbolic shape is not proved",
@@ -554,7 +559,7 @@ class GroupBy(_Bijection):
 
     def table(self) -> np.ndarray[Any, Any]:
         """The physical number of every logical index, as an array of the logical shape."""
-        if any(isinstance(n, Expr) for n in self.dims):
+        if self.is_symbolic:
             raise LayoutError("GroupBy.table()", "the shape is symbolic", legal="a shape of integers")
         size, piece = int(self.size), 1 << 15  # piece by piece, within the cache
         parts = [self._run(np.arange(k, min(k + piece, size))) for k in range(0, size, piece)]
