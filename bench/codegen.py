@@ -7,16 +7,31 @@ kernel: as the layouts give them (what a printer without a simplifier emits), as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from tileweave.backends import triton
 from tileweave.backends.cuda import templates
 from tileweave.backends.cuda.templates import transpose
-from tileweave.index import Expr, cost, minimum, ops, simplify, symbol, symbols
+from tileweave.index import (
+    Expr,
+    as_expr,
+    cost,
+    evaluate,
+    maximum,
+    minimum,
+    ops,
+    select,
+    simplify,
+    symbol,
+    symbols,
+    symbols_of,
+)
 from tileweave.layout import cute, lego
 from tileweave.layout.analysis.memory import bank_conflicts, coalescing
+from tileweave.layout.lego import Row
 from tileweave.layout.template.accessor import at
 
 REPEATS = 9
@@ -33,22 +48,169 @@ def seconds(make: Callable[[], object]) -> float:
 
 
 def by_hand() -> dict[str, list[Expr]]:
-    """The index expressions of well-known hand-written kernels, of the same symbols."""
+    """The index expressions that an engineer writes for the same kernels, of the same symbols."""
     M, N, K, pid, k, i, j, q = symbols("M N K pid k i j q", 0, 1 << 15)
+    bx, by, tx, ty, t, step, block, d, m = symbols("bx by tx ty t step block d m", 0, 1 << 15)
+    u, v, s, kk, x, y, z, r, lane, warp = symbols("u v s kk x y z r lane warp", 0, 1 << 10)
     per_group = (N + 63) // 64 * 8
     first = pid // per_group * 8
     tall = minimum((M + 63) // 64 - first, 8)
     row, column = (first + pid % per_group % tall) * 64 + i, pid % per_group // tall * 64 + j
-    matmul = [
-        row * K + k * 32 + q, (k * 32 + i) * N + column, row * N + column,
-        row < M, k * 32 + q < K, k * 32 + i < K, column < N, row < M, column < N,
+    deep, at_k = k * 32 + q, k * 32 + i
+    out = {"triton matmul": _product(row, column, deep, at_k, M, N, K)}
+    for name in ("triton softmax", "triton layernorm", "triton layernorm_dx"):
+        out[name] = [pid * N + i, i < N]
+    line, across = k * 32 + i, pid * 64 + j
+    out["triton layernorm_dwdb"] = [(M + 31) // 32, line * N + across, line < M, across < N, line, across]
+    blocks = (N + 63) // 64
+    row, column = pid // blocks * 64 + i, pid % blocks * 64 + j
+    out["triton grouped_gemm"] = [
+        (M + 63) // 64 * blocks, (K + 31) // 32, *_product(row, column, deep, at_k, M, N, K),
     ]  # fmt: skip
-    bx, by, tx, ty = symbols("bx by tx ty", 0, 1 << 15)
-    y, x = by * 32 + ty + 8 * k, bx * 32 + tx
-    y2, x2 = bx * 32 + ty + 8 * k, by * 32 + tx
-    naive = [y * N + x, x * M + y, y < M, x < N]
-    shared = [y * N + x, (ty + 8 * k) * 33 + tx, y < M, x < N, y2 * M + x2, tx * 33 + ty + 8 * k, y2 < N, x2 < M]
-    return {"triton matmul": matmul, "cuda transpose_naive": naive, "cuda transpose_shared": shared}
+    band = maximum(0, d - (N - 1) // 32) + block
+    over, wide = d - band, N + 1
+    corner = band * 32 * wide + over * 32
+    out["cuda needleman_wunsch"] = [
+        corner, corner + t + 1, corner + (t + 1) * wide, (band * 32 + k) * N + over * 32 + t,
+        corner + (m + 1) * wide + t + 1, over * 32 + t < N, band * 32 + t < M, band * 32 + k < M, band * 32 + m < M,
+    ]  # fmt: skip
+    near, far_y, far_x = step * 32, (step + 1 + by) * 32, (step + 1 + bx) * 32
+    far = (step + 1 + block) * 32
+    inner, outer = symbols("inner outer", 0, 1 << 15)
+    iy, jx = inner * 16 + ty, outer * 16 + tx
+    out["cuda lud"] = [
+        (near + k) * N + near + t, near + k < N, near + t < N, (near + m) * N + near + t, near + m < N,
+        (far + k) * N + near + t, far + k < N, (near + k) * N + far + t, far + t < N,
+        (far + m) * N + near + t, far + m < N, (near + m) * N + far + t, iy, jx,
+        (far_y + iy) * N + near + jx, far_y + iy < N, near + jx < N, (near + iy) * N + far_x + jx, near + iy < N,
+        far_x + jx < N, (far_y + iy) * N + far_x + jx,
+    ]  # fmt: skip
+    out["cuda stencil"] = [
+        ((c // 8 * M + b // 8) * N + a // 8) * 512 + (c % 8 * 8 + b % 8) * 8 + a % 8
+        for c, b, a in ((z + d, y, x), (z, y + d, x), (z, y, x + d), (z, y, x))
+    ]
+    down, right = by * 32 + ty + 8 * k, bx * 32 + tx
+    down2, right2 = bx * 32 + ty + 8 * k, by * 32 + tx
+    out["cuda transpose_naive"] = [down * N + right, right * M + down, down < M, right < N]
+    out["cuda transpose_shared"] = [
+        down * N + right, (ty + 8 * k) * 32 + (tx ^ (ty + 8 * k)), down < M, right < N,
+        down2 * M + right2, tx * 32 + (tx ^ (ty + 8 * k)), down2 < N, right2 < M,
+    ]  # fmt: skip
+    rows_a, rows_b, chunk = by * 64 + u * 32 + t // 4, bx * 64 + v * 32 + t // 4, s * 32 + t % 4 * 8
+    held_a, held_b = warp // 2 * 32 + i * 16 + lane % 16, warp % 2 * 32 + j * 16 + lane // 16 * 8 + lane % 8
+    c_row = by * 64 + warp // 2 * 32 + y * 16 + lane // 4 + r // 2 * 8
+    c_column = bx * 64 + warp % 2 * 32 + x * 8 + lane % 4 * 2 + r % 2
+    out["cuda matmul_mma"] = [
+        (K + 31) // 32, rows_a * K + chunk, rows_a < M, chunk < K, rows_b * K + chunk, rows_b < N,
+        (u * 32 + t // 4) * 32 + (t % 4 ^ t // 8 % 4) * 8, (v * 32 + t // 4) * 32 + (t % 4 ^ t // 8 % 4) * 8,
+        held_a * 32 + (kk * 2 + lane // 16 ^ held_a // 2 % 4) * 8,
+        held_b * 32 + (kk * 2 + lane // 8 % 2 ^ held_b // 2 % 4) * 8,
+        c_row * N + c_column, c_row < M, c_column < N,
+    ]  # fmt: skip
+    return out
+
+
+def _product(row: Expr, column: Expr, deep: Expr, at_k: Expr, M: Expr, N: Expr, K: Expr) -> list[Expr]:
+    """The places of A, B and C in a tiled product, each with its mask."""
+    return [
+        row * K + deep, row < M, deep < K, at_k * N + column, at_k < K, column < N,
+        row * N + column, row < M, column < N,
+    ]  # fmt: skip
+
+
+LEGO = (
+    ("tiles of two levels, sizes open", 6, 390),
+    ("grouped program ids, sizes open", 12, 1010),
+    ("grouped program ids, 64 x 32", 6, 401),
+    ("bricks of 384^3 from x, y, z", 28, 1148),
+    ("anti-diagonals, size open", 35, 386),
+)
+"""What LEGO's public generator makes of a layout: operations as it prints them, and its milliseconds."""
+
+
+def pieces() -> list[tuple[tuple[Expr, ...], tuple[Expr, ...], float]]:
+    """The layouts of `LEGO` through our simplifier: expressions before and after, and seconds."""
+    M, N, BM, BN = symbols("M N BM BN", 1, 1 << 15)
+    i, j = symbol("i", 0, M), symbol("j", 0, N)
+    a, b = symbol("a", 0, BM), symbol("b", 0, BN)
+    tiled = lego.GroupBy((M * BM, N * BN), lego.OrderBy(Row(M * BM, N * BN))).apply(i * BM + a, j * BN + b)
+    pid = symbol("pid", 0, M * N)
+    small = symbol("pid", 0, 64 * 32)
+    x, y, z = (symbol(name, 0, 384) for name in "xyz")
+    bricks = lego.OrderBy(lego.RegP((48, 8, 48, 8, 48, 8), (1, 3, 5, 2, 4, 6))).GroupBy((384, 384, 384))
+    n = symbol("n", 1, 1 << 15)
+    p, q = symbol("p", 0, n), symbol("q", 0, n)
+    rest = 2 * n - 1
+    made = (
+        lambda: (tiled,),
+        lambda: tuple(lego.grouped(M, N, 8).inv(pid)),
+        lambda: tuple(lego.grouped(64, 32, 8).inv(small)),
+        lambda: (bricks.apply(z, y, x),),
+        lambda: (
+            select(p + q < n, (p + q + 1) * (p + q) // 2 + p, n * n - n + p - (rest - p - q) * (rest - p - q - 1) // 2),
+        ),
+    )
+    out = []
+    for make in made:
+        given = tuple(as_expr(e) for e in make())
+        out.append((given, tuple(simplify(given)), seconds(lambda given=given: simplify(given))))
+    return out
+
+
+LANES = np.arange(32)
+WARPS: dict[str, tuple[dict[str, Any], tuple[str, ...], int]] = {
+    "needleman_wunsch": ({"t": LANES}, ("above", "left", "pair", "filled"), 4),
+    "lud": ({"t": LANES, "tx": LANES % 16, "ty": LANES // 16}, ("tile", "column", "row", "left", "above", "own"), 4),
+    "stencil": (
+        {"x": 8 + LANES % 8, "y": 8 + LANES // 8, "z": np.full(32, 8), "d": np.ones(32, int)},
+        ("along_z", "along_y", "along_x", "here"),
+        4,
+    ),
+    "transpose_naive": ({"tx": LANES}, ("x", "y"), 4),
+    "transpose_shared": ({"tx": LANES}, ("x", "y"), 4),
+    "matmul_mma": ({"t": LANES, "lane": LANES}, ("a_first", "b_first", "c"), 2),
+}
+"""Kernel -> what the threads of a warp are, its accesses of global memory, bytes of an element."""
+
+
+def at_lanes(expr: Expr, lanes: Mapping[str, Any]) -> Any:
+    """The value for each lane; sizes are 4096, bricks 64 along each dimension, everything else is 0."""
+    values: dict[str, Any] = {}
+    for name in (s.args[0] for s in symbols_of(expr)):
+        size = 64 if name.startswith("bricks") else 4096 if name.isupper() or name in ("rows", "columns") else 0
+        values[name] = lanes.get(name, size)
+    return np.broadcast_to(np.asarray(evaluate(expr, values)), 32)
+
+
+def accesses(kernel: str) -> tuple[str, str]:
+    """Elements of the widest access; sectors that each access of a warp touches, of those that its bytes fill."""
+    lanes, names, size = WARPS[kernel]
+    parts = {p.name: p.after for f in templates.kernel(kernel).text().parts.values() for p in f.parts}
+    vectors = {name: 8 if name.endswith("_first") else 1 for name in names}
+    found = []
+    for name in names:
+        if name in parts:
+            width = 4 if name == "c" else size
+            touched = coalescing(at_lanes(parts[name], lanes), element_bytes=width, vector=vectors[name])
+            found.append(f"{touched.sectors[0]} of {32 * width * vectors[name] // 32}")
+    return str(max(vectors.values())), ", ".join(dict.fromkeys(found))
+
+
+def passes(kernel: str) -> str:
+    """Passes of shared memory for each access of a warp, the worst, of those that are needed."""
+    if kernel == "needleman_wunsch":
+        return f"{nw_passes(lego.antidiagonal(65)):.1f} of 1"
+    if kernel == "transpose_shared":
+        layout, _words = transpose.buffer("swizzled")
+        pairs = ((LANES * 0, LANES), (LANES, LANES * 0))
+        return f"{max(bank_conflicts(np.asarray(at(layout, *p))).passes[0] for p in pairs)} of 1"
+    if kernel == "matmul_mma":
+        parts = {p.name: p.after for f in templates.kernel(kernel).text().parts.values() for p in f.parts}
+        found = [
+            bank_conflicts(at_lanes(parts[n], {"lane": LANES}), element_bytes=2, vector=8) for n in ("at_a", "at_b")
+        ]
+        return f"{max(one.passes[0] for one in found)} of {found[0].ideal[0]}"
+    return ""
 
 
 def rows() -> list[tuple[str, list[Expr], list[Expr], float]]:
@@ -80,15 +242,22 @@ def nw_passes(layout: object, b: int = 64) -> float:
 def main() -> None:
     """Print the tables."""
     hand = by_hand()
-    print("| kernel | operations: as given | printed | by hand | cost: as given | printed | by hand | ms |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| kernel | operations: as given | printed | by hand | cost: as given | printed | by hand "
+        "| vector | passes | sectors | ms |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name, before, after, taken in rows():
-        mine = hand.get(name)
-        shown = (ops(mine), cost(mine)) if mine else ("", "")
+        mine, kernel = hand[name], name.removeprefix("cuda ")
+        vector, sectors = accesses(kernel) if kernel in WARPS else ("", "")
         print(
-            f"| {name} | {ops(before)} | {ops(after)} | {shown[0]} | {cost(before)} | {cost(after)} | {shown[1]} "
-            f"| {taken * 1e3:.0f} |"
+            f"| {name} | {ops(before)} | {ops(after)} | {ops(mine)} | {cost(before)} | {cost(after)} | {cost(mine)} "
+            f"| {vector} | {passes(kernel)} | {sectors} | {taken * 1e3:.0f} |"
         )
+    print("\n| layout | operations: as given | LEGO | printed | LEGO, ms | ms |")
+    print("|---|---|---|---|---|---|")
+    for (name, theirs, milliseconds), (given, found, taken) in zip(LEGO, pieces(), strict=True):
+        print(f"| {name} | {ops(given)} | {theirs} | {ops(found)} | {milliseconds} | {taken * 1e3:.1f} |")
     print("\n| buffer of Needleman-Wunsch, 64 x 64 pairs | words | passes for each access of a warp | operations |")
     print("|---|---|---|---|")
     i, j = symbol("i", 0, 65), symbol("j", 0, 65)

@@ -1,6 +1,9 @@
 """``tileweave codegen`` as a user meets it."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -37,12 +40,38 @@ def test_the_explanation_has_grid_and_costs(capsys):
         (["matmul", "--set", "M=0"], "the size M is 0"),
         (["matmul", "--set", "BK=many"], "BK is 'many'"),
         (["softmax", "--set", "Q=1"], "no option Q"),
+        (["matmul", "--set", "BM=1048576"], "too many elements in a tile"),
+        (["matmul", "--set", "M=3", "M=4"], "M is set twice"),
+        (["matmul", "--set", "M=1e3"], "the size M is '1e3'"),
+        (["matmul", "--set", "M=--3"], "the size M is '--3'"),
+        (["matmul", "--set", "M=\N{SUPERSCRIPT TWO}"], "the size M is '"),
+        (["matmul", "-o", ""], "the name of the file is empty"),
+        (["matmul", "-o", "/nowhere/matmul.py"], "No such file or directory"),
+        (["matmul", "--list"], "it lists kernels and makes none"),
+        (["matmul", "--target", "cuda"], "no kernel 'matmul'"),
+        (["needleman_wunsch", "--set", "B=0"], "legal  1 .. 128"),
+        (["matmul_mma", "--target", "cuda", "--set", "stages=8", "BM=128"], "more than a block has"),
     ],
 )
 def test_bad_words_are_refused_before_any_text(capsys, words, problem):
     assert main(["codegen", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and problem in err
+
+
+def test_the_same_text_comes_from_every_process(capsys):
+    words = [["grouped_gemm"], ["lud"], ["matmul_mma", "--target", "mlir"], ["stencil", "--set", "r=2"]]
+    texts = []
+    for seed in ("0", "1"):
+        script = f"from tileweave.cli.main import main\nfor w in {words!r}: main(['codegen', *w])"
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        texts.append(done.stdout)
+    for one in words:
+        assert main(["codegen", *one]) == 0
+    assert texts[0] == texts[1] == capsys.readouterr().out != ""
 
 
 def test_check_says_what_it_ran(capsys):

@@ -45,6 +45,8 @@ def codegen(arguments: argparse.Namespace) -> int:
     """
     wanted = [arguments.target] if arguments.target else list(TARGETS)
     if arguments.list:
+        if arguments.template or arguments.set or arguments.output or arguments.check or arguments.explain:
+            raise LayoutError("tileweave codegen --list", "it lists kernels and makes none", legal="--target alone")
         for name in wanted:
             for kernel, names in TARGETS[name].kernels().items():
                 print(f"{kernel:<18} {name:<7} {', '.join(names)}")
@@ -52,7 +54,9 @@ def codegen(arguments: argparse.Namespace) -> int:
     target = TARGETS[_target_of(arguments.template, wanted)]
     options = _options(arguments.set)
     text, explanation = target.text(arguments.template, options)
-    if arguments.output:
+    if arguments.output is not None:
+        if not arguments.output:
+            raise LayoutError("tileweave codegen -o", "the name of the file is empty", legal="-o FILE")
         Path(arguments.output).write_text(text, encoding="utf-8")
     elif not arguments.explain:
         sys.stdout.write(text)
@@ -79,8 +83,10 @@ def _options(words: Sequence[str]) -> Options:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise LayoutError("tileweave codegen --set", f"{word!r}", legal="NAME=VALUE, such as M=4096 or b=col")
-        number = value.lstrip("-")
-        out[name] = int(value) if number.isdigit() else value
+        if name in out:
+            raise LayoutError("tileweave codegen --set", f"{name} is set twice", legal="each name once")
+        number = value.removeprefix("-")
+        out[name] = int(value) if number.isascii() and number.isdigit() else value
     return out
 
 

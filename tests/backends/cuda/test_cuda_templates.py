@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tileweave.backends.cuda import compile
 from tileweave.backends.cuda.compiled import nvrtc_cubin
 from tileweave.backends.cuda.templates import KERNELS, kernel, run_trial
-from tileweave.errors import LayoutError
+from tileweave.errors import BackendError, LayoutError
 
 slow = pytest.mark.slow
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -48,6 +49,10 @@ CASES = [
     case("matmul_mma", b="row"),
     case("matmul_mma", slow, b="row", aligned=0, shared="padded", BM=32, BN=128),
     case("matmul_mma", slow, BM=128, BN=64, M=200, N=75, K=88),
+    case("matmul_mma", stages=3, K=136),
+    case("matmul_mma", slow, stages=2, b="row", K=24),
+    case("matmul_mma", slow, stages=4, aligned=0, BK=16, shared="padded", K=33),
+    case("matmul_mma", slow, stages=8, BM=32, BN=32),
 ]
 
 
@@ -66,6 +71,22 @@ def test_values_at_sizes_that_divide_nothing_and_no_findings(name, options):
         trial.sizes,
         np.argwhere(trial.read(trial.found) != trial.wanted)[:5],
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("wait_group 1;", "wait_group 2;"),
+        pytest.param("stages_a[(s + 1) % 3], *const sb", "stages_a[s % 3], *const sb", marks=slow),
+        pytest.param("      __syncthreads();\n    }\n    if (s < steps)", "    }\n    if (s < steps)", marks=slow),
+    ],
+)
+def test_a_pipeline_that_waits_too_little_is_caught(old, new):
+    entry, options = kernel("matmul_mma"), {"stages": 3, "K": 136}
+    made = entry.text(**options)
+    assert made.text.count(old) == 1
+    with pytest.raises(BackendError, match=r"race|uninitialised"):
+        run_trial(entry, replace(made, text=made.text.replace(old, new)), options, check=True)
 
 
 @pytest.mark.slow

@@ -95,6 +95,7 @@ PRODUCTS = [
     ("matmul_mma", {"b": "col", "shared": "padded"}, {"M": 70, "N": 104, "K": 72}),
     ("matmul_mma", {"BK": 16}, {"M": 65, "N": 44, "K": 36}),  # rows of 8 and 4 halves at once
     ("matmul_mma", {}, {"M": 33, "N": 101, "K": 75}),  # odd rows: element by element
+    ("matmul_mma", {"stages": 3}, {"M": 40, "N": 72, "K": 136}),
 ]
 
 
@@ -116,6 +117,16 @@ def test_the_product_without_its_last_barrier_is_caught():
         mlir.run(text, (1, 1), 128, arrays, check=True)
 
 
+@pytest.mark.parametrize(("old", "new"), [("numGroups = 1", "numGroups = 2"), ("          gpu.barrier\n", "")])
+def test_a_pipeline_that_waits_too_little_is_caught(old, new):
+    text = text_of("matmul_mma", M=64, N=64, K=160, stages=3)
+    arrays = {name: np.ones(shape, np.float16) for name, shape in (("a", (64, 160)), ("b", (160, 64)), ("c", (64, 64)))}
+    mlir.run(text, (1, 1), 128, arrays, check=True)
+    assert text.count(old) == 1
+    with pytest.raises(BackendError, match=r"race|uninitialised"):
+        mlir.run(text.replace(old, new), (1, 1), 128, arrays, check=True)
+
+
 def test_the_product_is_made_of_ldmatrix_asynchronous_copies_and_mma():
     text = text_of("matmul_mma", M=4096, N=4096, K=4096)
     counts = {word: text.count(f"nvgpu.{word} ") for word in ("mma.sync", "ldmatrix", "device_async_copy")}
@@ -135,6 +146,8 @@ def test_the_product_is_made_of_ldmatrix_asynchronous_copies_and_mma():
         ("matmul_mma", {"b": "diagonal"}, "b is 'diagonal'"),
         ("matmul_mma", {"shared": "round"}, "shared is 'round'"),
         ("matmul_mma", {"M": 0}, "the size M is 0"),
+        ("matmul_mma", {"stages": 0}, "stages is 0"),
+        ("matmul_mma", {"stages": 8}, "8 stages make 74752 bytes"),
         ("transpose_shared", {"shared": "spiral"}, "shared is 'spiral'"),
         ("transpose_naive", {"N": 1.5}, "the size N is 1.5"),
         ("transpose_naive", {"X": 1}, "no option X"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from tileweave.backends.cuda.arguments import Launch
 from tileweave.backends.cuda.templates.entry import LARGEST, Size, Trial, check_choice, count, held, size
-from tileweave.backends.cuda.templates.product import stored_tile
+from tileweave.backends.cuda.templates.product import STATIC_SHARED, stored_tile
 from tileweave.backends.mlir.launch import Order, run_all
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, const, divisor, symbol
@@ -131,18 +131,21 @@ def _moved(
 
 def matmul(
     M: Size | None = None, N: Size | None = None, K: Size | None = None, *, BM: int = 64, BN: int = 64, BK: int = 32,
-    b: Literal["row", "col"] = "row", shared: str = "swizzled",
+    b: Literal["row", "col"] = "row", shared: str = "swizzled", stages: int = 1,
 ) -> Template:  # fmt: skip
     """C = A B of halves, A by rows, B by rows or columns, sums in FP32, on tensor cores; written through shared memory.
 
     Rows come by asynchronous copies as wide as what divides their length allows, of odd length element by element.
+    `stages` tiles of A and of B are in shared memory: while one is used, the next ones are on their way.
     """
     check_choice("BM", BM, (32, 64, 128))
     check_choice("BN", BN, (32, 64, 128))
     check_choice("BK", BK, (16, 32, 64))
     check_choice("b", b, ("row", "col"))
+    check_choice("stages", stages, range(1, 9))
     m, n, k = size("M", M), size("N", N), size("K", K)
-    bx, by, s = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM)), symbol("s", 0, count(k, BK))
+    bx, by = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM))
+    s = symbol("s", 0, count(k, BK) + (stages - 1))  # with stages, tile s is copied while an earlier one is used
     warp, lane = symbol("warp", 0, _THREADS // 32), symbol("lane", 0, 32)
     shape_b, tile_b, blocks_b = ((k, n), (BK, BN), (s, bx)) if b == "row" else ((n, k), (BN, BK), (bx, s))
     stored = {"a": stored_tile(shared, BM, BK), "b": stored_tile(shared, *tile_b), "c": stored_tile("padded", BM, BN)}
@@ -154,23 +157,30 @@ def matmul(
     ):  # fmt: skip
         named, place = _moved(name, extents, tile, blocks, counter)
         layout, elements = stored[name]
+        depth = 1 if name == "c" else stages
+        into = s % depth * elements if depth > 1 else 0
         bindings |= named | {
-            f"{'from' if name == 'c' else 'to'}_{name}": at(layout, *place),
+            f"{'from' if name == 'c' else 'to'}_{name}": at(layout, *place) + into,
             f"stored_{name}": str(layout),
         }
         bindings[name.upper()] = _memref("f16", *extents)
-        bindings[f"S{name.upper()}"] = f"memref<{elements}xf16, {WORKGROUP}>"
+        bindings[f"S{name.upper()}"] = f"memref<{depth * elements}xf16, {WORKGROUP}>"
+    total = 2 * sum(elements * (1 if name == "c" else stages) for name, (_, elements) in stored.items())
+    if stages > 1 and total > STATIC_SHARED:
+        problem = f"{stages} stages make {total} bytes of shared memory"
+        raise LayoutError("kernel(name, ..)", problem, legal=f"at most {STATIC_SHARED}: fewer stages, smaller tiles")
+    used = {name: (s + 1) % stages * stored[name][1] if stages > 1 else 0 for name in "ab"}
     for name in "ab":
         bindings[f"bypass_{name}"] = " {bypassL1}" if bindings[f"width_{name}"] == 8 else ""
     WM, WN, mma = BM // 2, BN // 2, atom(_MMA)
     # of each 8 x 8 matrix, ldmatrix wants the row that lane 4 * row holds in the register of that matrix
     row, depth = held(mma["a"], lane % 8 * 4, lane // 8 * 2)
     at_a = [
-        at(stored["a"][0], warp // 2 * WM + 16 * i + row, 16 * kk + depth)
+        at(stored["a"][0], warp // 2 * WM + 16 * i + row, 16 * kk + depth) + used["a"]
         for kk in range(BK // 16) for i in range(WM // 16)
     ]  # fmt: skip
     at_b = [
-        _pair(stored["b"][0], b, warp % 2 * WN + 16 * j, 16 * kk, lane)
+        _pair(stored["b"][0], b, warp % 2 * WN + 16 * j, 16 * kk, lane) + used["b"]
         for kk in range(BK // 16)
         for j in range(WN // 16)
     ]
@@ -181,7 +191,7 @@ def matmul(
     return template(
         FOLDER / "matmul.mlir.j2", grid=(count(n, BN), count(m, BM)), at_a=tuple(at_a), at_b=tuple(at_b),
         at_c=tuple(at_c), steps=const(0) + count(k, BK), trans=str(b == "row").lower(), BK=BK, WM=WM,
-        WN=WN, **bindings,
+        WN=WN, stages=stages, **bindings,
     )  # fmt: skip
 
 

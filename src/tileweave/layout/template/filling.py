@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tileweave.errors import LayoutError
@@ -32,6 +33,8 @@ _MARK = re.compile("\ue000(\\d+)\ue001")
 RESERVED = ("define", "loop", "arguments", "layouts", "prelude")
 
 
+LARGEST_TILE = 1 << 20
+"""Elements of a tensor in a language with ranges."""
 BLOCK = 100
 """Added to the number of an axis for each further block of loops that counts along it; no tile has as many axes."""
 _HELPERS = "\ue002"
@@ -383,6 +386,11 @@ class TemplateFilling:
             legal = "{{ a.open }} .. {{ a.close }} around the uses of a, or an index over threadIdx"
             where = f"{self.target.name} has no ranges for `:`"
             raise LayoutError(self.where, where, inputs={"ranges": closed}, legal=legal)
+        for key, value in self.values.items() if self.target.range else ():
+            if isinstance(value, Slice) and prod(r.args[2].args[0] for r in value.ranges) > LARGEST_TILE:
+                inputs = {"tile": " x ".join(str(r.args[2]) for r in value.ranges), "target": self.target.name}
+                problem = f"{key} has too many elements in a tile"
+                raise LayoutError(self.where, problem, inputs=inputs, legal=f"at most {LARGEST_TILE}")
         for node, name in self.ranges.items() if self.target.range else ():
             extent = int(node.args[2].args[0])
             if extent & (extent - 1):

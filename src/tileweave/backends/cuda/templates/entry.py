@@ -124,7 +124,9 @@ def size(name: str, value: Size | None) -> Any:
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Refuse an option that is none of the choices."""
     if value not in choices or isinstance(value, bool):
-        raise LayoutError("kernel(name, ..)", f"{name} is {value!r}", legal=" | ".join(map(repr, choices)))
+        many = isinstance(choices, range) and choices.step == 1
+        legal = f"{choices[0]} .. {choices[-1]}" if many else " | ".join(map(repr, choices))
+        raise LayoutError("kernel(name, ..)", f"{name} is {value!r}", legal=legal)
 
 
 def count(n: ExprLike, tile: int) -> Any:

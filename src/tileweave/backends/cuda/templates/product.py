@@ -33,6 +33,8 @@ __all__ = ["matmul", "stored_tile", "trial"]
 THREADS, CHUNK = 128, 8
 """Threads of a block, 2 x 2 warps; and elements of 16 bytes."""
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+STATIC_SHARED = 48 << 10
+"""Bytes of shared memory that a block has without asking."""
 SWIZZLE_BYTES = 128
 """Rows of a tile as long as all banks, beyond which a wider swizzle moves nothing more."""
 
@@ -50,11 +52,13 @@ def stored_tile(kind: str, rows: int, columns: int) -> tuple[Any, int]:
 def matmul(
     M: Size | None = None, N: Size | None = None, K: Size | None = None, *,
     BM: int = 64, BN: int = 64, BK: int = 32, b: str = "col", shared: str = "swizzled", aligned: int = 1,
+    stages: int = 1,
 ) -> Mapping[str, Template]:  # fmt: skip
     """C = A B, A by rows, B by columns (each column lies in one piece) or by rows, sums in FP32.
 
     `aligned` says that the extent of contiguous lines (K, and N for B by rows) is a multiple of 8 where it is an
     argument: tiles then come by 16-byte asynchronous copies, else element by element.
+    `stages` tiles of A and of B are in shared memory: while one is used, the next ones are on their way.
     """
     check_choice("BM", BM, (32, 64, 128))
     check_choice("BN", BN, (32, 64, 128))
@@ -65,6 +69,7 @@ def matmul(
         if lines * BK < CHUNK * THREADS:
             problem = f"a tile of {lines} x {BK} is less than {THREADS} threads copy at once"
             raise LayoutError("kernel(name, ..)", problem, legal=f"{name} * BK >= {CHUNK * THREADS}")
+    check_choice("stages", stages, range(1, 9))
     m, k = size("M", M), _line("K", K, aligned)
     n = _line("N", N, aligned) if b == "row" else size("N", N)
     bx, by, s = symbol("bx", 0, count(n, BN)), symbol("by", 0, count(m, BM)), symbol("s", 0, count(k, BK))
@@ -73,7 +78,10 @@ def matmul(
     # lines of B's tile: columns of B, or its rows
     lines_b, shape_b, index_b = ((BN, BK), (n, k), (bx, s)) if b == "col" else ((BK, BN), (k, n), (s, bx))
     stored_b, elements_b = stored_tile(shared, *lines_b)
-    bindings: dict[str, Any] = {"b_order": b}
+    if 2 * stages * (elements_a + elements_b) > STATIC_SHARED:
+        problem = f"{stages} stages of {2 * (elements_a + elements_b)} bytes are more than a block has"
+        raise LayoutError("kernel(name, ..)", problem, legal=f"stages * bytes <= {STATIC_SHARED}, or smaller tiles")
+    bindings: dict[str, Any] = {"b_order": b, "stages": stages}
     for name, counter, (lines, along), shape, blocks, layout in (
         ("a", "u", (BM, BK), (m, k), (by, s), stored_a), ("b", "v", lines_b, shape_b, index_b, stored_b),
     ):  # fmt: skip
