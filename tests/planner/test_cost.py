@@ -220,6 +220,26 @@ def test_loads_of_unequal_parts_equal_counting(case):
     agrees(uneven_plan(g.Graph.of(*(value.tensor for value in values)), 3, chance))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_loads_of_files_on_the_disk_of_one_machine_equal_counting(seed):
+    chance = random.Random(seed)
+    kinds = [g.TensorType(shape, "float32") for shape in [(12, 9), (9, 14)]]
+    files = [g.FileData("a.npy", "npy", ""), g.FileData("b.zarr", "zarr", "", (4, 5))]
+    a, b = (g.Tensor(g.Source(f, kind, "f", chance.choice([None, 1]))) for f, kind in zip(files, kinds, strict=True))
+    graph = g.Graph.of(g.relu(g.matmul(a[::-1], b)))
+    for _ in range(6):
+        plan = some_plan(graph, chance.choice([2, 3, 4]), chance)
+        plan = replace(plan, machines=replace(plan.machines, storage="private"))
+        rows, loads = counted(plan), simulate(plan).loads
+        for number, load in enumerate(loads):
+            mine = [rows.get((number, k), [0] * 7) for k in range(len(plan.machines))]
+            assert load.moved.tolist() == [row[2] for row in mine]
+            assert load.read.sum() == sum(row[3] for row in mine) and (load.read >= load.served).all()
+            assert set(np.flatnonzero(load.served).tolist()) <= {0, 1}
+        peaks, _ = counted_peaks(plan)
+        assert all(x <= y for x, y in zip(peaks, simulate(plan).peak_bytes, strict=True))
+
+
 def test_a_million_shards_are_costed_from_their_cuts():
     a, b = (g.as_tensor(np.broadcast_to(np.float32(1), (20000, 20000))) for _ in range(2))
     graph = g.Graph.of(g.matmul(a, b))

@@ -1,5 +1,7 @@
 """Where things run: pinned sources and sinks, machines of unlike sizes, sources too large for any machine."""
 
+from dataclasses import replace
+
 import pytest
 
 from tileweave import graph as g
@@ -79,3 +81,38 @@ def test_narrow_choices_are_cut_and_narrow_sums_are_not():
     out = (("out", g.TensorType((), "float16")),)
     total = g.Operation("sum", wide.index, (("x", x),), out, wide.parameters, wide.signature)
     assert candidates(total, 4) == [(1,)] and (4,) in candidates(wide, 4)
+
+
+def file_source(shape, placement=None, chunks=()):
+    data = g.FileData("x.zarr", "zarr", "", chunks) if chunks else g.FileData("x.npy", "npy", "")
+    return g.Tensor(g.Source(data, g.TensorType(shape, "float64"), "x", placement))
+
+
+@pytest.mark.parametrize("placement", [None, 2])
+def test_a_file_on_the_disk_of_one_machine_is_read_there_and_sent(placement):
+    """Private storage: the owner reads for all, boxes are sent, nothing is held in memory for it."""
+    private = replace(machines(4, memory="1GiB"), storage="private")
+    graph = g.Graph.of(g.exp(file_source((40, 10), placement)))
+    grids = dict.fromkeys(graph.operations, (4, 1))
+    shared, alone = (
+        costed(Plan(graph, used, steps_of(graph, grids, 4, decide, lambda sink: None)))
+        for used in (machines(4, memory="1GiB"), private)
+    )
+    owner = placement or 0
+    load = alone[1].loads[0]
+    assert load.read.tolist() == load.served.tolist() == [40 * 10 * 8 if k == owner else 0 for k in range(4)]
+    assert load.moved.tolist() == [0 if k == owner else 10 * 10 * 8 for k in range(4)]
+    assert alone[0].bytes_moved == 30 * 10 * 8 and alone[0].bytes_read == 40 * 10 * 8
+    if placement is None:
+        assert shared[0].bytes_moved == 0 and alone[0].seconds > shared[0].seconds
+    assert max(alone[0].peak_bytes) < 40 * 10 * 8  # no machine holds the file
+
+
+def test_planning_reads_a_private_file_once_where_sending_costs_more_than_computing():
+    """Copies of the small operand for all are worth it; of the large one, whose owner would send it ever again, not."""
+    private = replace(machines(4, memory="1GiB", link_bytes_per_second=1e9), storage="private")
+    big, small = file_source((4096, 1024)), g.Tensor(g.Source(g.Hole("w"), g.TensorType((1024, 64), "float64"), "w"))
+    plan = make_plan(g.Graph.of(g.matmul(big, small)), private, decide)
+    assert plan.bytes_read == 4096 * 1024 * 8 + plan.steps[0].cuts.grid[0] * 1024 * 64 * 8
+    assert plan.bytes_moved < 4096 * 1024 * 8
+    assert "exchange" not in plan.explain()

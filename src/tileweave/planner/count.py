@@ -95,7 +95,8 @@ def block_bytes(step: Step, task: Task) -> int:
 def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int, int]:
     """(costs of one task, bytes that it holds only while it runs, bytes of its output)."""
     step, machines = plan.steps[task.step], plan.machines
-    homes = plan.residents
+    disks = plan.disks
+    homes = {**plan.residents, **disks}
     moved = fetched = messages = touched = 0
     for read in task.reads:
         itemsize = read.dtype.itemsize
@@ -103,9 +104,10 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
         for piece in read.pieces:
             if piece.source is None and piece.task < 0:
                 continue
-            if piece.source is not None and piece.source not in homes:
+            if piece.source is not None and (piece.source not in homes or piece.source in disks):
                 fetched += _read_points(piece.source, piece.region) * itemsize
-                continue
+                if piece.source not in disks:
+                    continue
             here = _points_here(plan, piece, task, made, homes)
             moved += (piece.points - here) * itemsize
             messages += here < piece.points

@@ -48,7 +48,8 @@ class Load:
         touched: bytes of what it reads and makes, as the kernels see it.
         moved: bytes that arrive from other machines.
         messages: blocks that they come from.
-        read: bytes from storage.
+        read: bytes from storage, by the machine whose disk has them.
+        served: of these, what it reads from a disk of its own for all machines.
         written: bytes to sinks.
         temporary: the most bytes that one shard newly holds while it runs.
         block: the most bytes that one shard makes.
@@ -63,6 +64,7 @@ class Load:
     moved: IntArray
     messages: IntArray
     read: IntArray
+    served: IntArray
     written: IntArray
     temporary: IntArray
     block: IntArray
@@ -136,7 +138,8 @@ class _PlanLoads:
         self.made: dict[Operation, Step] = {}
         self.partials: dict[Operation, Step] = {}
         self.held: dict[Tensor, Held | None] = {}
-        self.places: dict[Any, Any] = {**plan.residents}
+        self.disks = plan.disks
+        self.places: dict[Any, Any] = {**plan.residents, **self.disks}
 
     def run(self) -> Iterator[Load]:
         for step in self.plan.steps:
@@ -154,7 +157,7 @@ class _PlanLoads:
         node, known = step.node, self.known
         tensors = [node.tensor] if isinstance(node, Sink) else [tensor for _, tensor in node.inputs]
         places = tuple(
-            (self.places.get(term.origin.producer), term.origin.output)
+            (self.places.get(term.origin.producer), term.origin.output, term.source in self.disks)
             for tensor in tensors
             for term in known.terms_of(tensor)
             if term.origin is not None
@@ -196,7 +199,7 @@ class _PlanLoads:
     def _load_of(self, step: Step, boxes: Boxes, counts: Counts) -> Load:
         node, count = step.node, self.count
         zero = np.zeros(count, np.int64)
-        moved, messages, read, temporary, touched = (zero.copy() for _ in range(5))
+        moved, messages, read, served, temporary, touched = (zero.copy() for _ in range(6))
         written, block, made = zero, zero, zero
         flops: Floats = np.zeros(count)
         edges: list[int] = []
@@ -219,6 +222,9 @@ class _PlanLoads:
                     moved += got.moved
                     messages += got.messages
                     arrived += int(got.moved.sum())
+                if term.source is not None and term.source in self.disks:
+                    owner = self.disks[term.source].offset
+                    served[owner] += arrival(term, reading.region, None, counts).moved.sum()
                 blocks += got.blocks
                 arriving = np.maximum(arriving, got.arriving)
             edges.append(arrived)
@@ -247,7 +253,8 @@ class _PlanLoads:
             touched + made,
             moved,
             messages,
-            read,
+            read + served,
+            served,
             written,
             temporary,
             block,

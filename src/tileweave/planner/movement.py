@@ -164,7 +164,7 @@ def _held(plan: Plan, made: dict[Operation, Step], origin: Tensor) -> _Spread | 
     producer = origin.producer
     where: Placement | None = None
     if isinstance(producer, Source):
-        where = plan.residents.get(producer)
+        where = {**plan.residents, **plan.disks}.get(producer)
     elif isinstance(producer, Operation):
         step = made[producer]
         where = output_placement(producer, origin.output, step.where) if step.stage == "block" else step.where

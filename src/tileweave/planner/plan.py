@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, Literal
 
 from tileweave.backends.base import Decision
-from tileweave.graph import Graph, Operation, Partition, Sink, Source, Tensor
+from tileweave.graph import FileData, Graph, Operation, Partition, Sink, Source, Tensor
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
 
@@ -131,9 +131,18 @@ class Plan:
 
     @property
     def residents(self) -> dict[Source, Placement]:
-        """Where every source lies that is not on storage; a source that is pinned to a machine lies there."""
-        found = {source: _alone(source, self.machines) for source in _pinned_sources(self.graph)}
+        """Where every source lies that machines hold in memory: placed there, or pinned to a machine and no file."""
+        pinned, _ = _sources(self.graph)
+        found = {source: _alone(source, self.machines) for source in pinned if not isinstance(source.data, FileData)}
         return {**found, **dict(self.homes)}
+
+    @property
+    def disks(self) -> dict[Source, Placement]:
+        """The files that one machine reads for all: those pinned to it; where storage is private, all, on the first."""
+        pinned, files = _sources(self.graph)
+        alone = files if self.machines.storage == "private" else [s for s in pinned if isinstance(s.data, FileData)]
+        homes = dict(self.homes)
+        return {source: _alone(source, self.machines) for source in alone if source not in homes}
 
     @property
     def tasks(self) -> int:
@@ -197,15 +206,18 @@ class Plan:
         return self.explain()
 
 
-_PINNED: weakref.WeakKeyDictionary[Graph, tuple[weakref.ref[Source], ...]] = weakref.WeakKeyDictionary()
+_Held = tuple[tuple[weakref.ref[Source], ...], tuple[weakref.ref[Source], ...]]
+_SOURCES: weakref.WeakKeyDictionary[Graph, _Held] = weakref.WeakKeyDictionary()
 
 
-def _pinned_sources(graph: Graph) -> list[Source]:
-    """The sources of a graph that are pinned to one machine."""
-    if graph not in _PINNED:
-        nodes = graph.nodes()
-        _PINNED[graph] = tuple(weakref.ref(n) for n in nodes if isinstance(n, Source) and n.placement is not None)
-    return [source for held in _PINNED[graph] if (source := held()) is not None]
+def _sources(graph: Graph) -> tuple[list[Source], list[Source]]:
+    """The sources of a graph that are pinned to one machine, and those that are files."""
+    if graph not in _SOURCES:
+        nodes = [node for node in graph.nodes() if isinstance(node, Source)]
+        pinned = tuple(weakref.ref(node) for node in nodes if node.placement is not None)
+        _SOURCES[graph] = pinned, tuple(weakref.ref(node) for node in nodes if isinstance(node.data, FileData))
+    pinned, files = _SOURCES[graph]
+    return [s for held in pinned if (s := held()) is not None], [s for held in files if (s := held()) is not None]
 
 
 def _alone(source: Source, machines: Machines) -> Placement:

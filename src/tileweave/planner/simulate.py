@@ -171,7 +171,7 @@ def roofline(step: Step, load: Load, rates: Rates) -> Floats:
     """The larger of what arithmetic and memory take at the derated rates, what storage takes, and a task's own cost."""
     machines = rates.machines
     compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
-    stored = (load.read + load.written) / machines.storage_bytes_per_second
+    stored = (load.read - load.served + load.written) / machines.storage_bytes_per_second
     out: Floats = load.tasks * machines.task_seconds + compute + stored
     return out
 
@@ -184,7 +184,7 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
     rates = Rates(machines)
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
-    free, link_free = np.zeros(count), np.zeros(count)
+    free, link_free, disk_free = np.zeros(count), np.zeros(count), np.zeros(count)
     place = {machine: k for k, machine in enumerate(machines.order)} if machines.groups else {}
     groups = [_Group(machines, group, place) for group in machines.groups]
     spans: list[Busy] = []
@@ -200,6 +200,11 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
         arrived = arrive + transfer
         for group in groups:
             arrived = np.maximum(arrived, group.arrived(load, arrive))
+        owners = load.served > 0
+        if owners.any():  # one disk and one link serve all machines, one step at a time
+            serving = load.served / np.minimum(rates.link, machines.storage_bytes_per_second)
+            disk_free = np.where(owners, np.maximum(disk_free, ready) + serving, disk_free)
+            arrived = np.where(here, np.maximum(arrived, disk_free[owners].max()), arrived)
         link_free = np.where(transfer > 0, arrived, link_free)
         compute = model(step, load, rates)
         waves = np.maximum(load.tasks, 1)

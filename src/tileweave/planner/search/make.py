@@ -151,11 +151,21 @@ def _reads_again(graph: Graph, plans: Sequence[Plan]) -> bool:
 def tables_of(problem: PlanRequest, known: Loads, weights: tuple[int, ...] = ()) -> Tables:
     """The cost tables of a problem, for parts by weights of the machines."""
     allowed = dict(problem.allowed)
-    homes = {**Plan(problem.graph, problem.machines, ()).residents, **dict(problem.homes)}
+    plain = Plan(problem.graph, problem.machines, (), homes=problem.homes)
+    homes = {**plain.residents, **plain.disks}
     on = meshes(problem.graph, problem.machines, problem.extra)
     runs = problem.objective.name == "words"
     return Tables(
-        problem.graph, problem.machines, on, homes, problem.placed, allowed, known, weights=weights, runs=runs
+        problem.graph,
+        problem.machines,
+        on,
+        homes,
+        problem.placed,
+        allowed,
+        known,
+        weights=weights,
+        disks=plain.disks,
+        runs=runs,
     )
 
 

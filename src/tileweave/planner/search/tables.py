@@ -6,7 +6,7 @@ number per node, so a trial of the search is a sum of table entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +76,7 @@ class Tables:
         allowed: operation -> the shardings that it may have, where these are limited.
         known: what depends on the graph alone.
         weights: by which machines have parts of unequal lengths; none: equal parts.
+        disks: files that one machine reads for all.
         runs: whether cut reductions may be combined in runs, so by all machines evenly.
     """
 
@@ -90,9 +91,10 @@ class Tables:
         known: Loads | None = None,
         *,
         weights: tuple[int, ...] = (),
+        disks: Collection[Source] = (),
         runs: bool = False,
     ) -> None:
-        self.runs, self.weights = runs, weights
+        self.runs, self.weights, self.disks = runs, weights, frozenset(disks)
         self.graph, self.machines, self.on = graph, machines, tuple(on)
         self.at = looked_at(machines)
         self.count, self.homes, self.known = len(machines), homes, known or Loads()
@@ -175,6 +177,7 @@ class Tables:
         )
         held: Any = touched
         stored: Any = 0.0
+        served: Any = 0.0
         moved: Any = np.zeros_like(points)
         messages: Any = np.zeros_like(points)
         for name, tensor in node.inputs:
@@ -192,6 +195,8 @@ class Tables:
                 lying = replace(lying, boxes=tuple(on_some(boxes, self.at) for boxes in lying.boxes))
                 got = arrival(term, region, lying)
                 moved, messages = moved + got.moved, messages + got.messages
+                if source in self.disks:
+                    served = served + arrival(term, region, None).moved.sum(-1, keepdims=True) * self.scale
         if offer.combined is not None:
             size = volume(offer.combined) * sum(kind.dtype.itemsize for _, kind in node.outputs)
             if self.runs:
@@ -203,7 +208,8 @@ class Tables:
         compute = np.maximum(flops / rates, touched / self.memory_rate) / EFFICIENCY
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
         transfer = moved / self.link + messages * machines.link_seconds
-        seconds = busy + compute + transfer + stored / machines.storage_bytes_per_second
+        serving = served / min(machines.storage_bytes_per_second, float(self.link.max()))
+        seconds = busy + compute + np.maximum(transfer, serving) + stored / machines.storage_bytes_per_second
         found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))
         return Measures(*(x.astype(np.float64) for x in found))
 
@@ -250,7 +256,7 @@ class Tables:
             source = term.source
             placed = source in self.number if source is not None else False
             home = self.homes.get(source) if source is not None else None
-            out.append((term.dims, term.fixed, term.itemsize, source is None or placed, home))
+            out.append((term.dims, term.fixed, term.itemsize, source is None or placed, home, source in self.disks))
         return tuple(out), tensor.shape
 
     # -- a choice
