@@ -13,6 +13,7 @@ import tileweave as tw
 from tileweave.errors import GraphError, PlanError, RunError, TileweaveError
 from tileweave.planner import machines
 from tileweave.runtime.environment import Environment, environment
+from tileweave.runtime.ray import held
 from tileweave.space import Box
 
 
@@ -148,3 +149,105 @@ def test_a_source_of_the_users_own_keeps_its_values() -> None:
     env.load("x", np.ones(3))
     env.apply({"y": env["x"] + tw.source(np.full(3, 5.0), name="x")})
     assert env.read("y").tolist() == [6.0, 6.0, 6.0]
+
+
+NODES = """
+import os, signal, sys, time
+import numpy as np
+import tileweave as tw
+from ray.cluster_utils import Cluster
+from tileweave.errors import RunError
+from tileweave.space import Box
+from tileweave.runtime.ray.watchdog import family
+quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_timeout_ms": 500,
+         "health_check_failure_threshold": 5}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]
+options = {"runtime": "ray", "address": cluster.address}
+x = np.random.default_rng(0).random((1000, 400))
+np.save(sys.argv[1] + "/x.npy", x)
+copied, computed = tw.environment(2, **options, copies=2), tw.environment(2, **options, lineage=True)
+once = tw.environment(2, **options, copies=1)
+for env in (copied, computed, once):
+    env.load("x", sys.argv[1] + "/x.npy")
+    env.allocate("one", (400,), "float64", 1.0)
+    env.apply({"y": env["x"] * 2 + env["one"]})
+    env.apply({"y": env["y"] + 1})
+    env.copy("x", Box((0, 0), (1, 400)), "y", (999, 0))
+want = x * 2 + 2
+want[999] = x[0]
+held = copied._versions["y"].held
+assert len(held.blocks) == 4 and all(len({node for node, _ in copies}) == 2 for _, copies in held.blocks)
+
+def check(env):
+    np.testing.assert_array_equal(env.read("y"), want)
+    np.testing.assert_array_equal(env.read("x"), x)
+    env.apply({"s": tw.sum(env["y"], 0)})
+    np.testing.assert_allclose(env.read("s"), want.sum(0))
+
+for process in family([os.getpid()]):  # workers hold nothing themselves
+    with open(f"/proc/{process}/cmdline", "rb") as file:
+        if file.read().startswith((b"ray::IDLE", b"ray::work", b"ray::_kept")):
+            os.kill(process, signal.SIGKILL)
+for env in (copied, computed, once):
+    check(env)
+import ray
+mine = ray.get_runtime_context().get_node_id()  # with it, Ray would end this process
+for node in [node for node in nodes if node.node_id != mine][:2]:
+    before = len(copied._nodes.living())
+    cluster.remove_node(node, allow_graceful=False)
+    while len(copied._nodes.living()) == before:
+        time.sleep(0.1)
+    check(copied)
+    check(computed)
+assert all(len({node for node, _ in copies}) == 2 for _, copies in copied._versions["y"].held.blocks)
+try:
+    once.read("y")
+except RunError as error:
+    print("refused", str(error).splitlines()[0])
+print("right", flush=True)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_tensors_on_nodes_outlive_a_node_by_copies_or_by_lineage(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the optional package ray is not installed")
+    words = [sys.executable, "-c", NODES, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280)
+    assert "right" in done.stdout.splitlines(), (done.stdout, done.stderr)
+    assert "refused environment: the nodes that held tensor 'y' are gone" in done.stdout
+
+
+def test_copies_and_lineage_need_a_cluster(tmp_path: Path) -> None:
+    for options in ({"copies": 2}, {"lineage": True}, {"copies": 2, "folder": tmp_path, "runtime": "ray"}):
+        with pytest.raises(RunError, match="lie on no node of a cluster"):
+            environment(2, **options)
+    with pytest.raises(RunError, match="0 is no number of copies"):
+        environment(2, runtime="ray", copies=0)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_tensors_lie_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node has lost is computed again from the programs that made it; a long row of programs is cut."""
+    from tileweave.runtime import environment as module
+
+    monkeypatch.setattr(module, "LONGEST_LINEAGE", 3)
+    env = environment(2, runtime="ray", lineage=True)
+    x = np.random.default_rng(1).random((300, 500))
+    env.load("x", x)
+    for _ in range(2):
+        env.apply({"x": env["x"] + 1})
+    assert env._versions["x"].depth == 3
+    monkeypatch.setattr(env._nodes, "_read", lambda references: (_ for _ in ()).throw(held.Lost))
+    np.testing.assert_array_equal(env.read("x"), x + 1 + 1)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "LONGEST_LINEAGE", 3)
+    env.apply({"x": env["x"] + 1})
+    assert env._versions["x"].depth == 0 and env.held_bytes == x.nbytes
+    with pytest.raises(RunError, match="the cluster has 1 nodes"):
+        environment(2, runtime="ray", copies=2)

@@ -26,7 +26,8 @@ QUICK = {
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "200",
     "RAY_health_check_timeout_ms": "500",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_failure_threshold": "5",
+    "RAY_raylet_start_wait_time_s": "60",
 }
 """Ray notices what is gone within a second or two."""
 
@@ -70,7 +71,11 @@ def round_of(folder: Path, rng: np.random.Generator) -> tuple[str, str]:
     with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=env) as driver:
         assert driver.stdout is not None
         services: dict[str, list[int]] = eval(driver.stdout.readline() or "{}")
-        assert services, driver.communicate()
+        if not services:  # Ray's own services are late on a busy machine
+            error = driver.communicate(timeout=90)[1]
+            assert "no local cluster could be started" in error, error
+            nothing_runs(f"TILEWEAVE_TEST_RUN={folder}")
+            return "none", "late"
         time.sleep(float(rng.uniform(0, 4)))
         if victim.startswith("SIG"):
             targets, how = [driver.pid], signal.Signals[victim]
@@ -90,7 +95,7 @@ def round_of(folder: Path, rng: np.random.Generator) -> tuple[str, str]:
     names = {path.name for path in folder.iterdir()}
     assert names <= {"marks", "a.npy"}, (victim, names, error)
     if driver.returncode == 0:
-        assert out == "right\n"
+        assert out.endswith("right\n")  # Ray may have told of a worker before
     if "a.npy" in names:
         np.testing.assert_array_equal(np.load(folder / "a.npy"), np.arange(64) * 2 + 1)
     ended = {0: "right", 3: "error"}.get(driver.returncode, "ended")
@@ -105,10 +110,13 @@ def test_whatever_is_killed_on_a_cluster_leaves_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("TILEWEAVE_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
     rng, before, seen = np.random.default_rng(seed), traces(), Counter()
     print("seed", seed)
-    for number in range(30):
+    for number in range(30 + 10):
         seen[round_of(tmp_path / str(number), rng)] += 1
         print(number, dict(seen), flush=True)
         assert traces() <= before, (seed, number, traces() - before)
+        if seen.total() - seen["none", "late"] == 30:
+            return
+    raise AssertionError(seen)
 
 
 @needs_ray

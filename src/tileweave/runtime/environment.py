@@ -14,8 +14,9 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -42,6 +43,8 @@ def environment(
     folder: str | Path | None = None,
     runtime: Literal["local", "ray"] = "local",
     address: str | None = None,
+    copies: int | None = None,
+    lineage: bool = False,
 ) -> Environment:
     """An environment of named tensors.
 
@@ -50,6 +53,9 @@ def environment(
         folder: where its tensors lie, for other processes too; it is made where it is missing. None: in memory.
         runtime: of its programs.
         address: of a running Ray cluster.
+        copies: how many nodes of the cluster hold each block of a tensor; None: this process holds all tensors.
+        lineage: whether a tensor that is lost with its nodes is computed again, from the programs that made it and
+            what these have read; arrays that were loaded from this process stay in it for that.
 
     Example:
         >>> import tileweave as tw
@@ -60,7 +66,36 @@ def environment(
         [8.0, 12.0]
     """
     chosen = make_machines(machines) if machines is not None else make_machines(1)
-    return Environment(chosen, Path(folder) if folder is not None else None, runtime, address)
+    if (copies is not None or lineage) and (runtime != "ray" or folder is not None):
+        legal = 'runtime="ray" and no folder, or neither copies nor lineage'
+        raise RunError("environment(copies, lineage)", "its tensors lie on no node of a cluster", legal=legal)
+    if copies is not None and (isinstance(copies, bool) or not isinstance(copies, int) or copies < 1):
+        raise RunError("environment(copies)", f"{copies!r} is no number of copies", legal="1 or more")
+    spread = 1 if lineage and copies is None else copies
+    return Environment(chosen, Path(folder) if folder is not None else None, runtime, address, spread, lineage)
+
+
+@dataclass(eq=False, slots=True)
+class _Version:
+    """What a name holds from one program to the next.
+
+    Args:
+        type: of the tensor.
+        array: the values, where this process holds them.
+        held: where they lie, where nodes of a cluster hold them.
+        made: the tensor of the program that made it, and what that has read by name; None where that is not kept.
+        depth: how many programs in a row stand behind it.
+    """
+
+    type: TensorType
+    array: Array | None
+    held: Any = None
+    made: tuple[Tensor, Mapping[str, _Version]] | None = None
+    depth: int = 0
+
+
+LONGEST_LINEAGE = 32
+"""Programs that are run again at most to have one tensor back; behind a longer row, a tensor is held by two nodes."""
 
 
 class Environment:
@@ -71,12 +106,21 @@ class Environment:
     other; others wait.
     """
 
-    def __init__(self, machines: Machines, folder: Path | None, runtime: Literal["local", "ray"], address: str | None):
+    def __init__(
+        self,
+        machines: Machines,
+        folder: Path | None,
+        runtime: Literal["local", "ray"],
+        address: str | None,
+        copies: int | None = None,
+        lineage: bool = False,
+    ) -> None:
         self.machines = machines
         self._folder, self._runtime, self._address = folder, runtime, address
+        self._lineage, self._nodes = lineage, None if copies is None else _nodes(address, copies)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        self._arrays: dict[str, Array] = {}
+        self._versions: dict[str, _Version] = {}
         self._places: dict[str, Placement | str] = {}
         self._reading: Counter[int] = Counter()  # ids of arrays that programs read now
         self._turn = threading.Condition()
@@ -93,13 +137,14 @@ class Environment:
 
     @property
     def held_bytes(self) -> int:
-        """What the tensors hold in memory; those in a folder hold none."""
-        return sum(array.nbytes for array in self._arrays.values())
+        """What the tensors hold in memory, copies included; those in a folder hold none."""
+        copies = 1 if self._nodes is None else self._nodes.copies
+        return sum(version.type.size_bytes for version in self._versions.values()) * copies
 
     def __iter__(self) -> Iterator[str]:
         if self._folder is not None:
             return iter(sorted(path.stem for path in self._folder.glob("*.npy") if not path.name.startswith(".")))
-        return iter(sorted(self._arrays))
+        return iter(sorted(self._versions))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -112,8 +157,7 @@ class Environment:
         if self._folder is not None:
             self._known("environment[name]", name)
             return api.source(self._path(name), name=name)
-        array = self._array("environment[name]", name)
-        return Tensor(Source(OURS, TensorType(array.shape, array.dtype), name))
+        return Tensor(Source(OURS, self._version("environment[name]", name).type, name))
 
     def allocate(
         self, name: str, shape: Sequence[int], dtype: Any, fill: Any = 0, place: Placement | str | None = None
@@ -170,9 +214,11 @@ class Environment:
             while self._reading[id(written)]:
                 self._turn.wait()
                 written = self._array(where, target)
-            if not written.flags.writeable:
-                self._arrays[target] = written = np.array(written)
+            if not written.flags.writeable or self._nodes is not None:
+                written = np.array(written)
             written[slices(there)] = np.array(read[slices(box)])
+            if written is not self._versions[target].array:
+                self._versions[target] = self._made_version(written, None)
 
     def read(self, name: str, box: Box | None = None) -> Array:
         """The values of a tensor, or of a box of it, as a new array."""
@@ -196,7 +242,7 @@ class Environment:
             self._path(name).unlink(missing_ok=True)
             return
         with self._turn:
-            del self._arrays[name]
+            del self._versions[name]
             self._turn.notify_all()
 
     # ---- programs -----------------------------------------------------------------------------------------------
@@ -217,11 +263,48 @@ class Environment:
             RunError: a task failed; every name holds what it held.
         """
         graph, names = self._graph(results)
-        values = self._run(graph, listeners)
+        values, read = self._run(graph, listeners)
         if self._folder is None:
+            tensors = (as_tensor(value, "apply(results)") for value in results.values())
+            made = [self._made_version(array, (tensor, read)) for array, tensor in zip(values, tensors, strict=True)]
             with self._turn:
-                self._arrays.update(zip(names, values, strict=True))
+                self._versions.update(zip(names, made, strict=True))
                 self._turn.notify_all()
+
+    def _made_version(self, array: Array, made: tuple[Tensor, Mapping[str, _Version]] | None) -> _Version:
+        """A version of these values, held as the environment holds them."""
+        kind = TensorType(array.shape, array.dtype)
+        if self._nodes is None:
+            return _Version(kind, array)
+        depth = 1 + max((version.depth for version in made[1].values()), default=0) if made is not None else 0
+        safe = self._lineage and made is not None and depth <= LONGEST_LINEAGE
+        copies = max(2, self._nodes.copies) if self._lineage and not safe else None
+        return _Version(kind, None, self._nodes.hold(array, copies), made if safe else None, depth if safe else 0)
+
+    def _values(self, name: str, version: _Version) -> Array:
+        """The values of a version; what nodes have taken with them comes from copies, or is computed again."""
+        if version.array is not None or self._nodes is None:
+            return cast("Array", version.array)
+        from tileweave.runtime.ray.held import Lost
+
+        try:
+            version.held = self._nodes.mended(version.held)
+            return cast("Array", self._nodes.read(version.held))
+        except Lost:
+            if version.made is None:
+                problem = f"the nodes that held tensor {name!r} are gone"
+                legal = "environment(copies=2) or environment(lineage=True), which outlive a node"
+                raise RunError("environment", problem, legal=legal) from None
+        tensor, read = version.made
+        graph = Graph.of(tensor)
+        given = {node: node.name for node in graph.nodes() if isinstance(node, Source) and node.data == OURS}
+        bind: dict[Tensor | str, Array] = {
+            Tensor(source): self._values(called, read[called]) for source, called in given.items()
+        }
+        plan = self._planned(graph, None)
+        array: Array = api.run(plan, bind=bind, runtime=self._runtime, address=self._address)
+        version.held = self._nodes.hold(array)
+        return array
 
     def _graph(self, results: Mapping[str, Any]) -> tuple[Graph, list[str]]:
         if not isinstance(results, Mapping) or not results:
@@ -246,7 +329,8 @@ class Environment:
             kept[key] = api.plan(graph, machines, place=places or None)
         return kept[key]
 
-    def _run(self, graph: Graph, listeners: Sequence[Listener] = ()) -> list[Any]:
+    def _run(self, graph: Graph, listeners: Sequence[Listener] = ()) -> tuple[list[Any], Mapping[str, _Version]]:
+        """The results of a program, and the versions that it has read."""
         made = sum(sink.tensor.type.size_bytes for sink in graph.sinks) if self._folder is None else 0
         plan = self._planned(graph, None)
         with self._turn:
@@ -257,25 +341,28 @@ class Environment:
                 raise PlanError("apply(results)", f"{-room} bytes more than the budget of {self.budget_bytes} are held")
             plan = self._planned(graph, share)
         sources = [node for node in graph.nodes() if isinstance(node, Source) and node.data == OURS]
-        with self._admitted(sum(plan.peak_bytes) + made, [source.name for source in sources]) as arrays:
+        with self._admitted(sum(plan.peak_bytes) + made, [source.name for source in sources]) as (arrays, read):
             bind: dict[Tensor | str, Array] = {Tensor(source): arrays[source.name] for source in sources}
             options: dict[str, Any] = {"runtime": self._runtime, "address": self._address, "listeners": listeners}
             found = api.run(plan, bind=bind, **options)
-        return found if len(graph.sinks) > 1 else [found]
+        return found if len(graph.sinks) > 1 else [found], read
 
     @contextmanager
-    def _admitted(self, need_bytes: int, names: Sequence[str]) -> Iterator[dict[str, Array]]:
+    def _admitted(
+        self, need_bytes: int, names: Sequence[str]
+    ) -> Iterator[tuple[dict[str, Array], dict[str, _Version]]]:
         """Waits until a program fits beside the others; the arrays that it reads stay as they are meanwhile."""
         with self._turn:
             while self._running and self.held_bytes + self._promised + need_bytes > self.budget_bytes:
                 self._turn.wait()
-            arrays = {name: self._array("apply(results)", name) for name in names}
+            read = {name: self._version("apply(results)", name) for name in names}
+            arrays = {name: self._values(name, version) for name, version in read.items()}
             held = list(arrays.values())
             self._reading.update(map(id, held))
             self._promised += need_bytes
             self._running += 1
         try:
-            yield arrays
+            yield arrays, read
         finally:
             with self._turn:
                 self._reading.subtract(map(id, held))
@@ -298,11 +385,12 @@ class Environment:
                 if held + array.nbytes > self.budget_bytes:
                     problem = f"{array.nbytes} bytes do not fit beside {held} of {self.budget_bytes}"
                     raise RunError(where, problem, legal="fewer bytes, or drop(name) first")
-                self._arrays[name] = np.array(array)
+                tensor = api.source(array) if self._lineage else None
+                self._versions[name] = self._made_version(np.array(array), None if tensor is None else (tensor, {}))
         self._placed(name, place)
 
     def _bytes(self, name: str) -> int:
-        return self._arrays[name].nbytes if name in self._arrays else 0
+        return self._versions[name].type.size_bytes if name in self._versions else 0
 
     def _placed(self, name: str, place: Placement | str | None) -> None:
         if place is None:
@@ -325,12 +413,21 @@ class Environment:
         if name not in self:
             raise GraphError(where, f"there is no tensor {name!r}", legal=", ".join(self) or "none is there")
 
-    def _array(self, where: str, name: str) -> Array:
+    def _version(self, where: str, name: str) -> _Version:
         self._known(where, name)
-        return self._arrays[name]
+        return self._versions[name]
+
+    def _array(self, where: str, name: str) -> Array:
+        return self._values(name, self._version(where, name))
 
     def __repr__(self) -> str:
         return f"<Environment of {len(self)} tensors, {self.held_bytes} of {self.budget_bytes} bytes>"
+
+
+def _nodes(address: str | None, copies: int) -> Any:
+    from tileweave.runtime.ray.held import Nodes  # ray is loaded with the first tensor on it, not with the package
+
+    return Nodes.of(address, copies)
 
 
 def _check_copy(where: str, read: Array, box: Box, written: Array, there: Box) -> None:
