@@ -12,6 +12,7 @@ from random_graphs import random_graph
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave.backends.cpu.target import calls as cpu_calls
 from tileweave.errors import DtypeError, GraphError, RunError
 from tileweave.lower.values import place_in_time
 from tileweave.planner import machines, make_plan
@@ -150,8 +151,11 @@ def test_donated_arrays_are_written_over_where_nothing_is_read_afterwards(name: 
     assert sum(kept._accepted) == over
 
 
-def test_arrays_that_differ_from_those_of_the_last_run_are_looked_at_anew() -> None:
-    x, y = (tw.source(name=name, shape=(40, 50), dtype="float32") for name in "xy")
+@pytest.mark.parametrize("native", [True, False])
+def test_arrays_that_differ_from_those_of_the_last_run_are_looked_at_anew(native: bool, monkeypatch) -> None:
+    if not native:  # as on interpreters whose objects native code does not know
+        monkeypatch.setattr(cpu_calls, "_takes_objects", lambda: False)
+    x, y = (tw.source(name=f"{name}{native}", shape=(40, 50), dtype="float32") for name in "xy")
     plan, rng = tw.plan(x - y), np.random.default_rng(8)
     a, b = (rng.standard_normal((40, 50)).astype(np.float32) for _ in range(2))
     other = np.frombuffer(b.tobytes(), pickle.loads(pickle.dumps(b.dtype))).reshape(b.shape)
@@ -162,16 +166,16 @@ def test_arrays_that_differ_from_those_of_the_last_run_are_looked_at_anew() -> N
     for array in (a, np.asfortranarray(a), a.tolist(), a[:, ::-1], other, read_only, a.view(np.recarray), shared[1:]):
         for into in (None, out, other if other.flags.writeable else None, shared[:40]):
             wanted = np.asarray(array, np.float32) - b
-            got = tw.run(plan, bind={"x": array, "y": b}, threads=1, out=into)
+            got = tw.run(plan, bind={f"x{native}": array, f"y{native}": b}, threads=1, out=into)
             assert type(got) is np.ndarray and (into is None or got is into)
             np.testing.assert_array_equal(got, wanted)
     for bad in (a[:39], a.astype("f8"), "text", None):
         with pytest.raises((GraphError, DtypeError, RunError)):
-            tw.run(plan, bind={"x": bad, "y": b}, threads=1)
+            tw.run(plan, bind={f"x{native}": bad, f"y{native}": b}, threads=1)
     with pytest.raises(RunError, match="read-only"):
-        tw.run(plan, bind={"x": a, "y": b}, threads=1, out=read_only)
+        tw.run(plan, bind={f"x{native}": a, f"y{native}": b}, threads=1, out=read_only)
     with pytest.raises(GraphError, match="no data"):
-        tw.run(plan, bind={"x": a}, threads=1)
+        tw.run(plan, bind={f"x{native}": a}, threads=1)
 
 
 @pytest.mark.parametrize(
