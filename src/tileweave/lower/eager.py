@@ -27,6 +27,7 @@ from tileweave.graph.ops.contract import worded
 from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
 from tileweave.lower.execute import COPIES, compiled, decide, execute
+from tileweave.lower.orders import is_row_major, lying, order_of
 from tileweave.lower.programs import LONG_CONTRACTION
 from tileweave.space.reach import first_collision
 
@@ -311,7 +312,7 @@ class Contraction:
         self._optimize = optimize
         self._about = [_about(array) for array in operands]
         self.shape, self.dtype = self._graph.result.shape, self._graph.result.dtype
-        self._lies = _order_of(equation, order, operands, len(self.shape))
+        self._lies = order_of(equation, order, operands, len(self.shape))
         self._out: tuple[Any, ...] | None = None
         self._check(out)
         self._out = None if out is None else _about(out)
@@ -356,7 +357,7 @@ class Contraction:
     def kind(self) -> _Kind | None:
         """What serves other sizes as well; None where the sizes decide which operations there are."""
         operations = self._graph.operations
-        if len(self._steps) != 1 or len(operations) != 1 or not _row_major(self._lies):
+        if len(self._steps) != 1 or len(operations) != 1 or not is_row_major(self._lies):
             return None
         step, equation = self._steps[0], str(dict(operations[0].parameters).get("equation", ""))
         kernel, asked = step.kernel, backends()[0]
@@ -456,8 +457,8 @@ class Contraction:
             new: Callable[[], Array] = backend(decide(operation, "block").backend or COPIES).empty(
                 kind.shape, kind.dtype
             )
-            if last and not _row_major(self._lies):
-                new = partial(_lying, kind.shape, kind.dtype, self._lies)
+            if last and not is_row_major(self._lies):
+                new = partial(lying, kind.shape, kind.dtype, self._lies)
             sample = out if last and out is not None else new()
             if not all(tensor in places for tensor in tensors):
                 return ()
@@ -477,9 +478,9 @@ class Contraction:
             made = execute(operation, "block", operation.index, inputs, threads=self.threads, tune=self.tuned)
             values[Tensor(operation)] = made["out"]
         result = gather(self._graph.result, values)
-        if _row_major(self._lies) and not any(np.may_share_memory(result, array) for array in arrays):
+        if is_row_major(self._lies) and not any(np.may_share_memory(result, array) for array in arrays):
             return result
-        new = _lying(self.shape, self.dtype, self._lies)
+        new = lying(self.shape, self.dtype, self._lies)
         new[...] = result
         return new
 
@@ -487,44 +488,6 @@ class Contraction:
         self, problem: str, found: Mapping[str, Array], legal: str = "", kind: type[GraphError] = GraphError
     ) -> GraphError:
         return kind(repr(self), problem, inputs={k: _shown(a) for k, a in found.items()}, legal=legal)
-
-
-def _order_of(equation: str, order: str, arrays: Sequence[Array], rank: int) -> tuple[int, ...]:
-    """The axes of a new result from the largest stride to the smallest."""
-    order = order.upper() if isinstance(order, str) else order
-    if order not in ("C", "F", "A", "K"):
-        raise GraphError(f"contract({equation!r}, ..)", f"order={order!r} is none", legal="C, F, A, K")
-    if order == "F" or (order == "A" and all(array.flags.f_contiguous for array in arrays)):
-        return tuple(reversed(range(rank)))
-    if order != "K":
-        return tuple(range(rank))
-    import opt_einsum
-
-    left, right, _ = opt_einsum.parser.parse_einsum_input((equation, *(array.shape for array in arrays)), shapes=True)
-    strides = [
-        dict(zip(term, map(abs, a.strides), strict=True)) for term, a in zip(left.split(","), arrays, strict=True)
-    ]
-    right += "".join(sorted(set(left) - {*right, ","}))  # what is summed tells how other axes lie to each other
-    inside: list[int] = []  # from the smallest stride; where operands do not tell, an axis is outside of later ones
-    for axis in reversed(range(len(right))):
-        place = len(inside)
-        for k in reversed(range(len(inside))):
-            pairs = [(own.get(right[axis], 0), own.get(right[inside[k]], 0)) for own in strides]
-            known = [new < other for new, other in pairs if new and other and new != other]
-            if known and not known[0]:
-                break
-            place = k if known else place
-        inside.insert(place, axis)
-    return tuple(axis for axis in reversed(inside) if axis < rank)
-
-
-def _row_major(lies: tuple[int, ...]) -> bool:
-    return lies == tuple(range(len(lies)))
-
-
-def _lying(shape: tuple[int, ...], dtype: np.dtype[Any], lies: tuple[int, ...]) -> Array:
-    """A new array whose axes have strides in this order."""
-    return np.empty([shape[axis] for axis in lies], dtype).transpose(np.argsort(lies))
 
 
 def _shown(array: Array) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -35,8 +35,19 @@ from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.execute import COPIES, copy, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import block_bytes, bounds, constant, own, place, row_major, slices, view_of
-from tileweave.lower.values import Access, Accesses, Action, Segment, Slot, Values, clashing, place_in_time
+from tileweave.lower.reads import block_bytes, bounds, constant, is_native, own, place, row_major, slices, view_of
+from tileweave.lower.values import (
+    Access,
+    Accesses,
+    Action,
+    Home,
+    Segment,
+    Slot,
+    Values,
+    clashing,
+    lies_as,
+    place_in_time,
+)
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
@@ -52,24 +63,6 @@ class WorkFailed(Exception):
     def __init__(self, task: Task) -> None:
         super().__init__(task.number)
         self.task = task
-
-
-@dataclass(frozen=True, slots=True)
-class _Home:
-    """Where a block lies: in a slice of a buffer of the arena, or of a result.
-
-    Args:
-        key: of the buffer; (-1, number) for a result.
-        hold: the box of the block's tensor that the whole buffer has.
-    """
-
-    key: tuple[int, int]
-    hold: Box
-
-    @property
-    def result(self) -> int:
-        """The number of the result, or -1."""
-        return self.key[1] if self.key[0] < 0 else -1
 
 
 class Executable:
@@ -115,9 +108,9 @@ class Executable:
         self._kept: list[Array] = []
         self.python_steps = 0
         self.kernels = 0
-        self._native = [_native(steps[task.step], task) for task in tasks]
+        self._native = [is_native(steps[task.step], task) for task in tasks]
         self._buffers: dict[tuple[int, int], Array] = {}
-        self._homes: dict[int, _Home] = {}
+        self._homes: dict[int, Home] = {}
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
         self.arena_bytes = self._lay_out(room_bytes)
         dropped = self._dropped()
@@ -252,7 +245,7 @@ class Executable:
                 self._buffers[key] = np.ndarray(kind.shape, kind.dtype, memory, start)
         return total
 
-    def _find_fixed(self, results: Mapping[int, _Home]) -> None:
+    def _find_fixed(self, results: Mapping[int, Home]) -> None:
         """Tasks that depend on constants alone, other than those that only make a result: done once, here.
 
         A source is constant where nothing is bound to it and its array is read-only, as the weights of a model are.
@@ -308,9 +301,9 @@ class Executable:
             name: TensorType(out.shape, types[name].dtype) for name, out in zip(step.outputs, task.outs, strict=True)
         }
 
-    def _in_results(self) -> dict[int, _Home]:
+    def _in_results(self) -> dict[int, Home]:
         """Tasks whose block is a part of a result as it is."""
-        found: dict[int, _Home] = {}
+        found: dict[int, Home] = {}
         for task in self._tasks:
             node = self._steps[task.step].node
             if isinstance(node, Sink):
@@ -318,14 +311,14 @@ class Executable:
                 for piece in task.reads[0].pieces:
                     if piece.task >= 0 and piece.whole and self._single(piece.task):
                         hold = self._boxes[number].translate(piece.map.offset)
-                        found.setdefault(piece.task, _Home((-1, number), hold))
+                        found.setdefault(piece.task, Home((-1, number), hold))
         return found
 
     def _single(self, number: int) -> bool:
         """Whether a task keeps one output."""
         return len(self._tasks[number].outs) == 1
 
-    def _together(self, results: Mapping[int, _Home]) -> dict[int, _Home]:
+    def _together(self, results: Mapping[int, Home]) -> dict[int, Home]:
         """Blocks of one tensor of which some are read together, where they fill a box: slices of one buffer."""
         wanted: set[int] = set()
         for task in self._tasks:
@@ -340,17 +333,17 @@ class Executable:
                 layer = seen[task.step, task.out]  # partial results of one block lie in layers
                 seen[task.step, task.out] += 1
                 layers[task.step, layer].append(task)
-        found: dict[int, _Home] = {}
+        found: dict[int, Home] = {}
         for (step, layer), members in layers.items():
             hold = bounds([task.out for task in members])
             if len(members) > 1 and hold.size == sum(task.out.size for task in members):
-                home = _Home((len(self._tasks) + step, layer), hold)
+                home = Home((len(self._tasks) + step, layer), hold)
                 found.update((task.number, home) for task in members)
         return found
 
-    def _alone(self, *others: Mapping[int, _Home]) -> dict[int, _Home]:
+    def _alone(self, *others: Mapping[int, Home]) -> dict[int, Home]:
         return {
-            task.number: _Home((task.number, 0), task.out)
+            task.number: Home((task.number, 0), task.out)
             for task in self._tasks
             if self._native[task.number] and not any(task.number in other for other in others)
         }
@@ -402,7 +395,7 @@ class Executable:
         """The pieces of a read, those together that are one slice of one buffer."""
         if len(read.pieces) < 2:
             return list(read.pieces)
-        groups: defaultdict[tuple[_Home, AffineMap], list[ReadPiece]] = defaultdict(list)
+        groups: defaultdict[tuple[Home, AffineMap], list[ReadPiece]] = defaultdict(list)
         out = []
         for piece in read.pieces:
             home = self._homes.get(piece.task)
@@ -454,7 +447,7 @@ class Executable:
         pieces = self._merged(read)
         if len(pieces) == 1:
             found = self._read(pieces[0], read.dtype)
-            return found, _lies(found)
+            return found, lies_as(found)
         whole = self._buffers[task.number, 1 + k]
         for piece in pieces:
             found = self._read(piece, read.dtype)
@@ -462,7 +455,7 @@ class Executable:
         return whole, whole
 
     def _copy(self, number: int, target: Array, source: Array | Slot) -> None:
-        by, sample = backend(COPIES), _lies(source)
+        by, sample = backend(COPIES), lies_as(source)
         mover = by.mover(sample, target, self._threads) if isinstance(by, Moves) else None
         if mover is not None:
             call = self._calls_of(COPIES).add(mover, [sample, target])
@@ -524,7 +517,7 @@ class Executable:
     def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
         """Adds a kernel to the calls; False where the arrays' strides allow none."""
         sample = [array for _, array in found]
-        made = _lies(target)
+        made = lies_as(target)
         if not all(regular(array) is array for array in sample):
             return False
         node, by = cast("Operation", step.node), step.kernel.backend
@@ -604,20 +597,3 @@ class Executable:
         if self._segment.calls:
             self._found.append((self._segment.number, self._segment))
             self._segment = Segment(self._segment.by)
-
-
-def _lies(read: Array | Slot) -> Array:
-    """An array that lies as a read does."""
-    return read.lies if isinstance(read, Slot) else read
-
-
-def _native(step: Step, task: Task) -> bool:
-    """Whether a backend's kernel computes a task."""
-    if (
-        step.stage == "store"
-        or not step.kernel.backend
-        or len(task.outs) != 1
-        or any(read.partial for read in task.reads)
-    ):
-        return False
-    return bool(task.out.size) and all(read.box.size for read in task.reads)

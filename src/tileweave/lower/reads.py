@@ -14,7 +14,8 @@ from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph.ir.resolve import view
 from tileweave.lower.execute import copy
-from tileweave.planner.tasks import Read, ReadPiece
+from tileweave.planner.plan import Step
+from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -136,3 +137,15 @@ def row_major(block: Block) -> Block:
     if isinstance(block, dict):
         return {name: np.ascontiguousarray(array) if array.ndim else array for name, array in block.items()}
     return block if block.flags.c_contiguous else np.ascontiguousarray(block)
+
+
+def is_native(step: Step, task: Task) -> bool:
+    """Whether a backend's kernel computes a task."""
+    if (
+        step.stage == "store"
+        or not step.kernel.backend
+        or len(task.outs) != 1
+        or any(read.partial for read in task.reads)
+    ):
+        return False
+    return bool(task.out.size) and all(read.box.size for read in task.reads)

@@ -78,6 +78,29 @@ class Slot:
         return address_of(self.lies) - address_of(self.sample)
 
 
+def lies_as(read: Array | Slot) -> Array:
+    """An array that lies as a read does."""
+    return read.lies if isinstance(read, Slot) else read
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a block lies: in a slice of a buffer of the arena, or of a result.
+
+    Args:
+        key: of the buffer; (-1, number) for a result.
+        hold: the box of the block's tensor that the whole buffer has.
+    """
+
+    key: tuple[int, int]
+    hold: Box
+
+    @property
+    def result(self) -> int:
+        """The number of the result, or -1."""
+        return self.key[1] if self.key[0] < 0 else -1
+
+
 @dataclass(slots=True)
 class Segment:
     """Calls of one backend that nothing interrupts.
