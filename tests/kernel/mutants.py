@@ -10,6 +10,7 @@ from tileweave.kernel.threads import Address, Branch, Instruction, Loop, Repeat,
 DELETED = (
     "bar.sync", "bar.warp.sync", "cp.async.commit_group", "cp.async.wait_group", "mbarrier.", "fence.", "wgmma.fence",
     "wgmma.commit_group", "wgmma.wait_group", "signal", "wait",
+    "tcgen05.commit", "tcgen05.fence", "tcgen05.dealloc",
 )  # fmt: skip
 
 
@@ -30,6 +31,10 @@ def faults(item):
         )
     if item.atom in ("cp.async.wait_group", "wgmma.wait_group"):
         yield "one more pending", (replace(item, operands=(first + 1,)),)
+    if item.atom.startswith("tcgen05.alloc"):
+        yield "half the columns", (replace(item, operands=(first, rest[0] // 2)),)
+    if item.atom.startswith("tcgen05.mma"):
+        yield "other number", (replace(item, operands=(first, *rest[:2], rest[2] ^ 1 << 24, rest[3])),)
     if item.mask is not None and item.atom.startswith(("ld.", "st.", "cp.async.c")):
         yield f"no mask on {item.atom}", (replace(item, mask=None),)
 

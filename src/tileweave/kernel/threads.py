@@ -68,8 +68,8 @@ class Buffer:
         name: its name in printed text.
         dtype: the element type, by its PTX name.
         space: where it is; ``"peers"``: one on each device of a mesh, all of them visible; ``"cluster"``: shared memory
-            that each block of a cluster has and all of them reach; ``"map"``: a tensor map;
-            ``"barrier"``: mbarriers in shared memory; ``"value"``: a number.
+            that each block of a cluster has and all of them reach; ``"tensor"``: columns of tensor memory;
+            ``"map"``: a tensor map; ``"barrier"``: mbarriers in shared memory; ``"value"``: a number.
         elements: how many; of one thread for registers.
         alignment: bytes that its address is a multiple of.
         note: a comment for readers: the layout it came from.
@@ -77,7 +77,7 @@ class Buffer:
 
     name: str
     dtype: str
-    space: Literal["global", "peers", "shared", "cluster", "register", "map", "barrier", "value"]
+    space: Literal["global", "peers", "shared", "cluster", "register", "tensor", "map", "barrier", "value"]
     elements: int
     alignment: int = 16
     note: str = field(default="", compare=False)

@@ -162,9 +162,10 @@ _TENSOR_D = {64: "(4:32@TLane, 16:1@TLane, 256:1@TCol)", 128: "(128:1@TLane, 256
 
 
 def tcgen05_names() -> Iterator[str]:
-    """Every ``tcgen05.mma`` of the table: one CTA, A and B in shared memory."""
-    for kind in _TENSOR_KINDS:
-        yield f"tcgen05.mma.cta_group::1.kind::{kind}"
+    """Every ``tcgen05.mma`` of the table: one block or a pair, A and B in shared memory."""
+    for group in (1, 2):
+        for kind in _TENSOR_KINDS:
+            yield f"tcgen05.mma.cta_group::{group}.kind::{kind}"
 
 
 def tcgen05_atom(name: str) -> Atom | None:

@@ -78,6 +78,7 @@ def _copy_names() -> Iterator[str]:
     for rank in range(1, 6):
         yield f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
         yield f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        yield f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2"
         yield f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
         yield f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group"
 
@@ -93,7 +94,8 @@ def _copy_atom(name: str) -> Atom:
         operands = (("d", shared("b8", (size,), run)), ("s", Fragment("b8", (size,), parse(run), "global")))
         return Atom(name, "cp.async", ("sm_80",), operands, rules, lambda t: {"d": t["s"]}, Cost(bytes_moved=size))
     if ".tensor" in name:
-        return Atom(name, "tensor copy", ("sm_90",), (), TENSOR_MAP_RULES + _BOX_RULES)
+        first = ("sm_100a", "sm_103a") if "cta_group" in name else ("sm_90",)
+        return Atom(name, "tensor copy", first, (), TENSOR_MAP_RULES + _BOX_RULES)
     rules = (Condition("aligned", "source % 16 == 0 and destination % 16 == 0"), Condition("size", "bytes % 16 == 0"))
     return Atom(name, "bulk copy", ("sm_90",), (), rules)
 

@@ -185,9 +185,18 @@ class Context:
             pitch *= extent
         return Layout(tuple(iters)), Swizzle((width // 16).bit_length() - 1, (128 // bits).bit_length() - 1, 3)
 
+    def tensor_memory(self, columns: int) -> View:
+        """Tensor memory of a block (sm_100a): 128 lanes of f32, which products write and registers are loaded from."""
+        recorder = self._recorder
+        if type(columns) is not int or not 1 <= columns <= 512:
+            recorder.refuse("k.tensor_memory(columns)", f"{columns!r} columns", legal="1 to 512 in all of a block")
+        layout = Layout((Iter(128, Coord.of({"TLane": 1})), Iter(columns, Coord.of({"TCol": 1}))))
+        return View(recorder, recorder.alloc((128, columns), "f32", "tensor", layout, stem="tensor"))
+
     def pipeline(
-        self, stages: int, *, fills: int | None = None, uses: int | None = None, cluster: bool = False
-    ) -> Ring:
+        self, stages: int, *, fills: int | None = None, uses: int | None = None, cluster: bool = False,
+        products: bool = False, pair: bool = False,
+    ) -> Ring:  # fmt: skip
         """A ring of stages between scopes that fill it and scopes that use it; the numbers of both are checked.
 
         Args:
@@ -195,11 +204,16 @@ class Context:
             fills, uses: scopes that fill and that use a stage.
             cluster: whether the blocks of the cluster fill each other's stages (`multicast`): a stage is free when all
                 of them have let it go, and the kernel ends with ``k.sync(cluster=True)``.
+            products: whether a stage is let go when the products into tensor memory that use it are complete.
+            pair: whether its products are of two blocks: both fill their own stage, the first one is told and uses
+                both, and its products let both go.
         """
         if type(stages) is not int or stages < 1:
             self._recorder.refuse("k.pipeline(stages)", f"{stages!r} stages", legal="a positive integer")
         blocks = self._recorder.grid.cluster if self._recorder.grid is not None else 1
-        return Ring(self._recorder, stages, fills, uses, blocks if cluster else 1)
+        if pair and blocks != 2:
+            self._recorder.refuse("k.pipeline(pair=True)", f"clusters of {blocks}", legal="k.grid(.., cluster=2)")
+        return Ring(self._recorder, stages, fills, uses, blocks if cluster else 1, products or pair, pair)
 
     def barrier(self, count: int) -> View:
         """An mbarrier of a count, for protocols that no ring says; `scope.arrive` and `scope.wait` use it."""

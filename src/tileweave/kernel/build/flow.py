@@ -19,8 +19,9 @@ __all__ = ["Filling", "bound", "filling", "loop", "refuse_rebinding", "under", "
 class Filling:
     """The stage of a ring that is being filled: copies complete on its barrier."""
 
-    def __init__(self, full: Region) -> None:
+    def __init__(self, full: Region, pair: bool = False) -> None:
         self.full = full
+        self.pair = pair  # it completes on the barrier of the first of two blocks
         self.bytes = 0
         self.shared_by = 0  # blocks of the cluster that fill each other's stage
 

@@ -10,7 +10,7 @@ from tileweave.index import Expr
 from tileweave.kernel.build.flow import Filling
 from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.build.views import as_number
-from tileweave.kernel.ir import Arrive, Fence, Init, Line, Number, Region, Scope, Statement, Sync, Wait
+from tileweave.kernel.ir import Arrive, Commit, Fence, Init, Line, Number, Region, Scope, Statement, Sync, Wait, When
 from tileweave.layout import strided
 
 __all__ = ["Ring"]
@@ -24,10 +24,13 @@ class Ring:
     a cluster fill each other's stages, a stage is let go at the *empty* barriers of all of them.
     """
 
-    def __init__(self, recorder: Recorder, stages: int, fills: int | None, uses: int | None, blocks: int = 1) -> None:
+    def __init__(self, recorder: Recorder, stages: int, fills: int | None, uses: int | None, blocks: int = 1,
+                 products: bool = False, pair: bool = False) -> None:  # fmt: skip
         self._recorder = recorder
         self._stages = stages
         self._blocks = blocks
+        self._products = products
+        self._pair = pair
         self._claims = {"fill": fills, "use": uses}
         self._scopes: dict[str, list[Scope]] = {"fill": [], "use": []}
         self._line = recorder.line()
@@ -41,6 +44,8 @@ class Ring:
         """The start of the barriers, once it is known who arrives."""
         counts = {"fill": sum(s.entities for s in self._scopes["fill"])}
         counts["use"] = self._blocks * sum(s.threads // 32 for s in self._scopes["use"])
+        if self._products:
+            counts["use"] = self._blocks * len(self._scopes["use"])
         for what, claimed in self._claims.items():
             found = sum(s.entities for s in self._scopes[what])
             if not found or (claimed is not None and claimed != found):
@@ -53,7 +58,7 @@ class Ring:
         for stage in range(self._stages):
             inits.append(Init(self._at(self._full, stage), counts["fill"], line=line))
             inits.append(Init(self._at(self._empty, stage), counts["use"], line=line))
-        return [*inits, Fence("mbarrier_init", line=line), Sync(cluster=self._blocks > 1, line=line)]
+        return [*inits, Fence("mbarrier_init", line=line), Sync(cluster=self._blocks > 1 or self._pair, line=line)]
 
     def _at(self, tensor: Any, stage: Number) -> Region:
         return Region(tensor, (stage,), (1,), (1,), ())
@@ -77,7 +82,7 @@ class Ring:
         self._note("fill")
         line, recorder = self._recorder.line(), self._recorder
         recorder.emit(Wait(self._at(self._empty, stage), as_number((turn + 1) % 2), line=line))
-        recorder.stage = inner = Filling(self._at(self._full, stage))
+        recorder.stage = inner = Filling(self._at(self._full, stage), self._pair)
         recorder.defer(lambda: self._announced(inner, line))
         try:
             yield stage
@@ -90,6 +95,9 @@ class Ring:
                 "ring.fill(step)", f"a stage is filled by {filled.shared_by} blocks of the cluster, and freed by one",
                 legal="k.pipeline(stages, cluster=True)", rule="ring", line=line,
             )  # fmt: skip
+        if self._pair:  # the bytes of both blocks come to the barrier of the first one
+            first = self._recorder.grid.block % 2 < 1  # type: ignore[union-attr]
+            return [When(first, (Arrive(filled.full, "one", 2 * filled.bytes, line=line),), line=line)]
         return [Arrive(filled.full, "one", filled.bytes or None, line=line)]
 
     @contextmanager
@@ -100,6 +108,10 @@ class Ring:
         line: Line = self._recorder.line()
         self._recorder.emit(Wait(self._at(self._full, stage), as_number(turn % 2), line=line))
         yield stage
+        if self._products:
+            mask = 3 if self._pair else None
+            self._recorder.emit(Commit("tcgen05", self._at(self._empty, stage), mask, line=line))
+            return
         for rank in range(self._blocks):
             at = rank if self._blocks > 1 else None
             self._recorder.emit(Arrive(self._at(self._empty, stage), "warp", cta=at, line=line))

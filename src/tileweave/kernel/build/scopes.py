@@ -278,7 +278,8 @@ class Handle:
             filling.bytes += prod(target.shape) * DTYPES[target.dtype].bits // 8 * max(1, len(ranks))
             filling.shared_by = max(filling.shared_by, len(ranks))
         mask = sum(1 << r for r in set(ranks)) or None
-        self._copy("copy_async", target, source, barrier=found, use=use, multicast=mask)
+        leader = 1 if filling is not None and filling.pair else None
+        self._copy("copy_async", target, source, barrier=found, use=use, multicast=mask, leader=leader)
 
     def _copy(self, name: str, target: View, source: Any, *, called: str = "", **options: Any) -> None:
         where = self._where(called or name)
@@ -378,11 +379,22 @@ class Handle:
         self._emit("scan", (made,), (view.region,), axis=at, fn=fn)
         return View(self._recorder, made)
 
-    def gemm(self, acc: View, a: View, b: View, *, use: str | None = None) -> None:
-        """``acc += a @ b.T``: a is (m, k), b is (n, k); exact products."""
+    def gemm(self, acc: View, a: View, b: View, *, use: str | None = None, keep: Any = None,
+             pair: bool = False) -> None:  # fmt: skip
+        """``acc += a @ b.T``: a is (m, k), b is (n, k); exact products.
+
+        Args:
+            acc: registers, or tensor memory: then the product goes on in the background until a commit's barrier.
+            a, b: the operands.
+            use: the schedule that must be taken.
+            keep: of tensor memory, the condition that its old value counts; None: it does.
+            pair: a product of two blocks of a cluster, issued by the first: each has its 128 rows of acc and of a, and
+                half of the rows of b.
+        """
         where = self._where("gemm")
         c, first, second = (self._view(v, where).region for v in (acc, a, b))
-        self._emit("gemm", (c,), (*shapes.same_depth(first, second), c), use=use)
+        kept = keep if keep is None or isinstance(keep, Expr) else int(keep)
+        self._emit("gemm", (c,), (*shapes.same_depth(first, second), c), use=use, keep=kept, pair=1 if pair else None)
 
     def dot(self, a: View, b: View, dtype: Any = "f32", *, use: str | None = None) -> View:
         """``a @ b.T`` in new registers, masked where a row of a or of b does not exist."""
@@ -440,9 +452,17 @@ class Handle:
             self._recorder.refuse(self._where("fence"), f"no fence {kind!r}", legal=" | ".join(get_args(FenceKind)))
         self._recorder.emit(Fence(kind, line=self._recorder.line()))  # type: ignore[arg-type]
 
-    def commit(self, kind: Any = "cp.async") -> None:
-        """Close the group of the asynchronous copies issued so far."""
-        self._recorder.emit(Commit(kind, line=self._recorder.line()))
+    def commit(self, kind: Any = "cp.async", barrier: View | None = None, *, blocks: Sequence[int] = ()) -> None:
+        """Close the group of the asynchronous operations issued so far.
+
+        Args:
+            kind: ``cp.async``, ``bulk``, ``wgmma``; ``tcgen05``: products into tensor memory.
+            barrier: of products, the mbarrier that gets an arrival when they are complete.
+            blocks: whose barrier it is, by rank in the cluster; the own one where none is given.
+        """
+        region = None if barrier is None else barrier.region
+        mask = sum(1 << r for r in set(blocks)) or None
+        self._recorder.emit(Commit(kind, region, mask, line=self._recorder.line()))
 
     def wait_group(self, pending: int = 0, kind: Any = "cp.async") -> None:
         """Wait until at most `pending` groups are unfinished."""

@@ -182,6 +182,8 @@ def copy_boxes(context: Context, op: Op) -> None:
             bar = barrier_of(context, op.barrier)  # type: ignore[arg-type]
             several = {k: v for k, v in op.options if k == "multicast"}
             name += ".multicast::cluster" if several else ""
+            if op.option("leader"):
+                name += ".cta_group::2"
             context.instruction(name, where, map_, bar, *spelled, mask=elected(context), cover=cover, **several)
         else:
             name = f"cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"

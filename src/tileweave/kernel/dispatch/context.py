@@ -110,6 +110,7 @@ class Context:
     line: Line = field(default_factory=lambda: Line("", 0))
     names: int = 0
     barriers: int = 0
+    pair: bool = False
     maps: dict[TensorBox, Buffer] = field(default_factory=dict)
     trips: dict[str, ExprLike] = field(default_factory=dict)
     staged: dict[tuple[Threads, str], list[Buffer]] = field(default_factory=dict)

@@ -16,7 +16,7 @@ import numpy as np
 
 from tileweave.errors import BackendError
 from tileweave.index import ExprLike, as_expr, simplify
-from tileweave.kernel.dispatch import copies
+from tileweave.kernel.dispatch import copies, tensor
 from tileweave.kernel.dispatch.context import Context, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.lanes import Within, lane_condition, lane_number, within
@@ -46,6 +46,8 @@ def copy(context: Context, op: Op) -> None:
             buffer, _ = converted(context, buffer, have, want, op)
             cast = "cast" if target.dtype != buffer.dtype else "id"
             context.loop(want.slots, lambda r: context.instruction(f"map.{cast}", slot(target, r), slot(buffer, r)))
+        elif isinstance(source, Region) and source.tensor.space == "tensor":
+            tensor.load(context, op, target, want, source)
         else:
             copies.load(context, op, target, want, source)  # type: ignore[arg-type]
         finish()

@@ -183,13 +183,13 @@ def _pipeline(loop: For, arch: str, names: _Names) -> list[Statement]:
     for p in range(ahead):
         step = simplify(as_expr(loop.start) + p * as_expr(loop.step))
         out += _when(as_expr(p) < count, partial(copies, step, p), line)
-        out.append(Commit("cp.async", line))
+        out.append(Commit("cp.async", line=line))
     turn = simplify((i - loop.start) // loop.step)
     later = simplify(i + ahead * as_expr(loop.step))
     fence: list[Statement] = [Fence("proxy.async", line)] if arch == "sm_90a" else []
     body: list[Statement] = [WaitGroup("cp.async", ahead - 1, line=line), *fence, Sync(line=line)]
     body += _when(turn + ahead < count, partial(copies, later, simplify((turn + ahead) % stages)), line)
-    body.append(Commit("cp.async", line))
+    body.append(Commit("cp.async", line=line))
     tiles = {r: _stage(t, simplify(turn % stages)) for t, r in zip(tensors, regions, strict=True)}
     body += _replaced(loop.body, tiles)
     return [*out, replace(loop, body=tuple(body), stages=1)]
@@ -211,7 +211,7 @@ def _single(op: Op, arch: str, names: _Names) -> list[Statement]:
     out: list[Statement] = [Alloc(t, op.line) for t in tensors]
     out.append(Sync(line=op.line))
     out += [Op("copy_async", (_stage(t, 0),), (r,), line=op.line) for t, r in zip(tensors, regions, strict=True)]
-    out += [Commit("cp.async", op.line), WaitGroup("cp.async", 0, line=op.line)]
+    out += [Commit("cp.async", line=op.line), WaitGroup("cp.async", 0, line=op.line)]
     out += [Fence("proxy.async", op.line)] if arch == "sm_90a" else []
     out.append(Sync(line=op.line))
     return [*out, *_replaced((op,), {r: _stage(t, 0) for t, r in zip(tensors, regions, strict=True)})]

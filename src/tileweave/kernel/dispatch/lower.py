@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
-from tileweave.kernel.dispatch import compute, convert, copies, products
+from tileweave.kernel.dispatch import compute, convert, copies, products, tensor
 from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.expand import expand
@@ -92,11 +92,11 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     block = symbol("warp", 0, warps)
     context = Context(arch, warps, holdings, Threads(0, warps, block))
     parameters = []
-    for tensor in (*kernel.params, *global_tensors(kernel)):
-        need_type(tensor, kernel.line)
-        space: Literal["global", "peers"] = "peers" if tensor.space == "symmetric" and kernel.mesh else "global"
-        buffer = Buffer(printed(tensor.name), tensor.dtype, space, cosize(tensor), 16, str(tensor))
-        context.buffers[tensor.name] = buffer
+    for one in (*kernel.params, *global_tensors(kernel)):
+        need_type(one, kernel.line)
+        space: Literal["global", "peers"] = "peers" if one.space == "symmetric" and kernel.mesh else "global"
+        buffer = Buffer(printed(one.name), one.dtype, space, cosize(one), 16, str(one))
+        context.buffers[one.name] = buffer
         parameters.append(buffer)
     parameters += [Buffer(axis, "s32", "value", 1) for axis, _ in kernel.mesh]
     number = kernel.grid.block
@@ -109,7 +109,9 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
             context.emit(Local(name, simplify(value), place(kernel.line)))
     if kernel.grid.cluster > 1 and int(arch.removeprefix("sm_").rstrip("abcdef")) < 90:
         raise declined(kernel.line, f"{arch} has no clusters of blocks", legal="sm_90 and later")
+    context.pair = tensor.pairs(kernel)
     _body(context, kernel.body)
+    tensor.release(context, kernel)
     called = printed(kernel.name)
     program = ThreadProgram(
         called, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
@@ -184,7 +186,9 @@ def _statement(context: Context, statement: Statement) -> None:
         except LayoutError as error:
             raise declined(statement.line, str(error).splitlines()[0], op=statement.name) from None
     elif isinstance(statement, Alloc):
-        if statement.tensor.name not in context.buffers:
+        if statement.tensor.name not in context.buffers and statement.tensor.space == "tensor":
+            context.buffers[statement.tensor.name] = tensor.allocate(context, statement.tensor)
+        elif statement.tensor.name not in context.buffers:
             context.allocate(statement.tensor)
     elif isinstance(statement, For):
         _loop(context, statement)
@@ -275,6 +279,8 @@ def _order(context: Context, item: Statement) -> None:
             context.instruction("mbarrier.arrive", where, mask=mask)
     elif isinstance(item, Wait):
         context.instruction("mbarrier.wait", barrier_of(context, item.barrier), item.parity)
+    elif isinstance(item, Commit) and item.barrier is not None:
+        tensor.commit(context, item)
     elif isinstance(item, Commit):
         context.instruction(
             {"cp.async": "cp.async.commit_group", "bulk": "cp.async.bulk.commit_group"}.get(
@@ -287,7 +293,13 @@ def _order(context: Context, item: Statement) -> None:
         )
         context.instruction(name + (".read" if item.read else ""), item.pending)
     elif isinstance(item, Fence):
-        names = {"proxy.async": "fence.proxy.async", "mbarrier_init": "fence.mbarrier_init", "wgmma": "wgmma.fence"}
+        names = {
+            "proxy.async": "fence.proxy.async",
+            "mbarrier_init": "fence.mbarrier_init",
+            "wgmma": "wgmma.fence",
+            "tcgen05.before": "tcgen05.fence_before",
+            "tcgen05.after": "tcgen05.fence_after",
+        }
         if item.kind not in names:
             raise declined(item.line, f"no CUDA text for the fence {item.kind}")
         context.instruction(names[item.kind])

@@ -8,7 +8,7 @@ from math import prod
 
 from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
-from tileweave.kernel.dispatch import convert, groups
+from tileweave.kernel.dispatch import convert, groups, tensor
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
@@ -125,6 +125,8 @@ def accumulator(arch: str, products: tuple[Op, ...] = ()) -> Accumulator:
     rows = any(isinstance(v, Region) and v.tensor.space == "register" for p in products for v in p.ins[:2])
 
     def choose(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]] | None:
+        if op.name == "copy":
+            return tensor.loaded_layout(op, warps)
         wide = groups.fits(op, warps, arch)
         if wide is not None:
             return wide.result()
@@ -142,6 +144,9 @@ def gemm(context: Context, op: Op) -> None:
     out = op.outs[0]
     if not isinstance(a, Region) or not isinstance(b, Region):
         raise declined(op.line, "a product with a number", op=op.name)
+    if out.tensor.space == "tensor":
+        tensor.product(context, op)
+        return
     if out.tensor.space != "register":
         raise declined(op.line, "a product into memory", legal="an accumulator in registers", out=out)
     target, held, finish = convert.into(context, op, out, keep=isinstance(op.ins[2], Region))

@@ -73,6 +73,8 @@ def _same(op: Op) -> str:
 
 def _gemm(op: Op) -> str:
     c, (a, b) = op.outs[0].shape, [one.shape if isinstance(one, Region) else () for one in op.ins[:2]]
+    if op.option("pair") and len(b) == 2:
+        b = (2 * b[0], b[1])  # half of B's rows are in each of the two blocks
     if len(c) != 2 or len(a) != 2 or len(b) != 2 or a[0] != c[0] or b[0] != c[1] or a[1] != b[1]:
         return f"C {c}, A {a}, B {b} are not (m, n), (m, k), (n, k)"
     return ""
@@ -115,9 +117,10 @@ OPERATORS: dict[str, Operator] = {
     "copy_async": Operator(
         (1,),
         _same,
-        (*_ADVICE, "multicast"),
+        (*_ADVICE, "multicast", "leader"),
         "out = in, complete at its barrier or group; same element type; "
-        "multicast=mask: out and the barrier of every block of the cluster whose bit is set",
+        "multicast=mask: out and the barrier of every block of the cluster whose bit is set; "
+        "leader=1: the barrier of the pair's first block",
     ),
     "fill": Operator((1,), broadcast_problem, (), "out = a scalar"),
     "iota": Operator((1,), _iota, ("axis",), "out = the scalar + the coordinate along axis"),
@@ -125,7 +128,13 @@ OPERATORS: dict[str, Operator] = {
     "map": Operator((1, 2, 3), broadcast_problem, ("fn",), "out = fn(ins), element by element, inputs broadcast"),
     "reduce": Operator((1,), _reduced, ("axes", "fn", "use"), "out = in combined along axes, which keep extent 1"),
     "scan": Operator((1,), _scanned, ("axis", "fn"), "out = in combined up to and with each coordinate"),
-    "gemm": Operator((3,), _gemm, ("use",), "out = in0 in1^T + in2 in out's type, exact products; in2 is out or 0"),
+    "gemm": Operator(
+        (3,),
+        _gemm,
+        ("use", "keep", "pair"),
+        "out = in0 in1^T + in2 in out's type, exact products; in2 is out or 0; in "
+        "tensor memory, keep=0: without in2; pair=1: of two blocks, rows of out and in0 in each, in1's rows shared",
+    ),
     "atomic_add": Operator((2,), _single, ("order",), "out = the element in0, which then grows by in1, at once"),
 }
 """Every operator by its name."""

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 Option = int | float | bool | str | Expr | tuple[int, ...]
-GroupKind = Literal["cp.async", "bulk", "wgmma"]
+GroupKind = Literal["cp.async", "bulk", "wgmma", "tcgen05"]
 FenceKind = Literal[
     "proxy.async", "mbarrier_init", "wgmma", "cta", "gpu", "sys", "tcgen05.before", "tcgen05.after", "tcgen05.wait_ld"
 ]
@@ -212,9 +212,17 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Closes the current group of asynchronous operations of a kind."""
+    """Closes the current group of asynchronous operations of a kind.
+
+    Args:
+        kind: the kind of group.
+        barrier: for `tcgen05`, the mbarrier that gets one arrival when all products issued so far are complete.
+        mask: blocks of the cluster whose barrier it is, one bit each; None: the own one.
+    """
 
     kind: GroupKind
+    barrier: Region | None = None
+    mask: int | None = None
     line: Line = field(default=NOWHERE, compare=False)
 
 

@@ -145,7 +145,8 @@ def _(s: Wait) -> str:
 
 @head.register
 def _(s: Commit) -> str:
-    return f"commit {s.kind}"
+    where = "" if s.mask is None else f" of the blocks of mask {s.mask}"
+    return f"commit {s.kind}" + ("" if s.barrier is None else f" arrives {s.barrier}{where}")
 
 
 @head.register

@@ -15,6 +15,7 @@ from tileweave.kernel.ir.statements import (
     Arrive,
     Await,
     Break,
+    Commit,
     Continue,
     For,
     Init,
@@ -37,6 +38,8 @@ __all__ = ["REGISTERS", "RULES", "SHARED_BYTES", "Node", "verify"]
 
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
+TENSOR_LANES, TENSOR_COLUMNS = 128, 512
+"""Tensor memory of a block (sm_100a): lanes, and columns of 32 bits."""
 CLUSTER_BLOCKS = 8
 """Blocks of the largest cluster that every device with clusters runs."""
 REGISTERS = 65_536
@@ -119,10 +122,20 @@ def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
         elif isinstance(s, On) and s.registers is not None:
             if s.scope.threads % 128 or s.scope.kind not in ("cta", "warpgroup"):
                 yield s, f"{head(s)}: registers are set by whole warpgroups"
+    columns = [
+        (s, tensor_columns(s.tensor)) for s in walk(kernel.body) if isinstance(s, Alloc) and s.tensor.space == "tensor"
+    ]
+    if sum(n for _, n in columns) > TENSOR_COLUMNS:
+        yield columns[-1][0], f"{sum(n for _, n in columns)} columns of tensor memory, a block has {TENSOR_COLUMNS}"
     asked = [s for s in walk(kernel.body) if isinstance(s, On) and s.registers is not None]
     registers = sum(s.scope.threads * (s.registers or 0) for s in asked)
     if registers > REGISTERS:
         yield asked[-1], f"{registers} registers of a block's {REGISTERS}"
+
+
+def tensor_columns(tensor: Tensor) -> int:
+    """Columns that an allocation of tensor memory takes: a power of two, 32 at least."""
+    return max(32, 1 << (tensor.shape[-1] - 1).bit_length())
 
 
 def _clusters(kernel: Kernel) -> Iterator[tuple[Line, str]]:
@@ -150,6 +163,10 @@ def _clusters(kernel: Kernel) -> Iterator[tuple[Line, str]]:
                     s.line,
                     f"{head(s)}: a multicast goes to each block's own shared memory and completes on an mbarrier",
                 )
+        elif isinstance(s, Op) and (s.option("pair") or s.option("leader")) and size != 2:
+            yield s.line, f"{head(s)}: a product of two blocks in clusters of {size}"
+        elif isinstance(s, Commit) and s.mask is not None and not 0 < s.mask < 1 << size:
+            yield s.line, f"{head(s)}: a cluster has {size} blocks"
         elif isinstance(s, Sync) and s.cluster and size == 1:
             yield s.line, "a sync of the cluster, and the grid has none: k.grid(.., cluster=2)"
 
@@ -205,7 +222,7 @@ def regions_of(s: Statement) -> tuple[Region, ...]:
         parts: tuple[Any, ...] = (*s.outs, *s.ins, s.barrier)
     elif isinstance(s, Let):
         parts = (s.value,)
-    elif isinstance(s, Init | Arrive | Wait):
+    elif isinstance(s, Init | Arrive | Wait | Commit):
         parts = (s.barrier,)
     elif isinstance(s, Signal | Await):
         parts = (s.flag,)
@@ -357,13 +374,35 @@ def loop(node: Node) -> Iterator[str]:
 def barrier(node: Node) -> Iterator[str]:
     """What is waited on is one mbarrier in shared memory, or one flag in global memory."""
     s = node.statement
-    if isinstance(s, Init | Arrive | Wait | Op):
+    if isinstance(s, Init | Arrive | Wait | Op | Commit):
         one = s.barrier
         if one is not None and (one.tensor.dtype != "mbarrier" or one.tensor.space != "shared" or one.size != 1):
             yield f"{one} is not one mbarrier in shared memory"
     elif isinstance(s, Signal | Await):
         if s.flag.size != 1 or s.flag.tensor.space not in ("global", "symmetric") or s.flag.tensor.dtype != "u32":
             yield f"{s.flag} is not one u32 in global or symmetric memory"
+
+
+@_rule
+def tensor_memory(node: Node) -> Iterator[str]:
+    """Tensor memory is written by products and read into registers; commits of products name a barrier."""
+    s = node.statement
+    if isinstance(s, Commit) and (s.kind == "tcgen05") != (s.barrier is not None):
+        yield "a commit of tcgen05 names the mbarrier that it arrives at, others name none"
+    if isinstance(s, Alloc) and s.tensor.space == "tensor":
+        if s.tensor.rank != 2 or s.tensor.shape[0] != TENSOR_LANES or s.tensor.dtype != "f32":
+            yield f"{s.tensor} is not ({TENSOR_LANES}, columns) of f32"
+    if isinstance(s, Op):
+        reads = [v for v in s.ins if isinstance(v, Region) and v.tensor.space == "tensor"]
+        if s.outs[0].tensor.space == "tensor":
+            if s.name != "gemm" or reads not in ([], [s.outs[0]]):
+                yield "tensor memory is written by products only"
+            elif s.outs[0].shape != s.outs[0].tensor.shape:
+                yield f"a product into a part of {s.outs[0].tensor.name}"
+        elif reads and (s.name != "copy" or s.outs[0].tensor.space != "register"):
+            yield "tensor memory is read into registers: scope.load(acc[..])"
+        if (s.option("keep") is not None or s.option("pair")) and s.outs[0].tensor.space != "tensor":
+            yield "keep= and pair= speak of products into tensor memory"
 
 
 @_rule

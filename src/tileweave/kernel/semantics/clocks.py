@@ -38,6 +38,9 @@ class Agent:
         fenced: what all its threads know to be visible to the asynchronous proxy.
         own_fence: up to which step its threads fenced their own writes; others know it after a synchronisation.
         landed: copies that each thread knows of only for its own part.
+        products: what it issued into tensor memory: executed in order.
+        tensor: what a fence has ordered before its next accesses to tensor memory.
+        loads: reads of tensor memory that no fence has ordered before its next release.
     """
 
     number: int
@@ -50,6 +53,9 @@ class Agent:
     landed: list[int] = field(default_factory=list)
     open_copies: dict[str, list[int]] = field(default_factory=dict)
     groups: dict[str, list[list[int]]] = field(default_factory=dict)
+    products: dict[int, Event] = field(default_factory=dict)
+    tensor: Clock = field(default_factory=dict)
+    loads: list[Event] = field(default_factory=list)
 
     def tick(self) -> int:
         """The next step; a single thread always knows what it did itself."""
@@ -108,6 +114,7 @@ class Event:
         label: who, for people.
         asynchronous: whether the asynchronous proxy did it.
         registers: whether the other side was registers.
+        settled: of a read of tensor memory, whether a fence came before the release that followed it.
     """
 
     who: tuple[tuple[int, int], ...]
@@ -116,6 +123,7 @@ class Event:
     label: str
     asynchronous: bool = False
     registers: bool = False
+    settled: bool = True
 
     @property
     def line(self) -> Line:

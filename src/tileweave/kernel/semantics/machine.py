@@ -37,6 +37,7 @@ from tileweave.kernel.ir import (
     When,
     While,
 )
+from tileweave.kernel.semantics import tensor_memory
 from tileweave.kernel.semantics.access import Access, Ledger, refuse
 from tileweave.kernel.semantics.barriers import Barrier, Flag
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish, synchronise
@@ -84,6 +85,7 @@ class Block:
     barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict)
     copies: dict[int, tuple[Event, bool]] = field(default_factory=dict)
     strands: list[Strand] = field(default_factory=list)
+    tensors: dict[str, Storage] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
     rank: int = 0
     ended: bool = False
@@ -298,9 +300,9 @@ class Machine:
                     refuse("injective", f"two elements of {tensor} share a place", s.line, legal="an injective layout")
             frame.tensors[tensor.name] = frame.block.shared[tensor.name]
         else:
-            if tensor.layout is not None:
+            if tensor.layout is not None and tensor.space == "register":
                 self._require_held(s, frame)
-            frame.tensors[tensor.name] = Storage(tensor)
+            frame.tensors[tensor.name] = frame.block.tensors[tensor.name] = Storage(tensor)
 
     def _require_held(self, s: Alloc, frame: Frame) -> None:
         """Every place that the layout names is a thread of the scope."""
@@ -318,6 +320,8 @@ class Machine:
                 )  # fmt: skip
 
     def _simple(self, s: Statement, frame: Frame) -> Iterator[Blocked]:
+        if isinstance(s, Arrive | Sync | Signal):
+            tensor_memory.released(frame.agents)
         if isinstance(s, Op):
             self.operate(self, s, frame)
         elif isinstance(s, Let):
@@ -333,6 +337,8 @@ class Machine:
             self._arrive(s, frame)
         elif isinstance(s, Wait):
             yield from self._wait(s, frame)
+        elif isinstance(s, Commit) and s.barrier is not None:
+            tensor_memory.commit(self, s, frame)
         elif isinstance(s, Commit):
             for agent in frame.agents:
                 agent.groups.setdefault(s.kind, []).append(agent.open_copies.pop(s.kind, []))
@@ -361,6 +367,8 @@ class Machine:
             own = {a.number for a in frame.agents}
             for barrier in frame.block.barriers.values():
                 barrier.fenced_start |= any(number in own for number, _ in barrier.started)
+        else:
+            tensor_memory.fence(s.kind, frame.agents)
 
     def _arrive(self, s: Arrive, frame: Frame) -> None:
         cluster = frame.block.cluster
@@ -441,6 +449,8 @@ class Machine:
         """Check an access of the frame's threads and remember it."""
         who = tuple((a.number, a.tick()) for a in frame.agents)
         event = Event(who, kind, s, frame.label, False, registers)
+        if access.region.tensor.space == "tensor":
+            tensor_memory.loaded(access, event, frame.agents)
         for rank in ranks_of(access):
             if rank != frame.block.rank:
                 frame.block.cluster.visit(rank, event, frame.agents, s.line)

@@ -46,6 +46,7 @@ class Storage:
         self.tensor = tensor
         self.devices: Array | None = None
         self.reads: list[Read] = []
+        self.products: dict[int, int] = {}  # event -> the product that it is
         self.writers: Array = np.full(tensor.shape, 0 if written else UNWRITTEN, np.int32)
         self._places: Array | None = None
         self._view: Array | None = None

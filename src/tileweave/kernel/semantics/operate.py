@@ -12,6 +12,7 @@ from tileweave.kernel.meaning import FUNCTIONS, matmul, neutral, reduced, rounde
 from tileweave.kernel.semantics.access import Access, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
 from tileweave.kernel.semantics.machine import Block, Frame, Machine
+from tileweave.kernel.semantics.tensor_memory import product
 
 __all__ = ["OPERATIONS", "operate"]
 
@@ -22,6 +23,9 @@ def operate(machine: Machine, op: Op, frame: Frame) -> None:
     """Execute an operator by the threads of a frame."""
     if op.name == "copy_async":
         _copy_async(machine, op, frame)
+        return
+    if op.name == "gemm" and op.outs[0].tensor.space == "tensor":
+        product(machine, op, frame)
         return
     registers = any(isinstance(v, Region) and v.tensor.space == "register" for v in (*op.ins, *op.outs))
     out = machine.access(op.outs[0], frame, op.line)
@@ -154,7 +158,11 @@ def _copy_async(machine: Machine, op: Op, frame: Frame) -> None:
     for block, target in _targets(machine, op, frame, out):
         if block is not frame.block:
             frame.block.cluster.visit(block.rank, writes, frame.agents, op.line)
-        barrier = machine.barrier(op.barrier, frame, op.line, block) if op.barrier is not None else None
+        told = block
+        if op.option("leader") and frame.block.rank % 2:
+            told = frame.block.cluster.blocks[frame.block.rank - 1]
+            frame.block.cluster.visit(told.rank, writes, frame.agents, op.line)
+        barrier = machine.barrier(op.barrier, frame, op.line, told) if op.barrier is not None else None
         machine.ledger.write(target, writes, clocks, fenced)
         target.put(rounded(source.values(), target.region.tensor.element))
         if barrier is not None:

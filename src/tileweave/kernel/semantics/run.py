@@ -17,6 +17,7 @@ from tileweave.kernel.semantics.cluster import Cluster
 from tileweave.kernel.semantics.machine import Block, Frame, Machine
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.operate import operate
+from tileweave.kernel.semantics.tensor_memory import require_complete
 from tileweave.kernel.semantics.threads import entities
 
 __all__ = ["LIMIT", "Report", "check_kernel", "run_kernel"]
@@ -224,6 +225,7 @@ class _Run:
     def _finish(self, block: Block) -> None:
         """A block has ended: nothing is left half-done."""
         block.cluster.require_left(block.rank)
+        require_complete(block.agents)
         block.ended = True
         for agent in block.agents:
             pending = [c for group in agent.groups.values() for g in group for c in g]

@@ -131,6 +131,45 @@ def _wgmma(block: AsmBlock, s: Statement) -> str:
     return f"{{ {code}::tw::wgmma({block.tables.product(row)}, tw_d, ({keep}) != 0, {a}, {b}); }}"
 
 
+@handles(r"tcgen05\.")
+def _tensor_memory(block: AsmBlock, s: Statement) -> str:
+    o, name = s.operands, s.modifiers[1]
+    pair = str(any(m == "cta_group::2" for m in s.modifiers)).lower()
+    if name == "alloc":
+        return f"::tw::tensor_alloc({block.address(o[0])}, {block.read(o[1], 'u32')}, {pair});"
+    if name == "dealloc":
+        return f"::tw::tensor_free({block.read(o[0], 'b32')}, {block.read(o[1], 'u32')}, {pair});"
+    if name == "relinquish_alloc_permit":
+        return "::tw::tensor_relinquish();"
+    if name == "mma":
+        row = row_of(block, s.opcode)
+        _need(block, s, 5)
+        kind = row.name.rsplit("::", 1)[1]
+        where = f"(uint32_t)({block.address(o[0])})"
+        numbers = f"{block.read(o[1], 'b64')}, {block.read(o[2], 'b64')}, (uint32_t)({block.read(o[3], 'b32')})"
+        return f'::tw::tensor_mma("{kind}", {pair}, {where}, {numbers}, ({block.read(o[4])}) != 0);'
+    if name == "commit":
+        mask = f"(int)({block.read(o[1])})" if "multicast" in s.opcode else "-1"
+        return f"::tw::tensor_commit({block.address(o[0])}, {mask}, {pair});"
+    if name == "fence::before_thread_sync" or name == "fence::after_thread_sync":
+        return f"::tw::tensor_fence({str('after' in name).lower()});"
+    if name in ("wait::ld", "wait::st"):
+        return f"::tw::tensor_wait({str(name.endswith('st')).lower()});"
+    if name in ("ld", "st"):
+        row = row_of(block, s.opcode)
+        fragment = block.tables.fragment(row["d"])
+        registers, memory = (o[0], o[1]) if name == "ld" else (o[1], o[0])
+        items = block.tile(registers, row["d"], "the registers")
+        where = f"(uint32_t)({block.address(memory)})"
+        if name == "st":
+            return f"{{ {block.array('tw_d', items)} ::tw::tensor_move({fragment}, tw_d, {where}, true); }}"
+        return (
+            f"{{ ::tw::u64 tw_d[{len(items)}] = {{}}; ::tw::tensor_move({fragment}, tw_d, {where}, false); "
+            f"{block.unpack('tw_d', items)} }}"
+        )
+    raise block.fail(f"no emulation of {s.opcode}")
+
+
 @handles(r"wgmma\.wait_group")
 def _wgmma_wait(block: AsmBlock, s: Statement) -> str:
     _need(block, s, 1)
@@ -296,6 +335,7 @@ def _box(block: AsmBlock, s: Statement) -> str:
     match = re.search(r"tensor\.(\d)d", s.opcode)
     rank = int(match.group(1)) if match else 0
     loads = "complete_tx::bytes" in s.opcode
+    pair = "cta_group::2" in s.opcode
     plain = re.sub(r"\.(tile|L2::cache_hint)(?=\.|$)", "", s.opcode).replace(
         "shared::cta.global", "shared::cluster.global"
     )
@@ -310,7 +350,7 @@ def _box(block: AsmBlock, s: Statement) -> str:
         multicast = f"(int)({block.read(s.operands[3])})" if "multicast" in s.opcode else "-1"
         return (
             f"{{ {places} ::tw::box_load({block.address(s.operands[0])}, {tensor}, {rank}, "
-            f"tw_at, {block.address(s.operands[2])}, {multicast}); }}"
+            f"tw_at, {block.address(s.operands[2])}, {multicast}, {str(pair).lower()}); }}"
         )
     add = "reduce" in s.modifiers
     if add and "add" not in s.modifiers:

@@ -64,7 +64,41 @@ _PLAIN = {
     '    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");\n'
     "  } while (seen < least);\n}",
 }
+
+
+def _tensor_helpers(group: int) -> dict[str, str]:
+    """Helpers of tensor memory, for one block or for two."""
+    of = f"cta_group::{group}"
+    arrive = f"tcgen05.commit.{of}.mbarrier::arrive::one.shared::cluster"
+    return {
+        f"tw_tensor_alloc{group}": _asm(
+            f"tw_tensor_alloc{group}", "void* address, int columns",
+            f"tcgen05.alloc.{of}.sync.aligned.shared::cta.b32 [%0], %1;", '"r"(tw_shared(address)), "r"(columns)',
+        ),
+        f"tw_tensor_dealloc{group}": _asm(
+            f"tw_tensor_dealloc{group}", "unsigned address, int columns",
+            f"tcgen05.dealloc.{of}.sync.aligned.b32 %0, %1;", '"r"(address), "r"(columns)',
+        ),
+        f"tw_tensor_relinquish_alloc_permit{group}": _asm(
+            f"tw_tensor_relinquish_alloc_permit{group}", "", f"tcgen05.relinquish_alloc_permit.{of}.sync.aligned;"
+        ),
+        f"tw_tensor_commit{group}": _asm(f"tw_tensor_commit{group}", "void* bar", f"{arrive}.b64 [%0];", _BAR),
+        f"tw_tensor_commit_multicast{group}": _asm(
+            f"tw_tensor_commit_multicast{group}", "void* bar, unsigned short mask",
+            f"{arrive}.multicast::cluster.b64 [%0], %1;", f'{_BAR}, "h"(mask)',
+        ),
+    }  # fmt: skip
+
+
 _SHARED = {
+    **_tensor_helpers(1),
+    **_tensor_helpers(2),
+    "tw_tensor_fence_before": _asm("tw_tensor_fence_before", "", "tcgen05.fence::before_thread_sync;"),
+    "tw_tensor_fence_after": _asm("tw_tensor_fence_after", "", "tcgen05.fence::after_thread_sync;"),
+    "tw_tensor_wait_ld": _asm("tw_tensor_wait_ld", "", "tcgen05.wait::ld.sync.aligned;"),
+    "tw_descriptor100": f"{_HEAD}unsigned long long tw_descriptor100(const void* p, int lbo, int sbo, int swizzle) {{\n"
+    "  return (unsigned long long)swizzle << 61 | 1ull << 46 | (unsigned long long)(sbo >> 4) << 32\n"
+    "         | (unsigned long long)(lbo >> 4) << 16 | (tw_shared(p) & 0x3FFFF) >> 4;\n}",
     "tw_mbarrier_init": _asm(
         "tw_mbarrier_init", "void* bar, int count", "mbarrier.init.shared::cta.b64 [%0], %1;", f'{_BAR}, "r"(count)'
     ),
@@ -139,7 +173,25 @@ def product_helper(name: str) -> tuple[tuple[str, ...], str]:
         return ("tw_shared",), _box(row)
     if row.family == "wgmma":
         return (), _wgmma(row)
+    if row.family == "tcgen05.mma":
+        text = f"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %4, 0;\\n{name} [%0], %1, %2, %3, p;\\n}}"
+        given = '"r"(d), "l"(a), "l"(b), "r"(number), "r"(keep)'
+        parameters = "unsigned d, unsigned long long a, unsigned long long b, unsigned number, int keep"
+        return (), _asm(helper_name(name), parameters, text, given)
+    if row.family == "tcgen05.ld":
+        return (), _tensor_load(row)
     raise KeyError(name)
+
+
+def _tensor_load(row: Atom) -> str:
+    count = row["d"].registers
+    outs = ", ".join(f'"=r"(D[{i}])' for i in range(count))
+    return (
+        f"{_HEAD}void {helper_name(row.name)}(void* d, unsigned address) {{\n"
+        "  unsigned* D = reinterpret_cast<unsigned*>(d);\n"
+        f'  asm volatile("{row.name} {_list(0, count)}, [%{count}];"\n'
+        f'               : {outs} : "r"(address) : "memory");\n}}'
+    )
 
 
 def _mma(row: Atom) -> str:
@@ -184,6 +236,15 @@ def _box(row: Atom) -> str:
     name = helper_name(row.name)
     if ".shared::cluster.global" in row.name:
         several = ".multicast" in row.name
+        if "cta_group" in row.name:  # the barrier is that of the first block of the pair
+            places = ", ".join(f"%{3 + i}" for i in range(rank))
+            text = (
+                "{\\n.reg .b32 there;\\n.reg .b32 rank;\\nmov.u32 rank, %%cluster_ctarank;\\n"
+                "and.b32 rank, rank, 0xfffffffe;\\nmapa.shared::cluster.u32 there, %2, rank;\\n"
+                f"{row.name} [%0], [%1, {{{places}}}], [there];\\n}}"
+            )
+            operands = f""""r"(tw_shared(to)), "l"(map), {_BAR}{given}"""
+            return _asm(name, f"void* to, const CUtensorMap* map, void* bar{at}", text, operands)
         places = ", ".join(f"%{3 + several + i}" for i in range(rank))
         parameters = f"void* to, const CUtensorMap* map, void* bar{', unsigned short mask' * several}{at}"
         operands = f"""{'"r"(tw_shared(to)), "l"(map)'}, {_BAR}{', "h"(mask)' * several}{given}"""

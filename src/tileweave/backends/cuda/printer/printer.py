@@ -306,6 +306,26 @@ def _wgmma(printer: _Printer, item: Instruction) -> str:
     return f"{name}{how}({printer.pointer(d)}, {parts[0]}, {parts[1]}, {kept});"
 
 
+@_spells("tcgen05.mma")
+def _tensor_product(printer: _Printer, item: Instruction) -> str:
+    target, a, b, number, keep = item.operands
+    printer.need("tw_descriptor100")
+    parts = [
+        "tw_descriptor100({}, {}, {}, {})".format(printer.pointer(operand), *item.option(role))
+        for role, operand in (("a", a), ("b", b))
+    ]
+    kept = printer.condition(keep) if isinstance(keep, Expr) else str(int(keep))
+    name = printer.atom(item.atom)
+    text = f"{name}({printer.number(target)}, {parts[0]}, {parts[1]}, {number:#010x}u, {kept});"
+    return printer.guarded(item, text)
+
+
+@_spells("tcgen05.ld.")
+def _tensor_load(printer: _Printer, item: Instruction) -> str:
+    target, source = item.operands
+    return f"{printer.atom(item.atom)}({printer.pointer(target)}, {printer.number(source)});"
+
+
 @_spells("bar.warp.sync")
 def _warp_sync(printer: _Printer, item: Instruction) -> str:
     return "__syncwarp();"
@@ -362,6 +382,22 @@ _SIMPLE = {
     "mbarrier.arrive": "tw_mbarrier_arrive({0});",
     "mbarrier.arrive.cluster": "tw_mbarrier_arrive_cluster({0}, {1});",
     "barrier.cluster": "tw_cluster_sync();",
+    **{
+        f"tcgen05.{name.split('.')[0]}.cta_group::{group}{name[len(name.split('.')[0]) :]}": (
+            f"tw_tensor_{name.replace('.', '_')}{group}({slots});"
+        )
+        for group in (1, 2)
+        for name, slots in (
+            ("alloc", "{0}, {1}"),
+            ("dealloc", "{0}, {1}"),
+            ("relinquish_alloc_permit", ""),
+            ("commit", "{0}"),
+            ("commit.multicast", "{0}, {1}"),
+        )
+    },
+    "tcgen05.fence_before": "tw_tensor_fence_before();",
+    "tcgen05.fence_after": "tw_tensor_fence_after();",
+    "tcgen05.wait_ld": "tw_tensor_wait_ld();",
     "mbarrier.wait": "tw_mbarrier_wait({0}, {1});",
     "setmaxnreg.inc": "tw_registers_inc<{0}>();",
     "setmaxnreg.dec": "tw_registers_dec<{0}>();",

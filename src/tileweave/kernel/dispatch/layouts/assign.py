@@ -136,6 +136,9 @@ def _note(groups: _Groups, op: Op) -> None:
         if target is not None:
             groups.products.setdefault(target.name, op)
         return
+    if target is not None and isinstance(op.ins[0], Region) and op.ins[0].tensor.space == "tensor":
+        groups.products.setdefault(target.name, op)
+        return
     for value in op.ins:
         source = _register(value)
         if source is None or target is None or not isinstance(value, Region):

@@ -125,8 +125,9 @@ void run_box_load(Async& t) {
       else if (m.fill) memset(s, 0xFF, n);
       else memset(s, 0, n);
     });
-    auto found = b->mbarriers.find((uint32_t)t.b);
-    if (found == b->mbarriers.end()) fail("mbarrier-uninitialised", t.pc, "a box of %s completes at shared +%llu of block rank %u, where no mbarrier is", thread_name(t.fiber).c_str(), (unsigned long long)t.b, b->rank);
+    Block* told = t.c ? (*t.block->cluster)[t.c - 1] : b;
+    auto found = told->mbarriers.find((uint32_t)t.b);
+    if (found == told->mbarriers.end()) fail("mbarrier-uninitialised", t.pc, "a box of %s completes at shared +%llu of block rank %u, where no mbarrier is", thread_name(t.fiber).c_str(), (unsigned long long)t.b, b->rank);
     if (checking && !found->second.fenced) note("mbarrier-fence", t.pc, found->second.init_pc, "an asynchronous copy completes at an mbarrier whose initialisation no fence made visible (fence.mbarrier_init or fence.proxy.async after mbarrier.init)");
     complete_bytes(found->second, box_bytes(m), &t);
   }
@@ -165,7 +166,7 @@ void run_box_store(Async& t) {
 }
 }  // namespace
 
-void box_load(u64 shared, const void* map, int rank, const int* at, u64 barrier, int multicast) {
+void box_load(u64 shared, const void* map, int rank, const int* at, u64 barrier, int multicast, bool pair) {
   proxies = true;
   auto& m = map_of(map, TW_PC);
   need_box(m, shared, rank, TW_PC);
@@ -177,7 +178,11 @@ void box_load(u64 shared, const void* map, int rank, const int* at, u64 barrier,
   t->data.assign((const uint8_t*)&m, (const uint8_t*)(&m + 1));  // the map travels with the copy
   std::copy(at, at + rank, t->at);
   t->a = to - owner->shared;
-  t->b = (char*)generic(barrier, SHARED) - owner->shared;
+  Block* told = block_of_shared(generic(barrier, SHARED));
+  if (told != owner && !pair) fail("mbarrier-remote", TW_PC, "%s copies a box to its own memory and completes it at an mbarrier of another block: only .cta_group::2 may", thread_name(current).c_str());
+  if (told->rank / 2 != owner->rank / 2) fail("mbarrier-remote", TW_PC, "%s completes a box at an mbarrier of a block that is not in its pair", thread_name(current).c_str());
+  t->b = (char*)generic(barrier, SHARED) - told->shared;
+  t->c = pair ? told->rank + 1 : 0;
   t->multicast = multicast < 0 ? 1 << owner->rank : multicast;
   submit(t);
 }

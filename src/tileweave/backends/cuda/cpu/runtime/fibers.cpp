@@ -68,7 +68,7 @@ void fiber_main() {
   f->state = DONE;
   progress();
   lane_left(f);
-  f->block->live--;
+  if (!--f->block->live) tensor_left(f->block);
   barrier_of_block_left(f->block);
   to_scheduler();
   abort();

@@ -59,7 +59,7 @@ struct Fiber {
   void* stack_pointer; char* stack; Block* block; uint3 index; unsigned linear; State state;
   const char* waits = nullptr; u64 wait_for = 0; u64 wait_parity = 0; const void* pc = nullptr;
   std::vector<Task> copies, bulk; std::deque<std::vector<Task>> copy_groups, bulk_groups;
-  unsigned batches_seen = 0, batches_waited = 0, cluster_phase = 0; bool wgmma_fenced = false;
+  unsigned batches_seen = 0, batches_waited = 0, cluster_phase = 0; bool wgmma_fenced = false; u64 tensor_after = 0;
   unsigned steps = 0;                     // accesses since it was switched to
   Clock clock = 1; Clocks known, proxy, fenced, fenced_block, pending, pending_block;
 };
@@ -67,6 +67,7 @@ struct Block {
   Grid* grid; uint3 index; uint32_t uid; unsigned slot, rank, live, threads; char* shared; uint8_t* valid; struct Cell* cells; size_t shared_top;
   std::vector<Fiber*> fibers; std::vector<Warp> warps; std::vector<WarpGroup> groups;
   NamedBarrier barriers[16]; NamedBarrier* cluster_barrier; std::unordered_map<uint32_t, MBarrier> mbarriers;
+  std::shared_ptr<struct TensorMemory> tensor;
   std::vector<Block*>* cluster; unsigned next_slot = 0; std::vector<Clock> slots;
 };
 struct SharedVariable { std::string name; size_t offset, bytes; };
@@ -110,6 +111,8 @@ extern int device_now;
 bool dynamic_allowed(const void* kernel, size_t bytes);
 bool on_stack(const void* p);
 
+// tiles.cpp
+void tensor_left(Block*);       // the threads of a block have left
 // sync.cpp
 void lane_left(Fiber*);
 void barrier_of_block_left(Block*);

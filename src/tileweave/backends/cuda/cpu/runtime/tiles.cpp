@@ -165,11 +165,16 @@ struct GroupRecord { void* const* d; const GroupOperand *a, *b; bool keep; };
 
 // Element (mn, k) of a tile in shared memory: the canonical layouts, then the swizzle on the byte address.
 struct Tile {
-  u64 start, lbo, sbo; unsigned swizzle; bool transposed; int bytes; Block* block; const void* pc;
-  Tile(u64 d, bool transposed, int bytes, Block* block, const void* pc) : transposed(transposed), bytes(bytes), block(block), pc(pc) {
+  u64 start, lbo, sbo; unsigned swizzle; bool transposed; int bytes; Block* block; const void* pc; Block* issuer = nullptr;
+  Tile(u64 d, bool transposed, int bytes, Block* block, const void* pc, bool fifth = false) : transposed(transposed), bytes(bytes), block(block), pc(pc) {
     start = (d & 0x3FFF) << 4; lbo = (d >> 16 & 0x3FFF) << 4; sbo = (d >> 32 & 0x3FFF) << 4;
     unsigned kind = d >> 62;
     swizzle = kind == 0 ? 0 : kind == 1 ? 128 : kind == 2 ? 64 : 32;
+    if (fifth) {
+      kind = d >> 61;
+      swizzle = kind == 2 ? 128 : kind == 4 ? 64 : kind == 6 ? 32 : 0;
+      if ((d >> 46 & 7) != 1 || kind % 2) fail("descriptor", pc, "a matrix descriptor of tcgen05 has bits 46..48 = %u and swizzle %u: 1, and 0, 2, 4 or 6 are right", (unsigned)(d >> 46 & 7), kind);
+    }
     if (d >> 49 & 7) fail("descriptor", pc, "a matrix descriptor has base offset %u: align tiles to the period of the swizzle instead", (unsigned)(d >> 49 & 7));
   }
   char* at(int mn, int k) const {
@@ -186,7 +191,7 @@ struct Tile {
   void read(int mn_extent, int k_extent, const char* type, int scale, std::vector<double>& out, GroupOp& op) const {
     out.resize(mn_extent * k_extent);
     Async t{};
-    t.block = block; t.pc = pc; t.known = op.known; t.proxy = op.proxy; t.slot = op.slot; t.clock = op.clock; t.what = "wgmma";
+    t.block = issuer ? issuer : block; t.pc = pc; t.known = op.known; t.proxy = op.proxy; t.slot = op.slot; t.clock = op.clock; t.what = "wgmma";
     for (int i = 0; i < mn_extent; i++) for (int k = 0; k < k_extent; k++) {
       char* p = at(i, k);
       if (checking && (u64)p % 16 == 0) check_async(t, p, 16, false);
@@ -318,6 +323,177 @@ void check_registers(Fiber* f, const void* p, size_t n) {
     if (!d->pending[f->linear % 128]) continue;
     for (int j = 0; j < d->product->d.registers; j++)
       if ((char*)mine[j] < (char*)p + n && (char*)p < (char*)mine[j] + 4) { note("wgmma-wait", f->pc, nullptr, "%s uses an accumulator of wgmma before wgmma.wait_group", thread_name(f).c_str()); return; }
+  }
+}
+
+// --- tensor memory
+struct TensorOp { bool pair, keep, trans_a, trans_b; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; };
+struct TensorMemory {
+  std::vector<uint32_t> cells = std::vector<uint32_t>(128 * 512, ~0u);
+  uint16_t owner[512] = {};                // columns of the allocation, 0: free
+  u64 written[512] = {};                   // which completion wrote the column
+  u64 completions = 0;
+  bool relinquished = false, pair = false;
+  std::deque<TensorOp> open;
+  std::deque<Task> commits;                // complete in order
+  Clocks done;                             // what a commit tells
+  u64 issued = 0;                          // products, of which open holds the last ones
+};
+namespace {
+TensorMemory& tensor_of(Block* b) { if (!b->tensor) b->tensor = std::make_shared<TensorMemory>(); return *b->tensor; }
+void need_columns(Block* b, uint32_t at, unsigned columns, const void* pc, const char* what) {
+  auto& t = tensor_of(b);
+  for (unsigned c = at & 0xFFFF; c < (at & 0xFFFF) + columns; c++)
+    if (c >= 512 || !t.owner[c]) fail("tensor-memory", pc, "%s reaches column %u of tensor memory, which block (%u,%u,%u) has not allocated", what, c, b->index.x, b->index.y, b->index.z);
+}
+void run_tensor(Block* b, TensorOp& op) {
+  std::vector<double> tile_b;
+  int parts = op.pair ? 2 : 1, rows = op.m / parts, columns = op.n / parts;
+  GroupOp like{};
+  like.known = op.at.known; like.proxy = op.at.proxy; like.slot = op.at.slot; like.clock = op.at.clock;
+  for (int r = 0; r < parts; r++) {
+    Block* of = op.pair ? (*b->cluster)[b->rank + r] : b;
+    std::vector<double> part;
+    Tile tile(op.b, op.trans_b, op.bytes, of, op.at.pc, true);
+    tile.issuer = b;
+    tile.read(columns, op.k, op.type_b, 1, part, like);
+    tile_b.insert(tile_b.end(), part.begin(), part.end());
+  }
+  for (int r = 0; r < parts; r++) {
+    Block* of = op.pair ? (*b->cluster)[b->rank + r] : b;
+    std::vector<double> tile_a;
+    Tile tile(op.a, op.trans_a, op.bytes, of, op.at.pc, true);
+    tile.issuer = b;
+    tile.read(rows, op.k, op.type_a, 1, tile_a, like);
+    auto& t = tensor_of(of);
+    for (int i = 0; i < rows; i++) for (int j = 0; j < op.n; j++) {
+      uint32_t& cell = t.cells[i * 512 + (op.d & 0xFFFF) + j];
+      double s = op.keep ? (double)bits<float>(cell) : 0.0, p = 0;
+      for (int k = 0; k < op.k; k++) p += tile_a[i * op.k + k] * tile_b[j * op.k + k];
+      cell = bits<uint32_t>((float)(s + p));
+    }
+    for (int j = 0; j < op.n; j++) t.written[(op.d & 0xFFFF) + j] = t.completions + 1;
+  }
+}
+}  // namespace
+
+void tensor_alloc(u64 shared, unsigned columns, bool pair) {
+  Fiber* f = current;
+  auto& t = tensor_of(f->block);
+  if (columns < 32 || columns > 512 || columns & (columns - 1)) fail("tensor-memory", TW_PC, "tcgen05.alloc of %u columns: a power of two from 32 to 512 is required", columns);
+  warp(SYNC_WARP, ~0u);
+  if (f->linear % 32 == 0) {
+    if (t.relinquished) fail("tensor-memory", TW_PC, "tcgen05.alloc after relinquish_alloc_permit");
+    t.pair = pair;
+    unsigned at = 0;
+    for (; at + columns <= 512; at += columns) { bool taken = false; for (unsigned c = at; c < at + columns; c++) taken |= t.owner[c]; if (!taken) break; }
+    if (at + columns > 512) fail("tensor-memory", TW_PC, "tcgen05.alloc of %u columns: the block has no more of its 512", columns);
+    for (unsigned c = at; c < at + columns; c++) t.owner[c] = columns;
+    uint32_t* to = (uint32_t*)generic(shared, SHARED);
+    access(to, 4, WRITE);
+    *to = at;
+  }
+  warp(SYNC_WARP, ~0u);
+}
+void tensor_free(uint32_t at, unsigned columns, bool pair) {
+  Fiber* f = current;
+  auto& t = tensor_of(f->block);
+  warp(SYNC_WARP, ~0u);
+  if (f->linear % 32) return;
+  if (pair != t.pair) fail("tensor-memory", TW_PC, "tcgen05.dealloc is of another cta_group than tcgen05.alloc");
+  for (unsigned c = at; c < at + columns; c++) {
+    if (c >= 512 || t.owner[c] != columns) fail("tensor-memory", TW_PC, "tcgen05.dealloc of %u columns from %u, which were not allocated so", columns, at);
+    t.owner[c] = 0;
+  }
+}
+void tensor_relinquish() { warp(SYNC_WARP, ~0u); if (current->linear % 32 == 0) tensor_of(current->block).relinquished = true; }
+void tensor_left(Block* b) {
+  if (!b->tensor) return;
+  for (unsigned c = 0; c < 512; c++) if (b->tensor->owner[c]) fail("tensor-leak", nullptr, "block (%u,%u,%u) ends and has not given back column %u of tensor memory (tcgen05.dealloc)", b->index.x, b->index.y, b->index.z, c);
+  if (!b->tensor->open.empty()) fail("tensor-order", b->tensor->open[0].at.pc, "block (%u,%u,%u) ends while products into tensor memory are not known to be complete", b->index.x, b->index.y, b->index.z);
+}
+void tensor_mma(const char* kind, bool pair, uint32_t d, u64 a, u64 b, uint32_t number, bool keep) {
+  Fiber* f = current;
+  proxies = true;
+  std::string k = kind;
+  TensorOp op{};
+  unsigned ta = number >> 7 & 7, tb = number >> 10 & 7;
+  auto type = [&](unsigned v) -> const char* {
+    if (k == "f16" && v < 2) return v ? "bf16" : "f16";
+    if (k == "tf32" && v == 2) return "tf32";
+    if (k == "f8f6f4" && v < 2) return v ? "e5m2" : "e4m3";
+    fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x names element type %u, which kind::%s has not (or which is not emulated)", number, v, kind);
+  };
+  op.type_a = type(ta); op.type_b = type(tb);
+  op.pair = pair; op.keep = keep; op.trans_a = number >> 15 & 1; op.trans_b = number >> 16 & 1;
+  op.bytes = width_of(op.type_a) / 8; op.k = 32 / op.bytes;
+  op.n = (number >> 17 & 63) * 8; op.m = (number >> 24 & 31) * 16;
+  op.d = d; op.a = a; op.b = b;
+  if ((number >> 4 & 3) != 1) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: only results in f32 are emulated", number);
+  if (op.m != (pair ? 256 : 128) || op.n < 16 || op.n > 256 || op.n % (pair ? 32 : 16)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: m %d, n %d of a product of %s", number, op.m, op.n, pair ? "two blocks" : "one block");
+  if ((op.trans_a || op.trans_b) && op.bytes != 2) fail("tensor-descriptor", TW_PC, "a transposed operand of kind::%s", kind);
+  if (pair != tensor_of(f->block).pair) fail("tensor-memory", TW_PC, "tcgen05.mma is of another cta_group than tcgen05.alloc");
+  if (pair && (f->block->rank % 2 || f->block->cluster->size() < f->block->rank + 2u)) fail("cluster-rank", TW_PC, "a product of two blocks is issued by the second of them, or in a cluster without pairs");
+  for (int r = 0; r < (pair ? 2 : 1); r++) need_columns(pair ? (*f->block->cluster)[f->block->rank + r] : f->block, d, op.n, TW_PC, "tcgen05.mma");
+  op.at.what = "tcgen05.mma"; op.at.block = f->block; op.at.pc = TW_PC; op.at.fiber = f; op.at.device = f->block->grid->device;
+  if (checking) { take_slot(op.at); op.at.known = snapshot(f); op.at.proxy = f->proxy; released(f); }
+  tensor_of(f->block).open.push_back(op);
+  tensor_of(f->block).issued++;
+}
+void tensor_commit(u64 barrier, int mask, bool pair) {
+  Fiber* f = current;
+  Block* b = f->block;
+  if (pair != tensor_of(b).pair) fail("tensor-memory", TW_PC, "tcgen05.commit is of another cta_group than tcgen05.alloc");
+  if (mask >= 0 && (!mask || mask >> b->cluster->size())) fail("cluster-mask", TW_PC, "tcgen05.commit to the blocks of mask 0x%x: the cluster has %zu", (unsigned)mask, b->cluster->size());
+  auto t = std::make_shared<Async>();
+  t->what = "tcgen05.commit"; t->block = b; t->fiber = f; t->pc = TW_PC; t->device = b->grid->device;
+  t->a = tensor_of(b).issued; t->b = (char*)generic(barrier, SHARED) - b->shared; t->multicast = mask < 0 ? 1 << b->rank : mask; t->c = pair;
+  mbarrier(barrier, "commits to", TW_PC);
+  if (checking) { take_slot(*t); t->known = snapshot(f); t->proxy = f->proxy; released(f); }
+  t->run = [](Async& t) {
+    auto& memory = tensor_of(t.block);
+    while (memory.commits.front().get() != &t) { auto earlier = memory.commits.front(); run_task(earlier); }
+    memory.commits.pop_front();
+    while (memory.issued - memory.open.size() < t.a) {
+      auto& op = memory.open.front();
+      run_tensor(t.block, op);
+      if (checking) { memory.done.join(op.at.known); memory.done.set(t.block->uid, op.at.slot, op.at.clock, t.block->threads + ASYNC_SLOTS); }
+      memory.open.pop_front();
+    }
+    for (int r = 0; r < (t.c ? 2 : 1); r++) tensor_of(t.c ? (*t.block->cluster)[t.block->rank + r] : t.block).completions++;
+    for (auto* b : *t.block->cluster) {
+      if (!(t.multicast >> b->rank & 1)) continue;
+      if (!b->live) fail("cluster-left", t.pc, "tcgen05.commit of %s arrives at block (%u,%u,%u), all of whose threads have left", thread_name(t.fiber).c_str(), b->index.x, b->index.y, b->index.z);
+      auto found = b->mbarriers.find((uint32_t)t.b);
+      if (found == b->mbarriers.end()) fail("mbarrier-uninitialised", t.pc, "tcgen05.commit arrives where no mbarrier is");
+      auto& m = found->second;
+      if (!m.pending) fail("mbarrier-count", t.pc, "tcgen05.commit of %s arrives at an mbarrier that expects no more arrivals in phase %u", thread_name(t.fiber).c_str(), m.phase);
+      m.pending--; m.arrivals++; m.arrive_pc = t.pc;
+      if (checking) m.clocks.join(memory.done);
+      complete_bytes(m, 0, &t);
+    }
+  };
+  tensor_of(b).commits.push_back(t);
+  submit(t);
+}
+void tensor_fence(bool after) { if (after) current->tensor_after = tensor_of(current->block).completions; }
+void tensor_wait(bool) {}
+void tensor_move(const Fragment& p, u64* registers, uint32_t at, bool store) {
+  Fiber* f = current;
+  auto& t = tensor_of(f->block);
+  unsigned lane = at >> 16, column = at & 0xFFFF, first = f->linear / 32 % 4 * 32;
+  warp(SYNC_WARP, ~0u);
+  need_columns(f->block, at, p.columns, TW_PC, store ? "tcgen05.st" : "tcgen05.ld");
+  if (lane < first || lane + p.rows > first + 32) fail("tensor-lanes", TW_PC, "%s reaches lanes %u..%u of tensor memory: its warp has lanes %u..%u", thread_name(f).c_str(), lane, lane + p.rows - 1, first, first + 31);
+  Block* issuer = t.pair ? (*f->block->cluster)[f->block->rank & ~1u] : f->block;
+  for (auto& op : tensor_of(issuer).open)
+    if ((op.d & 0xFFFF) < column + p.columns && column < (op.d & 0xFFFF) + op.n) { fail("tensor-order", TW_PC, "%s reaches column %u of tensor memory, and a product that writes it is not known to be complete (tcgen05.commit and a wait)", thread_name(f).c_str(), column); }
+  for (int c = 0; c < p.columns; c++)
+    if (t.written[column + c] > f->tensor_after) fail("tensor-fence", TW_PC, "%s reaches column %u of tensor memory, and no tcgen05.fence::after_thread_sync lies behind its wait", thread_name(f).c_str(), column + c);
+  for (int i = 0; i < p.slots; i++) {
+    int place = p.place[(f->linear % 32) * p.slots + i];
+    uint32_t& cell = t.cells[(lane + place / p.columns) * 512 + column + place % p.columns];
+    if (store) cell = registers[i]; else registers[i] = cell;
   }
 }
 }  // namespace tw

@@ -137,10 +137,18 @@ void wgmma(const Product&, void* const* d, bool keep, const GroupOperand& a, con
 void wgmma_fence(), wgmma_commit(), wgmma_wait(int pending);
 void set_registers(unsigned count, bool more);
 
+// --- tensor memory: 128 lanes of 512 columns of 32 bits a block; products run in the order of their block
+void tensor_alloc(u64 shared, unsigned columns, bool pair), tensor_free(uint32_t at, unsigned columns, bool pair), tensor_relinquish();
+void tensor_mma(const char* kind, bool pair, uint32_t d, u64 a, u64 b, uint32_t number, bool keep);
+void tensor_commit(u64 barrier, int mask, bool pair);
+void tensor_fence(bool after);
+void tensor_wait(bool stores);
+void tensor_move(const Fragment&, u64* registers, uint32_t at, bool store);
+
 // --- asynchronous copies
 void copy_async(u64 shared, u64 global, int bytes, int source_bytes);
 void copy_commit(), copy_wait(int pending), copy_arrive(u64 barrier, bool noinc);
-void box_load(u64 shared, const void* map, int rank, const int* at, u64 barrier, int multicast);
+void box_load(u64 shared, const void* map, int rank, const int* at, u64 barrier, int multicast, bool pair = false);
 void box_store(const void* map, int rank, const int* at, u64 shared, bool add);
 void bulk_load(u64 shared, u64 global, unsigned bytes, u64 barrier, int multicast);
 void bulk_store(u64 global, u64 shared, unsigned bytes);

@@ -1,0 +1,182 @@
+"""Tensor memory (sm_100a): products by ``tcgen05.mma`` recognised from layouts, loads by ``tcgen05.ld``."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
+from tileweave.kernel.atoms import atom
+from tileweave.kernel.dispatch.boxes import Tile, barrier_of, elected, tile_of_region
+from tileweave.kernel.dispatch.context import Context, declined, place, slot
+from tileweave.kernel.dispatch.groups import linear
+from tileweave.kernel.dispatch.layouts.registers import Holding, iter_at
+from tileweave.kernel.ir import Candidate, Commit, Kernel, Op, Region, Scalar, Tensor, walk
+from tileweave.kernel.ir.statements import Alloc
+from tileweave.kernel.ir.verify import tensor_columns
+from tileweave.kernel.threads import Address, Buffer, Local
+from tileweave.layout import Layout
+
+#: Type of A and B -> the kind of product, and its number in the instruction's descriptor.
+_KINDS = {"f16": ("f16", 0), "bf16": ("f16", 1), "e4m3": ("f8f6f4", 0), "e5m2": ("f8f6f4", 1)}
+#: Swizzle width in bytes -> its code in a descriptor of sm_100.
+_CODES = {128: 2, 64: 4, 32: 6}
+_WIDEST = 64
+
+
+def allocate(context: Context, tensor: Tensor) -> Buffer:
+    """Columns of tensor memory, allocated by the first warp of the block; all threads learn where they are."""
+    if not context.arch.startswith(("sm_100", "sm_103")) or not context.arch.endswith("a"):
+        raise declined(context.line, f"{context.arch} has no tensor memory", legal="sm_100a", tensor=tensor)
+    if context.threads.warps != context.warps:
+        raise declined(context.line, "tensor memory declared by a part of the block", legal="outside every scope")
+    columns = tensor_columns(tensor)
+    buffer = Buffer(tensor.name, tensor.dtype, "tensor", columns, 16, str(tensor.layout))
+    where = Buffer(f"{tensor.name}_address", "u32", "shared", 1, 16)
+    context.shared.append(where)
+    first = symbol("warp", 0, context.warps) < 1
+    context.instruction(f"tcgen05.alloc.{_group(context)}", Address(where), columns, mask=first)
+    context.sync()
+    context.emit(Local(_base(buffer), Address(where), place(context.line)))
+    return buffer
+
+
+def _group(context: Context) -> str:
+    return f"cta_group::{2 if context.pair else 1}"
+
+
+def pairs(kernel: Kernel) -> bool:
+    """Whether products of a kernel are of two blocks: then everything of tensor memory is."""
+    return any(isinstance(s, Op) and s.option("pair") for s in walk(kernel.body))
+
+
+def release(context: Context, kernel: Kernel) -> None:
+    """At the end of a block its tensor memory is given back, when nobody uses it any more."""
+    tensors = [s.tensor for s in walk(kernel.body) if isinstance(s, Alloc) and s.tensor.space == "tensor"]
+    if not tensors:
+        return
+    (context.cluster_sync if context.pair else context.sync)()
+    first = symbol("warp", 0, context.warps) < 1
+    for tensor in tensors:
+        buffer = context.buffer(tensor)
+        context.instruction(f"tcgen05.dealloc.{_group(context)}", _base(buffer), buffer.elements, mask=first)
+    context.instruction(f"tcgen05.relinquish_alloc_permit.{_group(context)}", mask=first)
+
+
+def _base(buffer: Buffer) -> Expr:
+    """The address of a tensor's first cell: lane in the upper half, column in the lower."""
+    return symbol(f"{buffer.name}_at", 0, None)
+
+
+def _cell(buffer: Buffer, lane: ExprLike, column: ExprLike) -> ExprLike:
+    return simplify(as_expr(_base(buffer) + lane * 65536 + column))
+
+
+def problem(op: Op, arch: str) -> str:
+    """Why a product has no ``tcgen05.mma``; empty if it has."""
+    found = _recognised(op, arch)
+    return found if isinstance(found, str) else ""
+
+
+def _recognised(op: Op, arch: str) -> tuple[Tile, Tile] | str:
+    a, b, out = op.ins[0], op.ins[1], op.outs[0]
+    if not isinstance(a, Region) or not isinstance(b, Region):
+        return "an operand is a number"
+    if a.tensor.dtype not in _KINDS or b.tensor.dtype not in _KINDS:
+        return f"no product into tensor memory of {a.tensor.dtype} and {b.tensor.dtype}"
+    if _KINDS[a.tensor.dtype][0] != _KINDS[b.tensor.dtype][0]:
+        return f"{a.tensor.dtype} and {b.tensor.dtype} are of different kinds"
+    row = atom(f"tcgen05.mma.cta_group::1.kind::{_KINDS[a.tensor.dtype][0]}")
+    if not row.runs_on(arch):
+        return f"needs {' or '.join(row.arch)}, not {arch}"
+    columns, bits = out.shape[1], a.tensor.element.bits
+    step = 32 if op.option("pair") else 16
+    if columns % step or columns > 256:
+        return f"n = {columns} is no multiple of {step} up to 256"
+    if a.shape[1] % (256 // bits):
+        return f"k = {a.shape[1]} is no multiple of {256 // bits}"
+    tiles = []
+    for role, region in (("A", a), ("B", b)):
+        tile = tile_of_region(region)
+        if region.masked:
+            return f"{role} has a mask"
+        if isinstance(tile, str):
+            return f"{role}: {tile}"
+        if tile.swizzle == 0:
+            return f"{role} is not swizzled"
+        if tile.major == 0 and bits != 16:
+            return f"{role} is not contiguous along k, as {bits}-bit types must be"
+        tiles.append(tile)
+    return tiles[0], tiles[1]
+
+
+def product(context: Context, op: Op) -> None:
+    """A product into tensor memory: one elected thread issues an instruction for every step along k."""
+    found = _recognised(op, context.arch)
+    a, b, out = op.ins[0], op.ins[1], op.outs[0]
+    if isinstance(found, str) or not isinstance(a, Region) or not isinstance(b, Region):
+        raise declined(op.line, f"a product into tensor memory: {found}", legal="swizzled tiles in shared memory")
+    kind, _ = _KINDS[a.tensor.dtype]
+    row = atom(f"tcgen05.mma.{_group(context)}.kind::{kind}")
+    depth = 256 // a.tensor.element.bits
+    tiles = found
+    rows = 256 if op.option("pair") else 128
+    number = instruction_descriptor(a.tensor.dtype, b.tensor.dtype, rows, out.shape[1], found)
+    options = {
+        role: (*tile.descriptor(region.tensor.element.bits // 8)[:2], _CODES[tile.swizzle])
+        for role, tile, region in (("a", tiles[0], a), ("b", tiles[1], b))
+    }
+    target = _cell(context.buffer(out.tensor), 0, out.begin[1])
+    asked = op.option("keep", 0 if isinstance(op.ins[2], Scalar) else 1)
+    kept = asked if isinstance(asked, Expr) else int(bool(asked))
+    for step in range(a.shape[1] // depth):
+        first, second = (linear(context, r, (0, step * depth)) for r in (a, b))
+        keep = kept if step == 0 else 1
+        context.instruction(row.name, target, first, second, number, keep, mask=elected(context), **options)
+    shape = f"m{rows}n{out.shape[1]}k{depth}"
+    context.choose(op, row.name, Candidate("tcgen05", True, f"{a.shape[1] // depth} steps of {shape}"))
+
+
+def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[Tile, Tile]) -> int:
+    """The 32-bit number that names types and shape of a ``tcgen05.mma`` with a result in f32."""
+    value = 1 << 4 | _KINDS[a][1] << 7 | _KINDS[b][1] << 10
+    for bit, tile in zip((15, 16), tiles, strict=True):
+        value |= (tile.major == 0) << bit
+    return value | columns // 8 << 17 | rows // 16 << 24
+
+
+def commit(context: Context, s: Commit) -> None:
+    """An arrival when the products of the elected thread are complete."""
+    bar = barrier_of(context, s.barrier)  # type: ignore[arg-type]
+    mask: tuple[int, ...] = () if s.mask is None else (s.mask,)
+    name = f"tcgen05.commit.{_group(context)}" + (".multicast" if mask else "")
+    context.instruction(name, bar, *mask, mask=elected(context))
+
+
+def loaded_layout(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]]:
+    """How registers that are loaded from tensor memory lie: a lane of it in each thread, its columns in slots."""
+    lanes, columns = op.outs[0].shape
+    return Layout((iter_at(lanes // 32, "warp", 1), iter_at(32, "lane", 1), iter_at(columns, "reg", 1))), (
+        lanes,
+        columns,
+    )
+
+
+def load(context: Context, op: Op, buffer: Buffer, held: Holding, source: Region) -> None:
+    """Tensor memory to registers: each of four warps reaches its own 32 lanes."""
+    lanes, columns = source.shape
+    if lanes != 128 or context.threads.warps != 4 or context.threads.first % 4 or source.masked:
+        raise declined(op.line, f"a load of {lanes} lanes of tensor memory by {context.threads.warps} warps",
+                       legal="all 128 lanes by a warpgroup")  # fmt: skip
+    if held.layout != loaded_layout(op, 4)[0] or buffer.dtype != "f32":
+        raise declined(op.line, f"registers that lie as {held.layout}", legal=str(loaded_layout(op, 4)[0]))
+    width = gcd(columns, _WIDEST)
+    name = f"tcgen05.ld.sync.aligned.32x32b.x{width}.b32"
+    of = context.buffer(source.tensor)
+
+    def one(v: ExprLike) -> None:
+        where = _cell(of, context.threads.warp * 32, source.begin[1] + v * width)
+        context.instruction(name, slot(buffer, v * width, width), where)
+
+    context.loop(columns // width, one)
+    context.instruction("tcgen05.wait_ld")
+    context.choose(op, name, Candidate("tcgen05.ld", True, f"{columns // width} x 32 lanes x {width} columns a warp"))

@@ -1,0 +1,134 @@
+"""Tensor memory of sm_100a: products by one block and by two, their order, descriptors; what goes wrong is named."""
+
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tileweave import kernel as tk
+from tileweave.backends.cuda import compile as compile_text
+from tileweave.backends.cuda.printer import run as run_text
+from tileweave.backends.cuda.printer import text
+from tileweave.backends.cuda.printer.entry import arguments, lowered, run_program
+from tileweave.errors import BackendError, VerifyError
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2] / "examples" / "kernels")]
+examples, mutants = import_module("tensor_memory"), import_module("mutants").mutants
+RANDOM = np.random.default_rng(6)
+SMALL = {"bn": 32, "stages": 2}
+
+
+def operands(m, n, k):
+    a, b = (RANDOM.integers(-3, 4, s).astype(np.float16) for s in ((m, k), (n, k)))
+    return a, b, np.zeros((m, n), np.float16)
+
+
+def kernel(name, arrays, **options):
+    return getattr(examples, name).trace(*arrays, **{**SMALL, **options})
+
+
+@pytest.mark.parametrize("name", ["matmul_tensor", "matmul_pair"])
+def test_products_agree_with_numpy_at_sizes_that_divide_nothing(name):
+    a, b, c = operands(300, 70, 136)
+    assert (getattr(examples, name).check(a, b, c, **SMALL).outputs["C"] == a.astype(float) @ b.T.astype(float)).all()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("name", ["matmul_tensor", "matmul_pair"])
+@pytest.mark.parametrize("order", ["reversed", *(pytest.param(o, marks=pytest.mark.slow) for o in ("forward", 5))])
+def test_the_text_gives_the_exact_product_on_the_cpu(name, order):
+    a, b, c = operands(100, 30, 136)
+    run_text(kernel(name, (a, b, c)), [a, b, c], arch="sm_100a", order=order)
+    assert (c == a.astype(float) @ b.T.astype(float)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["matmul_tensor", "matmul_pair"])
+def test_the_checked_fibers_find_nothing_wrong(name):
+    a, b, c = operands(100, 30, 136)
+    run_text(kernel(name, (a, b, c)), [a, b, c], arch="sm_100a", check=True)
+    assert (c == a.astype(float) @ b.T.astype(float)).all()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize(
+    ("name", "number", "group"), [("matmul_tensor", "0x08200010u", 1), ("matmul_pair", "0x10400010u", 2)]
+)
+def test_the_text_compiles_without_spills(name, number, group):
+    arrays = operands(512, 512, 512)
+    made = getattr(examples, name).trace(*arrays)
+    shown = text(made, "sm_100a")
+    assert number in shown  # f16, f16 to f32; n / 8 from bit 17, m / 16 from bit 24
+    assert f"tcgen05.mma.cta_group::{group}.kind::f16 [%0], %1, %2, %3, p;" in shown
+    assert compile_text(shown, "sm_100a").kernels[name].spill_bytes == 0
+
+
+def test_other_targets_say_that_they_have_no_tensor_memory():
+    with pytest.raises(BackendError, match="sm_90a has no tensor memory"):
+        text(kernel("matmul_tensor", operands(128, 32, 64)), "sm_90a")
+
+
+def wrong(body):
+    """A kernel with one product into tensor memory and something wrong behind it."""
+
+    @tk.kernel
+    def faulty(k, A, B, C):
+        k.grid(1)
+        sa, sb = k.shared((128, 64), like=A, swizzle=128), k.shared((32, 64), like=B, swizzle=128)
+        body(k, A, B, C, sa, sb)
+
+    return faulty
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"), [((32, 512), "544 columns of tensor memory, a block has 512"), ((600,), "600 columns")]
+)
+def test_columns_are_counted(columns, problem):
+    def body(k, A, B, C, sa, sb):
+        for n in columns:
+            k.tensor_memory(n)
+        with k.cta(threads=128) as cta:
+            cta.copy(C, cta.load(C))
+
+    with pytest.raises(VerifyError, match=problem):
+        wrong(body).trace(*operands(128, 32, 64))
+
+
+def test_tensor_memory_is_reached_by_products_and_loads_only():
+    def body(k, A, B, C, sa, sb):
+        acc = k.tensor_memory(32)
+        with k.cta(threads=128) as cta:
+            cta.copy(acc, C)
+
+    with pytest.raises(VerifyError, match="written by products only") as caught:
+        wrong(body).trace(*operands(128, 32, 64))
+    assert caught.value.rule == "tensor-memory"
+
+
+def faulty(name, arrays, wanted):
+    """The findings of the fibers for the first mutant of a kind."""
+    program = lowered(kernel(name, arrays), "sm_100a").program
+    found = next(one for what, _, one in mutants(program) if what.startswith(wanted))
+    named = dict(zip("ABC", arrays, strict=True))
+    given, _ = arguments(kernel(name, arrays), found, named)
+    with pytest.raises(BackendError) as caught:
+        run_program(found, given)
+    return caught.value.facts["findings"][0]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("wanted", "rules"),
+    [
+        ("no tcgen05.fence_after", {"tensor-fence"}),
+        ("no tcgen05.dealloc", {"tensor-leak"}),
+        pytest.param("no tcgen05.commit", {"deadlock"}, marks=pytest.mark.slow),
+        pytest.param("half the columns", {"tensor-memory"}, marks=pytest.mark.slow),
+        pytest.param("other number", {"tensor-descriptor"}, marks=pytest.mark.slow),
+    ],
+)
+def test_the_fibers_name_faults_of_tensor_memory(wanted, rules):
+    assert faulty("matmul_tensor", operands(100, 30, 72), wanted).rule in rules
