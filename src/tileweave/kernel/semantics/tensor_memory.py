@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tileweave.kernel.ir import Commit, Op
+from tileweave.kernel.meaning import matmul
 from tileweave.kernel.semantics.access import Access, refuse
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish
-from tileweave.kernel.semantics.compute import matmul
 
 AFTER = 'fence("tcgen05.after") behind the wait'
 BEFORE = 'fence("tcgen05.before") before the arrival or sync that follows the load'
