@@ -172,6 +172,8 @@ def bad_kernels():
         "registers": kernel(Alloc(R), On(CTA, (fill,))),
         "loop-control": inside(Break()),
         "loop": inside(For(STEP, 0, 3, 0, ())),
+        "cluster": inside(Sync(cluster=True)),
+        "tensor-memory": inside(Commit("tcgen05")),
         "barrier": inside(Wait(one(FLAGS), 0)),
         "operator": inside(Alloc(R), Op("fill", (whole(R),), ())),
         "function": inside(Alloc(R), Op("map", (whole(R),), (whole(R),), mul)),
@@ -180,10 +182,10 @@ def bad_kernels():
 
 
 def test_every_rule_has_a_kernel_that_breaks_it():
-    assert set(bad_kernels()) == {*RULES, "params", "resources"}
+    assert set(bad_kernels()) == {*RULES, "params", "resources", "cluster"}
 
 
-@pytest.mark.parametrize("rule", sorted({*RULES, "params", "resources"}))
+@pytest.mark.parametrize("rule", sorted({*RULES, "params", "resources", "cluster"}))
 def test_a_broken_rule_is_named(rule):
     with pytest.raises(VerifyError) as caught:
         verify(bad_kernels()[rule])
