@@ -31,9 +31,10 @@ from tileweave.teir.merged.form import Mode
 
 KEYS = 256
 """Of a block, at most: packed keys and values of 128 features are a quarter of a second cache of 1 MiB."""
-QUERIES_BYTES = 192 * 1024
-"""Of the queries and outputs of a job, at most; a job of more queries packs the keys less often."""
-MOST_QUERIES = 256
+QUERIES_BYTES = 384 * 1024
+"""Of the queries and sums of a job, at most, beside keys and values in the second cache: a job of more queries packs
+the keys less often; 1024 queries of 128 features take 46 ms with 384 of them, 48 with 192 (bench/attention.py)."""
+MOST_QUERIES = 512
 SEQUENTIAL_PRODUCTS = 1 << 18
 """Products that one thread computes: some 3 us, less than another thread takes to begin."""
 _LINE = 64
@@ -115,6 +116,7 @@ class _Writer:
         self.full = vector(self.e.memory, self.lanes)
         self.panel = s.vectors * s.lanes
         self.depth, self.features = _up(a.depth.extent, s.lanes), _up(a.features.extent, s.lanes)
+        self.held = _up(s.rows, s.lanes) * self.width  # bytes of a value per row of a panel, in whole vectors
         self.row = (s.keys + s.lanes) * self.width  # of scores; rows do not begin in one set of the cache
         self.tensors = (*a.tensors, *(t for t in a.extras if t not in a.tensors))
         dense = a.keys.strides
@@ -126,7 +128,8 @@ class _Writer:
             ("v", s.keys * self.features * self.width),
             ("scores", s.rows * self.row),
             ("sums", s.queries * self.features * self.width),
-            ("state", s.queries * 2 * self.width),
+            ("state", s.queries // s.rows * 2 * self.held),
+            ("work", 3 * self.held),
             ("hidden", self.features * self.width),
             ("live", s.queries // s.rows * 8),
         ):
@@ -400,66 +403,102 @@ class _Writer:
     # ---- softmax ------------------------------------------------------------------------------------------------
 
     def weigh(self) -> None:
-        """``weigh(scores, sums, state, row, keys, extras..)``: a row of scores becomes weights; the sums so far, their
-        maximum and total are brought to the new maximum."""
-        a, s = self.a, self.sizes
-        extras = self.tensors[4:]
-        names = [("ptr", "scores"), ("ptr", "sums"), ("ptr", "state"), ("i64", "row"), ("i64", "keys")]
-        f = Function(self.module, f"{self.name}.weigh", [*names, *(("ptr", f"x{t}") for t in extras)])
-        v = Registers(f, self.target, s.lanes).floats(self.e)
-        bases = {t: f.at(f"%x{t}", o) for t, o in zip(extras, self.moved(f, a.rows, "%row", extras), strict=True)}
-        lowest, size = v.constant(-inf), self.width
-        top = f.slot(self.full)
-        f.store(self.full, lowest, top, 64)
+        """``weigh(scores, sums, state, work, row, rows, keys, extras..)``: scores of a panel become weights; the sums
+        so far and their totals are brought to the new maxima.
+
+        ``state``: a maximum per row, then a total; ``work``: a number per row to subtract, to scale by, and to add.
+        What is one number per row is computed for all rows at once.
+        """
+        names = [("ptr", "scores"), ("ptr", "sums"), ("ptr", "state"), ("ptr", "work")]
+        names += [("i64", "row"), ("i64", "rows"), ("i64", "keys"), *(("ptr", f"x{t}") for t in self.tensors[4:])]
+        f = Function(self.module, f"{self.name}.weigh", names)
+        v = Registers(f, self.target, self.lanes).floats(self.e)
+        base, scale, total = (f.at("%work", n * self.held) for n in range(3))
+        f.loop(0, "%rows", lambda number, _: self.step_row(f, v, number, base))
+        lowest = v.constant(-inf)
+        groups = [n * self.lanes * self.width for n in range(self.held // (self.lanes * self.width))]
+        for at in groups:
+            before = f.load(self.full, f.at("%state", at), self.width)
+            seen = f.load(self.full, f.at(base, at), self.width)
+            most = v.select(v.compare("ogt", seen, before), seen, before)
+            f.store(self.full, most, f.at("%state", at), self.width)
+            less = v.select(v.compare("oeq", most, lowest), v.constant(0.0), most)  # -inf less -inf were NaN
+            f.store(self.full, less, f.at(base, at), self.width)
+            f.store(self.full, functions.exp(v, v.sub(before, less)), f.at(scale, at), self.width)
+        f.loop(0, "%rows", lambda number, _: self.weigh_row(f, v, number, (base, scale, total)))
+        for at in groups:
+            place = f.at("%state", self.held + at)
+            old, down = f.load(self.full, place, self.width), f.load(self.full, f.at(scale, at), self.width)
+            new = f.load(self.full, f.at(total, at), self.width)
+            f.store(self.full, v.multiply_add(old, down, new), place, self.width)
+        f.ret()
+
+    def step_row(self, f: Function, v: functions.Floats, number: Number, tops: str) -> None:
+        """The steps on a row of scores, and its maximum."""
+        a, extras, size = self.a, self.tensors[4:], self.width
+        moved = self.moved(f, a.rows, f.add("%row", number), extras)
+        bases = {t: f.at(f"%x{t}", o) for t, o in zip(extras, moved, strict=True)}
         fixed = {
             t: self.read(f, bases[t], 0, 0, None, element(self.dtype_of(t))) for t in extras if not a.keys.strides[t]
         }
+        line, lowest = f.at("%scores", f.mul(number, self.row)), v.constant(-inf)
 
-        def stepped(first: Number, mask: str | None) -> None:
-            place = f.at("%scores", f.mul(first, size))
+        def some(first: Number, mask: str | None, top: str) -> str:
+            place = f.at(line, f.mul(first, size))
             value = self.stepped(f, f.load(self.full, place, size), first, mask, bases, fixed)
             value = v.select(mask, value, lowest) if mask else value
             f.store(self.full, value, place, size)
-            old = f.load(self.full, top, 64)
-            f.store(self.full, v.select(v.compare("ogt", value, old), value, old), top, 64)
+            return v.select(v.compare("ogt", value, top), value, top)
 
-        self.along(f, "%keys", stepped)
-        name = f"llvm.vector.reduce.fmax.{vectors.suffix(self.e.memory, s.lanes)}"
+        whole = f.div("%keys", self.lanes)
+        (top,) = f.loop(
+            0, whole, lambda k, held: [some(f.mul(k, self.lanes), None, held[0])], carry=[(self.full, lowest)]
+        )
+        first = f.mul(whole, self.lanes)
+        left = f.sub("%keys", first)
+        (top,) = f.choose(
+            f.compare("sgt", left, 0),
+            [self.full],
+            lambda: [some(first, vectors.mask_below(f, str(left), self.lanes), str(top))],
+            lambda: [top],
+        )
+        name = f"llvm.vector.reduce.fmax.{vectors.suffix(self.e.memory, self.lanes)}"
         f.module.declare(name, f"{self.e.memory} {{}}({self.full})")
-        most = f.value(f"call nnan {self.e.memory} @{name}({self.full} {f.load(self.full, top, 64)})")
-        before = f.load(self.e.memory, "%state", size)
-        larger = f.value(f"fcmp ogt {self.e.memory} {most}, {before}")
-        most = f.value(f"select i1 {larger}, {self.e.memory} {most}, {self.e.memory} {before}")
-        f.store(self.e.memory, most, "%state", size)
-        spread = vectors.broadcast(f, self.e.memory, s.lanes, most)
-        base = v.select(v.compare("oeq", spread, lowest), v.constant(0.0), spread)  # -inf less -inf were NaN
-        old = vectors.broadcast(f, self.e.memory, s.lanes, before)
-        down = functions.exp(v, v.sub(old, base))
+        most = f.value(f"call nnan {self.e.memory} @{name}({self.full} {top})")
+        f.store(self.e.memory, most, f.at(tops, f.mul(number, size)), size)
 
-        def weight(number: Number, sums: list[str]) -> list[str]:
-            place = f.at("%scores", f.mul(number, s.lanes * size))
-            value = functions.exp(v, v.sub(f.load(self.full, place, size), base))
+    def weigh_row(self, f: Function, v: functions.Floats, number: Number, work: tuple[str, str, str]) -> None:
+        """The weights of a row, their sum, and the row's sums so far, scaled."""
+        size = self.width
+        line = f.at("%scores", f.mul(number, self.row))
+        base, scale, total = (f.at(place, f.mul(number, size)) for place in work)
+        less = vectors.broadcast(f, self.e.memory, self.lanes, f.load(self.e.memory, base, size))
+
+        def weight(k: Number, sums: list[str]) -> list[str]:
+            place = f.at(line, f.mul(k, self.lanes * size))
+            value = functions.exp(v, v.sub(f.load(self.full, place, size), less))
             f.store(self.full, value, place, size)
             return [v.add(sums[0], value)]
 
-        count = f.div(f.add("%keys", s.lanes - 1), s.lanes)
-        (total,) = f.loop(0, count, weight, carry=[(self.full, v.constant(0.0))])
-        name = f"llvm.vector.reduce.fadd.{vectors.suffix(self.e.memory, s.lanes)}"
+        count = f.div(f.add("%keys", self.lanes - 1), self.lanes)
+        (sums,) = f.loop(0, count, weight, carry=[(self.full, v.constant(0.0))])
+        name = f"llvm.vector.reduce.fadd.{vectors.suffix(self.e.memory, self.lanes)}"
         f.module.declare(name, f"{self.e.memory} {{}}({self.e.memory}, {self.full})")
-        new = f.value(f"call reassoc {self.e.memory} @{name}({self.e.memory} 0.0, {self.full} {total})")
-        scale = f.value(f"extractelement {self.full} {down}, i64 0")
-        kept = f.value(f"fmul {self.e.memory} {f.load(self.e.memory, f.at('%state', size), size)}, {scale}")
-        f.store(self.e.memory, f.value(f"fadd {self.e.memory} {kept}, {new}"), f.at("%state", size), size)
+        new = f.value(f"call reassoc {self.e.memory} @{name}({self.e.memory} 0.0, {self.full} {sums})")
+        f.store(self.e.memory, new, total, size)
+        down = f.load(self.e.memory, scale, size)
+        target = f.at("%sums", f.mul(number, self.features * size))
 
         def scaled() -> None:
-            def one(number: Number, _: list[str]) -> None:
-                place = f.at("%sums", f.mul(number, s.lanes * size))
-                f.store(self.full, v.mul(f.load(self.full, place, size), down), place, size)
+            spread = vectors.broadcast(f, self.e.memory, self.lanes, down)
 
-            f.loop(0, self.features // s.lanes, one)
+            def one(k: Number, _: list[str]) -> None:
+                place = f.at(target, f.mul(k, self.lanes * size))
+                f.store(self.full, v.mul(f.load(self.full, place, size), spread), place, size)
 
-        f.when(f.value(f"fcmp une {self.e.memory} {most}, {before}"), scaled)
-        f.ret()
+            f.loop(0, self.features // self.lanes, one)
+
+        f.when(f.value(f"fcmp une {self.e.memory} {down}, 1.0"), scaled)
 
     def dtype_of(self, tensor: int) -> str:
         """The element type of what the steps read."""
@@ -502,15 +541,13 @@ class _Writer:
         return of(a.weighed)
 
     def finish(self) -> None:
-        """``finish(sums, state, out)``: a row of sums, divided by its total, to the output."""
+        """``finish(sums, total, out)``: a row of sums, divided by its total, to the output."""
         a, s = self.a, self.sizes
         out = a.tensors[3]
         stride = a.features.strides[out]
-        f = Function(self.module, f"{self.name}.finish", [("ptr", "sums"), ("ptr", "state"), ("ptr", "out")])
+        f = Function(self.module, f"{self.name}.finish", [("ptr", "sums"), ("ptr", "total"), ("ptr", "out")])
         v = Registers(f, self.target, s.lanes).floats(self.e)
-        total = vectors.broadcast(
-            f, self.e.memory, s.lanes, f.load(self.e.memory, f.at("%state", self.width), self.width)
-        )
+        total = vectors.broadcast(f, self.e.memory, s.lanes, f.load(self.e.memory, "%total", self.width))
         inverse = v.div(v.constant(1.0), total)
 
         def some(first: Number, mask: str | None) -> None:
@@ -541,30 +578,29 @@ class _Writer:
             f.store(self.full, registers.constant(0.0), f.at(place["sums"], f.mul(number, size)), self.width)
 
         f.loop(0, s.queries * self.features // s.lanes, clear)
-        lowest = self.number(-inf)
+        lowest = registers.constant(-inf)
+        vectors_held = self.held // size
 
         def begin(number: Number, _: list[str]) -> None:
-            at = f.at(place["state"], f.mul(number, 2 * self.width))
-            f.store(self.e.memory, lowest, at, self.width)
-            f.store(self.e.memory, "0.0", f.at(at, self.width), self.width)
+            at = f.at(place["state"], f.mul(number, 2 * self.held))
+            for k in range(vectors_held):
+                f.store(self.full, lowest, f.at(at, k * size), self.width)
+                f.store(self.full, registers.constant(0.0), f.at(at, self.held + k * size), self.width)
 
-        f.loop(0, s.queries, begin)
+        f.loop(0, s.queries // s.rows, begin)
         panels = f.div(f.add("%rows", s.rows - 1), s.rows)
         f.loop(0, -(-a.keys.extent // s.keys), lambda number, _: self.block(f, number, panels, place, (k, v)))
 
         def done(number: Number, _: list[str]) -> None:
             (offset,) = self.moved(f, a.rows, f.add("%first", number), (a.tensors[3],))
             sums = f.at(place["sums"], f.mul(number, self.features * self.width))
-            state = f.at(place["state"], f.mul(number, 2 * self.width))
-            f.call(f"{self.name}.finish", f"ptr {sums}", f"ptr {state}", f"ptr {f.at(out, offset)}")
+            panel = f.mul(f.div(number, s.rows), 2 * self.held)
+            total = f.add(f.add(panel, self.held), f.mul(f.rem(number, s.rows), self.width))
+            given = [f"ptr {sums}", f"ptr {f.at(place['state'], total)}", f"ptr {f.at(out, offset)}"]
+            f.call(f"{self.name}.finish", *given)
 
         f.loop(0, "%rows", done)
         f.ret()
-
-    def number(self, value: float) -> str:
-        """A constant of the type."""
-        v = Registers(Function(Module(), "unused", []), self.target, 1).floats(self.e)
-        return v.constant(value)
 
     def block(
         self, f: Function, number: Number, panels: Number, place: dict[str, str], tensors: tuple[str, str]
@@ -638,7 +674,7 @@ class _Writer:
         begin, rows = shown
         left = f.at(place["q"], f.mul(begin, self.depth * self.width))
         sums = f.at(place["sums"], f.mul(begin, self.features * self.width))
-        state = f.at(place["state"], f.mul(begin, 2 * self.width))
+        state = f.at(place["state"], f.mul(panel, 2 * self.held))
 
         def scores(number: Number, _: list[str]) -> None:
             right = f.at(place["k"], f.mul(number, a.depth.extent * self.panel * self.width))
@@ -647,17 +683,9 @@ class _Writer:
 
         f.loop(0, f.div(f.add(count, self.panel - 1), self.panel), scores)
 
-        def weigh(number: Number, _: list[str]) -> None:
-            given = [
-                f"ptr {f.at(place['scores'], f.mul(number, self.row))}",
-                f"ptr {f.at(sums, f.mul(number, self.features * self.width))}",
-                f"ptr {f.at(state, f.mul(number, 2 * self.width))}",
-                f"i64 {f.add(f.add('%first', begin), number)}",
-                f"i64 {count}",
-            ]
-            f.call(f"{self.name}.weigh", *given, *(f"ptr {extras[t]}" for t in self.tensors[4:]))
-
-        f.loop(0, rows, weigh)
+        given = [f"ptr {place['scores']}", f"ptr {sums}", f"ptr {state}", f"ptr {place['work']}"]
+        given += [f"i64 {f.add('%first', begin)}", f"i64 {rows}", f"i64 {count}"]
+        f.call(f"{self.name}.weigh", *given, *(f"ptr {extras[t]}" for t in self.tensors[4:]))
         for first in self.feature_panels():
             width = min(s.vectors, self.features // s.lanes - first)
             right = f.at(place["v"], first * s.lanes * s.keys * self.width)
