@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tileweave.backends.cpu import compile
+from tileweave.backends.host import allocation, fills_its_memory
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_copy
 
@@ -71,3 +73,43 @@ def test_arrays_beyond_two_gigabytes() -> None:
     half = 2**30 + 2049
     assert np.array_equal(out[2 * (places[:-1] % half) + places[:-1] // half], source[places[:-1]])
     assert np.count_nonzero(out[:-1]) == len(places) - 1
+
+
+@pytest.mark.parametrize("length", [100, 20_000, 200_000, 3_000_000])
+def test_results_that_are_alive_never_share_memory(length: int) -> None:
+    """Memory of results is used again as soon as nothing refers to it, by view or by the result, and no sooner."""
+    make, rng, alive = allocation((length,), np.float32), np.random.default_rng(length), []
+    for turn in range(120):
+        new = make()
+        assert fills_its_memory(new) and not any(np.may_share_memory(new, other) for other, _ in alive)
+        new[:] = turn
+        alive.append((new[rng.integers(length) :] if rng.random() < 0.5 else memoryview(new), turn))
+        del new
+        while len(alive) > rng.integers(5):
+            kept, value = alive.pop(rng.integers(len(alive)))
+            assert (np.asarray(kept) == value).all()
+
+
+def test_threads_that_make_results_at_once_never_share_memory() -> None:
+    make, wrong, old = allocation((50_000,), np.int32), [], sys.getswitchinterval()
+
+    def work(number: int) -> None:
+        for turn in range(400):
+            mine = make()
+            mine[::5000] = number * 1000 + turn
+            other = make() if turn % 3 == 0 else None
+            if other is not None:
+                other[::5000] = -1
+            if (mine[::5000] != number * 1000 + turn).any():
+                wrong.append((number, turn))
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(old)
+    assert not wrong

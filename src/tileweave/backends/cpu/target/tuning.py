@@ -334,7 +334,8 @@ def _over(settings: Settings, wish: Settings) -> Settings:
 # ---- the model ------------------------------------------------------------------------------------------------------
 
 _BYTES_PER_CYCLE = 8.0
-"""What one core moves between its caches and memory in a cycle, roughly."""
+"""What one core moves between its caches and memory in a cycle: copies of 28 to 34 GB/s at 3.7 GHz (memcpy in
+bench/permute.py)."""
 
 
 @dataclass(frozen=True, slots=True)
