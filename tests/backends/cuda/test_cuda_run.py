@@ -300,3 +300,31 @@ def test_floats_of_eight_bits_convert_as_they_should(name, dtype):
     most = float(ml_dtypes.finfo(dtype).max)
     assert (y == np.clip(x, -most, most).astype(dtype).view(np.uint8)).all()
     np.testing.assert_array_equal(z, every.view(dtype).astype(np.float32))
+
+
+def run_exchange(source, order="forward", **options):
+    x, y = np.arange(256, dtype=np.int32), np.zeros(256, np.int32)
+    run(source, 4, 64, {"out": y, "in": x}, cluster=2, order=order, **options)
+    return bool((y.reshape(2, 2, 64) == x.reshape(2, 2, 64)[:, ::-1]).all())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_of_a_cluster_exchange_tiles_by_bulk_copies(text, order):
+    assert run_exchange(text("exchange"), order, check=order != 5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("rank ^ 1))\n                 :", "rank))\n                 :", "mbarrier-place"),
+        ('  asm volatile("{\\n.reg', '  if (0) asm volatile("{\\n.reg', "uninitialised"),
+        pytest.param("[%0], 256;", "[%0], 128;", "mbarrier-bytes", marks=pytest.mark.slow),
+        pytest.param("  asm volatile(\"fence.proxy.async.shared::cta;\"", "  if (0) asm volatile(\"fence.proxy.async\"",
+                     "proxy-fence", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_faulty_exchange_between_blocks_is_named(text, old, new, rule):
+    source = text("exchange")
+    assert source.count(old) == 1
+    with pytest.raises(BackendError, match=rule):
+        run_exchange(source.replace(old, new), check=True, seconds=20)

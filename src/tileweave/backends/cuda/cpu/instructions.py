@@ -374,12 +374,12 @@ def _hint(block: AsmBlock, s: Statement) -> str:
 def _bulk(block: AsmBlock, s: Statement) -> str:
     o = s.operands
     if s.modifiers[3].startswith("shared"):
-        if any(m == "shared::cta" for m in s.modifiers[4:]):
-            raise block.fail(f"no emulation of {s.opcode}")
+        source = block.address(o[1])
+        if s.modifiers[4] == "shared::cta":  # to another block of the cluster, whose mbarrier learns of it
+            source = f"(uint64_t)::tw::generic({source}, ::tw::SHARED)"
         multicast = f"(int)({block.read(o[4])})" if "multicast" in s.opcode else "-1"
         return (
-            f"::tw::bulk_load({block.address(o[0])}, {block.address(o[1])}, {block.read(o[2])}, "
-            f"{block.address(o[3])}, {multicast});"
+            f"::tw::bulk_load({block.address(o[0])}, {source}, {block.read(o[2])}, {block.address(o[3])}, {multicast});"
         )
     return f"::tw::bulk_store({block.address(o[0])}, {block.address(o[1])}, {block.read(o[2])});"
 

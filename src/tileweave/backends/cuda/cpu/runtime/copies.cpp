@@ -217,7 +217,9 @@ void bulk_load(u64 shared, u64 global, unsigned bytes, u64 barrier, int multicas
   }, TW_PC);
   char* to = (char*)generic(shared, SHARED);
   Block* owner = block_of_shared(to);
-  mbarrier(barrier, "completes at", TW_PC);
+  Block* completes = nullptr;
+  mbarrier(barrier, "completes at", TW_PC, &completes);
+  if (completes != owner) fail("mbarrier-place", TW_PC, "%s copies to shared memory of one block and completes at an mbarrier of another", thread_name(current).c_str());
   t->a = to - owner->shared; t->b = (char*)generic(barrier, SHARED) - owner->shared; t->c = global; t->bytes = bytes;
   t->multicast = multicast < 0 ? 1 << owner->rank : multicast;
   submit(t);
