@@ -167,6 +167,7 @@ def bad_kernels():
         "declared": inside(fill),
         "box": inside(Op("fill", (Region(X, (0, 0), (2, 32), (2, 32), (1,)),), (Scalar(0.0, "f16"),))),
         "inside": inside(Op("fill", (at(X, 4),), (Scalar(0.0, "f16"),))),
+        "halo": inside(Op("fill", (replace(whole(X), skip=(1, 0)),), (Scalar(0.0, "f16"),))),
         "symbols": inside(Op("fill", (at(X, symbol("q", 0, 4)),), (Scalar(0.0, "f16"),))),
         "scope": inside(On(cta_scope(256), ()), scope=CTA),
         "registers": kernel(Alloc(R), On(CTA, (fill,))),

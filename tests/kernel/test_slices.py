@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tileweave import kernel as tk
-from tileweave.errors import BackendError
+from tileweave.errors import BackendError, VerifyError
 
 needs_gpp = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 X = np.random.default_rng(0).integers(-9, 10, (64, 128)).astype(np.float32)
@@ -132,3 +132,40 @@ def test_a_layout_that_does_not_fit_the_threads_is_refused_with_its_line():
     with pytest.raises(BackendError, match="axis warp; the scope has 4") as caught:
         wrong.text("cuda", X, X)
     assert "test_slices.py:" in str(caught.value)
+
+
+@tk.kernel
+def corners(k, x, y, t=16):
+    """The sum of two neighbours of a halo of four, which the copy engine fetches where it can."""
+    i, j = k.grid(y.blocks(0, t), y.blocks(1, t))
+    s = k.shared((1, t + 8, t + 8), like=x)
+    ring = k.pipeline(1, fills=1, uses=1)
+    with k.warpgroup[0] as load, ring.fill(0) as stage:
+        load.copy_async(s[stage], x.tile(t, t, halo=4)[i, j])
+    with k.warpgroup[1] as use, ring.use(0) as stage:
+        use.store(y.tile(t, t)[i, j], use.load(s[0, 0:t, 0:t]) + use.load(s[0, 8 : t + 8, 8 : t + 8]))
+
+
+@needs_gpp
+@pytest.mark.parametrize(
+    ("columns", "arch", "how"), [(72, "sm_90a", "tma          yes"), (70, "sm_80", "cp.async     yes")]
+)
+def test_tiles_with_halos_are_zero_outside(columns, arch, how):
+    x = X[:50, :columns].copy()
+    padded = np.pad(x, 4)
+    for got in outcomes(corners, x, np.zeros_like(x), arch=arch):
+        assert (got == padded[:50, :columns] + padded[8:, 8:]).all()
+    assert how in corners.explain(x, x, arch=arch)
+
+
+def test_a_halo_is_copied_before_it_is_used():
+    @tk.kernel
+    def reduced(k, x, y):
+        i = k.grid(4)
+        with k.cta(threads=32) as cta:
+            cta.store(y[0:1, 0:1], cta.sum(x.tile(4, 4, halo=1)[i, 0]))
+
+    with pytest.raises(VerifyError, match="begins before what exists"):
+        reduced.check(X, X)
+    with pytest.raises(VerifyError, match="positive sizes"):
+        tk.kernel(lambda k, x: x.tile(4, 4, halo=-1)).check(X)

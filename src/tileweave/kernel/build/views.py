@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from tileweave.errors import VerifyError
 from tileweave.index import Expr, as_expr, constant_of, minimum, simplify
 from tileweave.kernel.build.recorder import Recorder
-from tileweave.kernel.ir import DTYPES, Number, Region, Scalar, clipped, promote
+from tileweave.kernel.ir import DTYPES, Number, Region, Scalar, before, clipped, promote
 
 __all__ = ["Tiles", "View", "as_number", "ceil_div"]
 
@@ -72,14 +72,22 @@ class View:
             self._recorder.refuse(f"{self}.blocks({axis}, {size})", "a tile of no elements", legal="a positive size")
         return -(-self.shape[axis] // size)
 
-    def tile(self, *sizes: int) -> Tiles:
-        """The view cut into tiles: ``v.tile(bm, bn)[i, j]``."""
-        if len(sizes) != len(self.shape) or any(type(s) is not int or s < 1 for s in sizes):
+    def tile(self, *sizes: int, halo: int | Sequence[int] = 0) -> Tiles:
+        """The view cut into tiles: ``v.tile(bm, bn)[i, j]``.
+
+        Args:
+            sizes: of a tile, one per dimension.
+            halo: how far a tile reaches beyond itself on both sides, for all dimensions or one each; what lies outside
+                the view does not exist, so it is read as zero.
+        """
+        rims = (halo,) * len(sizes) if isinstance(halo, int) else tuple(halo)
+        wrong = len(sizes) != len(self.shape) or any(type(s) is not int or s < 1 for s in sizes)
+        if wrong or len(rims) != len(sizes) or any(type(h) is not int or h < 0 for h in rims):
             self._recorder.refuse(
                 f"{self}.tile{sizes}", f"{len(self.shape)} positive sizes are needed, one per dimension",
-                legal=f"a view of shape {self.shape}",
+                legal=f"a view of shape {self.shape}; halo=h or one h >= 0 per dimension",
             )  # fmt: skip
-        return Tiles(self, sizes)
+        return Tiles(self, sizes, rims)
 
     def __getitem__(self, index: Any) -> View:
         parts = index if isinstance(index, tuple) else (index,)
@@ -90,7 +98,7 @@ class View:
         if len(parts) > len(self.shape):
             self._recorder.refuse(f"{self}[..]", f"{len(parts)} indices for shape {self.shape}")
         begin, extent, mask = list(self.region.begin), list(self.region.extent), list(self.region.mask)
-        dims = list(self.region.dims)
+        dims, skip = list(self.region.dims), list(self.region.skip)
         for d, part in zip(self.region.dims, parts, strict=False):
             if isinstance(part, slice):
                 start, length = self._slice(part, extent[d])
@@ -100,9 +108,12 @@ class View:
             begin[d] = as_number(begin[d] + start)
             # an index that leaves a whole dimension is a mistake to be found; in a masked one it meets the mask
             mask[d] = length if mask[d] == extent[d] else clipped(start, length, mask[d])
+            if skip:
+                skip[d] = before(start, skip[d])
             extent[d] = length
         return View(
-            self._recorder, Region(self.region.tensor, tuple(begin), tuple(extent), tuple(mask), tuple(dims))
+            self._recorder,
+            Region(self.region.tensor, tuple(begin), tuple(extent), tuple(mask), tuple(dims), tuple(skip)),
         )  # fmt: skip
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -211,11 +222,12 @@ for _name in ("and", "or"):
 class Tiles:
     """A view cut into tiles; an index per dimension gives one, with the mask of what exists of it."""
 
-    __slots__ = ("_sizes", "_view")
+    __slots__ = ("_rims", "_sizes", "_view")
 
-    def __init__(self, view: View, sizes: tuple[int, ...]) -> None:
+    def __init__(self, view: View, sizes: tuple[int, ...], rims: tuple[int, ...]) -> None:
         self._view = view
         self._sizes = sizes
+        self._rims = rims
 
     def __getitem__(self, index: Any) -> View:
         numbers = index if isinstance(index, tuple) else (index,)
@@ -223,10 +235,16 @@ class Tiles:
         if len(numbers) != len(self._sizes):
             view._recorder.refuse(f"{view}.tile{self._sizes}[..]", f"{len(numbers)} indices", legal="one per dimension")
         begin, extent, mask = list(region.begin), list(region.extent), list(region.mask)
-        for d, number, size in zip(region.dims, numbers, self._sizes, strict=True):
-            start = as_number(view._index(number, -(-extent[d] // size)) * size)
+        skip = list(region.skip or (0,) * len(begin))
+        for d, number, size, rim in zip(region.dims, numbers, self._sizes, self._rims, strict=True):
+            start = as_number(view._index(number, -(-extent[d] // size)) * size - rim)
+            size += 2 * rim
+            skip[d] = before(start, skip[d]) if rim or region.skip else 0
             begin[d], mask[d], extent[d] = as_number(begin[d] + start), clipped(start, size, mask[d]), size
-        return View(view._recorder, replace(region, begin=tuple(begin), extent=tuple(extent), mask=tuple(mask)))
+        return View(
+            view._recorder,
+            replace(region, begin=tuple(begin), extent=tuple(extent), mask=tuple(mask), skip=tuple(skip)),
+        )
 
 
 def operand(value: Any, like: str, recorder: Recorder, where: str) -> Region | Scalar:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tileweave.index import Expr, ExprLike, as_expr, bounds, divisor, simplify
 from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.ir import Candidate, Op, Region, Tensor, clipped
+from tileweave.kernel.ir import Candidate, Op, Region, Tensor, before, clipped
 from tileweave.kernel.threads import LANE, Address, Barrier, Element, TensorBox
 
 __all__ = ["Tile", "map_problem", "tile_of_region"]
@@ -148,6 +148,8 @@ def box_problem(arch: str, op: Op) -> str:
     for d in far.dims:
         if far.mask[d] != far.extent[d] and far.mask[d] != clipped(far.begin[d], far.extent[d], far.tensor.shape[d]):
             return "a mask that is not the tensor's end"
+        if far.skip and far.skip[d] != before(far.begin[d]):
+            return "a mask that is not the tensor's beginning"
     return ""
 
 

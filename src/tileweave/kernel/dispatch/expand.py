@@ -142,7 +142,8 @@ def _moved(region: Region, symbol: Expr, value: Expr, given: Expr) -> Region:
     def at(part: int | Expr) -> int | Expr:
         return simplify(substitute(part, {symbol: value}, given=[given])) if isinstance(part, Expr) else part
 
-    return replace(region, begin=tuple(map(at, region.begin)), mask=tuple(map(at, region.mask)))
+    begin, mask, skip = (tuple(map(at, row)) for row in (region.begin, region.mask, region.skip))
+    return replace(region, begin=begin, mask=mask, skip=skip)
 
 
 def _operands(body: Sequence[Statement]) -> list[Region]:

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, Literal, get_args
 
 from tileweave.errors import LayoutError, VerifyError
-from tileweave.index import Expr, as_expr, constant_of, minimum, simplify
+from tileweave.index import Expr, as_expr, constant_of, maximum, minimum, simplify
 from tileweave.kernel.ir.dtypes import Dtype, dtype_of
 from tileweave.layout import Coord, Iter, Layout
 from tileweave.layout.f2.swizzle import Swizzle
@@ -27,6 +27,7 @@ __all__ = [
     "ScopeKind",
     "Space",
     "Tensor",
+    "before",
     "clipped",
     "cta_scope",
     "number_text",
@@ -147,6 +148,7 @@ class Region:
         extent: per dimension of the tensor, how many coordinates: known integers.
         mask: per dimension of the tensor, how many of them exist, counted from `begin`; `extent` where all do.
         dims: the dimensions of the tensor that the region shows, in its own order; the others have extent 1.
+        skip: per dimension of the tensor, how many of the first coordinates do not exist; empty where all do.
     """
 
     tensor: Tensor
@@ -154,10 +156,11 @@ class Region:
     extent: tuple[int, ...]
     mask: tuple[Number, ...]
     dims: tuple[int, ...]
+    skip: tuple[Number, ...] = ()
 
     def __post_init__(self) -> None:
         rank = self.tensor.rank
-        lengths = {len(self.begin), len(self.extent), len(self.mask)}
+        lengths = {len(self.begin), len(self.extent), len(self.mask), len(self.skip) or rank}
         if lengths != {rank} or len(set(self.dims)) != len(self.dims) or not set(self.dims) <= set(range(rank)):
             raise VerifyError(
                 "Region(tensor, begin, extent, mask, dims)",
@@ -167,6 +170,8 @@ class Region:
             )
         object.__setattr__(self, "begin", tuple(map(_plain, self.begin)))
         object.__setattr__(self, "mask", tuple(map(_plain, self.mask)))
+        skip = tuple(map(_plain, self.skip))
+        object.__setattr__(self, "skip", skip if any(not isinstance(n, int) or n for n in skip) else ())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -181,7 +186,7 @@ class Region:
     @property
     def masked(self) -> bool:
         """Whether some element may not exist."""
-        return any(m is not e and m != e for m, e in zip(self.mask, self.extent, strict=True))
+        return bool(self.skip) or any(m is not e and m != e for m, e in zip(self.mask, self.extent, strict=True))
 
     @property
     def transposed(self) -> Region:
@@ -203,6 +208,8 @@ class Region:
                 parts.append(":")
             else:
                 box = f":{extent}" if begin == 0 else f"{begin} +: {extent}"
+                skip = self.skip[d] if self.skip else 0
+                box += "" if isinstance(skip, int) and not skip else f" from {skip}"
                 parts.append(box if mask == extent else f"{box} valid {mask}")
         inside = f"[{', '.join(parts)}]" if parts else "[]"
         order = "" if list(self.dims) == sorted(self.dims) else f".order{self.dims}"
@@ -213,6 +220,13 @@ def whole(tensor: Tensor) -> Region:
     """The region of all elements of a tensor."""
     zeros = (0,) * tensor.rank
     return Region(tensor, zeros, tensor.shape, tensor.shape, tuple(range(tensor.rank)))
+
+
+def before(begin: Number, already: Number = 0) -> Number:
+    """How many of the coordinates from `begin` on lie below `already`, simplified."""
+    if isinstance(begin, int) and isinstance(already, int):
+        return max(0, already - begin)
+    return _plain(simplify(maximum(0, already - begin)))
 
 
 def clipped(begin: Number, extent: int, size: Number) -> Number:

@@ -302,14 +302,25 @@ def box(node: Node) -> Iterator[str]:
 def inside(node: Node) -> Iterator[str]:
     """No region certainly leaves its tensor; what stays open is checked at each access."""
     for region in regions_of(node.statement):
-        for begin, mask, size in zip(region.begin, region.mask, region.tensor.shape, strict=False):
-            least, most = bounds(begin)
+        skips = region.skip or (0,) * len(region.begin)
+        for begin, mask, size, skip in zip(region.begin, region.mask, region.tensor.shape, skips, strict=False):
+            least, most = bounds(begin + skip)
             reach = bounds(begin + mask)[0]
             outside = (most is not None and most < 0) or (reach is not None and reach > size)
             if outside and (bounds(mask)[0] or 0) > 0:
                 yield f"{region} leaves {region.tensor.name} of shape {region.tensor.shape}"
-            if isinstance(begin, int) and least is not None and least < 0:
+            if isinstance(begin, int) and isinstance(skip, int) and least is not None and least < 0:
                 yield f"{region} begins before {region.tensor.name}"
+
+
+@_rule
+def halo(node: Node) -> Iterator[str]:
+    """What begins before its tensor is copied: other operators read what has all of its first elements."""
+    s = node.statement
+    for region in regions_of(s):
+        copied = isinstance(s, Op) and s.name in ("copy", "copy_async") and region in s.ins
+        if region.skip and (not copied or region.tensor.space == "register"):
+            yield f"{region} begins before what exists: copy or load it first"
 
 
 @_rule

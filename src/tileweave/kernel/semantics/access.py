@@ -32,19 +32,23 @@ class Access:
 
     Args:
         region: what is accessed.
-        begin, valid: per dimension of the tensor, numbers.
+        begin, valid, skip: per dimension of the tensor, numbers.
         who: what errors call the threads.
     """
 
-    __slots__ = ("begin", "box", "empty", "region", "storage", "valid")
+    __slots__ = ("begin", "box", "empty", "region", "skip", "storage", "valid")
 
-    def __init__(self, region: Region, storage: Storage, begin: tuple[int, ...], valid: tuple[int, ...]) -> None:
+    def __init__(
+        self, region: Region, storage: Storage, begin: tuple[int, ...], valid: tuple[int, ...],
+        skip: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
         self.region = region
         self.storage = storage
         self.begin = begin
         self.valid = tuple(max(0, min(v, e)) for v, e in zip(valid, region.extent, strict=True))
-        self.empty = any(v == 0 for v in self.valid)
-        self.box: Box = tuple((b, b + v) for b, v in zip(begin, self.valid, strict=True))
+        self.skip = skip or (0,) * len(begin)
+        self.empty = any(v <= s for v, s in zip(self.valid, self.skip, strict=True))
+        self.box: Box = tuple((b + s, b + max(s, v)) for b, v, s in zip(begin, self.valid, self.skip, strict=True))
 
     def require_inside(self, who: str, line: Line, device: int) -> None:
         """In bounds, and on this device."""
@@ -72,19 +76,23 @@ class Access:
     def values(self) -> Array:
         """The elements as the region shows them; what does not exist is zero."""
         found = self.storage.read(self.box)
-        if self.valid != self.region.extent:
+        if self.valid != self.region.extent or any(self.skip):
             padded = np.zeros(self.region.extent, found.dtype)
-            padded[tuple(slice(0, v) for v in self.valid)] = found
+            padded[self._there()] = found
             found = padded
         return self._turned(found)
 
     def exists(self) -> Array | None:
         """Which elements exist, as the region shows them; None: all."""
-        if self.valid == self.region.extent:
+        if self.valid == self.region.extent and not any(self.skip):
             return None
         made = np.zeros(self.region.extent, bool)
-        made[tuple(slice(0, v) for v in self.valid)] = True
+        made[self._there()] = True
         return self._turned(made)
+
+    def _there(self) -> tuple[slice, ...]:
+        """The part of the region that exists."""
+        return tuple(slice(s, max(s, v)) for s, v in zip(self.skip, self.valid, strict=True))
 
     def _turned(self, values: Array) -> Array:
         dims = self.region.dims
@@ -100,7 +108,7 @@ class Access:
         turned = shown.reshape([*shown.shape, *[1] * (len(extent) - len(dims))])
         order = [*dims, *[d for d in range(len(extent)) if d not in dims]]
         whole = turned.transpose(np.argsort(order)) if order else turned
-        self.storage.write(self.box, whole[tuple(slice(0, v) for v in self.valid)])
+        self.storage.write(self.box, whole[self._there()])
 
 
 class Ledger:

@@ -161,7 +161,8 @@ class Machine:
         """A region at this moment, in bounds."""
         begin = tuple(self.value(b, frame, line) for b in region.begin)
         valid = tuple(self.value(m, frame, line) for m in region.mask)
-        found = Access(region, self.storage(region, frame), begin, valid)
+        skip = tuple(self.value(s, frame, line) for s in region.skip)
+        found = Access(region, self.storage(region, frame), begin, valid, skip)
         found.require_inside(frame.label, line, frame.block.device)
         return found
 

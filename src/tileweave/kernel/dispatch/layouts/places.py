@@ -143,6 +143,8 @@ def vector(region: Region, most: int) -> int:
     width = gcd(most, rows[dim][-1][0], region.extent[dim], _divisor(region.begin[dim]))
     if region.mask[dim] != region.extent[dim]:
         width = gcd(width, _divisor(region.mask[dim]), tensor.shape[dim])
+    if region.skip:
+        width = gcd(width, _divisor(region.skip[dim]))
     for d, row in enumerate(rows):
         for i, (extent, stride) in enumerate(row):
             if extent > 1 and not (d == dim and i == len(row) - 1):
@@ -170,6 +172,10 @@ def inside(region: Region, at: Sequence[ExprLike], padded: Sequence[int]) -> Exp
     condition: Expr | None = None
     for coordinate, dim, extent in zip(at, region.dims, padded, strict=True):
         valid = region.mask[dim]
+        skip = region.skip[dim] if region.skip else 0
+        if not isinstance(skip, int) or skip:
+            test = as_expr(coordinate) >= skip
+            condition = test if condition is None else condition & test
         if isinstance(valid, int) and valid >= extent:
             continue
         if isinstance(valid, int) and isinstance(coordinate, int) and coordinate < valid:
