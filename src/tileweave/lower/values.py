@@ -5,6 +5,7 @@ The values of a run are its sources, then what tasks leave to Python, then its r
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -177,15 +178,25 @@ class Accesses:
         alike = {
             k for k, a in sources.items() if (a.dtype, a.shape, a.strides) == (lies.dtype, lies.shape, lies.strides)
         }
+        writes = sorted((write for write in self.writes if write.of == result and not write.box.empty), key=_first)
+        starts = list(map(_first, writes))
+        longest = max((write.box.shape[0] for write in writes if write.box.rank), default=1)
         for read in self.reads:
-            for write in self.writes:
-                if read.of not in alike or write.of != result or read.order < write.order:
-                    continue
-                if read.box.intersect(write.box).empty:
+            if read.of not in alike or read.box.empty:
+                continue
+            first = _first(read)
+            stop = first + read.box.shape[0] if read.box.rank else 1
+            for write in writes[bisect_right(starts, first - longest) : bisect_left(starts, stop)]:
+                if read.order < write.order or read.box.intersect(write.box).empty:
                     continue
                 if read.order > write.order or not (read.pointwise and read.box == write.box):
                     alike.discard(read.of)
         return frozenset(alike)
+
+
+def _first(access: Access) -> int:
+    """Where a region begins in its first dimension: those that meet are found by it."""
+    return access.box.start[0] if access.box.rank else 0
 
 
 def clashing(
