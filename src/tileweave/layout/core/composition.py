@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise, product
 from math import prod
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -200,7 +200,8 @@ def compose_rows(
             condition = found.expression()
             text = f"{found.condition[2]} is not proved to be a multiple of {found.condition[0]}"
             raise Unproved(where, text, inputs=inputs, facts={"condition": condition})
-        found = _recovered(digits, rows, start, zero, where, inputs)
+        a = _Outer(digits, start, evaluate(digits, start, zero), zero, where, inputs)
+        found = _recovered(a, rows)
         if found.__class__ is Witness:
             return _flipped_witness(found, inner) if backwards else found
     return _flip_back(found, inner) if backwards else found
@@ -336,19 +337,31 @@ def place(outer: Sequence[Row], inner: Sequence[Row], start: Any, zero: Any) -> 
 # Bounded search: each row recovered, then additivity decided part by part.
 
 
-def _recovered(
-    outer: Sequence[Row], inner: Sequence[Row], start: int, zero: Any, where: str, inputs: Mapping[str, object]
-) -> tuple[Pieces, Any] | Witness:
+class _Outer(NamedTuple):
+    """A as it is read from a first index on: rows, that index, the value there, the zero; and who asks, for errors."""
+
+    rows: Sequence[Row]
+    start: int
+    first: Any
+    zero: Any
+    where: str
+    inputs: Mapping[str, object]
+
+    def at(self, step: int) -> Any:
+        return evaluate(self.rows, self.start + step, self.zero)
+
+
+def _recovered(a: _Outer, inner: Sequence[Row]) -> tuple[Pieces, Any] | Witness:
     """The pieces that each row alone forces, if A is additive on them; else the witness."""
-    first = evaluate(outer, start, zero)
+    first = a.first
     digits: list[Digit] = []
     linear: set[int] = set()  # rows whose pieces are proved right at every point of the row
     for k, (n, s) in enumerate(inner):
         if n == 1 or s == 0:
             continue
-        found = _by_levels(outer, n, s, start, zero)
+        found = _by_levels(a, n, s)
         if found is None:
-            found = _recover(outer, n, s, start, first, zero, where, inputs)
+            found = _recover(a, n, s)
         else:
             linear.add(k)
         if isinstance(found, Witness):
@@ -359,23 +372,24 @@ def _recovered(
         for q, v in found:
             digits.append((q, step, v, k))
             step *= q
-    clash = _not_additive(outer, digits, linear, start, first, zero, where, inputs)
+    clash = _not_additive(a, digits, linear)
     if clash is not None:
         point = [0] * len(inner)
         for c, (_q, t, _v, k) in clash:
             point[k] += c * (t // inner[k][1])
-        at = start + sum(c * t for c, (_q, t, _v, _k) in clash)
+        at = sum(c * t for c, (_q, t, _v, _k) in clash)
         forced = sum((c * v for c, (_q, _t, v, _k) in clash), start=first)
-        return Witness((tuple(point),), (evaluate(outer, at, zero), forced), "A(x + y) = A(x) + A(y)")
+        return Witness((tuple(point),), (a.at(at), forced), "A(x + y) = A(x) + A(y)")
     pieces: Pieces = [[] for _row in inner]
     for q, _t, v, k in digits:
         pieces[k].append((q, v))
-    return [row or [(n, zero)] for row, (n, _s) in zip(pieces, inner, strict=True)], first
+    return [row or [(n, a.zero)] for row, (n, _s) in zip(pieces, inner, strict=True)], first
 
 
-def _by_levels(outer: Sequence[Row], n: int, s: int, start: int, zero: Any) -> list[Row] | Witness | None:
+def _by_levels(a: _Outer, n: int, s: int) -> list[Row] | Witness | None:
     """The pieces of one row at any size, if its stride nests with the levels of A that it reaches; else None."""
-    levels = [(q, c) for q, c in levels_of([*outer[:-1], (2, outer[-1][1])], zero) if q <= start + (n - 1) * s]
+    zero, reach = a.zero, a.start + (n - 1) * s
+    levels = [(q, c) for q, c in levels_of([*a.rows[:-1], (2, a.rows[-1][1])], zero) if q <= reach]
     if any(q % s and s % q for q, _ in levels):
         return None
     slant = zero
@@ -385,27 +399,26 @@ def _by_levels(outer: Sequence[Row], n: int, s: int, start: int, zero: Any) -> l
             slant = slant + (s // q) * c
         else:
             rest.append((q // s, c))
-    found = window([(1, slant), *rest] if slant else rest, start // s, n, zero)
+    found = window([(1, slant), *rest] if slant else rest, a.start // s, n, zero)
     return found if isinstance(found, Witness) else found or [(n, zero)]
 
 
-def _recover(
-    outer: Sequence[Row], n: int, s: int, start: int, first: Any, zero: Any, where: str, inputs: Mapping[str, object]
-) -> list[Row] | Witness:
+def _recover(a: _Outer, n: int, s: int) -> list[Row] | Witness:
     """The only pieces that ``i -> A(start + s i)`` on [0, n) can have, each ending where the slope first changes."""
     out: list[Row] = []
     step = s
     done = 1
     while n > 1:
-        value = evaluate(outer, start + step, zero) - first
-        change = _first_change(outer, n, step, start, where, inputs)
+        value = a.at(step) - a.first
+        change = _first_change(a, n, step)
         if change is None:
             out.append((n, value))
             break
         if n % change:
             points = (done, change * done)
-            values = (evaluate(outer, start + step, zero), evaluate(outer, start + change * step, zero))
-            return Witness(points, values, f"the slope changes at {change}: {change} divides {n}")
+            return Witness(
+                points, (a.at(step), a.at(change * step)), f"the slope changes at {change}: {change} divides {n}"
+            )
         out.append((change, value))
         n //= change
         step *= change
@@ -413,9 +426,7 @@ def _recover(
     return out
 
 
-def _first_change(
-    outer: Sequence[Row], n: int, step: int, start: int, where: str, inputs: Mapping[str, object]
-) -> int | None:
+def _first_change(a: _Outer, n: int, step: int) -> int | None:
     """The least ``i < n`` at which ``A(start + i step)`` leaves the line through its first two values, or None.
 
     The slope changes at i only where ``floor((start + i step) / P)`` jumps, P a level of A, by more or less than it did
@@ -424,9 +435,9 @@ def _first_change(
     jumps: list[tuple[int, int, int, int, Any]] = []
     level = 1
     usual: Any = None
-    for (extent, stride), (_n, ahead) in pairwise(outer):
+    for (extent, stride), (_n, ahead) in pairwise(a.rows):
         level *= extent
-        low, base = step % level, start % level
+        low, base = step % level, a.start % level
         if low:
             weight = ahead - extent * stride
             at = -(-(level - base) // low)
@@ -434,7 +445,7 @@ def _first_change(
                 usual = weight if usual is None else usual + weight
             jumps.append((at, 1, low, level, weight))
     heapq.heapify(jumps)
-    base_of = {level: start % level for _a, _k, _l, level, _w in jumps}
+    base_of = {level: a.start % level for _a, _k, _l, level, _w in jumps}
     last = 1
     for _round in range(BOUND):
         at = jumps[0][0] if jumps else n
@@ -450,33 +461,24 @@ def _first_change(
         if at > 1 and (jump != usual if usual else jump):
             return at
         last = at
-    raise undecided(where, "changes of slope that cancel each other", inputs)
+    raise undecided(a.where, "changes of slope that cancel each other", a.inputs)
 
 
-def _not_additive(
-    outer: Sequence[Row],
-    digits: list[Digit],
-    linear: set[int],
-    start: int,
-    first: Any,
-    zero: Any,
-    where: str,
-    inputs: Mapping[str, object],
-) -> list[tuple[int, Digit]] | None:
+def _not_additive(a: _Outer, digits: list[Digit], linear: set[int]) -> list[tuple[int, Digit]] | None:
     """Digits at which A is not additive on the recovered pieces, or None; decided between levels that none crosses."""
     level = 1
     members = 0
     rest = digits
-    for r, (extent, _t) in enumerate(outer):
+    for r, (extent, _t) in enumerate(a.rows):
         level *= extent
         members += 1
-        final = r == len(outer) - 1
+        final = r == len(a.rows) - 1
         below = rest if final else [digit for digit in rest if digit[1] % level]
-        if not final and start % level + sum(t * (q - 1) for q, t, _v, _k in below) >= level:
+        if not final and a.start % level + sum(t * (q - 1) for q, t, _v, _k in below) >= level:
             continue
         one_row = len({digit[3] for digit in below}) == 1 and below[0][3] in linear
         if members > 1 and len(below) > 1 and not one_row:
-            bad = _differs(outer, below, start, first, zero, where, inputs)
+            bad = _differs(a, below)
             if bad is not None:
                 return list(zip(bad, below, strict=True))
         rest = [digit for digit in rest if not digit[1] % level]
@@ -484,25 +486,17 @@ def _not_additive(
     return None
 
 
-def _differs(
-    outer: Sequence[Row],
-    digits: list[Digit],
-    start: int,
-    first: Any,
-    zero: Any,
-    where: str,
-    inputs: Mapping[str, object],
-) -> tuple[int, ...] | None:
+def _differs(a: _Outer, digits: list[Digit]) -> tuple[int, ...] | None:
     """The first point of the box of digits where A is not the sum of their strides: corners first, then all points."""
     extents = [q for q, _t, _v, _k in digits]
     for point in _corners(extents):
-        at = start + sum(c * t for c, (_q, t, _v, _k) in zip(point, digits, strict=True))
-        forced = sum((c * v for c, (_q, _t, v, _k) in zip(point, digits, strict=True)), start=first)
-        if evaluate(outer, at, zero) != forced:
+        at = sum(c * t for c, (_q, t, _v, _k) in zip(point, digits, strict=True))
+        forced = sum((c * v for c, (_q, _t, v, _k) in zip(point, digits, strict=True)), start=a.first)
+        if a.at(at) != forced:
             return tuple(point)
     if prod(extents) > BOUND:
-        raise undecided(where, f"comparing {prod(extents)} points", inputs)
-    return _listed(outer, digits, extents, start, first)
+        raise undecided(a.where, f"comparing {prod(extents)} points", a.inputs)
+    return _listed(a, digits, extents)
 
 
 def _corners(extents: list[int]) -> list[list[int]]:
@@ -517,10 +511,9 @@ def _corners(extents: list[int]) -> list[list[int]]:
     return out
 
 
-def _listed(
-    outer: Sequence[Row], digits: list[Digit], extents: list[int], start: int, first: Any
-) -> tuple[int, ...] | None:
+def _listed(a: _Outer, digits: list[Digit], extents: list[int]) -> tuple[int, ...] | None:
     """The first box point, in row-major order, at which the two sides differ."""
+    outer, start, first = a.rows, a.start, a.first
     vector = isinstance(first, Coord)
     axes = sorted({axis for _n, d in outer for axis in d.axes}) if vector else [""]
     top = start + sum(t * (q - 1) for q, t, _v, _k in digits)
