@@ -11,11 +11,16 @@ from tileweave.errors import BackendError
 __all__ = ["dispatcher", "printer", "register", "runner"]
 
 #: target -> the module that has ``text(kernel, arch=..)``; place -> the one that has ``run(kernel, arrays, on=..)``.
-_PRINTERS = {"cuda": "tileweave.backends.cuda.printer", "triton": "tileweave.backends.triton.printer"}
+_PRINTERS = {
+    "cuda": "tileweave.backends.cuda.printer",
+    "triton": "tileweave.backends.triton.printer",
+    "nki": "tileweave.backends.nki",
+}
 _RUNNERS = {
     "cpu": "tileweave.backends.cuda.printer",
     "cuda": "tileweave.backends.cuda.printer",
     "triton": "tileweave.backends.triton.printer",
+    "nki": "tileweave.backends.nki",
 }
 _DISPATCH = "tileweave.kernel.dispatch"
 

@@ -193,6 +193,22 @@ class Context:
         layout = Layout((Iter(128, Coord.of({"TLane": 1})), Iter(columns, Coord.of({"TCol": 1}))))
         return View(recorder, recorder.alloc((128, columns), "f32", "tensor", layout, stem="tensor"))
 
+    def sbuf(self, shape: Sequence[int], dtype: Any = None, *, like: View | None = None) -> View:
+        """A tile in SBUF of Trainium: the first dimension on 128 partitions, the second in each of them."""
+        return self._partitioned("sbuf", shape, like.dtype if like is not None else dtype)
+
+    def psum(self, shape: Sequence[int]) -> View:
+        """A tile of f32 in PSUM of Trainium, which products write: ``gemm(acc, a.T, b.T, keep=i > 0)``."""
+        return self._partitioned("psum", shape, "f32")
+
+    def _partitioned(self, space: Any, shape: Sequence[int], dtype: Any) -> View:
+        extents, where = tuple(shape), f"k.{space}(shape)"
+        if len(extents) != 2 or any(type(e) is not int or e < 1 for e in extents) or extents[0] > 128:
+            self._recorder.refuse(where, f"the shape {extents}", legal="(partitions, free), at most 128 partitions")
+        layout = Layout((Iter(extents[0], Coord.of({"P": 1})), Iter(extents[1], Coord.of({"F": 1}))))
+        name = dtype_of(dtype, where).name
+        return View(self._recorder, self._recorder.alloc(extents, name, space, layout, stem=space))
+
     def pipeline(
         self, stages: int, *, fills: int | None = None, uses: int | None = None, cluster: bool = False,
         products: bool = False, pair: bool = False,

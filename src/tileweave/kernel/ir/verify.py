@@ -412,8 +412,8 @@ def tensor_memory(node: Node) -> Iterator[str]:
                 yield f"a product into a part of {s.outs[0].tensor.name}"
         elif reads and (s.name != "copy" or s.outs[0].tensor.space != "register"):
             yield "tensor memory is read into registers: scope.load(acc[..])"
-        if (s.option("keep") is not None or s.option("pair")) and s.outs[0].tensor.space != "tensor":
-            yield "keep= and pair= speak of products into tensor memory"
+        if (s.option("keep") is not None or s.option("pair")) and s.outs[0].tensor.space not in ("tensor", "psum"):
+            yield "keep= and pair= speak of products into tensor memory or PSUM"
 
 
 @_rule

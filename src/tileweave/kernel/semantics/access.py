@@ -15,6 +15,8 @@ from tileweave.kernel.semantics.memory import UNWRITTEN, Box, Read, Storage, ove
 __all__ = ["Access", "Ledger", "refuse"]
 
 Array = np.ndarray[Any, Any]
+PRIVATE = ("register", "sbuf", "psum")
+"""Memory whose accesses are ordered as they are written: by the thread, or by the engines that share a tile."""
 
 
 def refuse(rule: str, problem: str, line: Line, **inputs: object) -> NoReturn:
@@ -133,7 +135,7 @@ class Ledger:
                     threads=event.label, legal="zeros, a copy, or a mask that leaves it out",
                 )  # fmt: skip
             self._require(number, access, writers, event, clocks, fenced)
-        if access.region.tensor.name in self.written and access.region.tensor.space != "register":
+        if access.region.tensor.name in self.written and access.region.tensor.space not in PRIVATE:
             reads = access.storage.reads
             if reads and reads[-1].box == access.box and reads[-1].event.who[0][0] == event.who[0][0]:
                 if len(reads[-1].event.who) == len(event.who):
@@ -147,7 +149,7 @@ class Ledger:
             return
         at = tuple(slice(a, b) for a, b in access.box)
         self.events.append(event)
-        if access.region.tensor.space != "register":
+        if access.region.tensor.space not in PRIVATE:
             writers = access.storage.writers[at]
             for number in _distinct(writers):
                 if number > 0:
@@ -172,7 +174,7 @@ class Ledger:
     def _require(self, number: int, access: Access, writers: Array, event: Event, clocks: list[Clock],
                  fenced: list[Clock]) -> None:  # fmt: skip
         earlier = self.events[number]
-        if earlier is None or access.region.tensor.space == "register":
+        if earlier is None or access.region.tensor.space in PRIVATE:
             return
         if not all(earlier.before(clock) for clock in clocks):
             found = np.argwhere(writers == number)[0]

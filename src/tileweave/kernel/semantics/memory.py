@@ -55,7 +55,7 @@ class Storage:
     def _allocate(self, devices: int) -> None:
         tensor, layout = self.tensor, self.tensor.layout
         dtype = tensor.element.numpy
-        if layout is None or tensor.space in ("register", "tensor"):
+        if layout is None or tensor.space in ("register", "tensor", "sbuf", "psum"):
             self._view = self.buffer = np.zeros(tensor.shape, dtype)
             return
         on_m = layout.bounds("m")

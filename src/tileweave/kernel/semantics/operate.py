@@ -35,6 +35,9 @@ def operate(machine: Machine, op: Op, frame: Frame) -> None:
             inputs.append(one)
             continue
         access = machine.access(one, frame, op.line)
+        if op.name == "gemm" and len(inputs) == 2 and not machine.value(op.option("keep", 1), frame, op.line):  # type: ignore[arg-type]
+            inputs.append(access)  # its old value does not count
+            continue
         if op.name == "atomic_add" and one is op.ins[0]:
             machine.note_atomic(access, op, frame)
         else:
@@ -121,6 +124,9 @@ def _scan(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
 
 def _gemm(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
     a, b = ins[0].values(), ins[1].values()
+    keep = op.option("keep", 1)
+    if not machine.value(keep, frame, op.line):  # type: ignore[arg-type]
+        return matmul(a, b, np.zeros((), out.region.tensor.element.numpy), out.region.tensor.element)
     c = _values(machine, ins[2], op, frame, out.region.tensor.element) if len(ins) > 2 else np.zeros(())
     c = np.broadcast_to(c, (a.shape[0], b.shape[0]))
     return np.asarray(machine.orders.get(op, matmul)(a, b, c, out.region.tensor.element))
