@@ -92,6 +92,29 @@ def test_softmax(function):
     check(function, *inputs((3, 4)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_softmax_is_differentiated_as_a_whole(axis):
+    """Its greatest element shifts it, and is not differentiated, also where several are greatest."""
+    x = np.random.default_rng(7).standard_normal((4, 5, 6))
+    x[0, 0, :2] = x[1, 0, 0] = x[0, 1, 0] = 9.0
+    weights = np.random.default_rng(8).standard_normal(x.shape)
+    power = np.exp(x - x.max(axis, keepdims=True))
+    y = power / power.sum(axis, keepdims=True)
+    s = tw.as_tensor(x)
+    for function, want in (
+        (tw.softmax, y * (weights - (weights * y).sum(axis, keepdims=True))),
+        (tw.log_softmax, weights - y * weights.sum(axis, keepdims=True)),
+    ):
+        slope = tw.grad(tw.sum(function(s, axis) * weights), s)
+        same(slope, want, rtol=1e-10)
+        assert "equal" not in {operation.operator for operation in tw.Graph.of(slope).operations}
+    # what is read beside the softmax keeps its own share
+    shifted = s - tw.max(s, axis, keepdims=True)
+    e = tw.exp(shifted)
+    both = tw.sum(e / tw.sum(e, axis, keepdims=True) * weights) + tw.sum(tw.tanh(e))
+    assert "equal" in {operation.operator for operation in tw.Graph.of(tw.grad(both, s)).operations}
+
+
 def test_where():
     condition = np.array([[True], [False], [True]])
     check(lambda x, y: tw.where(condition, x, y), *inputs((3, 4), (4,)))

@@ -12,7 +12,7 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph import ops as op
 from tileweave.graph.ir.assemble import spread
 from tileweave.graph.ir.dtypes import is_floating
-from tileweave.graph.ir.nodes import Selector, Source, Tensor, TensorType, topological
+from tileweave.graph.ir.nodes import Operation, Selector, Source, Tensor, TensorType, topological
 from tileweave.graph.ir.resolve import SEGMENTS
 from tileweave.graph.ir.select import full, permute, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
@@ -79,6 +79,12 @@ def _backward(y: Tensor, dy: Tensor, needed: set[Tensor]) -> list[tuple[Tensor, 
     wanted = {name: t for name, t in producer.inputs if t in needed}
     if not wanted:
         return []
+    softmax = _softmax(y)
+    if softmax is not None and softmax[0] in needed:
+        x, axes, log = softmax
+        if log:
+            return [(x, op.subtract(dy, op.multiply(op.exp(y), op.sum(dy, axes, keepdims=True))))]
+        return [(x, op.multiply(y, op.subtract(dy, op.sum(op.multiply(dy, y), axes, keepdims=True))))]
     if isinstance(producer, Selector):
         parts: Mapping[str, Gradient] = _selector_gradient(producer, dy)
     else:
@@ -93,6 +99,42 @@ def _backward(y: Tensor, dy: Tensor, needed: set[Tensor]) -> list[tuple[Tensor, 
         parts = rule(producer, y, dy)
     found = [(t, parts[name]) for name, t in wanted.items() if name in parts]
     return [(t, op.cast(part if isinstance(part, Tensor) else part(), t.dtype)) for t, part in found]
+
+
+def _softmax(y: Tensor) -> tuple[Tensor, tuple[int, ...], bool] | None:
+    """Of what, and along which axes, a tensor is the softmax, or its logarithm (True).
+
+    Its gradient is known as a whole. That of its parts would go through the maximum as well, where it adds up to zero.
+    """
+    outer = _made_by(y, "divide", "subtract")
+    if outer is None:
+        return None
+    first, second = (x for _, x in outer.inputs)
+    log = outer.operator == "subtract"
+    logarithm = _made_by(second, "log") if log else None
+    total = _made_by(_kept(logarithm.inputs[0][1]) if logarithm else _kept(second), "sum")
+    power = _made_by(total.inputs[0][1], "exp") if total is not None else None
+    shifted = _made_by(power.inputs[0][1], "subtract") if power is not None else None
+    if total is None or power is None or shifted is None or (logarithm is None) == log:
+        return None
+    if first is not (power.inputs[0][1] if log else total.inputs[0][1]):
+        return None
+    (_, x), (_, most) = shifted.inputs
+    top, axes = _made_by(_kept(most), "max"), total.parameter("axes")
+    fits = top is not None and top.inputs[0][1] is x and top.parameter("axes") == axes and x.type == y.type
+    kept = tuple(1 if k in axes else n for k, n in enumerate(y.shape))
+    return (x, axes, log) if fits and second.shape == most.shape == kept else None
+
+
+def _made_by(tensor: Tensor, *names: str) -> Operation | None:
+    made = tensor.producer
+    return made if isinstance(made, Operation) and made.operator in names else None
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """What a tensor is with dimensions of extent 1 put in."""
+    made = tensor.producer
+    return made.inputs[0][1] if isinstance(made, Selector) and made.kind == "unsqueeze" else tensor
 
 
 def _selector_gradient(selector: Selector, dy: Tensor) -> dict[str, Tensor]:
