@@ -13,10 +13,14 @@ from tileweave.kernel import from_json, to_json, verify
 
 KERNELS = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 sys.path.insert(0, str(KERNELS))
+NAMES = [
+    "attention", "copy_views", "fp8_gemm", "gather_gemm", "gemm_cp_async", "gemm_gelu", "gemm_reduce_scatter",
+    "grouped_gemm", "matmul", "moe", "norms", "reduction", "softmax", "stencil", "transpose",
+]  # fmt: skip
 (
-    attention, _, copy_views, fp8_gemm, gather_gemm, gemm_cp_async, gemm_gelu, gemm_reduce_scatter, grouped_gemm,
-    matmul, moe, norms, reduction, softmax, stencil, transpose,
-) = map(import_module, sorted(page.stem for page in KERNELS.glob("*.py")))  # fmt: skip
+    attention, copy_views, fp8_gemm, gather_gemm, gemm_cp_async, gemm_gelu, gemm_reduce_scatter, grouped_gemm, matmul,
+    moe, norms, reduction, softmax, stencil, transpose,
+) = map(import_module, NAMES)  # fmt: skip
 
 RANDOM = np.random.default_rng(16)
 

@@ -13,8 +13,6 @@ from tileweave.errors import LayoutError, VerifyError
 from tileweave.kernel.ir import Tensor, dtype_of
 from tileweave.layout import Coord, Iter, Layout, from_array, parse, strided
 
-__all__ = ["Sharded", "Spec", "param_of", "sharded", "spec"]
-
 
 @dataclass(frozen=True, slots=True)
 class Spec:

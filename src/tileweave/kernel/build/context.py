@@ -21,8 +21,6 @@ from tileweave.layout import Coord, Iter, Layout, parse, strided
 from tileweave.layout.analysis import remove_conflicts
 from tileweave.layout.f2.swizzle import Swizzle
 
-__all__ = ["Context", "Var"]
-
 
 class Var:
     """An index that the kernel changes: `value` is what it holds now."""

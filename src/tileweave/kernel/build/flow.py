@@ -13,8 +13,6 @@ from tileweave.kernel.build.recorder import Recorder, user_frame
 from tileweave.kernel.build.views import View, as_number
 from tileweave.kernel.ir import For, Number, Op, Region, When, While
 
-__all__ = ["Filling", "bound", "filling", "loop", "refuse_rebinding", "under", "while_"]
-
 
 class Filling:
     """The stage of a ring that is being filled: copies complete on its barrier."""

@@ -30,8 +30,6 @@ from tileweave.kernel.ir import (
 )
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
 
-__all__ = ["KernelFunction", "kernel"]
-
 
 class KernelFunction:
     """A kernel as written: `trace` gives its IR for arguments of some shapes, `check` interprets it.

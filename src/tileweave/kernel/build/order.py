@@ -8,8 +8,6 @@ from math import prod
 from tileweave.errors import VerifyError
 from tileweave.index import Expr, ExprLike, minimum, simplify
 
-__all__ = ["Order", "grouped", "owner_last", "row_major"]
-
 Order = Callable[[Expr, Sequence[int]], tuple[ExprLike, ...]]
 
 

@@ -34,8 +34,6 @@ from tileweave.kernel.ir import (
 from tileweave.layout import Coord, Iter, Layout, strided
 from tileweave.layout.f2.swizzle import Swizzle
 
-__all__ = ["Body", "Recorder", "shown_path", "user_frame"]
-
 _HERE = str(Path(__file__).parent)
 _TARGET = re.compile(r"\s*([A-Za-z_][\w, ]*?)\s*=[^=]|\s*for\s+([A-Za-z_][\w, ]*?)\s+in\b")
 

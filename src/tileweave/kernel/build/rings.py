@@ -13,8 +13,6 @@ from tileweave.kernel.build.views import as_number
 from tileweave.kernel.ir import Arrive, Commit, Fence, Init, Line, Number, Region, Scope, Statement, Sync, Wait, When
 from tileweave.layout import strided
 
-__all__ = ["Ring"]
-
 
 class Ring:
     """A ring of stages: ``with ring.fill(i) as s:`` and ``with ring.use(i) as s:`` for step i of its life.

@@ -39,8 +39,6 @@ from tileweave.kernel.ir import (
 from tileweave.kernel.ir.statements import FenceKind
 from tileweave.layout import Coord, Layout, parse
 
-__all__ = ["Handle", "Opening", "Selector"]
-
 _KINDS = ("warpgroup", "warp", "thread")
 _PER_SCOPE = {"warpgroup": 8, "warp": 32, "thread": 1024}
 

@@ -9,8 +9,6 @@ from typing import Any
 from tileweave.index import bounds
 from tileweave.kernel.ir import DTYPES, Number, Region
 
-__all__ = ["as_wide", "even", "flag", "same_depth", "sum_type", "widened"]
-
 
 def sum_type(dtype: str) -> str:
     """The type of a sum: 32 bits at least."""

@@ -13,8 +13,6 @@ from tileweave.index import Expr, as_expr, constant_of, minimum, simplify
 from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.ir import DTYPES, Number, Region, Scalar, before, clipped, promote
 
-__all__ = ["Tiles", "View", "as_number", "ceil_div"]
-
 
 def ceil_div(a: Number, b: int) -> Number:
     """How many blocks of b cover a."""

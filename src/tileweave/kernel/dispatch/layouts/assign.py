@@ -17,8 +17,6 @@ from tileweave.kernel.ir import Alloc, Line, On, Op, Region, Statement, Tensor
 from tileweave.kernel.ir.statements import blocks_of
 from tileweave.layout import Coord, Iter, Layout
 
-__all__ = ["assign"]
-
 #: Operators whose output and inputs of the same shape lie alike.
 _ALIKE = frozenset({"map", "cast", "copy", "fill", "iota", "scan"})
 

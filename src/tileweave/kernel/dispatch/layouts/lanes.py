@@ -13,8 +13,6 @@ from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, closed, 
 from tileweave.kernel.threads import LANE
 from tileweave.layout.analysis import Conversion, conversion
 
-__all__ = ["Within", "lane_condition", "lane_number", "within"]
-
 _BITS = 5
 #: Bytes that a shuffle moves.
 _WORD = 4

@@ -10,19 +10,6 @@ from tileweave.index import Expr, ExprLike, as_expr, divisor, simplify
 from tileweave.kernel.ir import Region, Tensor
 from tileweave.layout import Coord, Iter, Layout, group
 
-__all__ = [
-    "cosize",
-    "device",
-    "fastest",
-    "inside",
-    "memory_layout",
-    "offset",
-    "rows_of",
-    "strided_layout",
-    "strides",
-    "vector",
-]
-
 Rows = tuple[tuple[tuple[int, int], ...], ...]
 """Per dimension the iters that its coordinate drives: (extent, stride on m), slowest first."""
 

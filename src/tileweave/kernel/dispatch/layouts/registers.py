@@ -17,8 +17,6 @@ from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, equal, simplify
 from tileweave.layout import Coord, Iter, Layout, group
 
-__all__ = ["AXES", "Digit", "Holding", "Part", "blocked", "closed", "holding", "iter_at", "part_of", "pieces"]
-
 #: The axes of register layouts, from the outermost: warps of the scope, lanes of a warp, slots of a thread.
 AXES = ("warp", "lane", "reg")
 

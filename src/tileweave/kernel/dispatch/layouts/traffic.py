@@ -12,8 +12,6 @@ from tileweave.kernel.atoms import BITS
 from tileweave.kernel.threads import Address, Instruction, Place, Slots, ThreadProgram, instructions
 from tileweave.layout.analysis.memory import loads, phases_of
 
-__all__ = ["Access", "access_of", "accesses"]
-
 _SECTOR, _BANKS, _WORD = 32, 32, 4
 
 
