@@ -39,7 +39,7 @@ def filled(copy):
     return template(TEXT, a=a, b=b, steps=symbol("zero", 0, 1) * 0 + steps, memref=memref).fill("mlir")
 
 
-@pytest.mark.parametrize("batches", [1, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batches", [1, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_random_copies_equal_numpy(batches):
     rng = np.random.default_rng(2028)
     print("seed 2028")
