@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from tileweave.errors import BackendError
 
-__all__ = ["HostModule", "Intrinsic", "SharedArray", "host_module", "shared_arrays"]
-
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 
 

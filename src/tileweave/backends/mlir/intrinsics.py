@@ -13,8 +13,6 @@ from tileweave.backends.mlir.device_ir import Intrinsic, SharedArray
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import atom
 
-__all__ = ["KNOWN", "function_of", "shared_function"]
-
 _COORDINATES = {"tid": "threadIdx", "ntid": "blockDim", "ctaid": "blockIdx", "nctaid": "gridDim"}
 
 

@@ -24,8 +24,6 @@ from tileweave.layout.template import Filled, Template, template
 from tileweave.layout.template.accessor import at
 from tileweave.layout.template.collection import check_options, named, options_of
 
-__all__ = ["KERNELS", "MlirKernel", "kernel", "run_trial"]
-
 FOLDER = Path(__file__).parent / "templates"
 WORKGROUP = "#gpu.address_space<workgroup>"
 

@@ -26,8 +26,6 @@ from tileweave.backends.mlir.signature import Kernel, kernels_of
 from tileweave.backends.mlir.tools import lowered, translated
 from tileweave.errors import BackendError
 
-__all__ = ["Order", "run", "run_all"]
-
 Order = str | int
 _WHERE = "run(text, grid, block, arrays)"
 _SLOTS = {

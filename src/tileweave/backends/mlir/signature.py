@@ -12,8 +12,6 @@ import numpy as np
 
 from tileweave.errors import BackendError
 
-__all__ = ["Kernel", "Parameter", "kernels_of", "merged"]
-
 _DTYPES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "i1": "bool", "i8": "int8", "i16": "int16", "i32": "int32",
     "i64": "int64", "bf16": "bfloat16",

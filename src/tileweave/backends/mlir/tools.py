@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tileweave.errors import BackendError
 
-__all__ = ["Assembled", "assemble", "installed", "lowered", "opt", "translated", "verify"]
-
 SECONDS = 300
 VERSION = 22
 """The major version of MLIR's tools that the passes below belong to."""

@@ -18,8 +18,6 @@ from tileweave.backends.cuda.cpu.source import PLAIN, Translation, translate
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import atom
 
-__all__ = ["INCLUDE", "build_program", "compiler", "preprocess", "runtime_library"]
-
 _RUNTIME = Path(__file__).parent / "runtime"
 INCLUDE = _RUNTIME / "include"
 # addr2line of binutils 2.40 takes the wrong file from tables of DWARF 5: version 4.

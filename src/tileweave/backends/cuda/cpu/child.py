@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tileweave.backends.cuda.cpu.build import INCLUDE
 
-__all__ = ["Finding", "Outcome", "order_name", "run_program"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

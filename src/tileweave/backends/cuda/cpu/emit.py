@@ -10,8 +10,6 @@ from tileweave.backends.cuda.cpu.scalar import C_TYPES, scalar_expression
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import BITS, Atom, Fragment, atom
 
-__all__ = ["HANDLERS", "AsmBlock", "AtomTables", "Emitter", "Handler", "row_of"]
-
 _LETTER_BITS = {"h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
 #: Opcodes whose effect on memory the compiler must not move code across: their asm needs the "memory" clobber.
 ORDERING = (

@@ -16,8 +16,6 @@ from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
 from tileweave.backends.cuda.parameters import check_launch, host_array
 from tileweave.errors import BackendError
 
-__all__ = ["MAIN", "Arguments", "extent", "launch_on_cpu"]
-
 MAIN = """
 namespace tw {{ void* argument_array(const char*, const char*, size_t, int); void write_arguments(); }}
 struct tw_any {{

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tileweave.errors import BackendError
 
-__all__ = ["Asm", "Binding", "PtxOperand", "Statement", "parse_asm", "parse_statements"]
-
 
 @dataclass(frozen=True, slots=True)
 class Binding:

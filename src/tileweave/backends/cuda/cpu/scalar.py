@@ -6,8 +6,6 @@ import re
 
 from tileweave.backends.cuda.cpu.ptx import Statement
 
-__all__ = ["C_TYPES", "scalar_expression"]
-
 C_TYPES = {
     "u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t", "s8": "int8_t", "s16": "int16_t",
     "s32": "int32_t", "s64": "int64_t", "b8": "uint8_t", "b16": "uint16_t", "b32": "uint32_t", "b64": "uint64_t",

@@ -23,8 +23,6 @@ from tileweave.backends.cuda.cpu.tokens import (
 from tileweave.backends.cuda.parameters import Parameter, aliases_of, parameter_of
 from tileweave.errors import BackendError
 
-__all__ = ["PLAIN", "KernelSignature", "Translation", "signatures", "translate"]
-
 _MARKER = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"([ \d]*)$')
 _COORDINATES = {
     "threadIdx": "::tw::thread_index()", "blockIdx": "::tw::block_index()", "blockDim": "::tw::block_extent()",

@@ -6,20 +6,6 @@ import re
 
 from tileweave.errors import BackendError
 
-__all__ = [
-    "TOKEN",
-    "asm_opens",
-    "closing",
-    "declarator",
-    "declared_inside",
-    "last_word",
-    "skip_space",
-    "split_commas",
-    "take_alignment",
-    "take_callee",
-    "three_marks",
-]
-
 TOKEN = re.compile(
     r'\s+|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[A-Za-z_$][\w$]*|\.?\d(?:[eEpP][+-]|[\w.\'])*|->|::|[^\w\s]',
     re.S,

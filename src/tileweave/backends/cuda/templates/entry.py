@@ -16,8 +16,6 @@ from tileweave.kernel.atoms import Fragment
 from tileweave.layout.lego import Filled, PartialTiles, Slice, Template
 from tileweave.layout.template.collection import check_options, options_of
 
-__all__ = ["CudaKernel", "CudaText", "Trial", "cell", "check_choice", "count", "held", "size", "tiles_of"]
-
 FOLDER = Path(__file__).parent
 LARGEST = (1 << 31) - (1 << 16)
 """Sizes stay below it: 32 bits, with room to round up to a tile."""

@@ -13,8 +13,6 @@ from tileweave.backends.cuda.templates.entry import tiles_of as ceil
 from tileweave.index import Expr, simplify, symbol
 from tileweave.layout.lego import PartialTiles, Template, TileBy, template
 
-__all__ = ["lud", "trial"]
-
 
 def lud(N: Size | None = None, *, b: int = 16, R: int = 2, order: str = "cyclic") -> Mapping[str, Template]:
     """A = L U without pivots; tiles of b R, blocks of b x b threads that each have R x R elements of a tile."""

@@ -28,8 +28,6 @@ from tileweave.layout import cute
 from tileweave.layout.lego import PartialTiles, Template, template
 from tileweave.layout.template.accessor import at
 
-__all__ = ["matmul", "stored_tile", "trial"]
-
 THREADS, CHUNK = 128, 8
 """Threads of a block, 2 x 2 warps; and elements of 16 bytes."""
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"

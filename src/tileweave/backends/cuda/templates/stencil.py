@@ -21,8 +21,6 @@ from tileweave.backends.cuda.templates.entry import (
 from tileweave.index import symbol
 from tileweave.layout.lego import GroupBy, OrderBy, Row, Template, bricks, template
 
-__all__ = ["stencil", "trial"]
-
 LARGEST_SIDE = 1 << 12
 """Of the array: its points then fit 64 bits, and their numbers along one dimension 32."""
 

@@ -15,8 +15,6 @@ from tileweave.layout import cute
 from tileweave.layout.lego import PartialTiles, Template, template, xor_swizzle
 from tileweave.layout.template.accessor import at
 
-__all__ = ["BUFFERS", "buffer", "naive", "naive_trial", "shared", "shared_trial"]
-
 TILE, ROWS = 32, 8
 """A block's tile, and the rows of threads that move it: each thread moves TILE // ROWS elements."""
 BUFFERS = ("row", "padded", "swizzled")

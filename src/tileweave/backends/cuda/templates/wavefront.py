@@ -15,8 +15,6 @@ from tileweave.layout import cute
 from tileweave.layout.lego import Slice, Template, antidiagonal, template
 from tileweave.layout.template.accessor import Accessor, accessor
 
-__all__ = ["BUFFERS", "needleman_wunsch", "reference", "trial"]
-
 BUFFERS = ("row", "padded", "antidiagonal")
 LARGEST_TILE = 128
 
