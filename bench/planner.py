@@ -7,14 +7,17 @@ import tracemalloc
 
 import numpy as np
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.planner import machines, make_plan, simulate
+from tileweave.planner.bounds import best_grid
 from tileweave.planner.loads import Loads
 from tileweave.planner.plan import Plan
 from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import Pareto
 from tileweave.planner.steps import steps_of
+from tileweave.runtime.probe import probe
 
 
 def decide(operation, stage):
@@ -136,6 +139,42 @@ def by_hand():
             row(f"{name} on {count} devices", **figures)
 
 
+def random_products(cases=100, seed=7):
+    """The most bytes that a machine receives over those of the best of all grids, for products of random shapes."""
+    chance = random.Random(seed)
+    ratios = []
+    for _ in range(cases):
+        m, n, k = (int(2 ** chance.uniform(6, 16.5)) for _ in range(3))
+        count = chance.choice([2, 3, 5, 7, 8, 12, 31, 64, 100, 127, 250, 512, 1000, 1024, 2048, 4096])
+        a, b = source((m, k), "a"), source((k, n), "b")
+        place = {s.producer: "balanced" for s in (a, b)}
+        used = machines(count, memory="64GiB")
+        plan = make_plan(g.Graph.of(g.matmul(a, b)), used, decide, place=place, objective="words")
+        ratios.append(simulate(plan).words_bytes / 4 / best_grid(m, n, k, count)[1])
+    within = sum(r <= 1.01 for r in ratios)
+    row("products of random shapes", cases=cases, within_1_percent=within, median=np.median(ratios), most=max(ratios))
+
+
+def predicted():
+    """Seconds of runs in this process beside those that plans for it, measured by the probe, predict."""
+    here, rng = probe(seconds=4.0), np.random.default_rng(0)
+    x, w = (rng.standard_normal((2048, 2048)).astype(np.float32) for _ in range(2))
+    tall = rng.standard_normal((1 << 14, 1 << 10)).astype(np.float32)
+    cases = {
+        "product 2048^2": tw.source(x) @ tw.source(w),
+        "product 512^2": tw.source(x[:512, :512].copy()) @ tw.source(w[:512, :512].copy()),
+        "MLP of two layers": tw.relu(tw.source(x) @ tw.source(w)) @ tw.source(w),
+        "chain of 64 MiB": tw.exp(tw.source(tall)) * 2.0 + 1.0,
+        "softmax of 64 MiB": tw.softmax(tw.source(tall)),
+        "column sums of 64 MiB": tw.sum(tw.source(tall), 0),
+    }
+    for name, tensor in cases.items():
+        plan = tw.plan(tensor, here)
+        tw.run(plan)
+        _, seconds = timed(lambda plan=plan: tw.run(plan), 10)
+        row(f"predicted: {name}", predicted=plan.seconds, measured=seconds, ratio=plan.seconds / seconds)
+
+
 if __name__ == "__main__":
     million()
     trials()
@@ -143,3 +182,5 @@ if __name__ == "__main__":
     long_graph(1000, 64)
     little_memory()
     by_hand()
+    random_products()
+    predicted()
