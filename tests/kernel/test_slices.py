@@ -73,7 +73,7 @@ def by_columns(k, A, B, C, width=64):
 
 
 @needs_gpp
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a"])
 def test_an_accumulator_is_used_by_columns(arch):
     A, B = X[:, :64].astype(np.float16), X.reshape(128, 64).astype(np.float16)
     acc = (A.astype(float) @ B.astype(float).T).reshape(64, 2, 64)
