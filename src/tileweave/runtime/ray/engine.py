@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -138,6 +139,12 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
             raise
 
     return run
+
+
+@lru_cache(maxsize=1)
+def _remote_work(session: Session) -> Any:
+    """What a unit is for Ray, sent to the cluster once per session: sending it waits for the control service."""
+    return load().remote(work)
 
 
 class _Run:
@@ -304,7 +311,7 @@ class _Run:
 
             node = self.session.node(unit.machine).id
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-            known[key] = self.ray.remote(work).options(**options)
+            known[key] = _remote_work(self.session).options(**options)
         return known[key]
 
     def _argument(self, where: tuple[int, Any]) -> Any:

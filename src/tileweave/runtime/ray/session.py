@@ -125,10 +125,15 @@ def connect(threads: int | None = None, address: str | None = None) -> Session:
         else:
             _OPEN = _start(ray, threads or available_threads())
             watch(services=_started())
+            ray.get(ray.remote(_nothing).remote())  # the first task of a process asks the control service for more
     except BaseException:
         shutdown()
         raise
     return _OPEN
+
+
+def _nothing() -> None:
+    """In a worker."""
 
 
 def watch(**state: Any) -> None:
@@ -176,10 +181,11 @@ def _session(ray: Any, own: bool, address: str | None) -> Session:
 def _start(ray: Any, threads: int) -> Session:
     """A quiet local cluster, guarded by a token of this process.
 
-    Ray reads these settings from the environment, and so do the processes that it starts.
+    Ray reads these settings from the environment, and so do the processes that it starts. A driver that waits inside
+    Ray for a control service that is gone is ended by Ray after 20 seconds, not after a minute.
     """
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
-    wanted = {**quiet, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    wanted = {**quiet, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
     if "RAY_AUTH_TOKEN_PATH" not in os.environ:
         wanted["RAY_AUTH_TOKEN"] = _TOKEN  # else Ray would write one into the user's home
     for name, value in wanted.items():
