@@ -9,6 +9,7 @@ from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch.boxes import Tile, barrier_of, elected, tile_of_region
 from tileweave.kernel.dispatch.context import Context, declined, place, slot
 from tileweave.kernel.dispatch.groups import linear
+from tileweave.kernel.dispatch.layouts.orders import ChainOrder
 from tileweave.kernel.dispatch.layouts.registers import Holding, iter_at
 from tileweave.kernel.ir import Candidate, Commit, Kernel, Op, Region, Scalar, Tensor, walk
 from tileweave.kernel.ir.statements import Alloc
@@ -133,7 +134,8 @@ def product(context: Context, op: Op) -> None:
         keep = kept if step == 0 else 1
         context.instruction(row.name, target, first, second, number, keep, mask=elected(context), **options)
     shape = f"m{rows}n{out.shape[1]}k{depth}"
-    context.choose(op, row.name, Candidate("tcgen05", True, f"{a.shape[1] // depth} steps of {shape}"))
+    reason = Candidate("tcgen05", True, f"{a.shape[1] // depth} steps of {shape}")
+    context.choose(op, row.name, reason, order=ChainOrder(depth))
 
 
 def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[Tile, Tile]) -> int:

@@ -86,7 +86,7 @@ def product(machine: Any, op: Op, frame: Any) -> None:
         machine.ledger.write(acc, writes, clocks, fenced)
         acc.storage.products[len(machine.ledger.events) - 1] = number
         old = acc.values() if kept else acc.values() * 0
-        acc.put(matmul(a.values(), wide, old, acc.region.tensor.element))
+        acc.put(machine.orders.get(op, matmul)(a.values(), wide, old, acc.region.tensor.element))
     for agent in frame.agents:
         agent.products[number] = writes
 
