@@ -9,7 +9,6 @@ import atexit
 import logging
 import os
 import secrets
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from typing import Any
 
 from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
-from tileweave.runtime.ray.watchdog import Watchdog, end, family
+from tileweave.runtime.ray.watchdog import Watchdog, clear, end, family
 
 CONNECT_SECONDS = 5.0
 """How long a cluster may take to answer at an address."""
@@ -252,7 +251,7 @@ def shutdown() -> None:
         load().shutdown()
         end(known)  # a service that was killed has not ended its own
     if scratch is not None:
-        shutil.rmtree(scratch, ignore_errors=True)
+        clear(scratch)
     if watchdog is not None:
         watchdog.close()
 

@@ -98,14 +98,23 @@ def _sweep(state: dict[str, Any], known: dict[int, str]) -> None:
         from tileweave.runtime.io.files import sweep
 
         removed = sum(sweep(Path(folder)) for folder in state["folders"])
-    import shutil
-
     for folder in state.get("scratch", ()):
-        shutil.rmtree(folder, ignore_errors=True)
+        clear(Path(folder))
     if ended or removed:
         report(
             f"the driver ({state.get('driver')}) was ended; ended {ended} processes, removed {removed} temporary files"
         )
+
+
+def clear(folder: Path) -> None:
+    """Removes a folder, in which processes that end may still write logs."""
+    import shutil
+
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.05)
 
 
 def report(text: str) -> None:
