@@ -55,8 +55,7 @@ def test_what_depends_on_read_only_arrays_alone_is_computed_once() -> None:
     x = tw.source(None, name="x", shape=(4, 6), dtype="float32")
     for writeable in (True, False):
         weight = np.abs(rng.standard_normal(6)).astype(np.float32) + 1
-        held = weight.view()
-        held.flags.writeable = writeable
+        held = weight if writeable else np.frombuffer(weight.tobytes(), np.float32)
         scale = 1 / tw.sqrt(tw.source(held) + 0.5)
         both = tw.concat([scale, tw.exp(scale)], 0)
         plan = tw.plan([x * both[:6] + both[6:], scale])
@@ -71,6 +70,22 @@ def test_what_depends_on_read_only_arrays_alone_is_computed_once() -> None:
                 own[:] = 0  # results are the caller's
         (found,) = executables(plan)
         assert bool(found._fixed) != writeable
+
+
+def test_a_read_only_view_of_what_is_written_is_no_constant() -> None:
+    """Broadcasts and windows are read-only, and show what is written to their array between runs."""
+    weight = np.ones(6, np.float32)
+    view = weight.view()
+    view.flags.writeable = False
+    windows = np.lib.stride_tricks.sliding_window_view(weight, 6)
+    through = np.frombuffer(memoryview(weight).toreadonly(), np.float32)
+    for held in (view, np.broadcast_to(weight, (2, 6)), windows, through):
+        x = tw.source(None, name="x", shape=(), dtype="float32")
+        plan = tw.plan(tw.sum(tw.exp(tw.source(held))) + x)
+        for value in (1, 2):
+            weight[:] = value
+            got = tw.run(plan, bind={"x": np.float32(1)})
+            np.testing.assert_allclose(got, held.size * np.exp(np.float64(value)) + 1, rtol=1e-6)
 
 
 def test_results_are_the_users_own() -> None:

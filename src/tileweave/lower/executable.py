@@ -35,7 +35,18 @@ from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.execute import COPIES, copy, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import block_bytes, bounds, constant, is_native, own, place, row_major, slices, view_of
+from tileweave.lower.reads import (
+    block_bytes,
+    bounds,
+    constant,
+    is_native,
+    never_written,
+    own,
+    place,
+    row_major,
+    slices,
+    view_of,
+)
 from tileweave.lower.values import (
     Access,
     Accesses,
@@ -248,7 +259,7 @@ class Executable:
     def _find_fixed(self, results: Mapping[int, Home]) -> None:
         """Tasks that depend on constants alone, other than those that only make a result: done once, here.
 
-        A source is constant where nothing is bound to it and its array is read-only, as the weights of a model are.
+        A source is constant where nothing is bound to it and nothing writes to its array, as to the weights of a model.
         """
         readers = Counter(number for task in self._tasks for number in task.needs)
         for task in self._tasks:
@@ -265,7 +276,7 @@ class Executable:
 
         def same(piece: ReadPiece) -> bool:
             if piece.source is not None:
-                return piece.source in self._constant and not self._samples[piece.source].flags.writeable
+                return piece.source in self._constant and never_written(self._samples[piece.source])
             return piece.task < 0 or piece.task in self._fixed
 
         return all(map(same, read.pieces))

@@ -23,6 +23,29 @@ Block = Array | dict[str, Array]
 """What a task makes: an array, or an array per output where it keeps several."""
 
 
+def never_written(array: Array) -> bool:
+    """Whether nothing in Python writes to the memory of an array: a read-only view of what can be written is no such.
+
+    Example:
+        >>> x = np.zeros(4)
+        >>> never_written(np.broadcast_to(x, (3, 4))), never_written(np.frombuffer(b"1234", np.uint8))
+        (False, True)
+    """
+    held: Any = array
+    while held is not None:
+        if isinstance(held, np.ndarray):
+            written = held.flags.writeable
+        else:
+            try:
+                written = not memoryview(held).readonly
+            except (TypeError, ValueError, BufferError):
+                written = False  # what gives no buffer is asked for what it holds
+        if written:
+            return False
+        held = getattr(held, "obj" if isinstance(held, memoryview) else "base", None)
+    return True
+
+
 def slices(box: Box) -> Any:
     """A box as an index of an array that starts at the origin; what it gives is an array even at rank 0."""
     return (*(slice(a, b) for a, b in zip(box.start, box.stop, strict=True)), ...)

@@ -29,10 +29,15 @@ def read_array(where: str, value: Any, name: str = "it") -> np.ndarray[Any, Any]
 
 
 def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same memory, not to be written: what runs read of it alone is computed once, and kept with the plan."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    """The same memory, no more written through NumPy: what runs read of it alone is computed once, and kept.
+
+    The array and those that it is a view of become read-only, so they have to be the caller's own.
+    """
+    held: Any = array
+    while isinstance(held, np.ndarray):
+        held.flags.writeable = False
+        held = held.base
+    return array
 
 
 def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
