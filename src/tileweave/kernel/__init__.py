@@ -17,6 +17,7 @@ from tileweave.errors import VerifyError
 from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, row_major, sharded, spec
 from tileweave.kernel.ir import Kernel, from_json, to_json, to_text, verify
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
+from tileweave.kernel.torch.dtensor import check_dtensor, dtensor_layout
 
 __all__ = [
     "Kernel",
@@ -25,7 +26,9 @@ __all__ = [
     "Sharded",
     "Spec",
     "VerifyError",
+    "check_dtensor",
     "check_kernel",
+    "dtensor_layout",
     "from_json",
     "grouped",
     "kernel",

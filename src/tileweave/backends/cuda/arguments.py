@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import numpy as np
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import atom, refusals
 
-__all__ = ["Extent", "Launch", "Peers", "PerDevice", "TensorMap"]
+__all__ = ["DeviceArray", "Extent", "Launch", "Peers", "PerDevice", "TensorMap"]
 
 Array = np.ndarray[Any, Any]
 Extent = int | Sequence[int]
@@ -30,6 +31,48 @@ _KINDS = {
     "float64": 8,
     "bfloat16": 9,
 }
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """Contiguous memory of a CUDA device as an array, for parameters and tensor maps.
+
+    Args:
+        address: of the first element.
+        shape: extents.
+        dtype: NumPy's type of the elements.
+        device: the device's number.
+        owner: what keeps the memory alive.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int = 0
+    owner: object = None
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes between neighbours, by dimension."""
+        return tuple(self.itemsize * prod(self.shape[d + 1 :]) for d in range(self.ndim))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        kind = {"shape": self.shape, "typestr": f"|V{self.itemsize}", "version": 3}
+        return {**kind, "data": (self.address, False), "strides": None}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +102,7 @@ class TensorMap:
           legal    swizzle == 0 or box[0] * bytes <= swizzle
     """
 
-    array: Array
+    array: Array | DeviceArray
     box: tuple[int, ...]
     swizzle: int = 0
     nan_fill: bool = False

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import BFLOAT16, Launch, Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import BFLOAT16, DeviceArray, Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.compiled import compile
 from tileweave.backends.cuda.cpu.kernel import choose_kernel, extent
 from tileweave.backends.cuda.cpu.source import KernelSignature, signatures
 from tileweave.backends.cuda.parameters import CUDA, HOST, MANAGED, PINNED, Parameter, check_launch, host_array
 from tileweave.errors import BackendError
+from tileweave.kernel.ir import dtype_of
 
 __all__ = ["launch_on_device"]
 
@@ -106,6 +107,24 @@ def _device_of(array: Any) -> int | None:
             raise BackendError(_WHERE, f"an array on a device of kind {int(kind)}", legal="the host, or a CUDA device")
         return None
     return 0 if hasattr(array, "__cuda_array_interface__") else None
+
+
+def device_array(array: Any, name: str) -> DeviceArray | None:
+    """An array of another library on a CUDA device, in place; None for one on the host.
+
+    Raises:
+        BackendError: it is not contiguous, or its elements are of no type of kernels.
+    """
+    if isinstance(array, DeviceArray):
+        return array
+    device = _device_of(array)
+    if device is None:
+        return None
+    try:
+        dtype = dtype_of(str(array.dtype).rpartition(".")[2], _WHERE).numpy
+    except TypeError:
+        raise BackendError(_WHERE, f"{name}: elements of type {array.dtype}", legal="a type of kernels") from None
+    return DeviceArray(_device_pointer(array, name), tuple(array.shape), dtype, device, array)
 
 
 def _device_pointer(array: Any, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from tileweave.kernel.ir import (
     whole,
 )
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
+
+if TYPE_CHECKING:
+    from tileweave.kernel.torch.op import Outputs
 
 
 class KernelFunction:
@@ -222,6 +225,27 @@ class KernelFunction:
         if target == "ir":
             return to_text(kernel)
         return str(targets.printer(target)(kernel, **({"arch": arch} if arch else {})))
+
+    def torch_op(self, outputs: Outputs, name: str = "", *, arch: str = "", **options: Any) -> Any:
+        """The kernel as a custom operator of PyTorch, which `torch.compile` and `torch.export` take.
+
+        Tensors on the CPU run the printed text there, tensors on a CUDA device on that device; none is copied.
+
+        Args:
+            outputs: the tensors that the kernel writes. Names: the operator takes all tensors, and mutates these. A
+                mapping of names to functions of the other tensors, which make what is written: the operator takes the
+                others, and returns these.
+            name: ``namespace::name``; ``tileweave::`` and the kernel's name unless given.
+            arch: the target's architecture; the target's default where it is empty.
+            options: of the kernel.
+
+        Raises:
+            BackendError: PyTorch is missing, or the outputs are no tensors of the kernel. In a call: a tensor is not
+                contiguous, lies elsewhere, has a type that kernels lack, or is written and no output.
+        """
+        from tileweave.kernel.torch.op import make_op
+
+        return make_op(self, Spec, outputs, name, arch, options)
 
     def __call__(self, *args: Any, **options: Any) -> None:
         """`run` on the interpreter."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import Extent, Launch, Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import DeviceArray, Extent, Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import Finding, Outcome, run_program
 from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
@@ -108,6 +108,12 @@ class Arguments:
         )
 
     def _map(self, value: TensorMap, name: str, device: int) -> str:
+        if isinstance(value.array, DeviceArray):
+            raise BackendError(
+                "run(text, .., on='cpu')",
+                f"{name}: memory of device {value.array.device}",
+                legal="on='cuda', or a copy",
+            )
         pointer = self.array(value.array, name, device)
         self.count += 1
         v, variable = value.values(), f"tw_map_{self.count}"

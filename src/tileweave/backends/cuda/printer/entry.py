@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.backends.cuda.arguments import Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.device import device_array
 from tileweave.backends.cuda.launch import run as launch
 from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_places
 from tileweave.errors import BackendError
@@ -126,8 +127,8 @@ def _parts(tensor: Tensor, value: Any, devices: int, after: list[Callable[[], No
     if value is None:  # the kernel's own
         return tuple(np.zeros(cosize(tensor), tensor.element.numpy) for _ in range(devices))
     if isinstance(value, list | tuple):
-        return tuple(_array(one) for one in value)
-    whole = _array(getattr(value, "array", value))
+        return tuple(_array(one, tensor.name) for one in value)
+    whole = _array(getattr(value, "array", value), tensor.name)
     if "gpu" not in memory_layout(tensor).axes:
         return (whole,) * devices
     places = np.stack([np.asarray(a) for a in _places(tensor)])
@@ -154,8 +155,11 @@ def _places(tensor: Tensor) -> tuple[Any, Any]:
     return found.get("gpu", zeros), found.get("m", zeros)
 
 
-def _array(value: Any) -> Any:
-    return value if isinstance(value, np.ndarray) else np.from_dlpack(value)
+def _array(value: Any, name: str) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    found = device_array(value, name)
+    return np.from_dlpack(value) if found is None else found
 
 
 def _located(error: BackendError, program: ThreadProgram, places: tuple[Place | None, ...]) -> BackendError:
