@@ -77,3 +77,10 @@ def test_a_kernel_that_hangs_says_who_waits(capsys, tmp_path):
 def test_bad_input(words, said, capsys):
     status, out, err = run(capsys, *words)
     assert status == 2 and said in err and "Traceback" not in err and not out
+
+
+@pytest.mark.parametrize("verb", [["explain"], ["text", "--target", "cuda"], ["check"], ["run", "--on", "cpu"]])
+@pytest.mark.parametrize("arch", ["foo", "sm_12", "gfx942"])
+def test_an_unknown_architecture_is_refused(capsys, verb, arch):
+    status, _, err = run(capsys, *verb, SOFTMAX, "f32:3x70", "f32:3x70", "--arch", arch)
+    assert status == 2 and f"{arch!r} is no architecture that is known" in err and "sm_90" in err

@@ -119,3 +119,17 @@ def test_a_pin_that_cannot_be_points_at_the_programs_line(capsys):
     assert main(["plan", "program.py", "--machines", "2", "--pin", "matmul=z:2"]) == 1
     err = capsys.readouterr().err
     assert "matmul has no dimension 'z'" in err and "program.py" in err
+
+
+def test_a_pinned_plan_is_compared_with_a_fused_one(capsys):
+    assert main(["plan", "program.py", "--machines", "4", "--pin", "matmul#1=1,4,1", "--save", "pinned.json"]) == 0
+    capsys.readouterr()
+    assert main(["plan", "program.py", "--machines", "4", "--diff", "pinned.json"]) == 0
+    out = capsys.readouterr().out
+    assert "relu (block): removed" in out and "has no plan" not in out
+
+
+@pytest.mark.parametrize("words", [["plan", "program.py", "--bind", "x=3"], ["run", "program.py", "-o", "out.npz"]])
+def test_options_of_models_are_refused_for_programs(capsys, words):
+    assert main(words) == 2
+    assert "'program.py' is a program" in capsys.readouterr().err and not Path("out.npz").exists()

@@ -158,3 +158,15 @@ def test_refusals():
         with pytest.raises(GraphError, match="this is no symbolic dimension"):
             tw.dim(*wrong)
     assert str(tw.dim("n", 1, 3)) == "n" and tw.dim("n", 1, 3) == Dim("n", 1, 3)
+
+
+def test_values_that_no_node_makes_are_refused():
+    def model(made, *inputs):
+        ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("Add", inputs, [made])], "broken", ends[:1], ends[1:])
+        return helper.make_model(graph)
+
+    with pytest.raises(GraphError, match=r"node 'y' \(Add\): no input, constant or earlier node makes 'z'"):
+        tw.load(model("y", "x", "z"))
+    with pytest.raises(GraphError, match="no node makes output 'y'"):
+        tw.load(model("v", "x", "x"))

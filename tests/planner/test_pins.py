@@ -124,3 +124,22 @@ def test_an_attention_block_is_planned_no_worse_than_by_hand(count):
         plan, other = by_hand(sources, outs, pins, count)
         assert found.seconds <= plan.seconds * 1.001, name
         assert result.words_bytes <= other.words_bytes * 1.001, name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"trials": -5}, r"plan\(trials\): -5"),
+        ({"trials": "x"}, r"plan\(trials\): 'x'"),
+        ({"trials": 5, "seed": "x"}, r"plan\(seed\): 'x'"),
+        ({"trials": 5, "workers": 0}, r"plan\(workers\): 0"),
+        ({"runs": -1}, r"plan\(runs\): -1"),
+        ({"place": "moon"}, r"plan\(place\): 'moon' is no mapping"),
+        ({"objective": lambda plan: 1.0}, r"plan\(objective\): .* takes other arguments"),
+        ({"objective": lambda plan, simulation: "x"}, r"plan\(objective\): .* is 'x'"),
+        ({"objective": lambda plan, simulation: float("nan")}, r"plan\(objective\): .* is nan"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused(options, said):
+    with pytest.raises(PlanError, match=said):
+        tw.plan(tw.exp(tw.source(np.ones((8, 8)))), 2, **options)

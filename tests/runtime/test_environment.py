@@ -10,7 +10,7 @@ import pytest
 from plans import misbehaving
 
 import tileweave as tw
-from tileweave.errors import GraphError, PlanError, RunError, TileweaveError
+from tileweave.errors import GraphError, PlanError, RunError, StorageError, TileweaveError
 from tileweave.planner import machines
 from tileweave.runtime.environment import Environment, environment
 from tileweave.runtime.ray import held
@@ -251,3 +251,10 @@ def test_tensors_lie_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env._versions["x"].depth == 0 and env.held_bytes == x.nbytes
     with pytest.raises(RunError, match="the cluster has 1 nodes"):
         environment(2, runtime="ray", copies=2)
+
+
+def test_a_file_cannot_be_the_folder(tmp_path):
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(StorageError, match=r"environment\(folder\): '.*taken' cannot be a folder"):
+        tw.environment(folder=str(tmp_path / "taken"))
+    assert (tmp_path / "taken").read_text() == "x"

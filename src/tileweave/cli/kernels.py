@@ -24,6 +24,11 @@ examples:
 """
 
 
+_DEFAULTS = {"check": " (default: the kernel as written)"} | dict.fromkeys(
+    ("explain", "text", "run"), " (default: the target's)"
+)
+
+
 def add_kernel_commands(commands: Any) -> None:
     """Registers the command and its sub-commands."""
     kernel = commands.add_parser(
@@ -42,8 +47,8 @@ def add_kernel_commands(commands: Any) -> None:
         one.add_argument("file", metavar="FILE.py[:NAME]", help="the file, and which of its kernels")
         one.add_argument("arrays", nargs="*", metavar="ARRAY", help="FILE.npy, or TYPE:SHAPE such as f16:200x130")
         one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the kernel")
-        if name in ("explain", "text"):
-            one.add_argument("--arch", default="", help="the architecture, such as sm_90a (default: the target's)")
+        help_ = "interpret the explicit program of an architecture" if name == "check" else "the architecture"
+        one.add_argument("--arch", default="", help=f"{help_}, such as sm_90a" + _DEFAULTS.get(name, ""))
         if name == "text":
             one.add_argument("--target", default="ir", help="ir, or a printer such as cuda (default: ir)")
         if name == "run":
@@ -56,7 +61,7 @@ def add_kernel_commands(commands: Any) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    print(_kernel(options).check(*_arrays(options.arrays, 0), **_options(options)))
+    print(_kernel(options).check(*_arrays(options.arrays, 0), arch=options.arch, **_options(options)))
     return 0
 
 
@@ -81,7 +86,7 @@ def _run(options: argparse.Namespace) -> int:
     if unknown:
         raise StorageError("-o", f"{unknown[0]!r} is no tensor of {function}", legal=" | ".join(function.tensors))
     arrays = _arrays(options.arrays, options.seed)
-    function.run(*arrays, on=options.on, **_options(options))
+    function.run(*arrays, on=options.on, arch=options.arch, **_options(options))
     for name, array in zip(function.tensors, arrays, strict=True):
         if name in outputs:
             write_whole(outputs[name], array)

@@ -15,7 +15,8 @@ from tileweave.graph import Graph, Operation
 from tileweave.graph.ir.nodes import line_of
 from tileweave.planner import Plan
 from tileweave.planner.search.objectives import objective_of
-from tileweave.planner.show.document import documents, from_document, graph_digest, to_document
+from tileweave.planner.show.document import documents, from_document, graph_digest, machines_of, to_document
+from tileweave.runtime.api import planned_forms
 
 __all__ = ["Planning", "difference", "write_plans"]
 
@@ -97,7 +98,7 @@ class Planning:
                 "--load", "a plan that was kept is run as it is", legal="--load without options of planning"
             )
         self.pins = {"pin": Pins("--pin", options.pin), "forbid": Pins("--forbid", options.forbid, forbid=True)}
-        self.choose = self._choose if chosen else None
+        self.choose = self._choose if chosen or getattr(options, "diff", None) else None
         self.graphs: list[Graph] = []
         self.kept = documents(options.load, "--load") if options.load else None
         if options.save:
@@ -119,11 +120,22 @@ def write_plans(path: str, plans: Sequence[Plan]) -> None:
     write_whole(path, json.dumps([to_document(plan) for plan in plans]))
 
 
-def difference(plan: Plan, kept: Sequence[dict[str, Any]], path: str) -> str:
-    """How a plan differs from the one that was kept for the same graph."""
+def difference(plan: Plan, graphs: Sequence[Graph], kept: Sequence[dict[str, Any]], path: str) -> str:
+    """How a plan differs from the one that was kept for the same graph.
+
+    Args:
+        plan: one of the program's.
+        graphs: those of the program, as they are written: what a pin leaves apart may be fused elsewhere.
+        kept: the documents of a file.
+        path: its path.
+    """
     own = graph_digest(plan.graph)
-    for document in kept:
-        if document.get("digest") == own:
-            before = from_document(document, plan.graph)
-            return before.diff(plan) or f"as in {Path(path).name}"
+    for graph in (plan.graph, *graphs):
+        if own not in map(graph_digest, planned_forms(graph, plan.machines)):
+            continue
+        for document in kept:
+            for form in planned_forms(graph, machines_of(document)):
+                if document.get("digest") == graph_digest(form):
+                    before = from_document(document, plan.graph if own == document["digest"] else form)
+                    return before.diff(plan) or f"as in {Path(path).name}"
     return f"{Path(path).name} has no plan of this graph"

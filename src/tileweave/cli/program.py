@@ -68,16 +68,16 @@ def run_program(options: argparse.Namespace) -> int:
         listening=_listening(options, plans),
     )
     status = execute(options, settings)
-    _finish(options, planning, plans)
+    _keep(options, plans)
+    planning.check()
     return status
 
 
-def _finish(options: argparse.Namespace, planning: Planning, plans: Sequence[Plan]) -> None:
-    """Writes the plans that were made, and refuses pins that met nothing."""
+def _keep(options: argparse.Namespace, plans: Sequence[Plan]) -> None:
+    """Writes the plans that were made, where ``--save`` asks for it."""
     if options.save and plans:
         write_plans(options.save, plans)
         print(f"written: {options.save}", file=sys.stderr)
-    planning.check()
 
 
 def _listening(options: argparse.Namespace, plans: list[Plan]) -> Callable[[Plan], Sequence[Listener]] | None:
@@ -123,12 +123,13 @@ def plan_program(options: argparse.Namespace) -> int:
         status = execute(options, settings)
     finally:
         sys.stdout = out
+    _keep(options, plans)
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
     else:
         for number, plan in enumerate(plans, start=1):
             print(f"graph {number} of {len(plans)}")
-            print(difference(plan, before, options.diff) if options.diff else plan.explain())
+            print(difference(plan, planning.graphs, before, options.diff) if options.diff else plan.explain())
             print()
         if not plans and status == 0:
             print("the program runs nothing")
@@ -137,7 +138,7 @@ def plan_program(options: argparse.Namespace) -> int:
     if options.html and plans:
         write_whole(options.html, plans[0].html())
         print(f"written: {options.html}", file=sys.stderr)
-    _finish(options, planning, plans)
+    planning.check()
     return status
 
 
@@ -166,6 +167,10 @@ def execute(
         with session(settings), contextlib.suppress(PlanningDone):
             run_model(options)
         return 0
+    for flag, given in (("--bind", options.bind), ("-o", getattr(options, "output", None))):
+        if given:
+            problem = f"{str(path)!r} is a program: it says itself what it reads and writes"
+            raise StorageError(flag, problem, legal="an .onnx model")
     words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     argv, sys.argv = sys.argv, [str(path), *words]
     sys.path.insert(0, str(path.parent.resolve()))

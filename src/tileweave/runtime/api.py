@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -256,7 +256,10 @@ def plan(
     if settings.kept is not None:
         return _kept(graph, settings.kept)
     said = settings.choosing(graph) if settings.choosing is not None else {}
-    if place or pin or forbid or trials or objective != "seconds" or said:
+    for name, given in (("place", place), ("pin", pin), ("forbid", forbid)):
+        if given is not None and not isinstance(given, Mapping):
+            raise PlanError(f"plan({name})", f"{given!r} is no mapping", legal="{tensor: ..}")
+    if place or pin or forbid or trials != 0 or runs is not None or workers != 1 or objective != "seconds" or said:
         homes = {_source_of(tensor): where for tensor, where in (place or {}).items()}
         how: dict[str, Any] = {"place": homes, "pin": pin, "forbid": forbid, "objective": objective}
         how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs, "progress": progress, **said}
@@ -283,12 +286,16 @@ _WAYS: tuple[tuple[Any, ...], ...] = ((*FUSIONS, CONV_CHAIN, ROWS, ATTENTION), F
 """What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
 
 
+def planned_forms(graph: Graph, machines: Machines) -> Iterator[Graph]:
+    """What a graph may be planned as on some machines: with everything fused, with less, as it is written."""
+    for rules in _WAYS:
+        yield join_sinks(rewrite(graph, rules, choose=_chooser(machines)).graph if rules else graph)
+
+
 def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
     """The plan of a graph among those that were kept, whatever was fused for it."""
     for document in kept:
-        chooser = _chooser(machines_of(document))
-        for rules in _WAYS:
-            made = join_sinks(rewrite(graph, rules, choose=chooser).graph if rules else graph)
+        for made in planned_forms(graph, machines_of(document)):
             if document.get("digest") == graph_digest(made):
                 return from_document(document, made)
     raise PlanError("plan(target)", "no plan was kept of this graph", legal="planning it, without --load")

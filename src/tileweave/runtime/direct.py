@@ -132,6 +132,8 @@ def check_out(plan: Plan, out: Sequence[Array | None] | None) -> Sequence[Array 
     sinks = plan.graph.sinks
     if out is None:
         return (None,) * len(sinks)
+    if not isinstance(out, (list, tuple)):
+        raise RunError("run(plan, out)", f"{type(out).__name__} is no list of arrays", legal=f"{len(sinks)} in a list")
     if len(out) != len(sinks):
         raise RunError("run(plan, out)", f"{len(out)} arrays are given", legal=f"{len(sinks)}, one per result")
     for sink, array in zip(sinks, out, strict=True):

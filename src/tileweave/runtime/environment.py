@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from tileweave.errors import GraphError, PlanError, RunError
+from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import Graph, Hole, Sink, Source, Tensor, TensorType, as_tensor
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.lower.reads import slices
@@ -119,7 +119,11 @@ class Environment:
         self._folder, self._runtime, self._address = folder, runtime, address
         self._lineage, self._nodes = lineage, None if copies is None else _nodes(address, copies)
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                problem = f"{str(folder)!r} cannot be a folder: {error.strerror}"
+                raise StorageError("environment(folder)", problem, legal="a path where one can be") from error
         self._versions: dict[str, _Version] = {}
         self._places: dict[str, Placement | str] = {}
         self._reading: Counter[int] = Counter()  # ids of arrays that programs read now
@@ -338,7 +342,11 @@ class Environment:
         if sum(plan.peak_bytes) > room:  # beside what is held, a tighter plan
             share = room // len(self.machines)
             if share <= 0:
-                raise PlanError("apply(results)", f"{-room} bytes more than the budget of {self.budget_bytes} are held")
+                raise PlanError(
+                    "apply(results)",
+                    f"{-room} bytes more than the budget of {self.budget_bytes} would be held",
+                    legal="drop(name) of what is not needed, or machines with more memory",
+                )
             plan = self._planned(graph, share)
         sources = [node for node in graph.nodes() if isinstance(node, Source) and node.data == OURS]
         with self._admitted(sum(plan.peak_bytes) + made, [source.name for source in sources]) as (arrays, read):

@@ -66,6 +66,7 @@ def load(
 
     bind = dict(bind or {})
     folder: Path | None = None
+    path: Path | None = None
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if not path.is_file():
@@ -77,7 +78,8 @@ def load(
         try:
             proto = onnx.ModelProto.FromString(bytes(model))
         except Exception as error:
-            raise StorageError("load(model)", f"the bytes are no ONNX model: {error}", legal="an .onnx file") from error
+            what = repr(str(path)) if path is not None else "the bytes"
+            raise StorageError("load(model)", f"{what} hold no ONNX model: {error}", legal="an .onnx file") from error
     elif isinstance(model, onnx.ModelProto):
         proto = model
     else:
@@ -149,6 +151,9 @@ class _Reader:
         self.run(graph.node, values, self.versions)
         outputs = {}
         for info in graph.output:
+            if info.name not in values:
+                problem = f"no node makes output {info.name!r}"
+                raise GraphError("load(model)", problem, legal="the name of a node's output")
             value = values[info.name]
             if isinstance(value, list) or value is None:
                 problem = f"output {info.name!r} is a sequence or an empty optional"
@@ -221,6 +226,12 @@ class _Reader:
     def run(self, nodes: Sequence[Any], values: dict[str, Value], versions: dict[str, int]) -> None:
         """Evaluates nodes in order, adding their outputs to the values."""
         for proto in nodes:
+            missing = next((name for name in proto.input if name and name not in values), None)
+            if missing is not None:
+                problem = (
+                    f"node {_name(proto)!r} ({proto.op_type}): no input, constant or earlier node makes {missing!r}"
+                )
+                raise GraphError("load(..)", problem, legal="nodes in the order of their values")
             inputs = tuple(values[name] if name else None for name in proto.input)
             made = self.node(proto, inputs, values, versions)
             values |= {name: value for name, value in zip(proto.output, made, strict=False) if name}

@@ -188,6 +188,7 @@ def mean(x: Any, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """``exp(x - max) / sum(exp(x - max))`` along one dimension."""
     x = as_tensor(x, "softmax(x, axis)")
+    axes_of("softmax(x, axis)", x, axis)
     wide = widened(x)
     weights = exp(subtract(wide, max(wide, axis, keepdims=True)))
     return narrowed(divide(weights, sum(weights, axis, keepdims=True)), x)
@@ -197,6 +198,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """``log(softmax(x))`` along one dimension, without losing small probabilities."""
     x = as_tensor(x, "log_softmax(x, axis)")
+    axes_of("log_softmax(x, axis)", x, axis)
     wide = widened(x)
     shifted = subtract(wide, max(wide, axis, keepdims=True))
     return narrowed(subtract(shifted, log(sum(exp(shifted), axis, keepdims=True))), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tileweave.errors import BackendError
 from tileweave.layout import Coord, Layout, parse
 
 __all__ = ["BITS", "Atom", "Condition", "Cost", "Fragment", "fragment", "shared"]
@@ -186,6 +188,26 @@ def _extent(layout: Layout, axis: str) -> int:
 @cache
 def _compiled(text: str) -> Any:
     return compile(text, "rule", "eval")
+
+
+def generation(arch: str) -> int:
+    """The number of an architecture, without its feature letter."""
+    return _target(arch)[0]
+
+
+def check_arch(where: str, arch: str) -> None:
+    """Refuses what is no architecture of NVIDIA's GPUs.
+
+    Raises:
+        BackendError: with those that are known.
+    """
+    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if found is None or int(found[1]) not in _GENERATIONS:
+        legal = ", ".join(f"sm_{number}" for number in _GENERATIONS) + "; sm_90a, sm_100a .. with what is theirs alone"
+        raise BackendError(where, f"{arch!r} is no architecture that is known", legal=legal)
+
+
+_GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 
 
 def _target(arch: str) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tileweave.index import Expr, ExprLike, as_expr, bounds, divisor, simplify
+from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, before, clipped
@@ -88,7 +89,7 @@ def _part(region: Region, major: int) -> str:
 
 def map_problem(tensor: Tensor, arch: str) -> str:
     """Why no tensor map describes a tensor in global memory; empty if one does."""
-    if int(arch.removeprefix("sm_").rstrip("af")) < 90:
+    if generation(arch) < 90:
         return f"{arch} has no tensor maps"
     if len(tensor.shape) > 5:
         return f"rank {len(tensor.shape)}"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
+from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.layouts.places import cosize
 from tileweave.kernel.dispatch.layouts.registers import Holding
 from tileweave.kernel.ir import RESERVED, Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
@@ -123,7 +124,7 @@ class Context:
 
     def instruction(self, atom: str, *operands: Operand, mask: Expr | None = None, **options: object) -> None:
         """Adds an instruction at the current line."""
-        if atom in _HOPPER and int(self.arch.removeprefix("sm_").rstrip("abcdef")) < 90:
+        if atom in _HOPPER and generation(self.arch) < 90:
             return  # no proxies and no boxes that would see an mbarrier: barriers order all that there is
         if mask is not None:
             mask = simplify(mask)

@@ -13,6 +13,7 @@ from functools import partial
 from math import log2
 
 from tileweave.index import Expr, as_expr, simplify, substitute
+from tileweave.kernel.atoms.atom import check_arch
 from tileweave.kernel.dispatch.boxes import map_problem
 from tileweave.kernel.dispatch.context import always
 from tileweave.kernel.dispatch.groups import fits
@@ -53,7 +54,11 @@ def expand(kernel: Kernel, arch: str = "sm_90a") -> Kernel:
     Args:
         kernel: the kernel.
         arch: the target.
+
+    Raises:
+        BackendError: the target is not known.
     """
+    check_arch("dispatch(kernel, arch)", arch)
     if not any(_automatic(s) for s in walk(kernel.body)):
         return kernel
     names = _Names({s.tensor.name for s in walk(kernel.body) if isinstance(s, Alloc)} | {p.name for p in kernel.params})

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
+from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch import compute, convert, copies, products, tensor
 from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
@@ -107,7 +108,7 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     for name, value in kernel.grid.coords:
         if name != number:
             context.emit(Local(name, simplify(value), place(kernel.line)))
-    if kernel.grid.cluster > 1 and int(arch.removeprefix("sm_").rstrip("abcdef")) < 90:
+    if kernel.grid.cluster > 1 and generation(arch) < 90:
         raise declined(kernel.line, f"{arch} has no clusters of blocks", legal="sm_90 and later")
     context.pair = tensor.pairs(kernel)
     _body(context, kernel.body)

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tileweave.errors import PlanError
 from tileweave.planner.search.pareto import Chosen, Pareto, Progressed
 from tileweave.planner.search.tables import Tables
 
@@ -43,12 +42,7 @@ def searched_together(
         start: choices that all begin with.
         runs: how often the plan will run, for the rule that stops a search (`Pareto`).
         progress: called after each exchange.
-
-    Raises:
-        PlanError: fewer than one worker.
     """
-    if workers < 1 or trials < 0:
-        raise PlanError("plan(workers)", f"{workers} workers make {trials} trials", legal="1 or more, 0 or more")
     searches = [Pareto(tables, seed + 1_000_003 * k, runs) for k in range(workers)]
     for search in searches:
         for chosen in start:

@@ -10,9 +10,11 @@ smaller one was met.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from numbers import Integral, Real
 from typing import Any
 
 from tileweave.errors import PlanError
@@ -376,8 +378,21 @@ def make_plan(
         progress: called with a `Progressed` as the search goes on.
         model: how long a step computes, by a name in `simulate.MODELS`; the finalists are simulated by it.
     """
+    _check_effort(trials, seed, workers, runs)
     problem = problem_of(graph, machines, decide, atoms, place, pin, forbid, objective)
     return search(replace(problem, effort=Effort(trials, seed, workers, runs, progress), model=model))[0]
+
+
+def _check_effort(trials: Any, seed: Any, workers: Any, runs: Any) -> None:
+    for name, value, least, legal in (
+        ("trials", trials, 0, "an integer, 0 or more"),
+        ("seed", seed, -math.inf, "an integer"),
+        ("workers", workers, 1, "an integer, 1 or more"),
+    ):
+        if not isinstance(value, Integral) or value < least:
+            raise PlanError(f"plan({name})", f"{value!r} cannot be taken", legal=legal)
+    if runs is not None and not (isinstance(runs, Real) and float(runs) > 0):
+        raise PlanError("plan(runs)", f"{runs!r} cannot be taken", legal="a number above 0, or None")
 
 
 def problem_of(

@@ -8,8 +8,10 @@ Source: Tapestry, "Cost Optimization"; the two kinds of waste are defined here.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,10 @@ class Objective:
 
     def order(self, plan: Plan, result: Simulation) -> tuple[float, float, int, int]:
         """What plans are compared by."""
-        return self.of(plan, result), result.seconds, plan.bytes_moved, plan.tasks
+        value: Any = self.of(plan, result)
+        if not isinstance(value, Real) or value != value:
+            raise PlanError("plan(objective)", f"{self.name} of a plan is {value!r}", legal="a number")
+        return float(value), result.seconds, plan.bytes_moved, plan.tasks
 
 
 OBJECTIVES: dict[str, Objective] = {}
@@ -72,6 +77,13 @@ def objective_of(what: str | Objective | Callable[[Plan, Simulation], float]) ->
     if isinstance(what, Objective):
         return what
     if callable(what):
+        try:
+            inspect.signature(what).bind(None, None)
+        except TypeError as error:
+            legal = "a function of a plan and its simulation"
+            raise PlanError("plan(objective)", f"{what!r} takes other arguments: {error}", legal=legal) from None
+        except ValueError:  # a built-in function without a signature
+            pass
         return Objective(getattr(what, "__name__", "the user's own"), what, waves=True)
     if what not in OBJECTIVES:
         raise PlanError("plan(objective)", f"{what!r} is no objective", legal=", ".join(OBJECTIVES))

@@ -37,7 +37,8 @@ def pinned_parts(graph: Graph, machines: Machines, pin: Mapping[Any, Cuts]) -> d
         if not fits or prod(parts) > len(machines):
             raise PlanError(
                 "plan(pin)",
-                f"{operation.operator} over {operation.index} cannot be cut into {parts} on {len(machines)} machines",
+                f"{operation.operator} over {operation.index} cannot be cut into {parts} on {len(machines)} "
+                f"{'machine' if len(machines) == 1 else 'machines'}",
                 legal=f"one count for each of {', '.join(dims)}, with a product of at most {len(machines)}",
             )
         found[operation] = parts

@@ -129,7 +129,8 @@ def explain(plan: Plan) -> str:
     loads = Loads().of(plan) if len(plan.machines) > 1 else []
     if plan.gap is not None and len(plan.machines) > 1:
         lines.append(
-            f"choice of cuts: at most {100 * plan.gap:.2g} % above the least of all that were offered, by sums"
+            f"choice of cuts: at most {round(100 * plan.gap, 6):.2g} % above the least "
+            "of all that were offered, by sums"
         )
     lines += list(_ratios(plan, loads))
     lines += list(_moves(plan, loads))

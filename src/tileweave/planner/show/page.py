@@ -156,6 +156,8 @@ def _svg(height: int, body: str) -> str:
 
 def _moves(plan: Plan) -> str:
     found = [one for one in movements(plan) if one.bytes_moved] if len(plan.machines) > 1 else []
+    if not found:
+        return "<p>Nothing moves between machines.</p>"
     rows = [
         [step_label(plan.steps[m.step]), repr(m.tensor)[8:-1], str(m.collective), m.line, size_text(m.bytes_moved)]
         for m in sorted(found, key=lambda one: -one.bytes_moved)[:MOST_ROWS]

@@ -219,13 +219,13 @@ def open_column(path: str, format: str, key: str, where: str) -> ColumnReader:
     return ColumnReader(path, format, key, where)
 
 
-def write_parquet(_: Path, path: Path, members: Mapping[str, Array]) -> None:
+def write_parquet(target: Path, path: Path, members: Mapping[str, Array]) -> None:
     """Writes arrays as columns: of numbers, or of fixed-size lists where the rank is above 1.
 
     Raises:
         StorageError: the arrays have no rows, or not the same number of rows.
     """
-    where = f"sink({str(path)!r})"
+    where = f"sink({str(target)!r})"
     arrow, parquet = _load("pyarrow", where), _load("pyarrow.parquet", where)
     rows = {array.shape[:1] for array in members.values()}
     if len(rows) != 1 or rows == {()}:

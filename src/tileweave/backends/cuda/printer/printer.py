@@ -14,6 +14,7 @@ from tileweave.backends.cuda.printer.helpers import HELPER_TEXT, helper_name, pr
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, bounds, c_prelude, constant_of, simplify, symbols_of, to_c
 from tileweave.kernel.atoms import BITS
+from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.threads import (
     Address,
     Barrier,
@@ -420,7 +421,7 @@ def _simple(printer: _Printer, item: Instruction) -> str:
         else:
             spelled.append(printer.number(operand))
     pattern = _SIMPLE[item.atom]
-    if item.atom == "mbarrier.wait" and int(printer.program.arch.removeprefix("sm_").rstrip("abcdef")) < 90:
+    if item.atom == "mbarrier.wait" and generation(printer.program.arch) < 90:
         pattern = pattern.replace("tw_mbarrier_wait", "tw_mbarrier_test")  # try_wait came with sm_90
     text = pattern.format(*spelled)
     printer.need(text[: text.index("<" if "<" in text.split("(")[0] else "(")])
