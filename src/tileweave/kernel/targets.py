@@ -14,6 +14,7 @@ __all__ = ["dispatcher", "printer", "register", "runner"]
 _PRINTERS = {
     "cuda": "tileweave.backends.cuda.printer",
     "triton": "tileweave.backends.triton.printer",
+    "gluon": "tileweave.backends.triton.gluon",
     "nki": "tileweave.backends.nki",
 }
 _RUNNERS = {

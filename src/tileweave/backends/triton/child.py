@@ -31,11 +31,15 @@ def _interpret(module: Any, job: dict[str, Any], folder: Path) -> dict[str, Any]
 
 def _compile(function: Any, job: dict[str, Any]) -> dict[str, Any]:
     triton = import_module("triton")
-    source = import_module("triton.compiler").ASTSource
+    gluon = type(function).__name__ == "GluonJITFunction"
+    source = import_module("triton.experimental.gluon._runtime").GluonASTSource if gluon else None
+    source = source or import_module("triton.compiler").ASTSource
+    options = {"num_warps": job["warps"]} if job["warps"] else {}
     target = import_module("triton.backends.compiler").GPUTarget
     constants = {(function.arg_names.index(name),): value for name, value in job["constants"].items()}
     signature = {name: "constexpr" if name in job["constants"] else kind for name, kind in job["signature"].items()}
-    made = triton.compile(source(fn=function, signature=signature, constexprs=constants), target=target(*job["target"]))
+    whole = source(fn=function, signature=signature, constexprs=constants)
+    made = triton.compile(whole, target=target(*job["target"]), options=options)
     texts = {stage: text for stage, text in made.asm.items() if isinstance(text, str)}
     return {stage: np.frombuffer(text.encode(), dtype=np.uint8) for stage, text in texts.items()}
 

@@ -73,7 +73,7 @@ def text(kernel: Kernel, arch: str = "") -> str:
     Raises:
         BackendError: a statement that Triton cannot say; names it, the reason and the user's line.
     """
-    return _Printer(kernel).module()
+    return Printer(kernel).module()
 
 
 def run(kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any], on: str = "triton", arch: str = "") -> None:
@@ -107,8 +107,11 @@ def _bound(text: str) -> str:
     return text if re.fullmatch(r"[\w.]+(\([^()]*\))*", text) else f"({text})"
 
 
-class _Printer:
-    """One kernel on its way to text."""
+class Printer:
+    """One kernel on its way to text; Gluon's printer adds who holds what."""
+
+    language = "Triton"
+    owner = "threads and their barriers are Triton's own choice"
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -133,21 +136,29 @@ class _Printer:
             self.emit(f"{coordinate} = {self.number(value)}")
         head = len(self.lines)
         self.body(kernel.body)
-        ranges = [
-            f"    {name} = tl.arange(0, {extent}){self._axis(position, rank)}"
-            for name, position, rank, extent in self.ranges.values()
-        ]
+        used = set(re.findall(r"\w+", " ".join(self.lines)))
+        ranges = [f"    {found[0]} = {self.range(key)}" for key, found in self.ranges.items() if found[0] in used]
         lines = [*self.lines[:head], *ranges, *self.lines[head:]]
+        return self.framed(lines)
+
+    def framed(self, lines: Sequence[str]) -> str:
+        """The body with what stands before it."""
+        kernel = self.kernel
         parameters = ", ".join(_name(p.name) for p in kernel.params)
         notes = [f"# {p}" for p in kernel.params]
         helpers = [_HELPERS[name] + "\n" for name in sorted(self.helpers)]
-        parts = [*notes, "import triton", "import triton.language as tl", "", "", *helpers, "@triton.jit"]
+        parts = [*notes, *self.imports("".join(helpers)), "", "", *helpers, "@triton.jit"]
         return "\n".join([*parts, f"def {_name(kernel.name)}({parameters}):", *lines, ""])
+
+    def imports(self, helpers: str) -> list[str]:
+        """The first lines of code."""
+        return ["import triton", "import triton.language as tl"]
 
     def declined(self, what: str, reason: str) -> BackendError:
         """The error for what has no text."""
         inputs = {"kernel": self.kernel.name, "line": self.line, "reason": reason}
-        return BackendError(_WHERE, f"Triton cannot say {what}", inputs=inputs, legal="the target cuda")
+        where = f"text('{self.language.lower()}')"
+        return BackendError(where, f"{self.language} cannot say {what}", inputs=inputs, legal="the target cuda")
 
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
@@ -181,8 +192,7 @@ class _Printer:
                 self.emit(f"{name} = {self.element(value) if isinstance(value, Region) else self.number(value)}")
             case For():
                 bounds = ", ".join(self.number(n) for n in (statement.start, statement.stop, statement.step))
-                staged = f"tl.range({bounds}, num_stages={statement.stages})"
-                self.emit(f"for {statement.symbol} in {staged if statement.stages > 1 else f'range({bounds})'}:")
+                self.emit(f"for {statement.symbol} in {self.trips(bounds, statement.stages)}:")
                 self.inner(statement.body)
             case While():
                 self.emit(f"while {self.number(statement.condition)}:")
@@ -195,22 +205,45 @@ class _Printer:
                     self.inner(statement.otherwise)
             case Op():
                 self.operator(statement)
-            case Sync(cluster=False) | Commit(kind="cp.async") | WaitGroup(kind="cp.async"):
+            case Sync(cluster=False):
+                self.sync(statement)
+            case Commit(kind="cp.async") | WaitGroup(kind="cp.async"):
                 pass  # the order of values is that of the text
             case _:
-                raise self.declined(type(statement).__name__, "threads and their barriers are Triton's own choice")
+                raise self.declined(type(statement).__name__, self.owner)
+
+    def sync(self, statement: Sync) -> None:
+        """The order of values is that of the text."""
+
+    @staticmethod
+    def trips(bounds: str, stages: int) -> str:
+        """What a loop runs over."""
+        return f"tl.range({bounds}, num_stages={stages})" if stages > 1 else f"range({bounds})"
 
     def allocate(self, tensor: Tensor, later: Sequence[Statement]) -> None:
         """A value of the program; zeros where its first assignment is inside a loop or a branch."""
         if tensor.dtype not in _TYPES:
-            raise self.declined(f"a tensor of {tensor.dtype}", "threads and their barriers are Triton's own choice")
+            raise self.declined(f"a tensor of {tensor.dtype}", self.owner)
         if tensor.space not in ("register", "shared"):
             raise self.declined(f"a tensor in {tensor.space} memory", "a value is in registers or shared memory")
         self.held.discard(tensor.name)
         first = next((s for s in later if _speaks_of(s, tensor)), None)
         if first is not None and not isinstance(first, Op):
-            self.emit(f"{_name(tensor.name)} = tl.zeros({self.shape(tensor.shape)}, tl.{_TYPES[tensor.dtype]})")
+            self.emit(f"{_name(tensor.name)} = {self.full(tensor.shape, '0', tensor.dtype)}")
             self.held.add(tensor.name)
+
+    def full(self, extents: Sequence[int], value: str, dtype: str) -> str:
+        """A value all of whose elements are one number."""
+        start = f"tl.zeros({self.shape(extents)}" if value == "0" else f"tl.full({self.shape(extents)}, {value}"
+        return f"{start}, tl.{_TYPES[dtype]}{self.held_in()})"
+
+    def broadcast(self, value: str, extents: Sequence[int], dtype: str) -> str:
+        """A value with the extents of a larger one."""
+        return f"tl.broadcast_to({value}, {self.shape(extents)})"
+
+    def held_in(self) -> str:
+        """The last argument of what makes a value: nothing, since Triton chooses the threads."""
+        return ""
 
     # -- numbers and places ---------------------------------------------------------------------------------
 
@@ -228,11 +261,19 @@ class _Printer:
         inner = ", ".join(str(_rounded(e)) for e in extents)
         return f"({inner}{',' if len(extents) == 1 else ''})"
 
-    @staticmethod
-    def _axis(position: int, rank: int) -> str:
-        if rank == 1:
-            return ""
-        return f"[{', '.join(':' if k == position else 'None' for k in range(rank))}]"
+    def range(self, key: str) -> str:
+        """The numbers along one dimension of a box."""
+        _, position, rank, extent = self.ranges[key]
+        axis = f"[{', '.join(':' if k == position else 'None' for k in range(rank))}]" if rank > 1 else ""
+        return f"tl.arange(0, {extent}{self.range_in(key)}){axis}"
+
+    def range_in(self, key: str) -> str:
+        """The last argument of a range."""
+        return ""
+
+    def range_key(self, position: int, rank: int, extent: int) -> str:
+        """What a range is known by."""
+        return f"range{position}_{rank}_{extent}"
 
     def axes(self, region: Region) -> list[Expr]:
         """A range symbol for each dimension that a region shows."""
@@ -240,7 +281,7 @@ class _Printer:
         rank = len(region.shape)
         for position, extent in enumerate(region.shape):
             padded = _rounded(extent)
-            key = f"range{position}_{rank}_{padded}"
+            key = self.range_key(position, rank, padded)
             if key not in self.ranges:
                 name = f"i{len(self.ranges)}"
                 while name in self.taken:
@@ -383,12 +424,12 @@ class _Printer:
     def fill(self, op: Op) -> None:
         (out,), source = op.outs, op.ins[0]
         dtype = out.tensor.dtype
-        self.write(out, f"tl.full({self.shape(out.shape)}, {self.read(source, dtype)}, tl.{_TYPES[dtype]})", dtype)
+        self.write(out, self.full(out.shape, self.read(source, dtype), dtype), dtype)
 
     def iota(self, op: Op) -> None:
         (out,), start = op.outs, op.ins[0]
         along = self.ranges[str(self.axes(out)[_integer(op, "axis")])][0]
-        value = f"tl.zeros({self.shape(out.shape)}, tl.int32) + {along} + {self.read(start, 's32')}"
+        value = f"{self.full(out.shape, '0', 's32')} + {along} + {self.read(start, 's32')}"
         self.write(out, value, "s32")
 
     def map(self, op: Op) -> None:
@@ -413,9 +454,7 @@ class _Printer:
         value = form.format(*values)
         shapes = {one.shape for one in op.ins if isinstance(one, Region)}
         if out.shape not in shapes:  # every input is smaller: the result has the output's shape
-            value = f"tl.broadcast_to({value}, {self.shape(out.shape)})" if shapes else (
-                f"tl.full({self.shape(out.shape)}, {value}, tl.{_TYPES[dtype]})"
-            )  # fmt: skip
+            value = self.broadcast(value, out.shape, dtype) if shapes else self.full(out.shape, value, dtype)
         self.write(out, value, dtype)
 
     def neutral(self, function: str, dtype: str) -> str:
@@ -433,14 +472,16 @@ class _Printer:
         function, dtype, axes = str(op.option("fn")), out.tensor.dtype, op.option("axes")
         assert isinstance(axes, tuple)
         value = self.read(source, dtype, self.neutral(function, dtype))
-        plain = function == "add" or (function in _REDUCED and dtype_of(dtype).kind != "float")
         for axis in axes:
-            if plain:  # tl.max and tl.min lose a NaN
-                value = f"{_REDUCED[function]}({value}, axis={axis}, keep_dims=True)"
-            else:
-                self.helpers.add(function)
-                value = f"tl.reduce({value}, {axis}, tw_{function}, keep_dims=True)"
+            value = self.reduced(value, axis, function, dtype, ", keep_dims=True")
         self.write(out, value, "" if dtype in ("s8", "s16", "u8", "u16", "f16", "bf16") else dtype)
+
+    def reduced(self, value: str, axis: int, function: str, dtype: str, keep: str) -> str:
+        """A value reduced along one dimension."""
+        if function == "add" or (function in _REDUCED and dtype_of(dtype).kind != "float"):
+            return f"{_REDUCED[function]}({value}, axis={axis}{keep})"
+        self.helpers.add(function)  # tl.max and tl.min lose a NaN
+        return f"tl.reduce({value}, {axis}, tw_{function}{keep})"
 
     def scan(self, op: Op) -> None:
         (out,), source = op.outs, op.ins[0]
@@ -477,7 +518,7 @@ class _Printer:
         dtype = cell.tensor.dtype
         added = self.element(value) if isinstance(value, Region) else self.read(value, dtype)
         place = f"{_name(cell.tensor.name)} + {self.number(as_expr(offset(cell.tensor, cell.begin)))}"
-        self.write(out, f"tl.full({self.shape(out.shape)}, tl.atomic_add({place}, {added}), tl.{_TYPES[dtype]})", dtype)
+        self.write(out, self.full(out.shape, f"tl.atomic_add({place}, {added})", dtype), dtype)
 
 
 def _integer(op: Op, name: str) -> int:

@@ -119,7 +119,13 @@ def interpret_all(text: str, runs: Sequence[Run]) -> list[dict[str, Array]]:
 
 
 def compiled(
-    text: str, name: str, signature: Mapping[str, str], architecture: str, *, constants: Mapping[str, int] | None = None
+    text: str,
+    name: str,
+    signature: Mapping[str, str],
+    architecture: str,
+    *,
+    constants: Mapping[str, int] | None = None,
+    warps: int = 0,
 ) -> dict[str, str]:
     """The assembly that Triton makes of the kernel, without a device: stage -> text.
 
@@ -129,6 +135,7 @@ def compiled(
         signature: parameter -> type, such as ``*fp16`` and ``i32``.
         architecture: one of `ARCHITECTURES`.
         constants: parameter -> value known at compile time.
+        warps: of a program; 0: Triton's default.
 
     Raises:
         LayoutError: an unknown architecture. BackendError: Triton is missing, or refuses the kernel.
@@ -141,6 +148,7 @@ def compiled(
         "signature": dict(signature),
         "target": ARCHITECTURES[architecture],
         "constants": dict(constants or {}),
+        "warps": warps,
     }
     found = _child(where, "compile", text, job, {}, {})
     return {stage: bytes(array).decode() for stage, array in found.items()}

@@ -7,7 +7,7 @@ first, and the operator that wants the other converts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tileweave.errors import BackendError, LayoutError
@@ -196,9 +196,14 @@ def _by_part(groups: _Groups, found: dict[str, Holding]) -> bool:
 
 def _by_memory(groups: _Groups, root: str) -> Holding:
     members = [name for name in groups.tensors if groups.find(name) == root]
-    tensor, warps = groups.tensors[root], groups.warps[root]
-    regions = [region for name in members for region in groups.memory.get(name, ()) if region.shape == tensor.shape]
-    order, width = tuple(range(tensor.rank))[::-1], 1
+    shape, warps = groups.tensors[root].shape, groups.warps[root]
+    regions = [region for name in members for region in groups.memory.get(name, ()) if region.shape == shape]
+    return _alone(shape) if warps == 0 else along_memory(shape, regions, warps)
+
+
+def along_memory(shape: tuple[int, ...], regions: Iterable[Region], warps: int) -> Holding:
+    """A holding whose slots run along the memory of the regions that are copied from it or to it."""
+    order, width = tuple(range(len(shape)))[::-1], 1
     best = 0
     for region in regions:
         if region.tensor.space == "register":
@@ -208,10 +213,8 @@ def _by_memory(groups: _Groups, root: str) -> Holding:
         wide = places.vector(region, max(1, 128 // bits))
         if at is not None and wide * bits > best:
             best, width = wide * bits, wide
-            order = (at, *(d for d in range(tensor.rank)[::-1] if d != at))
-    if warps == 0:  # one thread
-        return _alone(tensor.shape)
-    layout, padded = blocked(tensor.shape, warps, width, order)
+            order = (at, *(d for d in range(len(shape))[::-1] if d != at))
+    layout, padded = blocked(shape, warps, width, order)
     return holding(layout, padded, warps)
 
 
