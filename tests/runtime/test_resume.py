@@ -166,6 +166,34 @@ def test_a_file_that_had_appeared_before_the_others_is_kept(tmp_path: Path, monk
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), np.arange(4))
 
 
+def test_a_run_that_was_stopped_behind_its_end_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both files have appeared, and one of two journals is removed: a further run finds files like any others."""
+    kinds = [(io.target(tmp_path / name), g.TensorType((4,), np.dtype("int64"))) for name in ("a.npy", "b.npy")]
+    identified = journal.Identity("p", {})
+    files = io.open_sinks(kinds, identified)
+    for (target, kind), writer in zip(kinds, files.writers, strict=True):
+        writer.write(kind.box, np.arange(4))
+        files.record(target, kind.box)
+    last = files._files[str(tmp_path / "b.npy")].journal
+    monkeypatch.setattr(last, "remove", lambda: (_ for _ in ()).throw(LookupError), raising=False)
+    with pytest.raises(LookupError):
+        files.commit()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".b.npy.journal", "a.npy", "b.npy"]
+    with pytest.raises(StorageError, match="it exists"):
+        io.open_sinks(kinds, identified)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+
+
+def test_a_journal_of_which_nothing_can_be_read_tells_of_nothing(tmp_path: Path) -> None:
+    x = source(tmp_path)
+    for text in (b"", b"rubbish\n"):
+        (tmp_path / ".y.npy.journal").write_bytes(text)
+        run_plan(plan_of(tmp_path, "npy"), resume=True)
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x * 2 + 1)
+        (tmp_path / "y.npy").unlink()
+        assert not (tmp_path / ".y.npy.journal").exists()
+
+
 def test_only_what_is_missing_is_left_to_do() -> None:
     from tileweave.runtime.prepare import prepare
 

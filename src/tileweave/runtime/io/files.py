@@ -458,7 +458,9 @@ class Sinks:
         self.writers: list[SinkWriter] = []
         self._targets = []
         try:
-            check_targets([(self._open(one), kind) for one, kind in targets])
+            opened = [(self._open(one), kind) for one, kind in targets]
+            self._forget_what_has_ended([one for one, _ in opened])
+            check_targets(opened)
             for one, kind in targets:
                 self.writers.append(self._add(one, kind))
             for one, _ in targets:
@@ -481,6 +483,15 @@ class Sinks:
                 file = _local_file(one, Path(lies), journal.temporary, self._grids[lies])
                 self._files[lies] = _Opened(_Published() if journal.published else file, journal.temporary, journal)
         return replace(one, overwrite=True) if self._published(one) else one
+
+    def _forget_what_has_ended(self, targets: Sequence[FileTarget]) -> None:
+        """Removes the journals of a run whose files have all appeared, and that was stopped while it removed them."""
+        if all(isinstance(opened.file, _Published) for opened in self._files.values()):
+            others = [Path(lies) for one in targets if (lies := _where_it_lies(one)) not in self._files]
+            refused = any(not one.overwrite for one in targets if _where_it_lies(one) not in self._files)
+            if refused and all(path.exists() for path in others):
+                for opened in self._files.values():
+                    cast("Journal", opened.journal).remove()
 
     def _published(self, one: FileTarget) -> bool:
         opened = self._files.get(_where_it_lies(one))

@@ -145,7 +145,12 @@ def open_journal(target: Path, identity: Identity, where: str) -> Journal | None
     if os.fstat(file.fileno()).st_ino != _inode(path):  # its run has just ended
         file.close()
         return None
-    (head, *parts), good = _read(file)
+    lines, good = _read(file)
+    if not lines:  # it tells of nothing
+        path.unlink(missing_ok=True)
+        file.close()
+        return None
+    head, *parts = lines
     temporary = path.with_name(head["temporary"])
     published = parts[-1:] == [WHOLE] and _inode(target) == head["inode"]
     changed = _changed(head, identity)
