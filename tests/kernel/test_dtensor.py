@@ -45,11 +45,17 @@ class Fake:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         for rank in range(prod(self.shape)):
-            self.dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=prod(self.shape))
-            try:
-                yield init_device_mesh("cpu", self.shape, mesh_dim_names=self.names)
-            finally:
+            if self.dist.is_initialized():
                 self.dist.destroy_process_group()
+            self.dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=prod(self.shape))
+            yield init_device_mesh("cpu", self.shape, mesh_dim_names=self.names)
+
+
+@pytest.fixture(autouse=True)
+def _no_group_left():
+    yield
+    if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
+        sys.modules["torch.distributed"].destroy_process_group()
 
 
 def placed(array, mesh, placements):
@@ -91,8 +97,7 @@ def test_every_other_layout_is_refused_with_its_axis_and_dimension():
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     array = fake.torch.arange(32).reshape(4, 8)
-    ranks = fake.ranks()
-    mesh = next(ranks)
+    mesh = next(fake.ranks())
     kinds = [Shard(0), Shard(1), Replicate(), Partial()]
     tensors = {case: placed(array, mesh, case) for case in product(kinds, kinds)}
     refused = 0
@@ -159,8 +164,7 @@ def test_what_no_layout_says_is_refused():
     fake = Fake((4,), None)
     from torch.distributed.tensor import DTensor, Partial, Shard
 
-    ranks = fake.ranks()
-    mesh = next(ranks)
+    mesh = next(fake.ranks())
     for tensor, part in [
         (placed(fake.torch.zeros(10, 3), mesh, [Shard(0)]), "mesh axis gpu, dimension 0: 10 is not cut evenly into 4"),
         (DTensor.from_local(fake.torch.zeros(3), mesh, [Shard(0)], shape=fake.torch.Size([16]), stride=(1,)),
