@@ -121,6 +121,18 @@ class TestTorch:
         kind = np.dtype(getattr(ml_dtypes, name, None) or name)
         assert np.asarray(x.view(torch.uint8)).view(kind).astype(float).tolist() == [[1.0, 2.0, 3.0, -4.0]]
 
+    def test_a_second_operator_does_not_take_the_place_of_the_first(self):
+        torch = self.torch
+        into, made = double.torch_op(("y",)), double.torch_op({"y": torch.empty_like})
+        x, y = torch.ones(2, 3), torch.zeros(2, 3)
+        into(x, y)
+        assert torch.equal(y, 2 * x) and torch.equal(made(x), y)
+        double.torch_op(("y",), "tileweave_tests::taken")
+        with pytest.raises(BackendError, match="an operator tileweave_tests::taken exists"):
+            double.torch_op(("y",), "tileweave_tests::taken")
+        with pytest.raises(BackendError, match="the name 'plain'"):
+            double.torch_op(("y",), "plain")
+
     def test_wrong_tensors_and_outputs_are_refused_with_their_names(self):
         torch = self.torch
         x = torch.zeros(4, 4)

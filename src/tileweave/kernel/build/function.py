@@ -235,13 +235,13 @@ class KernelFunction:
             outputs: the tensors that the kernel writes. Names: the operator takes all tensors, and mutates these. A
                 mapping of names to functions of the other tensors, which make what is written: the operator takes the
                 others, and returns these.
-            name: ``namespace::name``; ``tileweave::`` and the kernel's name unless given.
+            name: ``namespace::name``; unless given, ``tileweave::`` and the kernel's name, numbered if that is taken.
             arch: the target's architecture; the target's default where it is empty.
             options: of the kernel.
 
         Raises:
-            BackendError: PyTorch is missing, or the outputs are no tensors of the kernel. In a call: a tensor is not
-                contiguous, lies elsewhere, has a type that kernels lack, or is written and no output.
+            BackendError: PyTorch is missing, the outputs are no tensors of the kernel, or the name is taken. In a call: a
+                tensor is not contiguous, lies elsewhere, has a type that kernels lack, or is written and no output.
         """
         from tileweave.kernel.torch.op import make_op
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,11 +87,33 @@ def make_op(
         return result(made(*given))
 
     op = torch.library.custom_op(
-        name or f"tileweave::{function.name}", execute, mutates_args=() if makers else tuple(outputs),
+        _free(name, function.name, where), execute, mutates_args=() if makers else tuple(outputs),
         schema=_schema(inputs, () if makers else tuple(outputs), len(makers)),
     )  # fmt: skip
     op.register_fake(shapes)
     return op
+
+
+def _free(name: str, kernel: str, where: str) -> str:
+    """The operator's name; a second operator of a name would silently take the place of the first.
+
+    Raises:
+        BackendError: the name has no namespace, or is taken.
+    """
+    from torch import ops
+
+    def taken(one: str) -> bool:
+        space, _, own = one.partition("::")
+        return hasattr(getattr(ops, space), own)
+
+    if not name:
+        numbered = (f"tileweave::{kernel}{k or ''}" for k in count())
+        return next(one for one in numbered if not taken(one))
+    if not all(part.isidentifier() for part in name.split("::")) or name.count("::") != 1:
+        raise BackendError(where, f"the name {name!r}", legal="namespace::name")
+    if taken(name):
+        raise BackendError(where, f"an operator {name} exists", legal="another name, or none: then one is found")
+    return name
 
 
 def _schema(inputs: Sequence[str], mutated: Sequence[str], results: int) -> str:
