@@ -240,8 +240,8 @@ class KernelFunction:
             options: of the kernel.
 
         Raises:
-            BackendError: PyTorch is missing, the outputs are no tensors of the kernel, or the name is taken. In a call: a
-                tensor is not contiguous, lies elsewhere, has a type that kernels lack, or is written and no output.
+            BackendError: PyTorch is missing, the outputs are no tensors of the kernel, or the name is taken. In a call:
+                a tensor is not contiguous, lies elsewhere, has a type that kernels lack, or is written and no output.
         """
         from tileweave.kernel.torch.op import make_op
 

@@ -56,13 +56,15 @@ def make_op(
         raise BackendError(where, "the kernel runs on a mesh, an operator on one device", legal="a kernel without mesh")
     makers = outputs if isinstance(outputs, Mapping) else {}
     inputs = [one for one in function.tensors if one not in makers]
+    called = _free(name, function.name, where)
+    call = f"{called}({', '.join(inputs)})"
 
     @lru_cache(64)
     def traced(specs: tuple[tuple[tuple[int, ...], str], ...]) -> Kernel:
         kernel = function.trace(*(specify(shape, dtype) for shape, dtype in specs), **options)
         undeclared = sorted(_written(kernel) - set(outputs))
         if undeclared:
-            raise BackendError(where, f"the kernel writes {', '.join(undeclared)}, too", legal="all of them in outputs")
+            raise BackendError(call, f"the kernel writes {', '.join(undeclared)}, too", legal="all of them in outputs")
         return kernel
 
     def made(*given: Any) -> dict[str, Any]:
@@ -75,9 +77,9 @@ def make_op(
         fresh = made(*given)
         named = {**dict(zip(inputs, given, strict=True)), **fresh}
         tensors = {key: named[key] for key in function.tensors}
-        place = _place(tensors, where)
-        specs = tuple((tuple(t.shape), _dtype(key, t, where).name) for key, t in tensors.items())
-        arrays = {key: _array(key, t, where) for key, t in tensors.items()}
+        place = _place(tensors, call)
+        specs = tuple((tuple(t.shape), _dtype(key, t, call).name) for key, t in tensors.items())
+        arrays = {key: _array(key, t, call) for key, t in tensors.items()}
         if place == "cuda":  # the kernel is launched on the default stream
             torch.cuda.current_stream(next(iter(tensors.values())).device).synchronize()
         targets.runner(place)(traced(specs), arrays, on=place, **({"arch": arch} if arch else {}))
@@ -87,7 +89,7 @@ def make_op(
         return result(made(*given))
 
     op = torch.library.custom_op(
-        _free(name, function.name, where), execute, mutates_args=() if makers else tuple(outputs),
+        called, execute, mutates_args=() if makers else tuple(outputs),
         schema=_schema(inputs, () if makers else tuple(outputs), len(makers)),
     )  # fmt: skip
     op.register_fake(shapes)
