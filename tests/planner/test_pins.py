@@ -143,3 +143,17 @@ def test_an_attention_block_is_planned_no_worse_than_by_hand(count):
 def test_options_of_a_wrong_kind_are_refused(options, said):
     with pytest.raises(PlanError, match=said):
         tw.plan(tw.exp(tw.source(np.ones((8, 8)))), 2, **options)
+
+
+@pytest.mark.parametrize(
+    "cuts", [4, None, True, "411", {"i": "x"}, {"i": 2.7}, {"i": True}, [2.5, 1, 1], {"i": float("nan")}]
+)
+def test_parts_that_are_no_whole_numbers_are_refused(cuts):
+    y = tw.source(np.ones((8, 8))) @ tw.source(np.ones((8, 8)))
+    with pytest.raises(PlanError, match=r"plan\(pin\): .* says no parts of matmul"):
+        tw.plan(y, 4, pin={y: cuts})
+    with pytest.raises(PlanError, match=r"plan\(forbid\): 3 names no dimensions"):
+        tw.plan(y, 4, forbid={y: 3})
+    for option in ("pin", "forbid"):
+        with pytest.raises(PlanError, match=rf"plan\({option}\): .* is no mapping"):
+            tw.plan(y, 4, **{option: [(y, 2)]})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from tileweave.errors import PlanError
 from tileweave.graph import Graph, Operation, Tensor
@@ -25,14 +27,18 @@ def pinned_parts(graph: Graph, machines: Machines, pin: Mapping[Any, Cuts]) -> d
         PlanError: what is pinned is not an operation of the graph, or cannot be cut so.
     """
     found = {}
-    for what, cuts in pin.items():
+    for what, cuts in _rows(pin, "pin"):
         operation = _operation(graph, what, "pin")
         dims, shape = _names(operation), operation.index.shape
+        said: Any = cuts.values() if isinstance(cuts, Mapping) else cuts
+        if isinstance(said, str) or not isinstance(said, Iterable) or not all(map(_is_count, said)):
+            legal = f"whole numbers for {', '.join(dims)}, in order or by name"
+            raise PlanError("plan(pin)", f"{cuts!r} says no parts of {operation.operator}", legal=legal)
         if isinstance(cuts, Mapping):
             counts = {_number(operation, name, "pin"): int(n) for name, n in cuts.items()}
             parts = tuple(counts.get(k, 1) for k in range(len(dims)))
         else:
-            parts = tuple(int(n) for n in cuts)
+            parts = tuple(map(int, cuts))
         fits = len(parts) == len(shape) and all(1 <= p <= max(1, n) for p, n in zip(parts, shape, strict=False))
         if not fits or prod(parts) > len(machines):
             raise PlanError(
@@ -43,6 +49,16 @@ def pinned_parts(graph: Graph, machines: Machines, pin: Mapping[Any, Cuts]) -> d
             )
         found[operation] = parts
     return found
+
+
+def _rows(said: Any, option: str) -> list[tuple[Any, Any]]:
+    if not isinstance(said, Mapping):
+        raise PlanError(f"plan({option})", f"{said!r} is no mapping", legal="{tensor: what is said of it}")
+    return list(said.items())
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _operation(graph: Graph, what: Any, option: str) -> Operation:
@@ -85,8 +101,10 @@ def allowed_shardings(
 ) -> dict[Operation, tuple[Sharding, ...]]:
     """Operation -> the shardings along the meshes that have the pinned parts and leave forbidden dimensions whole."""
     banned: dict[Operation, set[int]] = {}
-    for what, names in forbid.items():
+    for what, names in _rows(forbid, "forbid"):
         operation = _operation(graph, what, "forbid")
+        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+            raise PlanError("plan(forbid)", f"{names!r} names no dimensions", legal=", ".join(_names(operation)))
         banned[operation] = {_number(operation, name, "forbid") for name in names}
     out = {}
     for operation in dict.fromkeys([*parts, *banned]):
