@@ -167,7 +167,7 @@ def execute(
         with session(settings), contextlib.suppress(PlanningDone):
             run_model(options)
         return 0
-    for flag, given in (("--bind", options.bind), ("-o", getattr(options, "output", None))):
+    for flag, given in (("--bind", getattr(options, "bind", None)), ("-o", getattr(options, "output", None))):
         if given:
             problem = f"{str(path)!r} is a program: it says itself what it reads and writes"
             raise StorageError(flag, problem, legal="an .onnx model")
