@@ -468,6 +468,8 @@ def test_partial_tiles_of_symbolic_extents_carry_a_mask():
         env = {"M": m, "a": a, "b": b, "c": c, "d": 9}
         assert evaluate(mask, env) == (a * 32 + c < m)
         assert evaluate(offset, env) == (a * 32 + c) * 64 + b * 32 + 9
+    cell = tiles.cell(*index)
+    assert (cell.offset, cell.mask, cell.ranges) == (offset, mask, ()) and tiles[index] == offset
     whole = symbol("W", 32, multiple_of=32)
     exact = lego.PartialTiles((whole, 64), (32, 32))
     assert exact.always_inside

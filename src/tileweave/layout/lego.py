@@ -213,11 +213,15 @@ class PartialTiles:
         return tuple(n for level in (self.grid, *self.tiles) for n in level)
 
     def __getitem__(self, index: Any) -> Any:
-        """The offset at an index; with ``:`` in it a `Slice`, mask included."""
+        """The offset at an index, whether or not it exists; with ``:`` in it a `Slice`, mask included."""
         items = index if isinstance(index, tuple) else (index,)
         if not has_slices(items):
             return self.apply(*items)
         return sliced(items, self.index_dims, _words(self), self.apply, self.mask)
+
+    def cell(self, *index: Any) -> Slice:
+        """The place of one element for a template, masked where it may not exist."""
+        return sliced(index, self.index_dims, _words(self), self.apply, self.mask)
 
     def coordinates(self, *index: Any) -> tuple[Any, ...]:
         """The coordinates in the space, which may lie in the padding."""

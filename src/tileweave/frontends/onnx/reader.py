@@ -79,7 +79,9 @@ def load(
             proto = onnx.ModelProto.FromString(bytes(model))
         except Exception as error:
             what = repr(str(path)) if path is not None else "the bytes"
-            raise StorageError("load(model)", f"{what} hold no ONNX model: {error}", legal="an .onnx file") from error
+            raise StorageError(
+                "load(model)", f"{what} cannot be read as an ONNX model: {error}", legal="an .onnx file"
+            ) from error
     elif isinstance(model, onnx.ModelProto):
         proto = model
     else:

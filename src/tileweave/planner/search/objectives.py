@@ -81,7 +81,9 @@ def objective_of(what: str | Objective | Callable[[Plan, Simulation], float]) ->
             inspect.signature(what).bind(None, None)
         except TypeError as error:
             legal = "a function of a plan and its simulation"
-            raise PlanError("plan(objective)", f"{what!r} takes other arguments: {error}", legal=legal) from None
+            raise PlanError(
+                "plan(objective)", f"{getattr(what, '__name__', what)} takes other arguments: {error}", legal=legal
+            ) from None
         except ValueError:  # a built-in function without a signature
             pass
         return Objective(getattr(what, "__name__", "the user's own"), what, waves=True)

@@ -13,15 +13,12 @@ from tileweave.backends.cuda.arguments import Launch
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, symbol
 from tileweave.kernel.atoms import Fragment
-from tileweave.layout.lego import Filled, PartialTiles, Slice, Template
+from tileweave.layout.lego import Filled, Template
 from tileweave.layout.template.collection import check_options, options_of
 
 FOLDER = Path(__file__).parent
 LARGEST = (1 << 31) - (1 << 16)
 """Sizes stay below it: 32 bits, with room to round up to a tile."""
-
-LONGEST_INDEX = 24
-"""Letters of an index beyond which a comment leaves it out."""
 
 Size = int | Expr
 Array = np.ndarray[Any, Any]
@@ -135,13 +132,6 @@ def count(n: ExprLike, tile: int) -> Any:
 def tiles_of(n: int, tile: int) -> int:
     """How many tiles cover n, for the host."""
     return -(-n // tile)
-
-
-def cell(tiles: PartialTiles, *index: Any) -> Slice:
-    """The place of one element, masked where it may not exist."""
-    levels = ", ".join(f"({', '.join(map(str, level))})" for level in (tiles.dims, *tiles.tiles))
-    shown = ", ".join(text if len(text) <= LONGEST_INDEX else ".." for text in map(str, index))
-    return Slice(f"PartialTiles({levels})[{shown}]", tiles.apply(*index), tiles.mask(*index), ())
 
 
 def held(fragment: Fragment, lane: Any, register: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cuda.arguments import Launch
-from tileweave.backends.cuda.templates.entry import FOLDER, CudaText, Size, Trial, cell, check_choice, count, size
+from tileweave.backends.cuda.templates.entry import FOLDER, CudaText, Size, Trial, check_choice, count, size
 from tileweave.backends.cuda.templates.entry import tiles_of as ceil
 from tileweave.index import Expr, simplify, symbol
 from tileweave.layout.lego import PartialTiles, Template, TileBy, template
@@ -32,18 +32,18 @@ def lud(N: Size | None = None, *, b: int = 16, R: int = 2, order: str = "cyclic"
     return {
         "lud_diagonal": template(
             FOLDER / "lud_diagonal.cu.j2", T=T,
-            tile=cell(tiles, step, step, k, t), tile_out=cell(tiles, step, step, m, t),
+            tile=tiles.cell(step, step, k, t), tile_out=tiles.cell(step, step, m, t),
         ),
         "lud_perimeter": template(
-            FOLDER / "lud_perimeter.cu.j2", given=rest, T=T, tile=cell(tiles, step, step, k, t),
-            row=cell(tiles, step, step + 1 + block, k, t), row_out=cell(tiles, step, step + 1 + block, m, t),
-            column=cell(tiles, step + 1 + block, step, k, t), column_out=cell(tiles, step + 1 + block, step, m, t),
+            FOLDER / "lud_perimeter.cu.j2", given=rest, T=T, tile=tiles.cell(step, step, k, t),
+            row=tiles.cell(step, step + 1 + block, k, t), row_out=tiles.cell(step, step + 1 + block, m, t),
+            column=tiles.cell(step + 1 + block, step, k, t), column_out=tiles.cell(step + 1 + block, step, m, t),
         ),
         "lud_internal": template(
             FOLDER / "lud_internal.cu.j2", given=[across < steps, down < steps], T=T, R=R, order=order,
             i=rows[0], j=columns[0], i2=rows[1], j2=columns[1],
-            left=cell(tiles, down, step, rows[0], columns[0]), above=cell(tiles, step, across, rows[0], columns[0]),
-            own=cell(tiles, down, across, rows[2], columns[2]),
+            left=tiles.cell(down, step, rows[0], columns[0]), above=tiles.cell(step, across, rows[0], columns[0]),
+            own=tiles.cell(down, across, rows[2], columns[2]),
         ),
     }  # fmt: skip
 

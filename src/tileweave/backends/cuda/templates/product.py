@@ -14,7 +14,6 @@ from tileweave.backends.cuda.templates.entry import (
     CudaText,
     Size,
     Trial,
-    cell,
     check_choice,
     count,
     held,
@@ -104,7 +103,7 @@ def matmul(
     j = warp % 2 * WN + symbol("x", 0, WN // 8) * 8 + across
     bindings |= {"ea": bindings["a"].ranges[0], "eb": bindings["b"].ranges[0]}
     made = template(
-        FOLDER / "matmul_mma.cu.j2", c=cell(PartialTiles((m, n), (BM, BN)), by, bx, i, j), stored=str(stored_a),
+        FOLDER / "matmul_mma.cu.j2", c=PartialTiles((m, n), (BM, BN)).cell(by, bx, i, j), stored=str(stored_a),
         elements_a=elements_a, elements_b=elements_b, steps=count(k, BK), BK=BK, WM=WM, WN=WN, **bindings,
     )  # fmt: skip
     return {"matmul": made}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.cuda.arguments import Launch
-from tileweave.backends.cuda.templates.entry import FOLDER, CudaText, Size, Trial, cell, check_choice, count, size
+from tileweave.backends.cuda.templates.entry import FOLDER, CudaText, Size, Trial, check_choice, count, size
 from tileweave.backends.cuda.templates.entry import tiles_of as ceil
 from tileweave.index import symbol
 from tileweave.layout import cute
@@ -40,8 +40,8 @@ def naive(M: Size | None = None, N: Size | None = None) -> Mapping[str, Template
     """y = x transposed, each element by one thread: reads are contiguous, writes are not."""
     m, n, bx, by, tx, ty, k = _grid(M, N)
     row, column = ty + ROWS * k, tx
-    x = cell(PartialTiles((m, n), (TILE, TILE)), by, bx, row, column)
-    y = cell(PartialTiles((n, m), (TILE, TILE)), bx, by, column, row)
+    x = PartialTiles((m, n), (TILE, TILE)).cell(by, bx, row, column)
+    y = PartialTiles((n, m), (TILE, TILE)).cell(bx, by, column, row)
     return {"transpose": template(FOLDER / "transpose_naive.cu.j2", x=x, y=y, steps=TILE // ROWS)}
 
 
@@ -53,8 +53,8 @@ def shared(M: Size | None = None, N: Size | None = None, *, shared: str = "swizz
     return {
         "transpose": template(
             FOLDER / "transpose_shared.cu.j2",
-            x=cell(PartialTiles((m, n), (TILE, TILE)), by, bx, row, column),
-            y=cell(PartialTiles((n, m), (TILE, TILE)), bx, by, again, column),
+            x=PartialTiles((m, n), (TILE, TILE)).cell(by, bx, row, column),
+            y=PartialTiles((n, m), (TILE, TILE)).cell(bx, by, again, column),
             to=at(layout, row, column),
             elements=elements,
             layout=repr(layout) if shared == "swizzled" else str(layout),
