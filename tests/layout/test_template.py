@@ -255,3 +255,10 @@ def test_cuda_text_says_its_types_and_refuses_ranges_without_loops(golden):
     assert "int m, int n" in copy.fill("cuda").text and "long long" in copy.fill("cuda").text
     with pytest.raises(LayoutError, match="no ranges for `:`"):
         template("{{ define('pid', 'k') }} {{ a }}", a=ROW).fill("cuda")
+
+
+def test_a_word_that_a_slice_does_not_have_is_refused():
+    tiles = lego.PartialTiles((symbol("n", 1, 100),), (4,))
+    with pytest.raises(LayoutError, match="x has no 'masked'") as caught:
+        template("{{ x.masked }}", x=tiles.cell(symbol("i", 0, 25), symbol("a", 0, 4))).fill("cuda")
+    assert "legal  mask, guard, open" in str(caught.value)

@@ -59,6 +59,12 @@ class _Placeholder:
     def __str__(self) -> str:
         return self._mark("offset")
 
+    def __getattr__(self, word: str) -> Any:
+        if word.startswith("_"):
+            raise AttributeError(word)
+        known = _list(name for name in vars(_Placeholder) if not name.startswith("_"))
+        raise LayoutError(self._filling.where, f"{self._name} has no {word!r}", legal=known)
+
     @property
     def mask(self) -> str:
         """The mark of the mask."""
