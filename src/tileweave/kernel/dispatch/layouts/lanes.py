@@ -90,7 +90,7 @@ def lane_number(table: Sequence[int | None]) -> ExprLike | None:
 
     Example:
         >>> print(lane_number([8 * (lane % 4) + lane // 4 for lane in range(32)]))
-        8*(lane % 4) + lane // 4
+        lane * 8 - lane // 4 * 31
     """
     rows: dict[int, tuple[int, int]] = {}  # highest bit of the lane's bits that are left -> those bits, their value
     for lane, value in enumerate(table):
