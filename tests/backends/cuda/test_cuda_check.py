@@ -200,7 +200,7 @@ def test_bad_input_of_the_command_is_refused(arguments, problem, tmp_path, capfd
 def test_ptx_without_an_emulation_is_refused_with_its_line(tmp_path):
     path = tmp_path / "f.cu"
     path.write_text(
-        '__global__ void f() {\n  asm volatile("tcgen05.cp.cta_group::1.128x256b [%0], %1;");\n}\nint main() {}\n'
+        '__global__ void f() {\n  asm volatile("tcgen05.shift.cta_group::1.down [%0];" :: "r"(0));\n}\nint main() {}\n'
     )
     with pytest.raises(BackendError, match=r"no emulation of tcgen05") as raised:
         check(path)
