@@ -19,6 +19,7 @@ from tileweave import teir
 from tileweave.backends.base import ELEMENTS
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.dtypes import wide_type
+from tileweave.graph.ops.grouped.rows import softmax_at_end
 from tileweave.graph.ops.operators import operator_named, operator_of
 from tileweave.layout import strided
 from tileweave.teir import (
@@ -246,26 +247,11 @@ def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
         if not lowering:
             return []
         found.append((lowering, arguments))
-    return _divided_once(found)
-
-
-def _divided_once(steps: list[tuple[str, tuple[Any, ...]]]) -> list[tuple[str, tuple[Any, ...]]]:
-    """Softmax's division as a product with one inverse per row: its divisor is a sum of 1 and more, or NaN."""
-
-    def made(number: int) -> tuple[str, tuple[Any, ...]]:
-        return steps[-1 - number] if number < 0 else ("", ())
-
-    if not steps or steps[-1][0] != "Div":
-        return steps
-    power, total = steps[-1][1]
-    difference = made(power)[1][0] if made(power)[0] == "Exp" else 0
-    if made(total) != ("ReduceSum", (power,)) or made(difference)[0] != "Sub":
-        return steps
-    x, top = made(difference)[1]
-    if made(top) != ("ReduceMax", (x,)):
-        return steps
-    k = len(steps)
-    return [*steps[:-1], ("Fill", (1.0,)), ("Div", (-k, total)), ("Mul", (power, -1 - k))]
+    if softmax_at_end(program) is None:
+        return found
+    # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN
+    (power, total), k = found[-1][1], len(found)
+    return [*found[:-1], ("Fill", (1.0,)), ("Div", (-k, total)), ("Mul", (power, -1 - k))]
 
 
 def _row_lengths(rank: int, axes: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> list[int]:

@@ -12,10 +12,11 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ class Stream(NamedTuple):
 
     steps: list[int]
     fine: bool | None = None
-    trailing: dict[int, Trail] = {}
+    trailing: Mapping[int, Trail] = MappingProxyType({})
 
 
 def streams(steps: Sequence[Step]) -> list[Stream]:

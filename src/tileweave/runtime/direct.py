@@ -80,10 +80,12 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         peak = sum(prepared.peak_bytes)
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
         for one in (in_one_process(plan), plan) if len(plan.machines) > 1 else (plan,):
-            made = prepared.tasks if one.steps == plan.steps else tasks(one)
-            read = {piece.source for task in made for read in task.reads for piece in read.pieces}
-            if not read - {None} <= sources.keys():
-                continue  # blocks that are put together reach over what no block alone reads
+            made = prepared.tasks
+            if one.steps != plan.steps:
+                made = tasks(one)
+                read = {piece.source for task in made for read in task.reads for piece in read.pieces}
+                if not read - {None} <= sources.keys():
+                    continue  # blocks that are put together reach over what no block alone reads
             found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
             if found.arena_bytes <= room:
                 break

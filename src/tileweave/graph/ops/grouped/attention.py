@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import input_names
 from tileweave.graph.ops.grouped.rows import Step
-from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, register
-from tileweave.space import Box, Projection
+from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, made, register
+from tileweave.space import Projection
 
 
 def attended(
@@ -55,21 +55,18 @@ def attended(
         reads.append(_read(own, kept, x.shape))
     names = ("q", "k", "v", *input_names(len(extras) + 1)[1:])
     rows = tuple(extents[c] for c in kept)
-    made = Projection.select([*range(len(kept)), None], len(kept), [1] * len(kept) + [extents[feature]])
+    makes = Projection.select([*range(len(kept)), None], len(kept), [1] * len(kept) + [extents[feature]])
     (summed,) = set(letters[0]) & set(letters[1]) - set(kept)
     flops = extents[key] * (2.0 * (extents[summed] + extents[feature]) + len(program))
-    dims = (*(("batch", "head", "group")[n] if n < 3 else f"d{n}" for n in range(len(kept) - 1)), "query")
-    inputs = (q, k, v, *extras)
-    signature = Signature(dims, tuple(zip(names, reads, strict=True)), (("out", made),), (), (("flops", flops),))
-    return Tensor(
-        Operation(
-            "attention",
-            Box.of(rows),
-            tuple(zip(names, inputs, strict=True)),
-            (("out", TensorType((*rows, extents[feature]), np.dtype(program[-1][2]))),),
-            (("letters", tuple(letters)), ("program", tuple(program))),
-            signature,
-        )
+    return made(
+        "attention",
+        rows,
+        list(zip(names, (q, k, v, *extras), reads, strict=True)),
+        (TensorType((*rows, extents[feature]), np.dtype(program[-1][2])), makes),
+        ("letters", tuple(letters)),
+        ("program", tuple(program)),
+        dims=(*(("batch", "head", "group")[n] if n < 3 else f"d{n}" for n in range(len(kept) - 1)), "query"),
+        costs=(("flops", flops),),
     )
 
 
@@ -83,9 +80,9 @@ def _read(own: str, kept: Sequence[str], shape: Sequence[int]) -> Projection:
 
 def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     """The two products and the steps between them, one after the other."""
-    q, k, v, made = operation.parameter("letters")
+    q, k, v, out = operation.parameter("letters")
     arrays: list[Any] = list(inputs.values())
-    key = (set(k) & set(v) - set(made)).pop()
+    key = (set(k) & set(v) - set(out)).pop()
     contract, rows = OPERATORS["matmul"], OPERATORS["rows"]
 
     def product(equation: str, *factors: Array) -> Array:
@@ -99,7 +96,7 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         )
         return contract.block(step, dict(zip(("x0", "x1"), factors, strict=True)))["out"]
 
-    scores = product(f"{q},{k}->{made[:-1]}{key}", *arrays[:2])
+    scores = product(f"{q},{k}->{out[:-1]}{key}", *arrays[:2])
     rank = scores.ndim
     steps = replace(
         operation,
@@ -111,7 +108,7 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     )
     given = [scores, *arrays[3:]]
     weights = rows.block(steps, dict(zip(input_names(len(given)), given, strict=True)))["out"]
-    return {"out": np.ascontiguousarray(product(f"{made[:-1]}{key},{v}->{made}", weights, arrays[2]))}
+    return {"out": np.ascontiguousarray(product(f"{out[:-1]}{key},{v}->{out}", weights, arrays[2]))}
 
 
 register(Operator("attention", _block))

@@ -28,6 +28,26 @@ REDUCTIONS = ("sum", "product", "max", "min")
 """Operators that reduce a row to one value."""
 
 
+def softmax_at_end(program: Sequence[Step]) -> tuple[int, int, int, int] | None:
+    """The steps maximum, difference, power and sum of the softmax that the last step of a program is; None: of none."""
+
+    def step(number: int) -> tuple[str, tuple[Any, ...]]:
+        return program[-1 - number][:2] if number < 0 else ("", ())
+
+    if not program or program[-1][0] != "divide":
+        return None
+    power, total = program[-1][1]
+    name, arguments = step(power)
+    if name != "exp" or step(total) != ("sum", (power,)):
+        return None
+    (difference,) = arguments
+    name, arguments = step(difference)
+    if name != "subtract":
+        return None
+    x, top = arguments
+    return (-1 - top, -1 - difference, -1 - power, -1 - total) if step(top) == ("max", (x,)) else None
+
+
 def rows(inputs: Sequence[Tensor], shape: Sequence[int], axes: Sequence[int], program: Sequence[Step]) -> Tensor:
     """Several operators as one operation on rows.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ops.grouped.attention import attended
-from tileweave.graph.ops.grouped.rows import FULL, Step
+from tileweave.graph.ops.grouped.rows import FULL, Step, softmax_at_end
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.rewrite import Context, RewriteRule
 
@@ -64,13 +64,8 @@ def _product(tensor: Tensor) -> Operation | None:
 
 def _softmax(program: Sequence[Step]) -> int | None:
     """How many steps stand before a softmax that ends a program; None where it does not end so."""
-    if len(program) < 5:
-        return None
     first = len(program) - 5
-    x = program[first][1][0]
-    wanted = [("max", (x,)), ("subtract", (x, -1 - first)), ("exp", (-2 - first,)), ("sum", (-3 - first,))]
-    wanted.append(("divide", (-3 - first, -4 - first)))
-    if [(name, args) for name, args, _ in program[first:]] != wanted:
+    if softmax_at_end(program) != tuple(range(first, first + 4)):
         return None
     return first if all(name == FULL or is_elementwise(name) for name, _, _ in program[:first]) else None
 
