@@ -8,7 +8,7 @@ import pytest
 
 from tileweave import kernel as tk
 from tileweave.kernel.ir import DTYPES
-from tileweave.kernel.meaning import FUNCTIONS, rounded
+from tileweave.kernel.meaning import FUNCTIONS, neutral, rounded
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
@@ -64,3 +64,10 @@ def test_fused_multiply_add_is_rounded_once():
         error = abs(Fraction(float(r)) - exact)
         near = (np.nextafter(r, np.float32(np.inf)), np.nextafter(r, np.float32(-np.inf)))
         assert all(error <= abs(Fraction(float(n)) - exact) for n in near), (x, y, z)
+
+
+def test_the_neutral_number_of_an_integer_has_its_bits():
+    ends = {"s4": (-8, 7), "u4": (0, 15), "s8": (-128, 127), "u8": (0, 255), "s64": (-(2**63), 2**63 - 1)}
+    for name, (least, greatest) in ends.items():
+        assert neutral("max", DTYPES[name]) == least, name
+        assert neutral("min", DTYPES[name]) == greatest, name

@@ -110,8 +110,8 @@ def neutral(fn: str, dtype: Dtype) -> Any:
         return 0 if fn == "add" else 1
     if dtype.kind == "float":
         return -np.inf if fn == "max" else np.inf
-    info = np.iinfo(dtype.numpy)
-    return info.min if fn == "max" else info.max
+    signed = dtype.kind == "signed"
+    return (-(1 << dtype.bits - 1) if signed else 0) if fn == "max" else (1 << dtype.bits - signed) - 1
 
 
 _FOLDS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -177,9 +177,4 @@ class Launch:
     cooperative: bool = False
 
 
-def is_array(value: object) -> bool:
-    """Whether a value is a NumPy array with at least one dimension."""
-    return isinstance(value, np.ndarray)
-
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -31,6 +31,7 @@ from tileweave.kernel.ir import (
     head,
     walk,
 )
+from tileweave.kernel.ir.dtypes import dtype_of
 from tileweave.layout import group
 
 _TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3", "s32": "int32"}
@@ -71,7 +72,7 @@ class _Printer:
             raise declined(self.line, f"no NKI type for {dtype}", " | ".join(_TYPES))
         if buffer != "shared_hbm":
             limit = executor.SBUF_BYTES if buffer == "sbuf" else executor.PSUM_BYTES
-            bytes_ = shape[1] * (32 if dtype in ("f32", "s32") else 16 if dtype != "e4m3" else 8) // 8
+            bytes_ = shape[1] * dtype_of(dtype).bytes
             if shape[0] > executor.PARTITIONS:
                 raise declined(self.line, f"{name}: {shape[0]} partitions", f"at most {executor.PARTITIONS}")
             if bytes_ > limit:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tileweave.backends.triton.gluon_layouts import Map, bases_of, candidates, fragments, once, shared_text
-from tileweave.backends.triton.printer import _TYPES, Printer, _name, _rounded
+from tileweave.backends.triton.gluon_layouts import Map, bases_of, candidates, fragments, once, rounded, shared_text
+from tileweave.backends.triton.printer import _TYPES, Printer, _name
 from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch import products
 from tileweave.kernel.dispatch.layouts.assign import Accumulator, along_memory, assign
@@ -84,7 +84,7 @@ class GluonPrinter(Printer):
             for digit in holding(*found, warps).digits:
                 if digit.axis == "warp" and digit.dim >= 0:
                     grid[digit.dim] *= digit.extent
-            shape = tuple(_rounded(n) for n in op.outs[0].shape)
+            shape = tuple(rounded(n) for n in op.outs[0].shape)
             return fragments((grid[0], grid[1]), shape), shape
 
         return fitted
@@ -96,8 +96,8 @@ class GluonPrinter(Printer):
         bases = bases_of(held)
         if isinstance(bases, str):
             raise self.declined(f"the layout {held.layout}", bases)
-        whole = tuple(_rounded(n) for n in held.shape)
-        if whole != tuple(_rounded(n) for n in shape):
+        whole = tuple(rounded(n) for n in held.shape)
+        if whole != tuple(rounded(n) for n in shape):
             raise self.declined(f"the layout {held.layout}", f"it covers {whole}, more than the value {tuple(shape)}")
         found = next((name for name, map in self.layouts.values() if once(map(whole)) == bases), "")
         if not found:
@@ -258,7 +258,7 @@ class GluonPrinter(Printer):
         kind, wanted = a.tensor.dtype, "f32" if a.tensor.element.kind == "float" else "s32"
         if kind not in _LETTERS or out.tensor.dtype != wanted:
             return f"mma v2 has no {kind} summed in {out.tensor.dtype} here"
-        m, n, k = (_rounded(e) for e in (*out.shape, a.shape[1]))
+        m, n, k = (rounded(e) for e in (*out.shape, a.shape[1]))
         least = 8 * _LETTERS[kind]
         if m < 16 or n < 8 or k < least:
             return f"mma v2 takes tiles from 16 x 8 x {least}, not {m} x {n} x {k}"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tileweave.backends.triton.gluon_layouts import rounded
 from tileweave.backends.triton.run import interpret
 from tileweave.errors import BackendError
 from tileweave.index import Expr, as_expr, constant_of, simplify, symbol, symbols_of, to_python
@@ -35,6 +36,8 @@ from tileweave.kernel.ir import (
     walk,
 )
 from tileweave.kernel.ir.dtypes import dtype_of, promote
+from tileweave.kernel.ir.verify import regions_of
+from tileweave.kernel.meaning import neutral
 
 __all__ = ["run", "text"]
 
@@ -96,10 +99,6 @@ def run(kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any], on: str = "tr
 
 def _name(name: str) -> str:
     return f"{name}_" if name in _TAKEN else name
-
-
-def _rounded(extent: int) -> int:
-    return 1 << max(0, extent - 1).bit_length()
 
 
 def _bound(text: str) -> str:
@@ -258,7 +257,7 @@ class Printer:
     @staticmethod
     def shape(extents: Sequence[int]) -> str:
         """Extents as a Triton value has them."""
-        inner = ", ".join(str(_rounded(e)) for e in extents)
+        inner = ", ".join(str(rounded(e)) for e in extents)
         return f"({inner}{',' if len(extents) == 1 else ''})"
 
     def range(self, key: str) -> str:
@@ -280,7 +279,7 @@ class Printer:
         out = []
         rank = len(region.shape)
         for position, extent in enumerate(region.shape):
-            padded = _rounded(extent)
+            padded = rounded(extent)
             key = self.range_key(position, rank, padded)
             if key not in self.ranges:
                 name = f"i{len(self.ranges)}"
@@ -292,7 +291,7 @@ class Printer:
 
     def exists(self, region: Region) -> Expr | None:
         """The condition that an element of the padded box exists; None where all do."""
-        return inside(region, self.axes(region), [_rounded(e) for e in region.shape])
+        return inside(region, self.axes(region), [rounded(e) for e in region.shape])
 
     def pointer(self, region: Region) -> str:
         """Where the elements of a box in global memory are."""
@@ -457,21 +456,11 @@ class Printer:
             value = self.broadcast(value, out.shape, dtype) if shapes else self.full(out.shape, value, dtype)
         self.write(out, value, dtype)
 
-    def neutral(self, function: str, dtype: str) -> str:
-        """The number that a reduction leaves alone."""
-        kind, bits = dtype_of(dtype).kind, dtype_of(dtype).bits
-        if function in ("add", "mul"):
-            return ("0" if function == "add" else "1") + (".0" if kind == "float" else "")
-        if kind == "float":
-            return f'float("{"-" if function == "max" else ""}inf")'
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind == "signed" else (0, (1 << bits) - 1)
-        return str(low if function == "max" else high)
-
     def reduce(self, op: Op) -> None:
         (out,), source = op.outs, op.ins[0]
         function, dtype, axes = str(op.option("fn")), out.tensor.dtype, op.option("axes")
         assert isinstance(axes, tuple)
-        value = self.read(source, dtype, self.neutral(function, dtype))
+        value = self.read(source, dtype, self.scalar(Scalar(neutral(function, dtype_of(dtype)), dtype), dtype))
         for axis in axes:
             value = self.reduced(value, axis, function, dtype, ", keep_dims=True")
         self.write(out, value, "" if dtype in ("s8", "s16", "u8", "u16", "f16", "bf16") else dtype)
@@ -486,7 +475,7 @@ class Printer:
     def scan(self, op: Op) -> None:
         (out,), source = op.outs, op.ins[0]
         function, dtype, axis = str(op.option("fn")), out.tensor.dtype, _integer(op, "axis")
-        value = self.read(source, dtype, self.neutral(function, dtype))
+        value = self.read(source, dtype, self.scalar(Scalar(neutral(function, dtype_of(dtype)), dtype), dtype))
         if function == "add":
             value = f"tl.cumsum({value}, axis={axis})"
         else:
@@ -498,7 +487,7 @@ class Printer:
         (out,), (a, b, c) = op.outs, op.ins
         assert isinstance(a, Region) and isinstance(b, Region)
         dtype = out.tensor.dtype
-        if min(_rounded(e) for e in (*out.shape, a.shape[1])) < LEAST_DOT:
+        if min(rounded(e) for e in (*out.shape, a.shape[1])) < LEAST_DOT:
             extents = f"{out.shape[0]} x {out.shape[1]} x {a.shape[1]}"
             raise self.declined(f"a product of {extents}", f"tl.dot takes extents from {LEAST_DOT}")
         if dtype not in ("f32", "s32"):
@@ -529,11 +518,4 @@ def _integer(op: Op, name: str) -> int:
 
 def _speaks_of(statement: Statement, tensor: Tensor) -> bool:
     """Whether a statement reads or writes a tensor."""
-    for one in walk((statement,)):
-        if isinstance(one, Op):
-            regions = [*one.outs, *(r for r in one.ins if isinstance(r, Region))]
-            if any(r.tensor.name == tensor.name for r in regions):
-                return True
-        elif isinstance(one, Let) and isinstance(one.value, Region) and one.value.tensor.name == tensor.name:
-            return True
-    return False
+    return any(region.tensor.name == tensor.name for one in walk((statement,)) for region in regions_of(one))

@@ -14,11 +14,6 @@ from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.ir import DTYPES, Number, Region, Scalar, before, clipped, promote
 
 
-def ceil_div(a: Number, b: int) -> Number:
-    """How many blocks of b cover a."""
-    return as_number(-(-a // b)) if isinstance(a, Expr) else -(-a // b)
-
-
 def as_number(value: Number) -> Number:
     """A number as simple as it gets: an int where the value is known."""
     if isinstance(value, Expr):

@@ -14,6 +14,7 @@ from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.orders import TreeOrder
 from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
 from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, promote
+from tileweave.kernel.meaning import neutral
 from tileweave.kernel.threads import LANE, Address, Buffer, Operand
 
 __all__ = ["atomic_add", "elementwise", "reduce", "scan"]
@@ -107,19 +108,6 @@ def _computed(op: Op) -> str:
     return found.name
 
 
-#: Monoid -> the neutral number of floats and of integers of some bits.
-def neutral(fn: str, dtype: str) -> float | int:
-    """The neutral element of a monoid."""
-    one = DTYPES[dtype]
-    if fn in ("add", "mul"):
-        return int(fn == "mul")
-    if one.kind == "float":
-        return float("-inf") if fn == "max" else float("inf")
-    low = -(1 << one.bits - 1) if one.kind == "signed" else 0
-    high = (1 << one.bits - (one.kind == "signed")) - 1
-    return low if fn == "max" else high
-
-
 def reduce(context: Context, op: Op) -> None:
     """Lowers ``reduce``: over the slots of a thread, over lanes by butterflies, over warps through shared memory."""
     out, source = op.outs[0], op.ins[0]
@@ -136,7 +124,7 @@ def reduce(context: Context, op: Op) -> None:
     part = holding(held.without(axes), padded, held.warps)
     dtype = out.tensor.dtype
     result = context.registers("sum" if fn == "add" else fn, dtype, part.slots)
-    begin = neutral(fn, dtype)
+    begin = neutral(fn, DTYPES[dtype])
     context.loop(part.slots, lambda r: context.instruction("map.id", slot(result, r), begin))
 
     def one(r: ExprLike) -> None:
@@ -211,7 +199,7 @@ def _warps(context: Context, digits: list[Digit], fn: str, result: Buffer, part:
             context.instruction("ld.shared", slot(other, 0), Address(trip, simplify(r * threads + at * 32 + LANE)))
             context.instruction(f"map.{fn}", slot(result, r), slot(result, r), slot(other, 0), dtype=dtype)
 
-        context.instruction("map.id", slot(result, r), neutral(fn, dtype))
+        context.instruction("map.id", slot(result, r), neutral(fn, DTYPES[dtype]))
         context.loop(count, step, "w")
 
     context.loop(part.slots, one)
@@ -253,7 +241,7 @@ def scan(context: Context, op: Op) -> None:
         first = number // inner * (inner * shape[axis]) + number % inner
 
         def run() -> None:
-            context.instruction("map.id", slot(total, 0), neutral(fn, dtype))
+            context.instruction("map.id", slot(total, 0), neutral(fn, DTYPES[dtype]))
 
             def step(i: ExprLike) -> None:
                 where = Address(trip, simplify(first + i * inner))

@@ -126,7 +126,7 @@ def accumulator(arch: str, products: tuple[Op, ...] = ()) -> Accumulator:
 
     def choose(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]] | None:
         if op.name == "copy":
-            return tensor.loaded_layout(op, warps)
+            return tensor.loaded_layout(op)
         wide = groups.fits(op, warps, arch)
         if wide is not None:
             return wide.result()

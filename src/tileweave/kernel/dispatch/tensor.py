@@ -154,7 +154,7 @@ def commit(context: Context, s: Commit) -> None:
     context.instruction(name, bar, *mask, mask=elected(context))
 
 
-def loaded_layout(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]]:
+def loaded_layout(op: Op) -> tuple[Layout, tuple[int, ...]]:
     """How registers that are loaded from tensor memory lie: a lane of it in each thread, its columns in slots."""
     lanes, columns = op.outs[0].shape
     return Layout((iter_at(lanes // 32, "warp", 1), iter_at(32, "lane", 1), iter_at(columns, "reg", 1))), (
@@ -169,8 +169,8 @@ def load(context: Context, op: Op, buffer: Buffer, held: Holding, source: Region
     if lanes != 128 or context.threads.warps != 4 or context.threads.first % 4 or source.masked:
         raise declined(op.line, f"a load of {lanes} lanes of tensor memory by {context.threads.warps} warps",
                        legal="all 128 lanes by a warpgroup")  # fmt: skip
-    if held.layout != loaded_layout(op, 4)[0] or buffer.dtype != "f32":
-        raise declined(op.line, f"registers that lie as {held.layout}", legal=str(loaded_layout(op, 4)[0]))
+    if held.layout != loaded_layout(op)[0] or buffer.dtype != "f32":
+        raise declined(op.line, f"registers that lie as {held.layout}", legal=str(loaded_layout(op)[0]))
     width = gcd(columns, _WIDEST)
     name = f"tcgen05.ld.sync.aligned.32x32b.x{width}.b32"
     of = context.buffer(source.tensor)

@@ -7,7 +7,7 @@ the hardware reads them, element by element. A difference is named by a rule and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -135,11 +135,6 @@ def _at(element: Element, values: Values) -> list[Any]:
     return [_number(one, values) for one in element.at]
 
 
-def _place(tensor: Tensor, at: Sequence[Any]) -> Any:
-    """The place of an element on numbers: that of the layout, in elements."""
-    return places.offset(tensor, at)
-
-
 def _first(wrong: Any, values: Values) -> str:
     """Where a comparison fails first: the lane, and the symbols."""
     k = int(np.flatnonzero(np.broadcast_to(wrong, values["lane"].shape))[0])
@@ -151,7 +146,7 @@ def _addresses(item: Instruction, values: Values, maps: Mapping[str, TensorBox])
     for operand in item.operands:
         if isinstance(operand, Address) and operand.element is not None:
             tensor, at = operand.element.tensor, _at(operand.element, values)
-            where, should = _number(operand.offset, values), _place(tensor, at)
+            where, should = _number(operand.offset, values), places.offset(tensor, at)
             wrong = np.asarray(where != should)
             if wrong.any():
                 what = f"goes to another element than {_named(operand.element)} ({_first(wrong, values)})"
@@ -173,7 +168,7 @@ def _rows(item: Instruction, values: Values, maps: Mapping[str, TensorBox]) -> F
             fast = _fastest(tensor)
             for k in range(8):
                 moved = [c + k if d == fast else c for d, c in enumerate(at)]
-                wrong = np.asarray(_place(tensor, moved) != start + k)
+                wrong = np.asarray(places.offset(tensor, moved) != start + k)
                 if wrong.any():
                     yield "row", f"reads beside {_named(operand.element)}: its row is no 16 bytes in one piece"
                     break
@@ -215,7 +210,7 @@ def _boxes(item: Instruction, values: Values, maps: Mapping[str, TensorBox]) -> 
         moved: list[Any] = [np.full(len(order), c) for c in at]
         for dim, far, _ in dims:
             moved[dim] = moved[dim] + order[:, far]
-        if (_swizzled(start + inside, box.swizzle) != _place(swizzled, moved) * bytes_).any():
+        if (_swizzled(start + inside, box.swizzle) != places.offset(swizzled, moved) * bytes_).any():
             yield "swizzle", f"writes {tensor.name} in another order than its layout: a swizzle of {box.swizzle} bytes"
             return
 
@@ -246,7 +241,7 @@ def _descriptors(item: Instruction, values: Values, maps: Mapping[str, TensorBox
             moved: list[Any] = [np.full(mn.shape, c) for c in at]
             for dim, more in zip(dims, (mn, k), strict=True):
                 moved[dim] = moved[dim] + more
-            wrong = _swizzled(start + offset(mn, k), _WIDTHS[code]) != _place(tensor, moved) * bytes_
+            wrong = _swizzled(start + offset(mn, k), _WIDTHS[code]) != places.offset(tensor, moved) * bytes_
             if wrong.any():
                 x = int(np.flatnonzero(wrong)[0])
                 yield (
