@@ -39,7 +39,7 @@ test-models: .venv/models  ## real models and PyTorch's answers: installs torch,
 	@touch $@
 
 test-gpu: .venv/gpu        ## Triton's interpreter and compilers, the CUDA text again: installs triton, torch, NVRTC
-	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow" tests/backends/test_triton_kernels.py tests/backends/test_gluon_printer.py tests/backends/cuda/test_cuda_templates.py tests/kernel
+	$(BIN)/python -m pytest -q -n auto --dist loadfile -m "not slow" tests/backends/test_triton_kernels.py tests/backends/test_triton_printer.py tests/backends/test_gluon_printer.py tests/backends/cuda/test_cuda_templates.py tests/kernel
 
 check: .venv/ready         ## format, lint, types, layers, size census, then the tests (which run the docs)
 	$(BIN)/ruff format --check .

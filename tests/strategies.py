@@ -108,3 +108,69 @@ def enumerate_image(projection, box):
         for inner in product(*(range(n) for n in projection.shape)):
             points.add(tuple(b + s * j for b, s, j in zip(base, projection.stride, inner, strict=True)))
     return points
+
+
+def chains(top):
+    """All lists of extents whose product first passes `top`."""
+    out = []
+
+    def grow(extents, run):
+        if run > top:
+            out.append(extents)
+            return
+        for n in range(2, top + 2):
+            if n == 2 or run * n <= 2 * (top + 1):
+                grow([*extents, n], run * n)
+
+    grow([], 1)
+    return out
+
+
+def integer_solution(rows, values):
+    """Integers x with ``rows x = values``, or None if there are none, by column reduction."""
+    width = len(rows[0]) if rows else 0
+    columns = [[row[j] for row in rows] for j in range(width)]
+    made = [[int(i == j) for i in range(width)] for j in range(width)]
+    solution = [0] * width
+    rest = list(values)
+    first = 0
+    for r in range(len(rows)):
+        while True:
+            live = [j for j in range(first, width) if columns[j][r]]
+            if len(live) < 2:
+                break
+            pivot = min(live, key=lambda j: abs(columns[j][r]))
+            for j in live:
+                if j != pivot:
+                    q = columns[j][r] // columns[pivot][r]
+                    columns[j] = [x - q * y for x, y in zip(columns[j], columns[pivot], strict=True)]
+                    made[j] = [x - q * y for x, y in zip(made[j], made[pivot], strict=True)]
+        if not live:
+            if rest[r]:
+                return None
+            continue
+        pivot = live[0]
+        columns[first], columns[pivot] = columns[pivot], columns[first]
+        made[first], made[pivot] = made[pivot], made[first]
+        q, left = divmod(rest[r], columns[first][r])
+        if left:
+            return None
+        rest = [x - q * y for x, y in zip(rest, columns[first], strict=True)]
+        solution = [x + q * y for x, y in zip(solution, made[first], strict=True)]
+        first += 1
+    return solution
+
+
+def any_left_inverse(values):
+    """Whether any layout takes the values back to 0, 1, ..: all chains of extents, the strides by elimination."""
+    for extents in chains(max(values)):
+        rows = []
+        for v in values:
+            row = [1]
+            for n in extents:
+                v, digit = divmod(v, n)
+                row.append(digit)
+            rows.append(row)
+        if integer_solution(rows, list(range(len(values)))) is not None:
+            return True
+    return False

@@ -53,12 +53,12 @@ def moe(k, x, starts, w_gate, w_up, w_down, y, bm=32, bn=32, bk=32):
 
 
 def expected(x: np.ndarray, starts: np.ndarray, *weights: np.ndarray) -> np.ndarray:
-    w_gate, w_up, w_down = (w.astype(np.float64) for w in weights)
-    y = np.zeros((x.shape[0], w_down.shape[1]))
-    for e in range(len(starts) - 1):
+    y = np.zeros((x.shape[0], weights[2].shape[1]))
+    for e in np.flatnonzero(np.diff(starts)):
         here = slice(starts[e], starts[e + 1])
-        gate, up = x[here].astype(float) @ w_gate[e].T, x[here].astype(float) @ w_up[e].T
-        y[here] = (gate / (1 + np.exp(-gate)) * up) @ w_down[e].T
+        w_gate, w_up, w_down = (w[e].astype(np.float64) for w in weights)
+        gate, up = x[here].astype(float) @ w_gate.T, x[here].astype(float) @ w_up.T
+        y[here] = (gate / (1 + np.exp(-gate)) * up) @ w_down.T
     return y
 
 
@@ -69,6 +69,17 @@ def arguments(tokens: int, width: int, inner: int, experts: int) -> list[np.ndar
     weights = [(random.standard_normal(s) * s[-1] ** -0.5).astype(np.float16) for s in shapes]
     x = random.standard_normal((tokens, width)).astype(np.float16)
     return [x, starts, *weights, np.zeros((tokens, width), np.float32)]
+
+
+def routed(tokens: int, top: int, width: int, inner: int, experts: int) -> list[np.ndarray]:
+    """Rows of tokens that each go to `top` experts, sorted by expert; Qwen3-30B-A3B: top 8, 2048, 768, 128."""
+    random = np.random.default_rng(0)
+    chosen = np.sort(np.concatenate([random.choice(experts, top, replace=False) for _ in range(tokens)]))
+    starts = np.searchsorted(chosen, np.arange(experts + 1)).astype(np.int32)
+    shapes = (experts, inner, width), (experts, inner, width), (experts, width, inner)
+    weights = [(random.integers(-9, 10, s, np.int8) * np.float16(s[-1] ** -0.5 / 6)).astype(np.float16) for s in shapes]
+    x = random.standard_normal((tokens * top, width)).astype(np.float16)
+    return [x, starts, *weights, np.zeros((tokens * top, width), np.float32)]
 
 
 def main() -> None:

@@ -614,3 +614,32 @@ if child == 0:
 print(right, os.waitpid(child, 0)[1])
 """
     assert script(text).split() == ["True", "0"]
+
+
+@pytest.mark.parametrize("columns", [128, 256, 384, 640, 1000])
+def test_one_row_times_a_matrix_is_exact_in_panels_of_any_width(columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    x, w, b = (rng.integers(-9, 9, shape).astype("f4") for shape in ((1, 70), (70, columns), (columns,)))
+    dense = [Operand(strided(a.shape, [s // 4 for s in a.strides]), "FP32") for a in (x, w)]
+    out = np.empty((1, columns), "f4")
+    row = Operand(strided(out.shape, (0, 1)), "FP32")
+    program = emit_contraction(
+        "ik,kj->ij", dense, Operand(strided(out.shape, (columns, 1)), "FP32"), init=row, relu=True
+    )
+    for threads in (1, 2):
+        compile(program, threads=threads)(x, w, out, b)
+        np.testing.assert_array_equal(out, np.maximum(x @ w + b, 0))
+
+
+@pytest.mark.parametrize("dtype", ["INT64", "FP32"])
+@pytest.mark.parametrize("step", [-1, 0, 2, -3])
+def test_sums_without_rows_and_columns_walk_their_operands_in_any_direction(step: int, dtype: str) -> None:
+    kind = numpy_dtype(dtype)
+    w = np.arange(3, 12).astype(kind)[6 if step < 0 else 0 :]
+    x = np.broadcast_to(np.arange(3).astype(kind), (2, 3))
+    w = np.lib.stride_tricks.as_strided(w, (3, 1), (step * w.itemsize, 0))
+    bias, out = np.full(1, -5, kind), np.empty((2, 1), kind)
+    for init, more in ((None, ()), (operand(np.broadcast_to(bias, (2, 1)), dtype), (bias,))):
+        program = emit_contraction("ik,kj->ij", (operand(x, dtype), operand(w, dtype)), operand(out, dtype), init=init)
+        compile(program)(x, w, out, *more)
+        np.testing.assert_array_equal(out, x @ w + sum(more))

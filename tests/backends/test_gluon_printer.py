@@ -12,12 +12,14 @@ from math import prod
 import numpy as np
 import pytest
 
+from backends.gluon_values import run
 from backends.test_triton_printer import CASES, KINDS, parts, rows, small_product, traced
 from tileweave import kernel as tk
 from tileweave.backends import triton
 from tileweave.backends.triton.gluon import GluonPrinter, text
 from tileweave.backends.triton.gluon_layouts import blocked_bases, mma_bases, once, shared_text
 from tileweave.errors import BackendError
+from tileweave.kernel import check_kernel
 from tileweave.kernel.dispatch.layouts.places import offset
 from tileweave.kernel.ir import Tensor
 from tileweave.layout import parse
@@ -57,6 +59,7 @@ OWN = [
     (bias_gelu, (rows(70, 50, dtype="float32"), rows(1, 50, dtype="float32"), rows(70, 50, dtype="float32"))),
     (odd_rows, (rows(4, 700, dtype="float32"), rows(4, 1, dtype="float32"))),
 ]
+ARRAYS = [case[2] for case in CASES if case[1] != "matmul"] + [arrays for _, arrays in OWN]
 KERNELS = [traced(*case)[1] for case in CASES if case[1] != "matmul"] + [f.trace(*arrays) for f, arrays in OWN]
 IDS = [kernel.name for kernel in KERNELS]
 
@@ -198,6 +201,16 @@ def test_texts_are_python_that_names_layouts_and_warps(kernel):
     assert not re.search(r"\btl\.(?!PropagateNan)", found)
 
 
+@pytest.mark.parametrize(("kernel", "arrays"), list(zip(KERNELS, ARRAYS, strict=True)), ids=IDS)
+def test_texts_compute_what_the_interpreter_computes(kernel, arrays):
+    got = [array.copy() for array in arrays]
+    run(text(kernel), kernel.name, kernel.grid.size, got)
+    want = check_kernel(kernel, arrays).outputs
+    for p, array in zip(kernel.params, got, strict=True):
+        tolerance = 2e-3 if array.dtype == np.float16 else 1e-4
+        np.testing.assert_allclose(array.astype(float), want[p.name].astype(float), tolerance, tolerance)
+
+
 def test_texts_are_golden(golden):
     for kernel in KERNELS:
         if kernel.name in ("softmax", "transpose", "product_of_tiles"):
@@ -205,10 +218,17 @@ def test_texts_are_golden(golden):
 
 
 @needs_triton
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        "sm_80",
+        "sm_90",
+        *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_86", "sm_89", "sm_100", "sm_103", "sm_120")),
+    ],
+)
 @pytest.mark.parametrize("kernel", KERNELS, ids=IDS)
 def test_texts_compile_without_a_device(kernel, arch):
-    if arch == "sm_80" and kernel.name == "fp8_gemm":
+    if arch in ("sm_80", "sm_86") and kernel.name == "fp8_gemm":
         pytest.skip("sm_80 has no e4m3")
     signature = {p.name: KINDS[p.dtype] for p in kernel.params}
     stages = triton.compiled(text(kernel), kernel.name, signature, arch, warps=kernel.threads // 32)

@@ -20,6 +20,7 @@ from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.llvm.ir import Function, Module
 from tileweave.backends.cpu.llvm.sizes import Sizes, Table
 from tileweave.backends.cpu.nest import Nest, emit_program
+from tileweave.backends.cpu.target import later
 from tileweave.backends.cpu.target.target import Target
 from tileweave.layout import strided
 from tileweave.teir.merged.form import Op
@@ -63,7 +64,7 @@ def made(program: teir.Program, target: Target, threads: int) -> tuple[Hashable,
     if not isinstance(op, Op) or op.kind != "Contraction":
         return None
     nest = emit_program(form, target, threads, general=True)
-    if nest.sizes is None:
+    if nest.sizes is None or nest.tables:  # a direct convolution is no product of a family
         return None
     elements = tuple(element(program.tensors[j].dtype) for j in op.operands)
     c = block_product(op, elements, target, threads)
@@ -144,6 +145,23 @@ def test_a_decision_from_a_size_is_recorded() -> None:
     assert table.of([20, 7, 4]) is None
 
 
+def test_convolutions_of_other_images_share_one_function() -> None:
+    def compiled(channels: int, filters: int, height: int, width: int) -> cpu.Kernel:
+        weights = operand((filters, channels, 3, 3), "FP32")
+        windows = teir.Operand(
+            strided((channels, height, width, 3, 3), [(height + 2) * (width + 2), width + 2, 1, width + 2, 1]), "FP32"
+        )
+        program = teir.emit_contraction(
+            "chwij,fcij->fhw", (windows, weights), operand((filters, height, width), "FP32")
+        )
+        return cpu.compile(program, threads=1)
+
+    one, other, small = compiled(8, 24, 20, 48), compiled(10, 24, 40, 96), compiled(8, 24, 5, 5)
+    assert "direct convolution" in one.explain()
+    assert one.source == other.source != small.source
+    assert one._entry.code is other._entry.code
+
+
 def chain(which: str, m: int, n: int) -> teir.Program:
     whole, row, column = operand((m, n), "FP32"), operand((n,), "FP32"), operand((m,), "FP32")
     if which == "softmax":
@@ -159,7 +177,7 @@ def chain(which: str, m: int, n: int) -> teir.Program:
 
 def on_random(kernel: cpu.Kernel) -> list[np.ndarray[Any, Any]]:
     values = np.random.default_rng(1)
-    arrays = [values.random(high // 4, dtype=np.float32) for *_, high in kernel._wanted]
+    arrays = [values.random(high // dtype.itemsize, dtype=dtype) for _, dtype, _, _, high in kernel._wanted]
     kernel(*arrays)
     return arrays
 
@@ -179,3 +197,48 @@ def test_chains_have_the_bits_of_code_with_constant_sizes(which: str, monkeypatc
         for one, two in zip(on_random(kernel), on_random(special), strict=True):
             np.testing.assert_array_equal(one, two)
     assert len(set(texts)) < len(texts), "some sizes share code"
+
+
+def sizes_of(program: teir.Program) -> list[tuple[int, tuple[int, ...]]]:
+    return [(axis.extent, axis.strides) for axis in program.axes]
+
+
+@pytest.mark.parametrize("equation", ["ik,kj->ij", "ki,jk->ij", "bik,bkj->bij"])
+def test_code_of_other_blocks_gives_the_same_bits(equation: str) -> None:
+    rng, served = random.Random(equation), 0
+
+    def product(dtype: str) -> teir.Program:
+        extents = {letter: int(2 ** rng.uniform(1, 6 if letter == "b" else 8)) for letter in "bijk"}
+        shapes = [tuple(extents[x] for x in term) for term in equation.replace("->", ",").split(",")]
+        a, b, out = (operand(shape, dtype) for shape in shapes)
+        return teir.emit_contraction(equation, (a, b), out)
+
+    for dtype in ("FP32", "FP64"):
+        known = [cpu.compile(product(dtype), threads=1) for _ in range(4)]
+        for _ in range(12):
+            program = product(dtype)
+            lent = known[0].resized(sizes_of(program), soon=True)
+            if lent is None or lent.settled:
+                continue
+            served += 1
+            own = cpu.compile(program, threads=1)
+            assert own.source != lent.source
+            for one, two in zip(on_random(lent), on_random(own), strict=True):
+                np.testing.assert_array_equal(one, two)
+    assert served >= 6
+
+
+def test_code_of_its_own_is_made_for_sizes_that_are_asked_for_again() -> None:
+    def product(m: int) -> teir.Program:
+        a, b, out = (operand(shape, "FP32") for shape in ((m, 65), (65, 103), (m, 103)))
+        return teir.emit_contraction("ik,kj->ij", (a, b), out)
+
+    known = cpu.compile(product(131), threads=1)
+    wanted = sizes_of(product(5))
+    assert known.resized(wanted) is None, "unasked, no slower code serves"
+    first, second = (known.resized(wanted, soon=True) for _ in range(2))
+    assert first is not None and second is not None and not first.settled and not second.settled
+    later.finish()
+    own = known.resized(wanted, soon=True)
+    assert own is not None and own.settled
+    assert own.source == cpu.compile(product(5), threads=1).source != first.source

@@ -121,3 +121,21 @@ def f(x):
 """
     with pytest.raises(BackendError, match=problem):
         execute(source, "f", {"x": rows(128, 128)})
+
+
+def test_no_engine_divides_so_reciprocals_are_multiplied():
+    """Operators are those of NKI's own table, which has no division."""
+
+    @tk.kernel
+    def divided(k, x, y):
+        k.grid(1)
+        with k.cta(threads=128) as cta:
+            r = cta.load(x)
+            e = cta.abs(r) + 1
+            cta.store(y, r / e + 1 / e + r / cta.sum(e, axis=1) + r / 3 + cta.erf(r) * cta.rsqrt(e))
+
+    x = np.random.default_rng(5).standard_normal((128, 40)).astype(np.float32)
+    y = np.zeros_like(x)
+    assert "nl.divide" not in divided.text("nki", x, y)
+    divided.run(x, y, on="nki")
+    np.testing.assert_allclose(y, divided.check(x, y).outputs["y"], rtol=1e-5, atol=1e-6)

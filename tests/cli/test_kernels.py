@@ -79,6 +79,59 @@ def test_bad_input(words, said, capsys):
     assert status == 2 and said in err and "Traceback" not in err and not out
 
 
+FAULTY = """
+from tileweave import kernel as tk
+
+@tk.kernel
+def raises(k, x):
+    raise ValueError("not mine")
+
+@tk.kernel
+def spins(k, x):
+    n = k.var(0)
+    with k.cta(threads=32) as cta, k.while_(n.value < 5):
+        cta.sync()
+
+@tk.kernel
+def runs_away(k, x):
+    n = k.var(0)
+    with k.cta(threads=32) as cta, k.while_(n.value < 5):
+        n.set(n.value - 1)
+
+@tk.kernel
+def forced(k, x):
+    with k.cta(warps=1) as cta:
+        cta.gemm(cta.zeros((16, 16)), x, x, use="wgmma")
+
+@tk.kernel
+def rows(k, x):
+    k.grid(x.blocks(2, 1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check", "faulty.py:raises", "f32:2x2"), "the file raises ValueError: not mine\n  line  faulty.py:6"),
+        (("check", "faulty.py:spins", "f32:2x2"), "a turn changes no index, and n < 5 holds"),
+        (("check", "faulty.py:runs_away", "f32:2x2"), "no end after 20000 turns"),
+        (("explain", "faulty.py:forced", "f16:16x16"), "gemm(.., use='wgmma'): 1 warps are no warpgroups"),
+        (("check", "faulty.py:rows", "f16:16x16"), "a view of rank 2 has no axis 2"),
+        (("check", "broken.py"), "the file raises SyntaxError"),
+        (("check", "lonely.py"), "the file raises ModuleNotFoundError: No module named 'nobody_has_this'"),
+        (("check", "x.npy"), "no file of Python"),
+    ],
+)
+def test_faults_of_the_users_file(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    (tmp_path / "broken.py").write_text("def f(:")
+    (tmp_path / "lonely.py").write_text("import nobody_has_this")
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    status, out, err = run(capsys, *words)
+    assert status == 2 and said in err and not out, err
+
+
 @pytest.mark.parametrize("verb", [["explain"], ["text", "--target", "cuda"], ["check"], ["run", "--on", "cpu"]])
 @pytest.mark.parametrize("arch", ["foo", "sm_12", "gfx942"])
 def test_an_unknown_architecture_is_refused(capsys, verb, arch):

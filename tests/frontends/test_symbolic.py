@@ -73,7 +73,7 @@ def test_bounds():
         with pytest.raises(GraphError, match=rf"net.at\(..\): batch={rows} is out of bounds\n  legal  batch in 2..4"):
             model(np.ones((rows, 6), np.float32))
     with pytest.raises(PlanError):
-        model.plan(tw.machines(1, memory="100B"))
+        model.plan(tw.machines(1, memory="10B"))
     with pytest.raises(GraphError, match=r"there is no operator ai\.onnx\.Nothing"):
         tw.load(network(op="Nothing"))
 
@@ -170,3 +170,26 @@ def test_values_that_no_node_makes_are_refused():
         tw.load(model("y", "x", "z"))
     with pytest.raises(GraphError, match="no node makes output 'y'"):
         tw.load(model("v", "x", "x"))
+
+
+def test_a_further_extent_is_fused_where_the_first_was():
+    """Where the groups of the first have kernels at these extents, too; elsewhere it is fused anew."""
+
+    def layers(x):
+        hidden = tw.softmax(tw.relu(x @ WEIGHTS + 1.0) * 2.0) @ WEIGHTS.T
+        return tw.exp((hidden - hidden.mean(axis=1, keepdims=True)) * 0.5) + x
+
+    def model():
+        return tw.program(layers, x=((tw.dim("rows", 1, 4096), 6), "float32"))
+
+    def names(plan):
+        return [step.name for step in plan.steps]
+
+    plan = model().plan()
+    (first,) = plan.made.values()
+    for rows in (2048, 1, 300):
+        alone = model().at(rows=rows)
+        assert names(plan.at(rows=rows)) == (names(first) if rows > 1 else names(alone.plan())) != ["store"]
+        x = RNG.normal(size=(rows, 6)).astype(np.float32)
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), alone(x)["out"], rtol=1e-5, atol=1e-6)
+    assert names(plan.at(rows=2048)) == names(model().at(rows=2048).plan())

@@ -27,6 +27,14 @@ def scattered(x: Any, indices: Any, updates: Any, dim: int, how: str) -> Any:
     return out
 
 
+def put(x: Any, at: Any, values: Any) -> Any:
+    """x with other values somewhere."""
+    out = np.array(x)
+    out[at] = values
+    return out
+
+
+NEW = np.arange(12.0).reshape(4, 3)
 CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "take": (lambda x: tg.take(x, ROWS, 0), lambda x: np.take(x, ROWS, 0)),
     "take middle": (lambda x: tg.take(x, ROWS, 1), lambda x: np.take(x, ROWS, 1)),
@@ -52,6 +60,14 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "scatter_nd": (
         lambda x: tg.scatter_nd(x, [[0, 1], [3, 5]], np.ones((2, 5))),
         lambda x: np.stack([np.where((np.arange(6) == {0: 1, 3: 5}.get(k, -1))[:, None], 1.0, x[k]) for k in range(4)]),
+    ),
+    "scatter_nd last": (
+        lambda x: tg.scatter_nd(x, [[0, 1], [3, 2], [5, 0]], NEW, axis=1),
+        lambda x: put(x, (slice(None), [0, 3, 5], [1, 2, 0]), NEW),
+    ),
+    "scatter_nd rows": (
+        lambda x: tg.scatter_nd(x, [[[4], [2]]], NEW[:, None, :2, None] * np.ones(5), axis=-2),
+        lambda x: put(x, (slice(None), [[4, 2]]), NEW[:, None, :2, None] * np.ones(5)),
     ),
     "cumsum": (lambda x: tg.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
     "cumsum flat": (tg.cumsum, np.cumsum),

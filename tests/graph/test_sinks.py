@@ -182,7 +182,7 @@ def test_documents():
         ({"start": [0, 0]}, "two sinks of one"),
         ({"of": [10]}, "is no region of"),
         ({"of": "all"}, "is not a list"),
-        ({"colour": "red"}, "the field is unknown"),
+        ({"colour": "red"}, "unknown key"),
     ):
         data = json.loads(text)
         node = next(node for node in data["nodes"] if node["id"] == "sink1")

@@ -49,18 +49,25 @@ def geometry(item):
                 yield f"operand {n} at twice the stride", _with(item, n, replace(operand, offset=operand.offset * 2))
         if item.option("cover") is not None and n >= len(item.operands) - len(item.option("cover")[1]):
             yield f"coordinate {n} one on", _with(item, n, simplify(as_expr(operand + 1)))
-    if not item.atom.startswith("wgmma.mma_async"):
+    fifth = item.atom.startswith("tcgen05.mma")
+    if not fifth and not item.atom.startswith("wgmma.mma_async"):
         return
+    if fifth:  # types, majors, n and m of the number
+        for bit in (4, 7, 10, 15, 16, 18, 25):
+            yield f"bit {bit} of the number", _with(item, 3, item.operands[3] ^ 1 << bit)
+    swizzles = (2, 4, 6) if fifth else (1, 2, 3)
     majors = item.option("transposed", (False, False))
     for role, turned in zip("ab", majors, strict=True):
         lbo, sbo, swizzle = item.option(role)
         for what, other in (
             (f"half the stride of {role}", (lbo, sbo // 2, swizzle)),
             (f"twice the stride of {role}", (lbo, sbo * 2, swizzle)),
-            (f"other swizzle of {role}", (lbo, sbo, swizzle % 3 + 1)),
+            (f"other swizzle of {role}", (lbo, sbo, swizzles[swizzles.index(swizzle) - 1])),
             (f"no swizzle of {role}", (lbo, sbo, 0)),
         ):
             yield what, _having(item, role, other)
+        if fifth:
+            yield f"a reserved swizzle of {role}", _having(item, role, (lbo, sbo, swizzle + 1))
         if turned:  # along k, one atom wide, the leading offset is not read
             yield f"half the leading offset of {role}", _having(item, role, (lbo // 2, sbo, swizzle))
     if item.option("transposed") is not None:

@@ -44,7 +44,10 @@ def instruction(name):
         size = name.rsplit(".", 1)[1]
         return f"{name.rsplit('.', 1)[0]} [%r1], [%l1], {size}"
     if row.family == "bulk copy":
-        return f"{name} [%r1], [%l1], %r2, [%r3]" if "mbarrier" in name else f"{name} [%l1], [%r1], %r2"
+        if "mbarrier" in name:
+            source = "%r4" if "shared::cta" in name else "%l1"
+            return f"{name} [%r1], [{source}], %r2, [%r3]" + (", %h1" if "multicast" in name else "")
+        return f"{name} [%l1], [%r1], %r2"
     if row.family == "tensor copy":
         place = "{" + ", ".join(f"%r{9 + i}" for i in range(int(name.split("tensor.")[1][0]))) + "}"
         if "mbarrier" in name:

@@ -15,6 +15,7 @@ import numpy as np
 from tileweave import kernel as tk
 
 FLOATS = (np.float16, np.float32, ml_dtypes.bfloat16)
+NARROW = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
 TYPES = (*FLOATS, np.int32, np.uint8, np.int8)
 
 
@@ -42,43 +43,83 @@ def values(numbers: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> 
     return numbers.standard_normal(shape).astype(dtype)
 
 
+def random_layout(random: Random, shape: tuple[int, ...], threads: int) -> str | None:
+    """Registers of a tile over warps, lanes and slots in any order; None where threads would hold nothing."""
+    factors: list[list[Any]] = [[], []]
+    for d, extent in enumerate(shape):
+        while extent > 1:
+            prime = 2 if extent % 2 == 0 else 3
+            factors[d].append([prime, "reg"])
+            extent //= prime
+    twos = [one for column in factors for one in column if one[0] == 2]
+    if 2 ** len(twos) < threads:
+        return None
+    warps = (threads // 32).bit_length() - 1
+    for k, one in enumerate(random.sample(twos, 5 + warps)):
+        one[1] = "lane" if k < 5 else "warp"
+    stride = {"lane": 1, "warp": 1, "reg": 1}
+    order = [one for column in factors for one in column]
+    for one in random.sample(order, len(order)):
+        one.append(stride[one[1]])
+        stride[one[1]] *= one[0]
+    return "(" + ", ".join(f"{extent}:{at}@{axis}" for extent, axis, at in order) + ")"
+
+
 def copies(random: Random, numbers: np.random.Generator) -> Trial:
     """Tile by tile through registers or shared memory of some layout, transposed or not, waited for or not."""
     rows, columns = random.randint(1, 90), random.randint(1, 90)
     bm, bn = random.choice((8, 16, 32, 48)), random.choice((16, 32, 64))
     dtype, to = random.choice(TYPES), None
     threads = random.choice((32, 64, 128))
-    through = random.choice(("registers", "shared", "padded", "conflict_free", "columns", "async"))
+    who = random.choice(("block", "block", "one warp", "warps", "warpgroup"))
+    threads = 256 if who == "warpgroup" else threads
+    through = random.choice(("registers", "laid out", "shared", "padded", "conflict_free", "columns", "async"))
+    parts = threads // 32 if who == "warps" else 1
+    within = {"one warp": 32, "warps": 32, "warpgroup": 128}.get(who, threads)
+    held = random_layout(random, (bm, bn), within) if through == "laid out" else None
     turned = random.random() < 0.5
-    if through in ("registers", "shared") and random.random() < 0.4 and np.dtype(dtype) == np.float32:
+    if through in ("registers", "laid out", "shared") and random.random() < 0.4 and np.dtype(dtype) == np.float32:
         to = random.choice((np.float16, ml_dtypes.bfloat16))
     layout = {
-        "padded": f"({bm}:{bn + 8}@m, {bn}:1@m)",
-        "columns": f"({bm}:1@m, {bn}:{bm}@m)",
+        "padded": f"({parts}:{bm * (bn + 8)}@m, {bm}:{bn + 8}@m, {bn}:1@m)",
+        "columns": f"({parts}:{bm * bn}@m, {bm}:1@m, {bn}:{bm}@m)",
         "conflict_free": "conflict_free",
     }.get(through)
 
     @tk.kernel
     def copy(k, x, y):
-        i, j = k.grid(x.blocks(0, bm), x.blocks(1, bn))
-        target = y.tile(bn, bm)[j, i].T if turned else y.tile(bm, bn)[i, j]
-        with k.cta(threads=threads) as cta:
-            if through == "registers":
-                cta.store(target, cta.load(x.tile(bm, bn)[i, j]))
+        i, j = k.grid(-(-x.blocks(0, bm) // parts), x.blocks(1, bn))
+
+        def move(scope, i):
+            target = y.tile(bn, bm)[j, i].T if turned else y.tile(bm, bn)[i, j]
+            if through in ("registers", "laid out"):
+                scope.store(target, scope.load(x.tile(bm, bn)[i, j], layout=held))
+                return
+            whole = k.shared((parts, bm, bn), like=x, layout=layout)
+            s = whole[scope.index if parts > 1 else 0]
+            if through == "async":
+                scope.copy_async(s, x.tile(bm, bn)[i, j])
+                scope.commit()
+                scope.wait_group(0)
             else:
-                s = k.shared((bm, bn), like=x, layout=layout)
-                if through == "async":
-                    cta.copy_async(s, x.tile(bm, bn)[i, j])
-                    cta.commit()
-                    cta.wait_group(0)
-                else:
-                    cta.copy(s, x.tile(bm, bn)[i, j])
-                cta.sync()
-                cta.copy(target, s)
+                scope.copy(s, x.tile(bm, bn)[i, j])
+            scope.sync()
+            scope.copy(target, s)
+
+        with k.cta(threads=threads) as cta:
+            if who == "warps":
+                with cta.warp.each() as warp, k.when(i * parts + warp.index < x.blocks(0, bm)):
+                    move(warp, i * parts + warp.index)
+            elif who in ("one warp", "warpgroup"):
+                with k.warp[threads // 32 - 1]() if who == "one warp" else k.warpgroup[1]() as part:
+                    move(part, i)
+            else:
+                move(cta, i)
 
     x = values(numbers, (rows, columns), dtype)
     want = (x.T if turned else x).astype(to or dtype)
-    name = f"copy {rows}x{columns} by {bm}x{bn} {np.dtype(dtype)} {through}{' turned' * turned} {threads}"
+    name = f"copy {rows}x{columns} by {bm}x{bn} {np.dtype(dtype)} {through} {held or ''}"
+    name += f"{' turned' * turned} {who} of {threads}"
     return Trial(name, copy, [x, np.zeros(want.shape, want.dtype)], want, 0.0)
 
 
@@ -180,9 +221,9 @@ def products(random: Random, numbers: np.random.Generator) -> Trial:
     """A B^T by tiles, operands from global memory, shared memory or registers, with or without stages."""
     m, n, depth = (random.randint(1, 100) for _ in range(3))
     bm, bn, bk = random.choice((16, 32, 64)), random.choice((16, 32, 64)), random.choice((16, 32, 64))
-    warps, dtype = random.choice((1, 2, 4)), random.choice((*FLOATS, np.int8))
+    warps, dtype = random.choice((1, 2, 4)), random.choice((*FLOATS, np.float64, np.int8, *NARROW))
     where, stages = random.choice(("global", "shared", "turned")), random.choice((1, 2, 3))
-    kind = "s32" if np.dtype(dtype).kind == "i" else "f32"
+    kind = "s32" if np.dtype(dtype).kind == "i" else "f64" if dtype is np.float64 else "f32"
 
     @tk.kernel
     def product(k, A, B, C):
@@ -206,7 +247,7 @@ def products(random: Random, numbers: np.random.Generator) -> Trial:
     if kind == "s32":
         A, B = A % 7 - 3, B % 7 - 3
     want = A.astype(np.float64) @ B.astype(np.float64).T
-    out = np.zeros((m, n), np.int32 if kind == "s32" else np.float32)
+    out = np.zeros((m, n), {"s32": np.int32, "f64": np.float64}.get(kind, np.float32))
     name = f"product {m}x{n}x{depth} by {bm}x{bn}x{bk} {np.dtype(dtype)} {where} {stages} stages {warps} warps"
     given = np.ascontiguousarray(B.T) if where == "turned" else B
     return Trial(name, product, [A, given, out], want.astype(out.dtype), 0.0 if kind == "s32" else 1e-4)

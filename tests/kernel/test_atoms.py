@@ -93,6 +93,35 @@ def test_fragments_equal_the_tables_that_cute_prints(name):
     assert points >= 8
 
 
+def moved_formula(name):
+    """tile, row, column of slot i in the words of the PTX ISA, for 8 x 8 tiles and for loads from tensor memory."""
+    shape = name.split(".")[4] if name.startswith("tcgen05") else "transposed" if ".trans" in name else "tile"
+    return {
+        "tile": lambda lane, g, q, i: (i // 2, g, 2 * q + i % 2),
+        "transposed": lambda lane, g, q, i: (i // 2, 2 * q + i % 2, g),
+        "32x32b": lambda lane, g, q, i: (lane, i),
+        "16x256b": lambda lane, g, q, i: (g + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * q + i % 2),
+        "16x128b": lambda lane, g, q, i: (g + 8 * (i % 2), q + 4 * (i // 2)),
+        "16x64b": lambda lane, g, q, i: (g + 8 * (q % 2), 2 * i + q // 2),
+        "16x32bx2": lambda lane, g, q, i: (lane % 16, i + lane // 16 * registers_of(name)),
+    }[shape]
+
+
+def registers_of(name):
+    return atom(name)["d"].elements
+
+
+def test_moved_tiles_have_the_fragments_of_the_formulas():
+    rows = [n for family in ("ldmatrix", "stmatrix", "movmatrix", "tcgen05.ld", "tcgen05.st") for n in names(family)]
+    assert len(rows) == 13 + 2 * 37
+    for name in rows:
+        operand, formula = atom(name)["d"], moved_formula(name)
+        for lane, slots in enumerate(operand.places()):
+            for i, place in enumerate(slots):
+                expected = np.ravel_multi_index(formula(lane, lane // 4, lane % 4, i), operand.shape)
+                assert place == expected, (name, lane, i)
+
+
 def test_every_row_has_ptxas_verdict_and_predicts_it():
     assert set(ACCEPTED) == set(names())
     for name, targets in ACCEPTED.items():

@@ -279,7 +279,7 @@ def test_blocks_that_pass_data_on():
     x, y = arrays()
     report = pass_on.check(x, y)
     assert (report.outputs["y"][1:] == x[:-1]).all()
-    assert len(report.warnings) == 1 and "a possible deadlock, unless the whole grid is resident" in str(report)
+    assert len(report.warnings) == 2 and "a possible deadlock, unless the whole grid is resident" in str(report)
     with pytest.raises(VerifyError) as caught:
         pass_on.check(x, y, wait=False)
     assert caught.value.rule == "race"
@@ -327,3 +327,76 @@ def test_an_error_reads_like_every_error(golden):
     error = refused(no_sync)
     lines = [line.split(" at ")[0].split(": cta")[0] for line in str(error).splitlines() if "  line" not in line]
     golden("kernel/race.txt", "\n".join(lines) + "\n")
+
+
+@tk.kernel
+def staged_from_registers(k, A, y, careful=True):
+    """A product reads shared memory that the next turn overwrites from registers."""
+    with k.cta(threads=64) as cta:
+        s, acc = k.shared((64, 32), like=A), cta.zeros((64, 64))
+        for _ in cta.range(3):
+            cta.store(s, cta.load(A) * 2)
+            cta.sync()
+            cta.gemm(acc, s, s)
+            if careful:
+                cta.sync()
+        cta.store(y, acc)
+
+
+@tk.kernel
+def turned_in_place(k, x, layout=""):
+    """Registers of one layout are read, registers of another one written back: other threads hold an element."""
+    with k.cta(threads=32) as cta:
+        s = k.shared((8, 8), like=x)
+        cta.copy(s, x)
+        cta.sync()
+        r = cta.load(s, layout="(8:4@lane, 4:1@lane, 2:1@reg)")
+        t = cta.empty((8, 8), r.dtype, layout=layout)
+        cta.copy(t, r)
+        cta.store(s, t)
+        cta.sync()
+        cta.copy(x, s)
+
+
+def test_reads_of_a_product_are_no_reads_of_the_threads_that_write_next():
+    A, y = np.ones((64, 32), np.float16), np.zeros((64, 64), np.float32)
+    staged_from_registers.check(A, y, careful=True)
+    with pytest.raises(VerifyError) as caught:
+        staged_from_registers.check(A, y, careful=False)
+    assert caught.value.rule == "race" and "gemm" in str(caught.value)
+
+
+def test_an_element_is_written_back_by_the_thread_that_read_it():
+    x = np.ones((8, 8), np.float16)
+    turned_in_place.check(x, layout="(8:4@lane, 4:1@lane, 2:1@reg)")
+    with pytest.raises(VerifyError) as caught:
+        turned_in_place.check(x, layout="(4:1@lane, 2:1@reg, 8:4@lane)")
+    assert caught.value.rule == "race"
+
+
+@tk.kernel
+def tiles_of(k, x, y, row=0, column=0):
+    i, j = k.grid(x.blocks(0, 16), x.blocks(1, 16))
+    with k.cta(threads=32) as cta:
+        source = x.tile(16, 16)[i, j + column]
+        cta.store(y.tile(16, 16)[(j, i) if row else (i, j)], cta.load(source))
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "said"),
+    [
+        (0, 0, ()),
+        (
+            1,
+            0,
+            ("y[j * 16 +: 16 valid min(16, 45 - j * 16)", "nothing is written", "990 of 3150 elements of y are never"),
+        ),
+        (0, 1, ("zeros are read",)),
+    ],
+)
+def test_what_is_seldom_meant_is_said(row, column, said):
+    x = np.ones((45, 70), np.float32)
+    report = tiles_of.check(x, np.zeros_like(x), row=row, column=column)
+    for text in said:
+        assert any(text in one and "test_claims.py:" in one for one in report.warnings), report.warnings
+    assert bool(said) == bool(report.warnings)

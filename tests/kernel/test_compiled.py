@@ -1,4 +1,5 @@
-"""Kernels of the examples compile for devices: no register is spilled. Needs nvcc; no device."""
+"""Kernels of the examples compile for devices: no register is spilled, and the machine's instructions are those that
+dispatch chose. Needs nvcc; no device. Instructions are counted where there is a disassembler (`make test-gpu`)."""
 
 import shutil
 import sys
@@ -11,7 +12,7 @@ import pytest
 from tileweave.backends.cuda import compile as compile_text
 from tileweave.backends.cuda.printer import text
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "examples" / "kernels"), str(Path(__file__).parent)]
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 LATE = pytest.mark.slow
 
@@ -20,12 +21,23 @@ def halves(*shapes):
     return [np.zeros(shape, np.float16) for shape in shapes]
 
 
+#: Kernel, target -> machine instructions with how often they occur at least.
+SASS = {
+    ("matmul_roles", "sm_90a"): {"HGMMA": 4, "UTMALDG": 2, "SYNCS": 4},
+    ("matmul_roles", "sm_80"): {"HMMA": 16, "LDSM": 4, "LDGSTS": 1},
+    ("matmul", "sm_80"): {"HMMA": 16, "LDSM": 4, "LDGSTS": 1},
+    ("attention", "sm_80"): {"HMMA": 16, "LDSM": 4, "MUFU": 1},
+    ("through_shared", "sm_90a"): {"HGMMA": 4, "STSM": 1, "UTMASTG": 1},
+}
+
+
 @pytest.mark.parametrize(
     ("module", "name", "arrays", "arch", "options"),
     [
         ("softmax", "softmax", halves((64, 4096), (64, 4096)), "sm_90a", {}),
         ("matmul", "matmul_roles", halves((1024, 512), (512, 512), (1024, 512)), "sm_90a", {"bn": 64}),
         ("matmul", "matmul_roles", halves((256, 512), (128, 512), (256, 128)), "sm_80", {"bn": 64, "stages": 2}),
+        ("test_dispatch", "through_shared", halves((512, 512), (512, 512), (512, 512)), "sm_90a", {}),
         pytest.param("matmul", "matmul_roles", halves((1024, 512), (512, 512), (1024, 512)), "sm_90a", {}, marks=LATE),
         pytest.param("matmul", "matmul", halves((512, 512), (512, 512), (512, 512)), "sm_80", {"bn": 128}, marks=LATE),
         pytest.param("attention", "attention", halves(*((8, 1024, 64),) * 4), "sm_80", {}, marks=LATE),
@@ -39,3 +51,5 @@ def test_no_register_is_spilled(module, name, arrays, arch, options):
     used = found.kernels[name]
     print(name, arch, found.compiler, used)
     assert used.spill_bytes == 0
+    for instruction, least in SASS.get((name, arch), {}).items() if found.sass else ():
+        assert found.sass.get(instruction, 0) >= least, (instruction, found.sass)

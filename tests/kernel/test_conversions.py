@@ -110,7 +110,7 @@ def test_shuffles_compile_to_shuffles():
     arrays = [np.zeros((16, 8), np.float32)] * 2
     made = compile(conversion_kernel((16, 8), 1, FRAGMENT, ROWS).text("cuda", *arrays, arch="sm_80"), "sm_80")
     assert all(one.spill_bytes == 0 for one in made.kernels.values())
-    assert not made.sass or made.sass["SHFL"] == 2
+    assert not made.sass or made.sass["SHFL"] == 6  # of four registers, two change with a neighbour, then all move
 
 
 @pytest.mark.parametrize("seed", range(3))

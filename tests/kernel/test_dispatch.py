@@ -180,7 +180,7 @@ def test_products_of_eight_bit_floats():
         assert lower(kernel, "sm_80").choices[-2].atom == "fma"
 
 
-@pytest.mark.parametrize(("k", "copies"), [(200, "tma"), (70, "ld, st")])
+@pytest.mark.parametrize(("k", "copies"), [(200, "tma"), (70, "cp.async")])
 def test_a_ring_of_stages_feeds_wgmma(k, copies):
     kernel = ring(140, 72, k)
     assert (multiplied(kernel, "sm_90a") == 0).all()
@@ -190,6 +190,8 @@ def test_a_ring_of_stages_feeds_wgmma(k, copies):
     if k == 70:
         reasons = "; ".join(r.reason for r in choices[0].reasons)
         assert "140 bytes, no multiple of 16" in reasons
+        odd = lower(ring(140, 72, 71), "sm_90a").choices
+        assert [c.atom for c in odd if c.op.name == "copy_async"] == ["ld, st", "ld, st"]
 
 
 def _without(body, line):
@@ -318,6 +320,31 @@ def test_results_leave_by_stmatrix_and_boxes(arch):
     run(kernel, [a, b, c], arch=arch, check=True)
     assert (c == a.astype(float) @ b.astype(float).T).all()
     assert "stmatrix" in text(kernel, arch) and "global_shared_cta_bulk_group" in text(kernel, arch)
+
+
+@tk.kernel
+def turned_result(k, A, B, C, bm=64, bn=64, bk=64):
+    """The transpose of a product, written to shared memory column by column."""
+    m, n = k.grid(A.blocks(0, bm), B.blocks(0, bn))
+    sc = k.shared((bn, bm), like=C, layout=f"({bn}:{bm + 8}@m, {bm}:1@m)")
+    with k.cta(threads=128) as cta:
+        acc = cta.zeros((bm, bn))
+        for i in cta.range(A.blocks(1, bk), stages=2):
+            cta.gemm(acc, A.tile(bm, bk)[m, i], B.tile(bn, bk)[n, i])
+        cta.copy(sc.T, acc)
+        cta.sync()
+        cta.copy(C.tile(bn, bm)[n, m], sc)
+
+
+def test_a_turned_result_leaves_by_turned_stmatrix():
+    random = np.random.default_rng(6)
+    a, b = (random.integers(-3, 4, s).astype(np.float16) for s in ((100, 136), (72, 136)))
+    c = np.zeros((72, 100), np.float16)
+    kernel = turned_result.trace(a, b, c)
+    run(kernel, [a, b, c], arch="sm_90a", check=True)
+    assert (c == b.astype(float) @ a.astype(float).T).all()
+    assert "tw_stmatrix_m8n8_x4_trans" in text(kernel, "sm_90a")
+    assert "four 8 x 8 tiles each, turned" in turned_result.explain(a, b, c, arch="sm_90a")
 
 
 @tk.kernel

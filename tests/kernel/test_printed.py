@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tileweave import kernel as tk
 from tileweave.backends.cuda.printer import run as run_text
+from tileweave.errors import BackendError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
 RANDOM = np.random.default_rng(7)
@@ -46,6 +48,7 @@ CASES = [
     case("copy_views", "thread_view", (rows(32, 128, dtype="float32"), rows(16, 64, dtype="float32"))),
     case("copy_views", "block_view", (rows(32, 128, dtype="float32"), rows(16, 64, dtype="float32"))),
     case("fp8_gemm", "fp8_gemm", tuple(import_module("fp8_gemm").arguments(70, 140, 200))),
+    case("fp8_gemm", "fp8_gemm", tuple(import_module("fp8_gemm").arguments(70, 140, 200, "float8_e8m0fnu"))),
     case("moe", "moe", tuple(import_module("moe").arguments(100, 64, 48, 4))),
 ]  # fmt: skip
 
@@ -70,3 +73,21 @@ def test_the_order_of_sums_is_all_that_a_target_changes(module, name, arrays, op
     wide, ordered = kernel.check(*arrays, **options).outputs, kernel.check(*arrays, arch="sm_80", **options).outputs
     for tensor in kernel.tensors:
         np.testing.assert_allclose(ordered[tensor].astype(float), wide[tensor].astype(float), 2e-3, 2e-3)
+
+
+@tk.kernel
+def doubled(k, x, y):
+    row = k.grid(x.blocks(0, 1))
+    with k.cta(threads=64) as cta:
+        cta.store(y[row], cta.load(x[row]) * 2.0)
+
+
+def test_every_scale_of_eight_bits_is_read_as_it_is():
+    """Powers of two in 8 bits (e8m0) and their NaN; nothing rounds to them, which is refused."""
+    scales = np.arange(256, dtype=np.uint8).view("float8_e8m0fnu").reshape(1, 256)
+    out, wide = np.zeros((1, 256), np.float32), np.zeros((1, 256), np.float32)
+    doubled.run(scales, out, on="cpu")
+    doubled.run(scales, wide)
+    assert out.tobytes() == wide.tobytes() and out[0, 127] == 2
+    with pytest.raises(BackendError, match="no CUDA text rounds to powers of two"):
+        doubled.text("cuda", out, scales)

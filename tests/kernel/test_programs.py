@@ -164,6 +164,14 @@ def test_mixture_of_experts(sizes):
     np.testing.assert_allclose(arrays[-1], moe.expected(*arrays[:-1]), atol=5e-3)
 
 
+@pytest.mark.slow
+def test_mixture_of_experts_of_qwen3():
+    """All 128 experts at the widths of Qwen3-30B-A3B, one token to 8 of them; tiles of 8 rows and 256 columns."""
+    arrays = moe.routed(1, 8, 2048, 768, 128)
+    moe.moe.run(*arrays, bm=8, bn=256, bk=256)
+    np.testing.assert_allclose(arrays[-1], moe.expected(*arrays[:-1]), atol=5e-3)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (16, 32), (50, 70)])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_stencil(shape, dtype):

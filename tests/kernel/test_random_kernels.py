@@ -1,4 +1,7 @@
-"""Random kernels: the interpreter computes what NumPy computes, and so does the printed text on the CPU."""
+"""Random kernels: what NumPy computes is what they say, what their explicit program says, and what their text leaves.
+
+Many kernels are one text that g++ compiles once; threads and blocks run forward, backward and in a random order.
+"""
 
 import shutil
 import sys
@@ -7,42 +10,49 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tileweave.backends.cuda.printer.entry import run_together
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from random_kernels import random_kernel  # isort: skip
 
+ORDERS = ("forward", "reversed", 7)
 
-def check(seed, on):
-    trial = random_kernel(seed)
-    arrays = [array.copy() for array in trial.arrays]
-    want = trial.kernel.check(*arrays, arch="sm_90a").outputs if on == "cpu" else {}
-    trial.kernel.run(*arrays, on=on)
-    for tensor, array in zip(trial.kernel.tensors, arrays, strict=True) if want else ():
-        assert array.tobytes() == want[tensor].tobytes(), f"seed {seed}: {trial.name}"
-    got, want = arrays[-1].astype(np.float64), trial.expected.astype(np.float64)
+
+def right(got, trial, seed):
+    got, want = got.astype(np.float64), trial.expected.astype(np.float64)
     scale = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
     np.testing.assert_allclose(
         got, want, trial.tolerance, trial.tolerance * scale, err_msg=f"seed {seed}: {trial.name}"
     )
 
 
-@pytest.mark.parametrize("group", range(5))
-def test_the_interpreter_computes_what_numpy_computes(group):
-    for seed in range(20 * group, 20 * group + 20):
-        check(seed, "interpreter")
-    assert group >= 0
+def check_many(seeds, arch, order):
+    """Operators as NumPy, the explicit program as NumPy, and the printed text bit for bit as the explicit program."""
+    runs, explicit = [], []
+    for seed in seeds:
+        trial = random_kernel(seed)
+        arrays = [array.copy() for array in trial.arrays]
+        trial.kernel.run(*arrays)
+        right(arrays[-1], trial, seed)
+        explicit.append(trial.kernel.check(*trial.arrays, arch=arch).outputs)
+        runs.append((trial.kernel.trace(*trial.arrays), [array.copy() for array in trial.arrays]))
+        right(explicit[-1][trial.kernel.tensors[-1]], trial, seed)
+    if shutil.which("g++"):
+        run_together(runs, "cpu", arch, order=order, optimise=False)
+        for seed, (kernel, arrays), want in zip(seeds, runs, explicit, strict=True):
+            for p, array in zip(kernel.params, arrays, strict=True):
+                assert array.tobytes() == want[p.name].tobytes(), f"seed {seed}: {p.name} of {kernel.name}"
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_a_hundred_kernels(part):
+    check_many(range(50 * part, 50 * part + 50), ("sm_90a", "sm_80")[part], ORDERS[part])
+    assert part >= 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", range(20))
-def test_a_thousand_more(group):
-    for seed in range(1000 + 50 * group, 1000 + 50 * group + 50):
-        check(seed, "interpreter")
-    assert group >= 0
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.slow) for s in range(6, 1000))])
-def test_the_printed_text_computes_what_numpy_computes(seed):
-    check(seed, "cpu")
-    assert seed >= 0
+@pytest.mark.parametrize("part", range(40))
+def test_two_thousand_kernels(part):
+    check_many(range(1000 + 50 * part, 1050 + 50 * part), ("sm_90a", "sm_89")[part % 2], ORDERS[part % 3])
+    assert part >= 0

@@ -38,8 +38,10 @@ from tileweave.layout import (
     tile,
 )
 from tileweave.layout.analysis.movement import conversion
-from tileweave.layout.core import composition, inverse, rows
+from tileweave.layout.core import composition, rows
 from tileweave.layout.core.checks import Witness
+from tileweave.layout.core.inverse import complement as complements
+from tileweave.layout.core.inverse import inverses
 from tileweave.layout.cute import CuteLayout, _, make_layout
 from tileweave.layout.lego import OrderBy, RegP, TileBy, to_core
 from tileweave.planner import machines, movements
@@ -97,8 +99,8 @@ def test_every_notation_fails_without_the_kernel(user, monkeypatch):
     def broken(*_args, **_kwargs):
         raise AssertionError("the kernel was asked")
 
-    kernel = [rows.coalesce, composition.compose_rows, inverse.complement_rows]
-    kernel += [inverse.left_inverse_rows, inverse.right_inverse_rows]
+    kernel = [rows.coalesce, composition.compose_rows, complements.complement_rows]
+    kernel += [inverses.left_inverse_rows, inverses.right_inverse_rows]
     for module in [m for name, m in sys.modules.items() if name.startswith("tileweave.")]:
         for name, value in list(vars(module).items()):
             if any(value is part for part in kernel):

@@ -262,3 +262,10 @@ def test_a_word_that_a_slice_does_not_have_is_refused():
     with pytest.raises(LayoutError, match="x has no 'masked'") as caught:
         template("{{ x.masked }}", x=tiles.cell(symbol("i", 0, 25), symbol("a", 0, 4))).fill("cuda")
     assert "legal  mask, guard, open" in str(caught.value)
+
+
+def test_runs_are_looked_for_along_axes_of_different_extents():
+    order = lego.OrderBy(lego.antidiagonal(3))
+    tile = lego.PartialTiles((3, 3), (16, 8), chain=order)[symbol("pid", 0, 1), symbol("k", 0, 1), :, :]
+    text = lego.template("{{ define('pid', 'k') }}\nx = {{ a.load('p') }}", a=tile).fill("triton").text
+    assert "tl.arange(0, 16)[:, None]" in text and "tl.arange(0, 8)[None, :]" in text

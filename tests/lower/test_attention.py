@@ -11,6 +11,7 @@ from tileweave.backends.cpu.attention.match import match
 from tileweave.backends.cpu.target.target import host
 from tileweave.graph.ir.nodes import Tensor
 from tileweave.layout import strided
+from tileweave.lower.programs import whole_program
 
 SEED = 20261122
 SHAPES = ((130, 300, 64, 64), (33, 129, 80, 97), (257, 40, 16, 3))
@@ -168,3 +169,15 @@ def test_outer_comparisons_of_several_sizes():
         plan = tw.plan(tw.less_equal(tw.source(b), g.unsqueeze(tw.source(a), 1)))
         kept.append(plan)
         assert np.array_equal(tw.run(plan), b <= a[:, None])
+
+
+def test_attention_of_other_lengths_and_batches_shares_code():
+    def kernel(batch, length, width=24):
+        q, k, v = (tw.source(shape=(batch, 3, length, width), dtype="float32") for _ in range(3))
+        weights = tw.softmax(tw.einsum("bhqd,bhkd->bhqk", q, k) * 0.25)
+        (step, _) = tw.plan(tw.einsum("bhqk,bhkd->bhqd", weights, v)).steps
+        assert step.name == "attention"
+        return cpu.compile(whole_program(step.node, "block"), threads=1)
+
+    one, other, wider = kernel(2, 140), kernel(1, 420), kernel(2, 140, 40)
+    assert one.source == other.source != wider.source

@@ -47,18 +47,30 @@ def test_values_are_einsums_for_any_sizes(equation: str, dtype: str) -> None:
         np.testing.assert_array_equal(out, expected)
 
 
+def forget_all() -> None:
+    for kept in (eager._KEPT, eager._FAST, eager._KINDS):
+        kept.clear()
+    importlib.import_module("tileweave.lower.execute")._KERNELS.clear()
+    cpu.forget()
+    gc.collect()
+
+
 def test_a_further_shape_takes_the_code_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(m: int, k: int, n: int) -> Any:
         a, b = np.ones((m, k), "f4"), np.ones((k, n), "f4")
         assert (tw.contract("ik,kj->ij", a, b, threads=1) == k).all()
-        return eager._KEPT[eager._key("ik,kj->ij", 1, (a, b), None)]
+        (kind,) = eager._KINDS.values()
+        extents, walks = {"i": m, "j": n, "k": k}, ({"i": 4 * k, "k": 4}, {"k": 4 * n, "j": 4}, {"i": 4 * n, "j": 4})
+        assert kind.axes == ("i", "j", "k")
+        return kind.kernel.resized([(extents[x], tuple(walk.get(x, 0) for walk in walks)) for x in "ijk"], soon=True)
 
-    first = run(40, 50, 60)
+    forget_all()
+    one = run(40, 50, 60)
     monkeypatch.setattr(eager, "compiled", None)  # nothing is compiled any more
-    second = run(40, 70, 61)
-    one, two = (made._steps[0].kernel for made in (first, second))
-    assert one.source == two.source
-    assert "m 40, n 61, k 70" in second.explain()
+    two, other = run(40, 70, 61), run(3, 70, 61)
+    assert one.settled and two.settled and not other.settled
+    assert one.source == two.source == other.source
+    assert "m 40, n 61, k 70" in two.explain()
     assert two.program.axes[0].extent == 40
     with pytest.raises(TileweaveError, match="2 arrays are given"):
         two(np.ones((40, 70), "f4"), np.ones((70, 61), "f4"))
@@ -86,11 +98,7 @@ def test_sizes_that_do_not_fit_are_told_as_ever() -> None:
 def test_code_goes_with_the_last_kernel_that_holds_it() -> None:
     tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))
     assert eager._KINDS
-    for kept in (eager._KEPT, eager._FAST, eager._KINDS):
-        kept.clear()
-    importlib.import_module("tileweave.lower.execute")._KERNELS.clear()
-    cpu.forget()
-    gc.collect()
+    forget_all()
     before = len(jit._KEPT)
     tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))
     assert len(jit._KEPT) == before + 1

@@ -7,8 +7,11 @@ import pytest
 
 import tileweave as tw
 from tileweave.backends import base
+from tileweave.backends.cuda import offered
 from tileweave.backends.cuda.offered import OfferedKernels, offer
-from tileweave.errors import BackendError
+from tileweave.errors import BackendError, PlanError
+from tileweave.planner.machines import to_toml
+from tileweave.planner.show.document import from_document, to_document
 
 needs_gpp = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 random = np.random.default_rng(0)
@@ -27,7 +30,9 @@ def softmax(x):
 
 
 @needs_gpp
-@pytest.mark.parametrize("name", ["chain", "product", "relu", "softmax"])
+@pytest.mark.parametrize(
+    "name", ["relu", *(pytest.param(n, marks=pytest.mark.slow) for n in ("chain", "product", "softmax"))]
+)
 def test_a_plan_takes_kernels_and_they_are_right(kernels, name):
     half = X.astype(np.float16), W.astype(np.float16)
     graph, want, taken = {
@@ -43,6 +48,54 @@ def test_a_plan_takes_kernels_and_they_are_right(kernels, name):
     plan = tw.plan(graph, 1)
     assert taken in " ".join(plan.explain().replace("\n", " ").split()), plan.explain()
     np.testing.assert_allclose(np.asarray(tw.run(plan), float), want, 2e-3, 2e-2 if name == "product" else 1e-4)
+
+
+def graphs():
+    half, many = (random.standard_normal((2, 300, 400)) / 9).astype(np.float16), random.standard_normal((90, 300))
+    x = tw.source(half[0])
+    bias = tw.source(many[0].astype(np.float32))
+    yield "linear_relu", tw.relu(x @ tw.source(half[1].T)), "product by tiles of 128 x 128 x 64, relu, copy: wgmma"
+    yield "rows", tw.softmax(tw.source(many.astype(np.float32)), axis=1), "rows of 300: reducemax"
+    yield "fused", tw.tanh(tw.source(many.astype(np.float32)) * 2 + bias), "rows of 300: mul, add, tanh"
+
+
+def test_a_plan_for_a_machine_with_a_device_names_its_kernels_and_runs_on_the_cpu(monkeypatch):
+    """Without such a device the plan says so, and the values are those of a plan for no device."""
+    monkeypatch.setitem(offered._LEAST, "cuda", 0)
+    monkeypatch.setattr(offered, "_missing", lambda arch: "no driver")
+    for name, graph, kernel in graphs():
+        plan, plain = tw.plan(graph, tw.machines(1, gpu="sm_90a")), tw.plan(graph, 1)
+        shown = plan.explain()
+        row = next(line for line in shown.split("on sm_90a:")[1].splitlines() if name in line)
+        assert kernel in row and "; not run here: no driver" in row
+        assert "on sm_90a" not in plain.explain() and [s.kernel.backend for s in plan.steps].count("sm_90a") == 0
+        assert (np.asarray(tw.run(plan)) == np.asarray(tw.run(plain))).all()
+        assert from_document(to_document(plan), plan.graph) == plan
+
+
+@needs_gpp
+def test_the_kernels_of_a_device_agree_with_the_cpu_backend(monkeypatch):
+    """Their printed text on fibers in the place of the device."""
+    monkeypatch.setitem(base._LOADED, "sm_90a", OfferedKernels("cpu", "sm_90a", "sm_90a"))
+    for name, graph, _ in graphs():
+        plan = tw.plan(graph, tw.machines(1, gpu="sm_90a"))
+        assert [s.kernel.backend for s in plan.steps if s.name == name] == ["sm_90a"], plan.explain()
+        want = np.asarray(tw.run(tw.plan(graph, 1)), float)
+        np.testing.assert_allclose(np.asarray(tw.run(plan), float), want, rtol=2e-3, atol=1e-6)
+
+
+def test_machines_say_their_devices(tmp_path):
+    path = tmp_path / "machines.toml"
+    path.write_text('[defaults]\nmemory = "1GiB"\n[[machine]]\ngpu = "sm_80"\n[[machine]]\nname = "b"\n')
+    found = tw.machines(path)
+    assert found.devices == ("", "sm_80") and tw.machines(2).devices == ()
+    path.write_text(to_toml(found))
+    assert tw.machines(path) == found
+    plan = tw.plan(tw.source(X) @ tw.source(W), found)
+    assert "on sm_80:" in plan.explain() and "2 machines" in plan.explain()  # one has none: nothing is taken there
+    for wrong in ("cpu", "sm_9", "h100", 90):
+        with pytest.raises(PlanError, match="no device that is known"):
+            tw.machines(1, gpu=wrong)
 
 
 def test_what_has_no_kernel_stays_with_the_cpu(kernels):

@@ -13,6 +13,7 @@ from tileweave.planner import Placement, machines, make_plan, simulate, tasks
 from tileweave.planner.count import counted_peaks, task_cost
 from tileweave.planner.placement import machine_boxes, nested_bounds, placement, run_placement
 from tileweave.planner.plan import Plan
+from tileweave.planner.search.make import SHARINGS
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import Sharding, Waves, candidates, partition_of, sharding_of, steps_of
 from tileweave.space import Box
@@ -140,16 +141,21 @@ def agrees(plan):
 def some_plan(graph, count, chance, homes=()):
     grids = {op: chance.choice(candidates(op, chance.randint(1, 2 * count))) for op in graph.operations}
     waves = chance.choice([Waves(), Waves(2), Waves(3), Waves(4, "longest"), Waves(4, "all"), Waves(8, "all")])
-    steps = steps_of(graph, grids, count, decide, lambda sink: None, waves, runs=chance.random() < 0.3)
+    steps = steps_of(graph, grids, count, decide, lambda sink: None, waves, sharing=chance.choice(SHARINGS))
+    if chance.random() < 0.3:
+        may = [isinstance(step.node, g.Operation) and step.stage != "partial" for step in steps]
+        steps = tuple(replace(s, spilled=yes and chance.random() < 0.5) for s, yes in zip(steps, may, strict=True))
     return Plan(graph, machines(count), steps, homes=homes)
 
 
-@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("sharing", SHARINGS)
 @pytest.mark.parametrize("waves", [Waves(), Waves(4), Waves(4, "all")])
-def test_every_wave_of_a_combination_has_messages_of_its_own(waves, runs):
+def test_every_wave_of_a_combination_has_messages_of_its_own(waves, sharing):
     a, b = (g.as_tensor(np.ones(shape)) for shape in [(9, 40), (40, 7)])
     product = g.matmul(a, b)
-    steps = steps_of(g.Graph.of(product), {product.producer: (1, 4, 1)}, 4, decide, lambda sink: None, waves, runs=runs)
+    steps = steps_of(
+        g.Graph.of(product), {product.producer: (1, 4, 1)}, 4, decide, lambda sink: None, waves, sharing=sharing
+    )
     plan = Plan(g.Graph.of(product), machines(4), steps)
     result, messages = simulate(plan), counted_messages(plan)
     for number, load in enumerate(result.loads):

@@ -1,16 +1,22 @@
 """Where things run: pinned sources and sinks, machines of unlike sizes, sources too large for any machine."""
 
+import random
 from dataclasses import replace
+from math import prod
 
+import numpy as np
 import pytest
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
 from tileweave.planner import Machine, Machines, machines, make_plan, tasks
+from tileweave.planner.placement import machine_blocks, machine_runs
 from tileweave.planner.plan import Plan
 from tileweave.planner.simulate import costed
-from tileweave.planner.steps import candidates, steps_of
+from tileweave.planner.steps import candidates, in_runs, partition_of, steps_of
+from tileweave.space import Box
 
 
 def decide(operation, stage):
@@ -116,3 +122,53 @@ def test_planning_reads_a_private_file_once_where_sending_costs_more_than_comput
     assert plan.bytes_read == 4096 * 1024 * 8 + plan.steps[0].cuts.grid[0] * 1024 * 64 * 8
     assert plan.bytes_moved < 4096 * 1024 * 8
     assert "exchange" not in plan.explain()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_machines_share_in_runs_is_covered_once(seed):
+    """Against sets of points: who holds which, in which wave, and the same by boxes; idle machines take their share."""
+    chance = random.Random(seed)
+    shape = tuple(chance.randint(1, 12) for _ in range(chance.randint(1, 3)))
+    count = left = chance.randint(2, 14)
+    extents = []
+    for most in (*shape, 14):
+        extents.append(chance.randint(1, max(1, min(most, left))))
+        left //= extents[-1]
+    strides, step = [0] * len(extents), 1
+    for k in chance.sample(range(len(extents)), len(extents)):
+        strides[k], step = step, step * extents[k]
+    *rows, owners = (((extent, stride),) for extent, stride in zip(extents, strides, strict=True))
+    where = in_runs(shape, rows, owners, 0, count)
+    if where is None:
+        assert owners[0][0] == 1 or prod(shape) <= prod(extents)
+        return
+    cuts, blocks = partition_of(Box.of(shape), where), {k: {} for k in range(count)}
+    for number in range(cuts.count):
+        place = cuts.place(number)
+        mine = blocks[where.machine(place)]
+        assert where.wave(place) not in mine
+        mine[where.wave(place)] = place
+    held = {k: [set(cuts.at(place)) for place in mine.values()] for k, mine in blocks.items()}
+    assert machine_blocks(where, count).tolist() == [len(held[k]) for k in range(count)]
+    assert sum(len(points) for row in held.values() for points in row) == prod(shape)
+    found = {k: [] for k in range(count)}
+    for boxes, _ in machine_runs([np.asarray(edges) for edges in cuts.cuts], where, count):
+        for k in np.flatnonzero(boxes.here):
+            found[k] += Box.between([int(x[k]) for x in boxes.low], [int(x[k]) for x in boxes.high])
+    for k in range(count):
+        assert sorted(found[k]) == sorted(set().union(*held[k]))
+    for wave in range(where.wave_count):
+        assert {*where.wave_places(wave)} == {mine[wave] for mine in blocks.values() if wave in mine}
+
+
+def test_arrays_in_memory_of_the_only_machine_are_not_charged_as_files(tmp_path):
+    """Seconds of a chain over 64 MiB: by the memory's rate where it lies in memory, by the storage's where in files."""
+    data = np.zeros((1 << 12, 1 << 12), np.float32)
+    np.save(tmp_path / "x.npy", data)
+    held = g.exp(g.as_tensor(data))
+    filed = g.exp(tw.source(str(tmp_path / "x.npy")))
+    one = machines(1, memory="1GiB")
+    fast, slow = (make_plan(g.Graph.of(tensor), one, decide).seconds for tensor in (held, filed))
+    memory = 2 * data.nbytes / one.machines[0].bytes_per_second
+    assert memory <= fast <= 2 * memory + 2e-3
+    assert slow - fast == pytest.approx(data.nbytes / one.storage_bytes_per_second, rel=0.01)

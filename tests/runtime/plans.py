@@ -16,6 +16,7 @@ from tileweave import graph as g
 from tileweave import lower
 from tileweave.graph.ops.operators import OPERATORS, Operator, register
 from tileweave.planner import Machines, Plan
+from tileweave.planner.search.make import SHARINGS
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import Waves, candidates, steps_of
 from tileweave.runtime.io import files as io
@@ -24,8 +25,8 @@ from tileweave.space import Projection
 Array = np.ndarray[Any, Any]
 
 
-def random_plan(graph: g.Graph, machines: Machines, rng: np.random.Generator) -> Plan:
-    """A plan that no search would choose: any grid per operation, any number of waves."""
+def random_plan(graph: g.Graph, machines: Machines, rng: np.random.Generator, spill: bool = False) -> Plan:
+    """A plan that no search would choose: any grid per operation, any number of waves, any steps in files."""
     grids = {}
     for operation in graph.operations:
         grids[operation] = (1,) * operation.index.rank
@@ -33,7 +34,10 @@ def random_plan(graph: g.Graph, machines: Machines, rng: np.random.Generator) ->
             offered = candidates(operation, int(rng.integers(1, 7)))
             grids[operation] = offered[rng.integers(len(offered))]
     waves = Waves(int(rng.choice([1, 1, 2, 4])), ("rows", "longest", "all")[int(rng.integers(3))])
-    steps = steps_of(graph, grids, len(machines), lower.decide, io.atom, waves, runs=rng.random() < 0.3)
+    steps = steps_of(graph, grids, len(machines), lower.decide, io.atom, waves, sharing=str(rng.choice(SHARINGS)))
+    if spill:
+        may = [isinstance(step.node, g.Operation) and step.stage != "partial" for step in steps]
+        steps = tuple(replace(s, spilled=yes and rng.random() < 0.5) for s, yes in zip(steps, may, strict=True))
     return costed(Plan(graph, machines, steps))[0]
 
 

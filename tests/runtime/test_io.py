@@ -18,6 +18,7 @@ from tileweave.errors import StorageError
 from tileweave.graph import FileData, Graph, MemoryTarget, Sink, TensorType, as_tensor
 from tileweave.planner import machines
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io.sinks import HOST, open_sinks
 from tileweave.space import Box
 
 DTYPES = ["bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64"]
@@ -48,7 +49,7 @@ def test_what_is_written_is_read(tmp_path: Path, shape: tuple[int, ...], suffix:
     for dtype in DTYPES:
         array = sample(shape, dtype)
         target = io.target(tmp_path / f"{dtype}.{suffix}")
-        sinks = io.open_sinks([(target, TensorType(shape, array.dtype))])
+        sinks = open_sinks([(target, TensorType(shape, array.dtype))])
         sinks.writers[0].write(Box.of(shape), array)
         assert left_in(tmp_path) != [f"{dtype}.{suffix}"]
         sinks.commit()
@@ -229,11 +230,11 @@ KIND = TensorType((6, 4), np.dtype("int32"))
 
 def test_abort_leaves_nothing(tmp_path: Path) -> None:
     targets = [io.target(tmp_path / "a.npy"), io.target(tmp_path / "b.npz", "x"), io.target(tmp_path / "c.zarr")]
-    sinks = io.open_sinks([(target, KIND) for target in targets])
+    sinks = open_sinks([(target, KIND) for target in targets])
     for writer in sinks.writers:
         writer.write(Box.of((3, 4)), np.ones((3, 4), np.int32))
     assert len(left_in(tmp_path)) == 3
-    assert all(name.startswith(".") and f".tmp-{io._HOST}-{os.getpid()}-" in name for name in left_in(tmp_path))
+    assert all(name.startswith(".") and f".tmp-{HOST}-{os.getpid()}-" in name for name in left_in(tmp_path))
     sinks.abort()
     assert left_in(tmp_path) == []
 
@@ -242,18 +243,18 @@ def test_abort_leaves_nothing(tmp_path: Path) -> None:
 def test_a_sink_that_exists_needs_overwrite(tmp_path: Path, suffix: str) -> None:
     for value, overwrite in ((1, False), (2, True)):
         target = io.target(tmp_path / f"a.{suffix}", overwrite=overwrite)
-        sinks = io.open_sinks([(target, KIND)])
+        sinks = open_sinks([(target, KIND)])
         sinks.writers[0].write(KIND.box, np.full((6, 4), value, np.int32))
         sinks.commit()
     with pytest.raises(StorageError, match="--overwrite"):
-        io.open_sinks([(io.target(tmp_path / f"a.{suffix}"), KIND)])
+        open_sinks([(io.target(tmp_path / f"a.{suffix}"), KIND)])
     kind, data = io.describe(target.path)
     assert io.open_source(data, kind).read(KIND.box).max() == 2
     assert left_in(tmp_path) == [f"a.{suffix}"]
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    sinks = io.open_sinks([(io.target(tmp_path / "a.npy"), KIND), (io.target(tmp_path / "b.npy"), KIND)])
+    sinks = open_sinks([(io.target(tmp_path / "a.npy"), KIND), (io.target(tmp_path / "b.npy"), KIND)])
     (tmp_path / "b.npy").write_text("someone else's")
     with pytest.raises(StorageError, match="it exists"):
         sinks.commit()
@@ -285,7 +286,7 @@ def test_sinks_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         io.check_targets([(io.target(tmp_path / "a.npz", "x"), KIND), (io.target(tmp_path / "a.npz"), KIND)])
     huge = TensorType((1 << 50,), np.dtype("int64"))
     with pytest.raises(StorageError, match="cannot be written"):
-        io.open_sinks([(io.target(tmp_path / "a.npy"), huge)])
+        open_sinks([(io.target(tmp_path / "a.npy"), huge)])
     assert left_in(tmp_path) == []
 
 
@@ -294,7 +295,7 @@ def test_members_of_one_file_appear_together(tmp_path: Path, suffix: str) -> Non
     arrays = {"x": sample((6, 4), "int32"), "y": sample((3,), "float64"), "z/deep": sample((), "float32")}
     targets = [io.target(tmp_path / f"a.{suffix}", key) for key in arrays]
     types = [TensorType(array.shape, array.dtype) for array in arrays.values()]
-    sinks = io.open_sinks(list(zip(targets, types, strict=True)))
+    sinks = open_sinks(list(zip(targets, types, strict=True)))
     for writer, array in zip(sinks.writers, arrays.values(), strict=True):
         writer.write(Box.of(array.shape), array)
     sinks.commit()
@@ -307,7 +308,7 @@ def test_members_of_one_file_appear_together(tmp_path: Path, suffix: str) -> Non
 
 def test_equal_values_make_equal_npz_files(tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
-        sinks = io.open_sinks([(io.target(tmp_path / name), KIND)])
+        sinks = open_sinks([(io.target(tmp_path / name), KIND)])
         sinks.writers[0].write(KIND.box, np.ones((6, 4)))
         sinks.commit()
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
@@ -318,7 +319,7 @@ def test_the_atom_of_a_zarr_is_its_chunk(tmp_path: Path) -> None:
 
     x = as_tensor(np.broadcast_to(np.float32(0), (3000, 2000)))
     sink = Sink(x, io.target(tmp_path / "a.zarr"))
-    io.open_sinks([(sink.target, x.type)]).commit()
+    open_sinks([(sink.target, x.type)]).commit()
     assert zarr.open_array(tmp_path / "a.zarr", mode="r").chunks == io.atom(sink) == (750, 1000)
     assert io.atom(Sink(x, io.target(tmp_path / "a.npy"))) is None
     assert io.atom(Sink(x, MemoryTarget())) is None
@@ -332,7 +333,7 @@ def test_unaligned_parallel_writes_lose_nothing(tmp_path: Path, suffix: str, mon
 
     monkeypatch.setattr(zarrfile, "CHUNK_BYTES", 256)
     array = sample((64, 10), "int32")
-    sinks = io.open_sinks([(io.target(tmp_path / f"a.{suffix}"), TensorType(array.shape, array.dtype))])
+    sinks = open_sinks([(io.target(tmp_path / f"a.{suffix}"), TensorType(array.shape, array.dtype))])
     boxes = [Box((a, 0), (3 if a < 63 else 1, 10)) for a in range(0, 64, 3)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda box: sinks.writers[0].write(box, block_of(array, box)), boxes))
@@ -346,12 +347,12 @@ def test_a_zarr_behind_a_url(tmp_path: Path) -> None:
     array = sample((6, 4), "int32")
     for url in (f"file://{tmp_path}/a.zarr", "memory://bucket/a.zarr"):
         for overwrite in (False, True):
-            sinks = io.open_sinks([(io.target(url, overwrite=overwrite), KIND)])
+            sinks = open_sinks([(io.target(url, overwrite=overwrite), KIND)])
             sinks.writers[0].write(KIND.box, array + overwrite)
             sinks.commit()
         with pytest.raises(StorageError, match="--overwrite"):
-            io.open_sinks([(io.target(url), KIND)])
-        sinks = io.open_sinks([(io.target(url, overwrite=True), KIND)])
+            open_sinks([(io.target(url), KIND)])
+        sinks = open_sinks([(io.target(url, overwrite=True), KIND)])
         sinks.abort()
         kind, data = io.describe(url)
         np.testing.assert_array_equal(io.open_source(data, kind).read(KIND.box), array + 1)
@@ -507,7 +508,7 @@ def test_containers_hold_what_was_written(tmp_path: Path, suffix: str) -> None:
             del arrays["float16"]  # no column of lists of them is read back by older packages
         path = tmp_path / f"{number}.{suffix}"
         targets = [(io.target(path, key=name), TensorType(a.shape, a.dtype)) for name, a in arrays.items()]
-        sinks = io.open_sinks(targets)
+        sinks = open_sinks(targets)
         for writer, array in zip(sinks.writers, arrays.values(), strict=True):
             half = Box.of((shape[0] // 2, *shape[1:]))
             rest = Box((shape[0] // 2, *half.start[1:]), (shape[0] - shape[0] // 2, *shape[1:]))
@@ -608,3 +609,9 @@ def test_chunks_of_a_zarr_are_read_once_where_memory_allows(tmp_path: Path) -> N
     sharded = {"shape": array.shape, "dtype": "f8", "chunks": (32, 32), "shards": (128, 128)}
     zarr.create_array(store=str(tmp_path / "s.zarr"), **sharded)[:] = array
     np.testing.assert_array_equal(tw.run(tw.source(tmp_path / "s.zarr")[3:200, 100:] * 1), array[3:200, 100:])
+
+
+def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").symlink_to(tmp_path / "a.npy")
+    with pytest.raises(StorageError, match=r"sink\(.*it leads nowhere"):
+        io.check_targets([(io.target(tmp_path / "a.npy"), TensorType((2,), np.dtype("float32")))])

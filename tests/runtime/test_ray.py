@@ -270,7 +270,7 @@ def test_workers_read_and_write_files_that_they_see(tmp_path: Path, monkeypatch:
     def refuse(*_: Any) -> Any:
         raise AssertionError("the driver touched a file's elements")
 
-    for name in ("npyfile.MappedReader.read", "npyfile.MappedWriter.write", "zarrfile.ZarrWriter.write"):
+    for name in ("mapped.MappedReader.read", "mapped.MappedWriter.write", "zarrfile.ZarrWriter.write"):
         monkeypatch.setattr(f"tileweave.runtime.io.{name}", refuse)
     paths, _ = run(plan)
     monkeypatch.undo()

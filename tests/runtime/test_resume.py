@@ -19,6 +19,7 @@ from tileweave.planner import machines
 from tileweave.runtime import Progress, Started, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import journal
+from tileweave.runtime.io.sinks import open_sinks, sweep
 from tileweave.runtime.resume import remaining
 
 TESTS = str(Path(__file__).parent)
@@ -68,7 +69,7 @@ def test_a_run_goes_on_where_another_was_stopped(tmp_path: Path, suffix: str) ->
     (tmp_path / f"y.{suffix}").rename(tmp_path / "whole")
     stopped(tmp_path, suffix, 20)
     assert not (tmp_path / f"y.{suffix}").exists()
-    io.sweep(tmp_path)  # what can be gone on with is nobody's rubbish
+    sweep(tmp_path)  # what can be gone on with is nobody's rubbish
     events: list[Any] = []
     run_plan(plan_of(tmp_path, suffix), listeners=[events.append], resume=True)
     np.testing.assert_array_equal(values(tmp_path / f"y.{suffix}"), x * 2 + 1)
@@ -137,9 +138,9 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     source(tmp_path)
     identified = journal.Identity("p", {})
     kind = g.TensorType((4,), np.dtype("int64"))
-    first = io.open_sinks([(io.target(tmp_path / "y.npy"), kind)], identified)
+    first = open_sinks([(io.target(tmp_path / "y.npy"), kind)], identified)
     with pytest.raises(StorageError, match="another process is writing it"):
-        io.open_sinks([(io.target(tmp_path / "y.npy"), kind)], identified)
+        open_sinks([(io.target(tmp_path / "y.npy"), kind)], identified)
     first.abort()
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
@@ -147,7 +148,7 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
 def test_a_file_that_had_appeared_before_the_others_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [(io.target(tmp_path / name), g.TensorType((4,), np.dtype("int64"))) for name in ("a.npy", "b.npy")]
     identified = journal.Identity("p", {})
-    files = io.open_sinks(kinds, identified)
+    files = open_sinks(kinds, identified)
     for (target, kind), writer in zip(kinds, files.writers, strict=True):
         writer.write(kind.box, np.arange(4))
         files.record(target, kind.box)
@@ -159,7 +160,7 @@ def test_a_file_that_had_appeared_before_the_others_is_kept(tmp_path: Path, monk
         files.commit()
     monkeypatch.undo()
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == ["a.npy"]
-    files = io.open_sinks(kinds, identified)
+    files = open_sinks(kinds, identified)
     assert [files.finished(target) for target, _ in kinds] == [{kind.box} for _, kind in kinds]
     files.commit()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy"]
@@ -170,7 +171,7 @@ def test_a_run_that_was_stopped_behind_its_end_leaves_nothing(tmp_path: Path, mo
     """Both files have appeared, and one of two journals is removed: a further run finds files like any others."""
     kinds = [(io.target(tmp_path / name), g.TensorType((4,), np.dtype("int64"))) for name in ("a.npy", "b.npy")]
     identified = journal.Identity("p", {})
-    files = io.open_sinks(kinds, identified)
+    files = open_sinks(kinds, identified)
     for (target, kind), writer in zip(kinds, files.writers, strict=True):
         writer.write(kind.box, np.arange(4))
         files.record(target, kind.box)
@@ -180,7 +181,7 @@ def test_a_run_that_was_stopped_behind_its_end_leaves_nothing(tmp_path: Path, mo
         files.commit()
     assert sorted(p.name for p in tmp_path.iterdir()) == [".b.npy.journal", "a.npy", "b.npy"]
     with pytest.raises(StorageError, match="it exists"):
-        io.open_sinks(kinds, identified)
+        open_sinks(kinds, identified)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy"]
 
 

@@ -17,12 +17,15 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from tileweave.backends.host import address_of, span
 from tileweave.errors import BackendError
 from tileweave.teir.ir.program import Invocation, Program
 
 __all__ = [
     "ELEMENTS",
+    "NOWHERE",
     "AnswersByKind",
+    "Apart",
     "Arranged",
     "ArrangesConstants",
     "Backend",
@@ -36,6 +39,7 @@ __all__ = [
     "PythonCalls",
     "PythonRow",
     "Row",
+    "TakesSmall",
     "Tuning",
     "Wanted",
     "WritesOver",
@@ -62,6 +66,7 @@ class Decision:
         kernel: what it does, such as ``zero, contraction``; empty where there is no kernel.
         reason: why this kernel was chosen, or why there is none.
         backend: name of the backend that has the kernel; empty where NumPy's definition computes it.
+        offered: for each kind of device of the machines, what its backend would compute it with, or why nothing.
 
     Example:
         >>> print(Decision("exp", backend="cpu"), "|", Decision("exp", "fewer than 65536 elements"))
@@ -71,6 +76,7 @@ class Decision:
     kernel: str
     reason: str = ""
     backend: str = ""
+    offered: tuple[Decision, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.backend or 'numpy'}: {self.kernel or 'no kernel'}"
@@ -107,12 +113,69 @@ class Resizable(Compiled, Protocol):
     def axes(self) -> tuple[str, ...]:
         """The names of its program's axes."""
 
-    def resized(self, sizes: Sequence[tuple[int, tuple[int, ...]]]) -> Compiled | None:
+    @property
+    def settled(self) -> bool:
+        """Whether it stays; else `resized` has a faster one later."""
+
+    def resized(self, sizes: Sequence[tuple[int, tuple[int, ...]]], *, soon: bool = False) -> Resizable | None:
         """The kernel of the same program for other sizes, where it can be had at once.
 
         Args:
             sizes: of every axis: the extent, from 2 on, and the bytes between neighbours in every tensor.
+            soon: whether a slower one will do, until a faster one is made elsewhere.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Which memory of a run must not be shared: results with each other and with what is read.
+
+    Args:
+        sources: what is read, as (number of the object, or -1, an array that lies as the object does, or is read).
+        results: arrays that lie as the results do.
+        first: the number of the first result among the objects.
+        over: per result, the places of sources that it may be written over if it lies just there.
+    """
+
+    sources: Sequence[tuple[int, Array]] = ()
+    results: Sequence[Array] = ()
+    first: int = 0
+    over: Sequence[frozenset[int]] = ()
+
+    def clashing(self, objects: Sequence[Any]) -> frozenset[int]:
+        """The results of a run, by place, that share memory.
+
+        Args:
+            objects: by number; None for a result that is new.
+
+        Example:
+            >>> a, b = np.zeros(4), np.zeros(4)
+            >>> apart, inplace = (Apart([(0, a)], [a], 1, [over]) for over in (frozenset(), frozenset({0})))
+            >>> apart.clashing([a, a]), inplace.clashing([a, a]), apart.clashing([a, b])
+            (frozenset({0}), frozenset(), frozenset())
+        """
+        written = objects[self.first : self.first + len(self.results)]
+        spans = [(*span(array), -1 - k) for k, array in enumerate(written) if array is not None and array.size]
+        read = (held if number < 0 else objects[number] for number, held in self.sources)
+        spans += [(*span(array), k) for k, array in enumerate(read) if array.size]
+        found = set[int]()
+        alive: list[tuple[int, int, int]] = []
+        for one in sorted(spans):
+            alive = [other for other in alive if other[1] > one[0]]
+            for other in alive:
+                result, source = sorted((one[2], other[2]))
+                if result >= 0:
+                    continue
+                if source < 0:
+                    found |= {-1 - result, -1 - source}
+                elif not (source in self.over[-1 - result] and one[:2] == other[:2]):
+                    found.add(-1 - result)
+            alive.append(one)
+        return frozenset(found)
+
+
+NOWHERE = Apart()
+"""Of objects that may lie anywhere."""
 
 
 class Calls(Protocol):
@@ -128,13 +191,16 @@ class Calls(Protocol):
             BackendError: the kernel cannot run on these arrays.
         """
 
-    def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
+    def sequence(
+        self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+    ) -> Row:
         """These calls one after the other.
 
         Args:
             calls: by number.
             points: operands that every run brings, beside those that were given to `add`.
             wanted: what the objects of a run have to be.
+            apart: which of them have to lie apart in `Row.again`.
         """
 
 
@@ -195,8 +261,8 @@ class Outcome(IntEnum):
     DONE = 0
     MISFIT = 1
     """An object is not what is wanted; nothing has run."""
-    MOVED = 2
-    """An object does not lie where the last accepted one did; nothing has run."""
+    SHARED = 2
+    """Memory that is written is read too, or written twice; nothing has run."""
 
 
 class Row(Protocol):
@@ -208,10 +274,7 @@ class Row(Protocol):
 
     @property
     def again(self) -> Callable[..., int]:
-        """Run on objects that lie where those did that were accepted last; an `Outcome`."""
-
-    def accept(self, *objects: Any) -> None:
-        """Have `again` take objects that lie where these do; anywhere for None."""
+        """Run on objects whose memory is looked at first; an `Outcome`."""
 
 
 class PythonRow:
@@ -222,6 +285,7 @@ class PythonRow:
         run: runs the calls.
         points: as `Calls.sequence`.
         wanted: as `Calls.sequence`.
+        apart: as `Calls.sequence`.
     """
 
     def __init__(
@@ -230,14 +294,16 @@ class PythonRow:
         run: Callable[[], object],
         points: Sequence[Point],
         wanted: Sequence[Wanted],
+        apart: Apart,
     ) -> None:
-        self._point, self._calls, self._points, self._wanted = point, run, points, wanted
-        self._accepted: list[int | None] = []
+        self._point, self._calls, self._points, self._wanted, self._apart = point, run, points, wanted, apart
+        self._lay: list[int] = []  # where the objects lay that were found apart last
 
     def run(self, *objects: Any) -> int:
         """As `Row`."""
-        if not all(about.fits(objects[about.number]) for about in self._wanted):
-            return Outcome.MISFIT
+        for about in self._wanted:
+            if not about.fits(objects[about.number]):
+                return Outcome.MISFIT
         for point in self._points:
             array = objects[point.number]
             self._point(point, array if point.view is None else point.view(array))
@@ -246,14 +312,14 @@ class PythonRow:
 
     def again(self, *objects: Any) -> int:
         """As `Row`."""
-        if not all(about.fits(objects[about.number]) for about in self._wanted):
-            return Outcome.MISFIT
-        pairs = zip(objects, self._accepted, strict=True)
-        return self.run(*objects) if all(at in (None, array.ctypes.data) for array, at in pairs) else Outcome.MOVED
-
-    def accept(self, *objects: Any) -> None:
-        """As `Row`."""
-        self._accepted = [None if array is None else array.ctypes.data for array in objects]
+        lie = [address_of(one) for one in objects if type(one) is np.ndarray]
+        if lie != self._lay and len(lie) == len(objects):
+            if not all(about.fits(objects[about.number]) for about in self._wanted):
+                return Outcome.MISFIT
+            if self._apart.clashing(objects):
+                return Outcome.SHARED
+            self._lay = lie
+        return self.run(*objects)
 
 
 @runtime_checkable
@@ -280,6 +346,14 @@ class AnswersByKind(Protocol):
 
 
 @runtime_checkable
+class TakesSmall(Protocol):
+    """A backend that leaves programs of few elements to NumPy, but has code for them."""
+
+    def supports_small(self, program: Program) -> Decision:
+        """As `Backend.supports`, however few the elements."""
+
+
+@runtime_checkable
 class ArrangesConstants(Protocol):
     """A backend that may have constant operands arranged once, before the first run; not every backend is one."""
 
@@ -293,6 +367,15 @@ class Moves(Protocol):
 
     def mover(self, source: Array, out: Array, threads: int) -> Any | None:
         """What `Calls.add` takes, with the arrays (source, out), to copy arrays of these layouts; None: nothing."""
+
+
+@runtime_checkable
+class OfDevice(Protocol):
+    """A backend whose kernels run on a device, which need not be at hand."""
+
+    @property
+    def missing(self) -> str:
+        """Why nothing runs on such a device here; empty where one is at hand."""
 
 
 class Tuning(Protocol):
@@ -396,7 +479,9 @@ class PythonCalls:
         self._calls.append((kernel, list(arrays)))
         return len(self._calls) - 1
 
-    def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
+    def sequence(
+        self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+    ) -> Row:
         """These calls one after the other."""
         chosen = [self._calls[call] for call in calls]
 
@@ -407,13 +492,15 @@ class PythonCalls:
             for kernel, arrays in chosen:
                 kernel(*arrays)
 
-        return PythonRow(point, run, points, wanted)
+        return PythonRow(point, run, points, wanted, apart)
 
 
 # ---- the registry ---------------------------------------------------------------------------------------------------
 
 _MODULES = {"cpu": "tileweave.backends.cpu.backend"}
 """Backends of this package and the module whose BACKEND each is, loaded on first use."""
+_OF_DEVICES = {"sm_": "tileweave.backends.cuda.offered"}
+"""Beginnings of the names of kinds of devices, and the module whose ``of_device`` makes their backends."""
 _REGISTERED: dict[str, Backend] = {}  # from outside, the last first
 _LOADED: dict[str, Backend] = {}
 _LOCK = threading.RLock()
@@ -448,7 +535,7 @@ def unregister(name: str) -> None:
 
 
 def backend(name: str = "cpu") -> Backend:
-    """The backend of a name.
+    """The backend of a name, or of a kind of device such as ``sm_90a``.
 
     Raises:
         BackendError: there is none; the error lists the names.
@@ -459,6 +546,10 @@ def backend(name: str = "cpu") -> Backend:
     """
     found = _REGISTERED.get(name) or _LOADED.get(name)
     if found is None:
+        module = next((path for start, path in _OF_DEVICES.items() if name.startswith(start)), None)
+        if module is not None:
+            with _LOCK:
+                return _LOADED.setdefault(name, importlib.import_module(module).of_device(name))
         if name not in _MODULES:
             raise BackendError(f"backend({name!r})", "there is no such backend", legal=_names())
         with _LOCK:

@@ -10,8 +10,9 @@ import os
 import struct
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ __all__ = [
     "empty",
     "fills_its_memory",
     "interface_address",
+    "span",
     "thread_count",
 ]
 
@@ -68,6 +70,15 @@ def _fast_address() -> Callable[[Array], int]:
 address_of = _fast_address()
 """The address of an array's first element."""
 
+
+def span(array: Array) -> tuple[int, int]:
+    """The first byte of an array, and the one behind its last."""
+    if array.flags.c_contiguous:
+        start = address_of(array)
+        return start, start + array.nbytes
+    return np.lib.array_utils.byte_bounds(array)
+
+
 LINE_BYTES = 64
 """A cache line. NumPy's own allocation puts the elements of a large array 16 bytes behind the beginning of a page:
 some contractions take up to 1.9 times as long to write to it, and 1.6 times as long to read from it."""
@@ -87,6 +98,7 @@ class Arena:
         self._keep_bytes = keep_bytes
         self._idle: dict[int, list[Block]] = {}
         self._idle_bytes = 0
+        self._limits: list[int] = []
         self._lock = threading.RLock()  # a collection of garbage may give a block back in the midst of anything
 
     def take(self, size_bytes: int) -> Block:
@@ -105,9 +117,23 @@ class Arena:
     def give(self, block: Block) -> None:
         """Take a block back."""
         with self._lock:
-            if self._idle_bytes + block.size <= self._keep_bytes:
+            if self._idle_bytes + block.size <= min((self._keep_bytes, *self._limits)):
                 self._idle.setdefault(block.size, []).append(block)
                 self._idle_bytes += block.size
+
+    @contextlib.contextmanager
+    def limited(self, keep_bytes: int) -> Iterator[None]:
+        """No more than this lies idle inside a with block; what does already goes, where it is more."""
+        with self._lock:
+            self._limits.append(keep_bytes)
+            if self._idle_bytes > keep_bytes:
+                self._idle.clear()
+                self._idle_bytes = 0
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._limits.remove(keep_bytes)
 
 
 class Block:
@@ -130,6 +156,40 @@ class Block:
 
 arena = Arena()
 """The blocks of this process."""
+
+
+@contextlib.contextmanager
+def frugal(spare_bytes: int) -> Iterator[None]:
+    """Inside a with block, no more memory than this lies idle, here or in the C library: where it is little, the large
+    buffers of every package go back to the system when they are freed."""
+    with arena.limited(spare_bytes):
+        if spare_bytes >= MUCH_BYTES or _C_LIBRARY is None:
+            yield
+            return
+        with _FRUGAL_TURN:
+            _FRUGAL.append(spare_bytes)
+            _C_LIBRARY.mallopt(_MMAP_THRESHOLD, LARGE_BUFFER_BYTES)
+        try:
+            yield
+        finally:
+            with _FRUGAL_TURN:
+                _FRUGAL.pop()
+                if not _FRUGAL:  # where the library would arrive by itself, with buffers of these sizes
+                    _C_LIBRARY.mallopt(_MMAP_THRESHOLD, 1 << 25)
+                    _C_LIBRARY.mallopt(_TRIM_THRESHOLD, 1 << 26)
+
+
+MUCH_BYTES = 1 << 26
+"""With so much to spare, idle buffers stay: asking the system for them anew takes a third of the time of a run from
+zarr to zarr."""
+LARGE_BUFFER_BYTES = 1 << 20
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""As malloc.h of the GNU C library has them."""
+_FRUGAL: list[int] = []
+_FRUGAL_TURN = threading.Lock()
+_C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
+if not hasattr(_C_LIBRARY, "gnu_get_libc_version"):
+    _C_LIBRARY = None
 
 
 def _after_fork() -> None:
@@ -245,9 +305,19 @@ def available_threads() -> int:
             problem = f"{THREADS_VARIABLE}={wanted!r} is no number of threads"
             raise BackendError("available_threads()", problem, legal="a positive integer, or unset for all processors")
         return int(wanted)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS, Windows: a process cannot be asked which processors it may use
+    global _COUNTED
+    count, until = _COUNTED
+    now = time.monotonic()
+    if now >= until:
+        # macOS, Windows: a process cannot be asked which processors it may use
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        _COUNTED = count, now + COUNTED_SECONDS
+    return count
+
+
+COUNTED_SECONDS = 0.01
+"""How long a count of processors holds: asking the system takes as long as a small kernel."""
+_COUNTED = 0, 0.0
 
 
 def thread_count(where: str, threads: object) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import ast
 import runpy
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tileweave.cli.files import check_new, write_whole
-from tileweave.errors import StorageError, VerifyError
+from tileweave.errors import StorageError, TileweaveError, VerifyError
 
 _EPILOG = """arguments, one per tensor of the kernel: FILE.npy, or TYPE:SHAPE such as f16:200x130, which
 stands for random numbers in check and run, and for no data at all in text and explain.
@@ -57,7 +61,13 @@ def add_kernel_commands(commands: Any) -> None:
             one.add_argument("-o", "--output", action="append", default=[], metavar="NAME=FILE.npy",
                              help="where to write a tensor afterwards")  # fmt: skip
             one.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
-        one.set_defaults(action=globals()[f"_{name}"])
+        one.set_defaults(action=partial(_guarded, globals()[f"_{name}"]))
+
+
+def _guarded(action: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    path, _, name = options.file.rpartition(":")
+    with _users_code(path if path and "." not in name else options.file):
+        return action(options)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -100,6 +110,27 @@ def _refused(problem: str, legal: str) -> VerifyError:
     return VerifyError("tileweave kernel", problem, legal=legal, facts={"rule": "argument", "path": ""})
 
 
+@contextmanager
+def _users_code(path: str) -> Iterator[None]:
+    """What the user's file raises itself is an error with its line; what we raise stays as it is."""
+    try:
+        yield
+    except (TileweaveError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+        line = frames[-1].lineno if frames and Path(frames[-1].filename).name == Path(path).name else 0
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).name == Path(path).name:
+            line = error.lineno or 0
+        if not line:
+            raise
+        message = str(error).splitlines()[0] if str(error) else "no message"
+        raise VerifyError(
+            "tileweave kernel", f"the file raises {type(error).__name__}: {message}", inputs={"line": f"{path}:{line}"},
+            facts={"rule": "argument", "path": ""},
+        ) from None  # fmt: skip
+
+
 def _kernel(options: argparse.Namespace) -> Any:
     """The kernel that ``FILE.py[:NAME]`` names."""
     from tileweave.kernel import KernelFunction
@@ -109,6 +140,8 @@ def _kernel(options: argparse.Namespace) -> Any:
         path, _, name = path.rpartition(":")
     if not Path(path).is_file():
         raise _refused(f"no file {path!r}", "FILE.py, or FILE.py:NAME")
+    if Path(path).suffix != ".py":
+        raise _refused(f"{path!r} is no file of Python", "FILE.py, or FILE.py:NAME")
     found = {k: v for k, v in runpy.run_path(path, run_name="kernels").items() if isinstance(v, KernelFunction)}
     if name and name not in found:
         raise _refused(f"{path} has no kernel {name!r}", " | ".join(found) or "a function under @tk.kernel")

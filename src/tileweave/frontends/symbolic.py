@@ -21,7 +21,7 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.machines import size_text
-from tileweave.runtime.api import source
+from tileweave.runtime.api import plan_alike, source
 
 Array = np.ndarray[Any, Any]
 Made = TypeVar("Made")
@@ -192,7 +192,16 @@ class SymbolicPlan:
             PlanError: nothing fits the memory.
         """
         key = tuple(self.model.checked(extents).values())
-        return _kept(self.made, key, lambda: self.model.at(**extents).plan(self.machines))
+
+        def plan() -> Plan:
+            model = self.model.at(**extents)
+            for other in list(self.made):
+                if other in self.model.made:
+                    plan_alike(model.graph, self.model.made[other].graph)
+                    break
+            return model.plan(self.machines)
+
+        return _kept(self.made, key, plan)
 
     def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, dict[Tensor | str, Any]]:
         """The plan for arrays by the inputs' names, and the arrays by source."""

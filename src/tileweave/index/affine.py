@@ -8,8 +8,7 @@ from typing import Any, overload
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
 from tileweave.index.expr import Expr, ExprLike, as_number, constant_of, equal, symbol
-from tileweave.index.normal.facts import known_divisor
-from tileweave.index.normal.poly import Poly, exact_quotient, split
+from tileweave.index.normal.poly import Poly, exact_quotient, known_divisor, split
 from tileweave.index.normal.read import Normal, normal_of, range_of, value_of
 from tileweave.index.normal.write import Writer
 from tileweave.index.prove import require

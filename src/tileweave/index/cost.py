@@ -52,9 +52,8 @@ class Tally:
 
     def __init__(self, is_wide: Callable[[Expr], bool] | None = None) -> None:
         self._is_wide = is_wide
-        self._uses: dict[Expr, int] = {}  # node -> how many of the expressions hold it
+        self._uses: dict[Expr, int] = {}  # node -> how many expressions and present nodes it is, or is a part of
         self._remainders: dict[tuple[Expr, ...], Expr] = {}
-        self._nodes: dict[Expr, list[Expr]] = {}
         self._written: dict[Expr, int] = {}  # operations when written out, divisions and remainders below left out
         self._single: dict[Expr, tuple[int, int, int]] = {}
         self._quotients: set[tuple[Expr, ...]] = set()
@@ -67,26 +66,27 @@ class Tally:
 
     def change(self, root: Expr, by: int) -> None:
         """One expression more, or one less."""
-        if root not in self._nodes:
-            self._nodes[root] = walk((root,))
-            for node in self._nodes[root]:
+        if root not in self._written:
+            for node in walk((root,), known=self._written):
                 self._enter(node)
         if not _divides(root):
             self.ops += by * self._written[root]
-        uses = self._uses
-        for node in self._nodes[root]:
+        uses, turn = self._uses, 0 if by > 0 else 1
+        stack = [root]
+        while stack:
+            node = stack.pop()
             before = uses.get(node, 0)
             uses[node] = before + by
-            if before == (0 if by > 0 else 1) and node.parts:
+            if before == turn and node.parts:
                 self._present(node, by)
+                stack += node.parts
 
     def _enter(self, node: Expr) -> None:
-        if node not in self._written:
-            parts = node.parts
-            own = sum([self._written[part] for part in parts if not _divides(part)], 1 if parts else 0)
-            self._written[node] = own
-            wide = self._is_wide is not None and bool(parts) and not node.is_condition and self._is_wide(node)
-            self._single[node] = int(wide), _alone(node), own if _divides(node) else 0
+        parts = node.parts
+        own = sum([self._written[part] for part in parts if not _divides(part)], 1 if parts else 0)
+        self._written[node] = own
+        wide = self._is_wide is not None and bool(parts) and not node.is_condition and self._is_wide(node)
+        self._single[node] = int(wide), _alone(node), own if _divides(node) else 0
 
     def _present(self, node: Expr, by: int) -> None:
         """A node comes or goes: a remainder beside its quotient costs less."""

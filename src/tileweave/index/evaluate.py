@@ -11,7 +11,7 @@ import numpy as np
 
 from tileweave.errors import LayoutError
 from tileweave.index.cost import exprs_of
-from tileweave.index.expr import Expr, ExprLike, const, walk
+from tileweave.index.expr import ON_NUMBERS, Expr, ExprLike, const, walk
 from tileweave.index.normal.intervals import Interval, interval_of
 from tileweave.index.trees import symbols_of
 
@@ -195,18 +195,6 @@ def _apply(node: Expr, parts: list[Any], env: Mapping[Expr, Value]) -> Any:
             return node.args[0]
         case "sym":
             return env[node]
-        case "add":
-            return parts[0] + parts[1]
-        case "sub":
-            return parts[0] - parts[1]
-        case "mul":
-            return parts[0] * parts[1]
-        case "floordiv":
-            return parts[0] // parts[1]
-        case "mod":
-            return parts[0] % parts[1]
-        case "xor":
-            return parts[0] ^ parts[1]
         case "min":
             return np.minimum(*parts) if arrays else min(parts)
         case "max":
@@ -215,21 +203,13 @@ def _apply(node: Expr, parts: list[Any], env: Mapping[Expr, Value]) -> Any:
             return _roots(parts[0]) if arrays else isqrt(parts[0])
         case "select":
             return np.where(*parts) if arrays else parts[1] if parts[0] else parts[2]
-        case "lt":
-            return parts[0] < parts[1]
-        case "le":
-            return parts[0] <= parts[1]
-        case "eq":
-            return parts[0] == parts[1]
-        case "ne":
-            return parts[0] != parts[1]
         case "and":
             return parts[0] & parts[1]
         case "or":
             return parts[0] | parts[1]
         case "not":
             return ~parts[0] if arrays else not parts[0]
-    raise LayoutError("evaluate(expr, values)", f"unknown op {node.op!r}")
+    return ON_NUMBERS[node.op](*parts)
 
 
 def _roots(values: IntArray) -> IntArray:

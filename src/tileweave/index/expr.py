@@ -12,14 +12,14 @@ dict of expressions costs the same for a deep graph as for a symbol. ``<  <=  > 
 
 from __future__ import annotations
 
+import operator
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from keyword import iskeyword
 from math import isqrt as exact_isqrt
-from operator import index as as_index
 from typing import Any, Literal, Union, cast
 
 from tileweave.errors import LayoutError
@@ -74,11 +74,15 @@ class Expr:
     Source: LEGO section 4.1 (what its indices are made of); the node design is our own.
     """
 
-    __slots__ = ("__weakref__", "args", "op")
+    __slots__ = ("__weakref__", "args", "is_condition", "op", "parts")
     __array_ufunc__ = None  # NumPy leaves `array + expr` to us, and we refuse it
 
     op: Op
     args: tuple[Any, ...]
+    parts: tuple[Expr, ...]
+    """The operands; empty for a constant or a symbol."""
+    is_condition: bool
+    """Whether the value is a truth value and not an integer."""
 
     def __new__(cls, *args: object, **kwargs: object) -> Expr:
         """Refused: `symbol`, `const` and operators make expressions."""
@@ -91,16 +95,6 @@ class Expr:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"Expr is immutable: cannot delete {name}")
-
-    @property
-    def is_condition(self) -> bool:
-        """Whether the value is a truth value and not an integer."""
-        return self.op in _IS_CONDITION
-
-    @property
-    def parts(self) -> tuple[Expr, ...]:
-        """The operands; empty for a constant or a symbol."""
-        return () if self.op in _LEAVES else self.args
 
     # -- arithmetic ---------------------------------------------------------------------------------
 
@@ -203,11 +197,6 @@ class Expr:
 
     __hash__ = object.__hash__
 
-    # -- pickle ------------------------------------------------------------------------------------------
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (_table_of(self),)
-
 
 _READS_CONDITIONS: ContextVar[bool] = ContextVar("reads_conditions", default=False)
 
@@ -233,6 +222,8 @@ def node_of(op: Op, args: tuple[Any, ...]) -> Expr:
         found = _new(Expr)
         _set_op(found, op)
         _set_args(found, args)
+        _set_parts(found, () if op in _LEAVES else args)
+        _set_condition(found, op in _IS_CONDITION)
         _TABLE[key] = found
     return found
 
@@ -240,6 +231,8 @@ def node_of(op: Op, args: tuple[Any, ...]) -> Expr:
 _new = object.__new__
 _set_op = Expr.__dict__["op"].__set__  # the slots themselves: assignment is closed
 _set_args = Expr.__dict__["args"].__set__
+_set_parts = Expr.__dict__["parts"].__set__
+_set_condition = Expr.__dict__["is_condition"].__set__
 _SMALL = tuple(node_of("const", (value,)) for value in range(257))  # kept alive, so they are made once
 
 
@@ -256,7 +249,7 @@ def as_expr(value: ExprLike, where: str = "as_expr(value)") -> Expr:
         return _SMALL[value] if 0 <= value < 257 else node_of("const", (value,))
     if not isinstance(value, _REFUSED):
         try:
-            return node_of("const", (int(as_index(value)),))
+            return node_of("const", (int(operator.index(value)),))
         except TypeError:
             pass
     raise LayoutError(where, f"{value!r} is not an integer", legal="an int or an Expr")
@@ -421,41 +414,34 @@ def unequal(a: ExprLike, b: ExprLike) -> Expr:
     return binary("ne", a, b)
 
 
-def walk(roots: Iterable[Expr], *, bounds: bool = False) -> list[Expr]:
+def walk(
+    roots: Iterable[Expr], *, bounds: bool = False, known: Container[Expr] = (), also: Container[Expr] = ()
+) -> list[Expr]:
     """Every node under the roots once, operands before their users, in a deterministic order; no recursion.
 
     Args:
         roots: expressions.
         bounds: whether the bounds of symbols count as their operands.
+        known, also: nodes that are left out, with what is under them alone.
     """
     done: set[Expr] = set()
     order: list[Expr] = []
-    stack = list(roots)[::-1]
+    stack: list[Expr | None] = [*reversed(tuple(roots))]
     while stack:
-        node = stack[-1]
-        if node in done:
-            stack.pop()
+        node = stack.pop()
+        if node is None:  # the operands of the node below are done
+            node = cast("Expr", stack.pop())
+        elif node in done or node in known or node in also:
             continue
-        parts: tuple[Any, ...] = ()
-        if node.op not in _LEAVES:
-            parts = node.args
-        elif bounds and node.op == "sym":
-            parts = node.args[1:]
-        waiting: list[Expr] = []
-        for part in parts:
-            if part is None or part in done:
-                continue
-            if not waiting and part.op in _LEAVES and not (bounds and part.op == "sym"):
-                done.add(part)
-                order.append(part)
-            else:
-                waiting.append(part)
-        if waiting:
-            stack += waiting[::-1]
         else:
-            done.add(node)
-            order.append(node)
-            stack.pop()
+            parts = node.parts
+            if bounds and node.op == "sym":
+                parts = tuple(bound for bound in node.args[1:] if bound is not None)
+            if parts:
+                stack += (node, None, *parts[::-1])
+                continue
+        done.add(node)
+        order.append(node)
     return order
 
 
@@ -483,6 +469,10 @@ _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "xor": "^",
     "lt": "<", "le": "<=", "eq": "==", "ne": "!=",
 }  # fmt: skip
+ON_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "xor": operator.xor, "lt": operator.lt, "le": operator.le, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
 
 
 def binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
@@ -498,11 +488,11 @@ def binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
         left, right = as_number(left, where), as_number(right, where)
     if right.op == "const":
         value = right.args[0]
+        if value == 0 and op in ("floordiv", "mod"):
+            raise LayoutError(f"a {_SIGNS[op]} b", "division by zero", inputs={"a": left, "b": 0}, legal="b != 0")
         if left.op == "const":
             return _constants(op, left.args[0], value)
         if value == 0:
-            if op in ("floordiv", "mod"):
-                raise LayoutError(f"a {_SIGNS[op]} b", "division by zero", inputs={"a": left, "b": 0}, legal="b != 0")
             if op in ("add", "sub", "xor"):
                 return left
             if op == "mul":
@@ -528,23 +518,8 @@ def binary(op: Op, left: ExprLike, right: ExprLike) -> Expr:
 
 
 def _constants(op: Op, a: int, b: int) -> Expr:
-    match op:
-        case "add":
-            value = a + b
-        case "sub":
-            value = a - b
-        case "mul":
-            value = a * b
-        case "xor":
-            value = a ^ b
-        case "floordiv" | "mod":
-            if b == 0:
-                raise LayoutError(f"a {_SIGNS[op]} b", "division by zero", inputs={"a": a, "b": b}, legal="b != 0")
-            value = a // b if op == "floordiv" else a % b
-        case _:
-            truth = {"lt": a < b, "le": a <= b, "eq": a == b, "ne": a != b}[op]
-            return node_of("true", (truth,))
-    return node_of("const", (value,))
+    value = ON_NUMBERS[op](a, b)
+    return node_of("true" if isinstance(value, bool) else "const", (value,))
 
 
 def _fold(op: Literal["min", "max"], first: ExprLike, rest: Sequence[ExprLike]) -> Expr:
@@ -581,7 +556,7 @@ def _power_of_two(where: str, bits: int) -> int:
 
 def _masked(expr: Expr, mask: int) -> Expr:
     """``expr & mask`` as a sum over the runs of ones of the mask; a negative mask keeps all high bits."""
-    mask = as_index(as_expr(mask, "Expr & mask").args[0])
+    mask = operator.index(as_expr(mask, "Expr & mask").args[0])
     if mask < 0:
         return expr - _masked(expr, ~mask)
     out, low = const(0), 0
@@ -606,34 +581,3 @@ def _positive_product(factor: Expr) -> bool:
         elif node.op != "mul" and not (node.op == "const" and node.args[0] > 0):
             return False
     return True
-
-
-# -- pickle ---------------------------------------------------------------------------------------------
-
-
-def _table_of(root: Expr) -> tuple[tuple[Any, ...], ...]:
-    """The graph as rows (op, operands as row numbers), operands first; the last row is the root."""
-    order = walk([root], bounds=True)
-    row = {node: number for number, node in enumerate(order)}
-    table: list[tuple[Any, ...]] = []
-    for node in order:
-        if node.op in ("const", "true"):
-            table.append((node.op, node.args[0]))
-        elif node.op == "sym":
-            name, *bounds = node.args
-            table.append(("sym", name, *(None if b is None else row[b] for b in bounds)))
-        else:
-            table.append((node.op, *(row[part] for part in node.args)))
-    return tuple(table)
-
-
-def _rebuild(table: tuple[tuple[Any, ...], ...]) -> Expr:
-    nodes: list[Expr] = []
-    for op, *args in table:
-        if op in ("const", "true"):
-            nodes.append(node_of(op, (args[0],)))
-        elif op == "sym":
-            nodes.append(node_of("sym", (args[0], *(None if b is None else nodes[b] for b in args[1:]))))
-        else:
-            nodes.append(node_of(op, tuple(nodes[part] for part in args)))
-    return nodes[-1]

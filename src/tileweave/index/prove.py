@@ -18,9 +18,8 @@ from tileweave.errors import LayoutError, Unproved
 from tileweave.index.cost import exprs_of
 from tileweave.index.evaluate import IntArray, Value, values_of
 from tileweave.index.expr import Expr, ExprLike, as_expr, as_number, equal, unequal
-from tileweave.index.normal.facts import known_divisor
 from tileweave.index.normal.intervals import Interval
-from tileweave.index.normal.poly import subtract
+from tileweave.index.normal.poly import known_divisor, subtract
 from tileweave.index.normal.read import follows, normal_of, range_of, value_of
 from tileweave.index.normal.rules import without_remainders
 from tileweave.index.provers import Verdict, ask, bijective_by_isl

@@ -10,7 +10,7 @@ from tileweave.index.cost import Tally, exprs_of
 from tileweave.index.expr import Expr, ExprLike
 from tileweave.index.normal.read import Normal, fits, keep_products, load, normal_of
 from tileweave.index.normal.write import Writer
-from tileweave.index.trees import unconditional
+from tileweave.index.trees import symbols_of, unconditional
 
 
 @overload
@@ -52,6 +52,7 @@ def simplify(
     """
     single = isinstance(exprs, Expr) or not isinstance(exprs, Iterable)
     roots = exprs_of(exprs)
+    symbols_of(roots)  # one range for each name
     normal = normal_of(given)
     best = simplified(normal, roots, width)
     return best[0] if single else best
@@ -92,8 +93,8 @@ def _styles(normal: Normal, roots: tuple[Expr, ...], every: bool) -> list[tuple[
         writer = Writer(normal.facts, digits=digits, group=not normal.expand)
         written = dict(zip(numbers, writer.all(normal.values[root] for root in numbers), strict=True))
         out.append(tuple(normal.conditions[root] if root.is_condition else written[root] for root in roots))
-        if not every and (normal.saw_product or not writer.torn):
-            break  # the other style is hardly cheaper, and there is the other way with products
+        if not writer.applied or (not every and (normal.saw_product or not writer.torn)):
+            break  # the other style is the same, or hardly cheaper where there is the other way with products
     return out
 
 

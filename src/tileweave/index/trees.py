@@ -68,10 +68,51 @@ def symbols_of(roots: Expr | Iterable[Expr]) -> tuple[Expr, ...]:
     found = [node for node in walk(roots, bounds=True) if node.op == "sym"]
     for node in found:
         if names.setdefault(node.args[0], node) is not node:
-            raise LayoutError(
-                "symbols_of(roots)",
-                f"two different symbols are called {node.args[0]!r}",
-                inputs={"first": repr(names[node.args[0]]), "second": repr(node)},
-                legal="one range per name",
-            )
+            raise two_symbols(names[node.args[0]], node)
     return tuple(found)
+
+
+def two_symbols(first: Expr, second: Expr) -> LayoutError:
+    """The error that two symbols share a name."""
+    return LayoutError(
+        "symbols_of(roots)", f"two different symbols are called {first.args[0]!r}",
+        inputs={"first": repr(first), "second": repr(second)}, legal="one range per name",
+    )  # fmt: skip
+
+
+# Pickle and copy: a node goes back through its constructor, a deep graph as a table, without recursion.
+
+
+def _reduced(expr: Expr) -> tuple[Any, ...]:
+    return _rebuild, (_table_of(expr),)
+
+
+setattr(Expr, "__reduce__", _reduced)  # noqa: B010 - the table of a graph stands above the class
+
+
+def _table_of(root: Expr) -> tuple[tuple[Any, ...], ...]:
+    """The graph as rows (op, operands as row numbers), operands first; the last row is the root."""
+    order = walk([root], bounds=True)
+    row = {node: number for number, node in enumerate(order)}
+    table: list[tuple[Any, ...]] = []
+    for node in order:
+        if node.op in ("const", "true"):
+            table.append((node.op, node.args[0]))
+        elif node.op == "sym":
+            name, *bounds = node.args
+            table.append(("sym", name, *(None if b is None else row[b] for b in bounds)))
+        else:
+            table.append((node.op, *(row[part] for part in node.args)))
+    return tuple(table)
+
+
+def _rebuild(table: tuple[tuple[Any, ...], ...]) -> Expr:
+    nodes: list[Expr] = []
+    for op, *args in table:
+        if op in ("const", "true"):
+            nodes.append(node_of(op, (args[0],)))
+        elif op == "sym":
+            nodes.append(node_of("sym", (args[0], *(None if b is None else nodes[b] for b in args[1:]))))
+        else:
+            nodes.append(node_of(op, tuple(nodes[part] for part in args)))
+    return nodes[-1]

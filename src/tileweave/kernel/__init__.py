@@ -15,7 +15,7 @@ Example:
 
 from tileweave.errors import VerifyError
 from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, row_major, sharded, spec
-from tileweave.kernel.ir import Kernel, from_json, to_json, to_text, verify
+from tileweave.kernel.ir import Kernel, Scalar, from_json, to_json, to_text, verify
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
 from tileweave.kernel.torch.dtensor import check_dtensor, dtensor_layout
 
@@ -23,6 +23,7 @@ __all__ = [
     "Kernel",
     "KernelFunction",
     "Report",
+    "Scalar",
     "Sharded",
     "Spec",
     "VerifyError",

@@ -14,8 +14,6 @@ import numpy as np
 
 from tileweave.kernel.ir import Dtype
 
-__all__ = ["FUNCTIONS", "matmul", "neutral", "reduced", "rounded", "scanned"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 from tileweave.errors import BackendError
 
-__all__ = ["dispatcher", "printer", "register", "runner"]
-
 #: target -> the module that has ``text(kernel, arch=..)``; place -> the one that has ``run(kernel, arrays, on=..)``.
 _PRINTERS = {
     "cuda": "tileweave.backends.cuda.printer",
     "triton": "tileweave.backends.triton.printer",
     "gluon": "tileweave.backends.triton.gluon",
+    "mlir": "tileweave.backends.mlir.printer",
     "nki": "tileweave.backends.nki",
 }
 _RUNNERS = {
     "cpu": "tileweave.backends.cuda.printer",
     "cuda": "tileweave.backends.cuda.printer",
+    "mlir": "tileweave.backends.mlir.printer",
     "triton": "tileweave.backends.triton.printer",
     "nki": "tileweave.backends.nki",
 }

@@ -15,38 +15,8 @@ from typing import Any, Literal
 from tileweave.index import Expr, ExprLike, symbol
 from tileweave.kernel.ir.values import Tensor
 
-__all__ = [
-    "LANE",
-    "Address",
-    "Allocate",
-    "Barrier",
-    "Branch",
-    "Buffer",
-    "Element",
-    "Instruction",
-    "Jump",
-    "Local",
-    "Loop",
-    "Operand",
-    "Place",
-    "Repeat",
-    "Slots",
-    "Statement",
-    "TensorBox",
-    "ThreadProgram",
-    "instructions",
-    "rewritten",
-    "statements",
-    "warp_symbol",
-]
-
 #: The lane of a thread in its warp.
 LANE = symbol("lane", 0, 32)
-
-
-def warp_symbol(warps: int) -> Expr:
-    """The warp of a thread in its block."""
-    return symbol("warp", 0, warps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +78,7 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
+class ClaimedElement:
     """The element of a tensor that an address claims to be of.
 
     Args:
@@ -133,7 +103,7 @@ class Address:
     buffer: Buffer
     offset: ExprLike = 0
     device: ExprLike = 0
-    element: Element | None = field(default=None, compare=False)
+    element: ClaimedElement | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from tileweave.layout.core.combine import Blocks, common_refinement, direct_sum,
 from tileweave.layout.core.composition import compose
 from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
 from tileweave.layout.core.exact import Replicas, canonical_key, is_contiguous, normalize, recover, same_map
-from tileweave.layout.core.inverse import complement, divide, left_inverse, product, right_inverse
+from tileweave.layout.core.inverse.complement import complement
+from tileweave.layout.core.inverse.divide import divide, product
+from tileweave.layout.core.inverse.inverses import left_inverse, right_inverse
 from tileweave.layout.core.layout import Iter, Layout, strided, substitute
 from tileweave.layout.core.rows import carries, from_carries
 from tileweave.layout.core.search import collision, holders, image, is_compact, is_injective

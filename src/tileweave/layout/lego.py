@@ -247,7 +247,7 @@ class PartialTiles:
         """
         out: Any = True
         for x, n, t in zip(self.coordinates(*index), self.dims, self._whole(), strict=True):
-            if divides(t, n) and not isinstance(x, Expr):
+            if not isinstance(x, Expr) and divides(t, n):
                 continue
             inside = x < n
             inside = bool(inside) if isinstance(inside, np.bool) else inside

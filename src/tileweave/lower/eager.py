@@ -198,10 +198,16 @@ def _known(
 def _keep(key: Any, made: Contraction) -> None:
     """Have a contraction found by the next call on such operands."""
     _KEPT[key] = made
-    if made.fast is not None:
-        _FAST[key] = made.fast
     while len(_KEPT) > KEEP_CONTRACTIONS:
-        _FAST.pop(_KEPT.popitem(last=False)[0], None)
+        _KEPT.popitem(last=False)
+    if made.fast is not None:
+        _keep_call(key, made.fast)
+
+
+def _keep_call(key: Any, fast: Call) -> None:
+    _FAST[key] = fast
+    while len(_FAST) > KEEP_CONTRACTIONS:
+        _FAST.pop(next(iter(_FAST)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +220,7 @@ class _Kind:
         dtype: of the result.
         terms: the letters of both operands and of the result.
         inputs: which operand each term of the kernel's program is.
-        axes: the letters in the order of the program's axes.
+        axes: the letters of each axis of the program; several where it walks them as one.
         summed: letters that are summed.
     """
 
@@ -223,7 +229,7 @@ class _Kind:
     dtype: np.dtype[Any]
     terms: tuple[str, str, str]
     inputs: tuple[int, ...]
-    axes: str
+    axes: tuple[str, ...]
     summed: str
 
 
@@ -264,16 +270,24 @@ def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Arra
     if any(s % width_a for s in a.strides) or any(s % width_b for s in b.strides):
         return None
     given = dict(zip(left, a.strides, strict=True)), dict(zip(right, b.strides, strict=True))
-    first, second = given[kind.inputs[0]], given[kind.inputs[1]]
-    third = dict(zip(result, lies, strict=True))
-    kernel = kind.kernel.resized(
-        [(extents[x], (first.get(x, 0), second.get(x, 0), third.get(x, 0))) for x in kind.axes]
-    )
+    walks = given[kind.inputs[0]], given[kind.inputs[1]], dict(zip(result, lies, strict=True))
+    sizes = []
+    for letters in kind.axes:
+        extent, last = extents[letters[-1]], letters[-1]
+        strides = tuple([walk.get(last, 0) for walk in walks])
+        for letter in letters[-2::-1]:  # letters that the program walks as one axis
+            if tuple([walk.get(letter, 0) for walk in walks]) != tuple([stride * extent for stride in strides]):
+                return None
+            extent *= extents[letter]
+        sizes.append((extent, strides))
+    kernel = kind.kernel.resized(sizes, soon=True)
     if kernel is None:
         return None
-    made = Contraction.of(equation, (a, b), out, threads, shape, kind, kernel)
-    _keep(_key(equation, threads, (a, b), out), made)
-    return made.fast(a, b) if out is None else made.fast(a, b, out)  # type: ignore[misc]
+    steps = (_Step(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
+    fast = _into_new(steps) if out is None else _into(steps)
+    if kernel.settled:
+        _keep_call(_key(equation, threads, (a, b), out), fast)
+    return fast(a, b) if out is None else fast(a, b, out)
 
 
 class Contraction:
@@ -322,28 +336,6 @@ class Contraction:
         if self._steps:
             self.fast = _into_new(self._steps) if out is None else _into(self._steps)
 
-    @classmethod
-    def of(
-        cls,
-        equation: str,
-        operands: Sequence[Array],
-        out: Array | None,
-        threads: int | None,
-        shape: tuple[int, ...],
-        kind: _Kind,
-        kernel: Compiled,
-    ) -> Contraction:
-        """An einsum whose kernel is known."""
-        made = object.__new__(cls)
-        made.equation, made.threads, made.tuned, made._optimize = equation, threads, False, True
-        made._about = [_about(array) for array in operands]
-        made.shape, made.dtype = shape, kind.dtype
-        made._lies = tuple(range(len(shape)))
-        made._out = None if out is None else _about(out)
-        made._steps = (_Step(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
-        made.fast = _into_new(made._steps) if out is None else _into(made._steps)
-        return made
-
     @cached_property
     def _graph(self) -> _Graph:
         """The operations that the einsum is."""
@@ -367,14 +359,13 @@ class Contraction:
         ordered = [terms[step.inputs.index(k)] for k in range(2)] if sorted(step.inputs) == [0, 1] else []
         letters = set("".join(terms))
         once = any(sum(x in term for term in terms) == 1 for x in letters)  # summed beforehand in larger operands
-        if not ordered or once or any(len(set(term)) < len(term) for term in terms) or set(kernel.axes) != letters:
+        twice = any(len(set(term)) < len(term) for term in terms)
+        if not ordered or once or twice or set("".join(kernel.axes)) != letters:
             return None
         if [len(term) for term in ordered] != [len(shape) for _, shape, _ in self._about]:
             return None
         summed = "".join(sorted(letters - set(terms[2])))
-        return _Kind(
-            kernel, asked, self.dtype, (ordered[0], ordered[1], terms[2]), step.inputs, "".join(kernel.axes), summed
-        )
+        return _Kind(kernel, asked, self.dtype, (ordered[0], ordered[1], terms[2]), step.inputs, kernel.axes, summed)
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         """The einsum of these arrays.

@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
 
 from tileweave.backends.base import (
+    Apart,
     Arranged,
     Calls,
     Moves,
-    Outcome,
     PythonCalls,
     PythonRow,
     Row,
@@ -33,7 +33,9 @@ from tileweave.backends.base import (
 )
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
-from tileweave.lower.execute import COPIES, copy, execute, is_small, kernel_of, regular
+from tileweave.graph.ops.operators import operator_of
+from tileweave.lower import homes
+from tileweave.lower.execute import COPIES, copy, definition, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import (
     block_bytes,
@@ -55,13 +57,12 @@ from tileweave.lower.values import (
     Segment,
     Slot,
     Values,
-    clashing,
     lies_as,
     place_in_time,
 )
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
-from tileweave.space import AffineMap, Box
+from tileweave.space import AffineMap
 
 Array = np.ndarray[Any, Any]
 FIXED_BYTES = 1 << 20
@@ -74,6 +75,12 @@ class WorkFailed(Exception):
     def __init__(self, task: Task) -> None:
         super().__init__(task.number)
         self.task = task
+
+
+@lru_cache(maxsize=64)
+def _extras(kernel: type) -> tuple[bool, bool]:
+    """Whether kernels of a type are `Arranged`, and `WritesOver`: asking a protocol takes 10 us, a call 20."""
+    return hasattr(kernel, "arranged"), hasattr(kernel, "writes_over")
 
 
 class Executable:
@@ -137,9 +144,12 @@ class Executable:
                 outputs = [number for (one, _), number in self._outputs.items() if one in gone]
                 self._drop([*(self._count + number for number in gone), *outputs])
         self._flush()
-        fits = {number: list(sources.values())[number] for number in self.bound if not self.python_steps}
-        self._over = [self._accesses.over(k, sample, fits) for k, sample in enumerate(self._result_samples)]
-        self._accepted: list[bool] = []
+        fits = {number: array for number, array in enumerate(sources.values()) if number in self.bound}
+        over = [self._accesses.over(k, sample, fits) for k, sample in enumerate(self._result_samples)]
+        places = {number: place for place, number in enumerate(self.bound)}
+        read = [(places.get(number, -1), sample) for number, sample in enumerate(sources.values())]
+        self.apart = Apart(read, self._result_samples, len(self.bound), over)
+        """Of the arrays that a run brings and the results."""
         self._first = self._begin()
         self.quick = self._quick()
 
@@ -150,26 +160,22 @@ class Executable:
 
         Args:
             given: an array for each of `bound`, of the samples' types, shapes and strides.
-            out: row-major arrays to write results to, accepted before; None: new ones.
+            out: row-major arrays to write results to, apart from each other and what is read but for what `apart`
+                says; None: new ones.
 
         Returns:
-            None, and nothing has run, where an array does not fit, or `accept` is asked first.
+            None, and nothing has run, where an array does not fit, or shares memory.
 
         Raises:
             WorkFailed: a task raised.
         """
-        begin = self._first.run
         if out is None:
-            results = [new() for new in self._new]
+            results, begin = [new() for new in self._new], self._first.run
         else:
             results = [new() if array is None else array for new, array in zip(self._new, out, strict=True)]
-            written = [array is not None for array in out]
-            if any(written):
-                begin = self._first.again
-                if self._accepted != written:
-                    return None
+            begin = self._first.again
         try:
-            if begin(*given, *results) != Outcome.DONE:
+            if begin(*given, *results):  # an `Outcome` other than DONE
                 return None
         except Exception as error:
             raise WorkFailed(self._tasks[self._found[0][0]]) from error
@@ -195,21 +201,6 @@ class Executable:
 
         return run
 
-    def accept(self, sources: Sequence[Array], out: Sequence[Array | None]) -> list[Array | None]:
-        """The arrays of ``out`` to which results may be written while sources are read, None for the others.
-
-        `run` takes arrays that lie where these do, until others are accepted.
-
-        Args:
-            sources: all of them.
-            out: as `run`.
-        """
-        clash = clashing(sources, out, self._over)
-        given = [None if k in clash else array for k, array in enumerate(out)]
-        self._accepted = [array is not None for array in given]
-        self._first.accept(*(sources[number] for number in self.bound), *given)
-        return given
-
     def _act_all(self, held: Values) -> None:
         at = -1
         try:
@@ -231,9 +222,9 @@ class Executable:
         begun = rest[0][1] if rest else None
         if isinstance(begun, Segment):
             numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
-            row, rest = begun.row(self._calls, numbers, wanted), rest[1:]
+            row, rest = begun.row(self._calls, numbers, wanted, self.apart), rest[1:]
         else:
-            row = PythonCalls().sequence((), (), wanted)
+            row = PythonCalls().sequence((), (), wanted, self.apart)
         self._actions = [(n, one.made(self._calls) if isinstance(one, Segment) else one) for n, one in rest]
         return row
 
@@ -241,14 +232,16 @@ class Executable:
 
     def _lay_out(self, room_bytes: int) -> int:
         """Places every block that a kernel makes; the bytes of the arena."""
-        results = self._in_results()
+        results = homes.in_results(self._steps, self._tasks, self._sinks)
         self._find_fixed(results)
         results = {number: home for number, home in results.items() if number not in self._fixed}
-        together = self._together(results)
-        self._homes = {**self._alone(results, together), **together, **results}
+        native = [task for task in self._tasks if self._native[task.number]]
+        together = homes.together(self._tasks, [task for task in native if task.number not in results])
+        in_place = partial(homes.in_place, self._steps, self._tasks)
+        self._homes = in_place({**homes.alone(native), **together, **results})
         buffers, total = self._placed()
         if total > room_bytes and together:
-            self._homes = {**self._alone(results, {}), **results}
+            self._homes = in_place({**homes.alone(native), **results})
             buffers, total = self._placed()
         if total:
             memory = empty((max(total, 1 << 16),), np.uint8)
@@ -310,53 +303,6 @@ class Executable:
         types = cast("Operation", step.node).output_types
         return {
             name: TensorType(out.shape, types[name].dtype) for name, out in zip(step.outputs, task.outs, strict=True)
-        }
-
-    def _in_results(self) -> dict[int, Home]:
-        """Tasks whose block is a part of a result as it is."""
-        found: dict[int, Home] = {}
-        for task in self._tasks:
-            node = self._steps[task.step].node
-            if isinstance(node, Sink):
-                number = self._sinks[node]
-                for piece in task.reads[0].pieces:
-                    if piece.task >= 0 and piece.whole and self._single(piece.task):
-                        hold = self._boxes[number].translate(piece.map.offset)
-                        found.setdefault(piece.task, Home((-1, number), hold))
-        return found
-
-    def _single(self, number: int) -> bool:
-        """Whether a task keeps one output."""
-        return len(self._tasks[number].outs) == 1
-
-    def _together(self, results: Mapping[int, Home]) -> dict[int, Home]:
-        """Blocks of one tensor of which some are read together, where they fill a box: slices of one buffer."""
-        wanted: set[int] = set()
-        for task in self._tasks:
-            for read in task.reads:
-                wanted |= (
-                    {self._tasks[p.task].step for p in read.pieces if p.task >= 0} if len(read.pieces) > 1 else set()
-                )
-        layers: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
-        seen: defaultdict[tuple[int, Box], int] = defaultdict(int)
-        for task in self._tasks:
-            if task.step in wanted and self._native[task.number] and task.number not in results:
-                layer = seen[task.step, task.out]  # partial results of one block lie in layers
-                seen[task.step, task.out] += 1
-                layers[task.step, layer].append(task)
-        found: dict[int, Home] = {}
-        for (step, layer), members in layers.items():
-            hold = bounds([task.out for task in members])
-            if len(members) > 1 and hold.size == sum(task.out.size for task in members):
-                home = Home((len(self._tasks) + step, layer), hold)
-                found.update((task.number, home) for task in members)
-        return found
-
-    def _alone(self, *others: Mapping[int, Home]) -> dict[int, Home]:
-        return {
-            task.number: Home((task.number, 0), task.out)
-            for task in self._tasks
-            if self._native[task.number] and not any(task.number in other for other in others)
         }
 
     def _placed(self) -> tuple[dict[tuple[int, int], tuple[TensorType, int]], int]:
@@ -501,27 +447,40 @@ class Executable:
         target = self._target(task)
         if self._native[task.number] and target is not None and self._bind(task, step, found, target):
             return
-        names = [read.name for read in task.reads]
-        inputs = [one for one, _ in found]
-        slot, kept, threads = self._count + task.number, step.outputs, self._threads
+        slot, kept = self._count + task.number, step.outputs
         if target is None and len(kept) > 1:
             first = self._results + len(self._sinks) + len(self._outputs)
             self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
+        into = None
+        if step.stage == "block" and not step.kernel.backend:
+            block, into = definition(node, task.index), operator_of(node).into
+        else:
+            block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
+        fixed = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if not isinstance(one, Slot)}
+        slots = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if isinstance(one, Slot)}
+        order: dict[str, Any] = {read.name: fixed.get(read.name) for read in task.reads}
+        brought = [(name, one.number, one.view) for name, one in slots.items()]
 
         def compute(now: Values) -> None:
-            given = {
-                name: read(now) if isinstance(read, Slot) else read for name, read in zip(names, inputs, strict=True)
-            }
-            made = execute(node, step.stage, task.index, given, threads=threads, decision=step.kernel)
+            given = order.copy()
+            for name, number, view in brought:
+                given[name] = now[number] if view is None else view(now[number])
+            if target is not None and into is not None:
+                into(node, given, target(now) if isinstance(target, Slot) else target)
+                return
+            made = block(given)
             if target is None:
-                now[slot] = block = row_major(own(made, kept, given))
+                now[slot] = whole = row_major(own(made, kept, given))
                 for number, name in places:
-                    now[number] = cast("dict[str, Array]", block)[name]
+                    now[number] = cast("dict[str, Array]", whole)[name]
             else:
                 where = target(now) if isinstance(target, Slot) else target
                 where[...] = made[kept[0]]
 
+        for read in task.reads:
+            self._reads_of(2 * task.number, read.pieces)
+        self._writes(task)
         self.python_steps += 1
         self._act(task.number, compute)
 
@@ -540,7 +499,8 @@ class Executable:
         named = {name: k for k, name in enumerate(arrays)}
         order = in_order(node, named, -1)
         given = [made if k < 0 else sample[k] for k in order]
-        own = kernel.arranged(given) if isinstance(kernel, Arranged) else given
+        arranges, writes_over = _extras(type(kernel))
+        own = cast("Arranged", kernel).arranged(given) if arranges else given
         call = calls.add(kernel, own)
         new = [array for array, old in zip(own, given, strict=True) if array is not old]
         self._kept += new
@@ -550,17 +510,21 @@ class Executable:
                 self._segment.points.append((call, position, read))
         self._kept += [read for read, _ in found if not isinstance(read, Slot)]
         self._segment.add(call, task.number)
-        over = kernel.writes_over() if isinstance(kernel, WritesOver) else ()
+        over = cast("WritesOver", kernel).writes_over() if writes_over else ()
         for k, region in enumerate(task.reads):
             together = len(region.pieces) > 1  # in memory of its own, before the kernel runs
             places = {place for place, number in enumerate(order) if number == k}
             self._reads_of(2 * task.number + (not together), region.pieces, places <= set(over))
-        home = self._homes[task.number]
-        if home.result >= 0:
-            start = [-b for b in home.hold.start]
-            self._accesses.writes.append(Access(2 * task.number + 1, home.result, task.out.translate(start)))
+        self._writes(task)
         self.kernels += 1
         return True
+
+    def _writes(self, task: Task) -> None:
+        """Notes which region of a result a task writes."""
+        home = self._homes.get(task.number)
+        if home is not None and home.result >= 0:
+            start = [-b for b in home.hold.start]
+            self._accesses.writes.append(Access(2 * task.number + 1, home.result, task.out.translate(start)))
 
     def _calls_of(self, by: str) -> Calls:
         """The calls of a backend, to which what follows is added."""

@@ -6,13 +6,24 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import AnswersByKind, ArrangesConstants, Backend, Compiled, Decision, backend, backends
+from tileweave.backends.base import (
+    AnswersByKind,
+    ArrangesConstants,
+    Backend,
+    Compiled,
+    Decision,
+    OfDevice,
+    TakesSmall,
+    backend,
+    backends,
+)
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
@@ -31,28 +42,51 @@ _OF_KINDS: OrderedDict[Any, Decision] = OrderedDict()  # least recently asked fi
 """Of kinds of large operations: a model is planned again for each extent of a symbolic dimension."""
 
 
-def decide(operation: Operation, stage: str) -> Decision:
+def decide(operation: Operation, stage: str, devices: tuple[str, ...] = (), small: bool = False) -> Decision:
     """What computes the shards of an operation: a backend's kernel, or the operator's definition in NumPy, and why.
 
     Args:
         operation: the whole operation; all shards are computed alike.
         stage: ``block``, ``partial`` or ``combine``.
+        devices: the kinds that the machines have; a single one takes what it has kernels for where it is at hand.
+        small: whether compiled code is wanted for few elements, too.
     """
+    if devices and stage != "combine":
+        return _with_devices(operation, stage, devices, small)
     if stage == "combine":
         return Decision(f"combine by {_monoid(operation)}")
     asked = backends()
     known = _DECIDED.setdefault(operation, {})
-    key = (stage, *map(id, asked))
+    key = (stage, small, *map(id, asked))
     if key not in known:
-        known[key] = _decision(operation, stage, asked)
+        known[key] = _decision(operation, stage, asked, small)
     return known[key]
 
 
-def _decision(operation: Operation, stage: str, asked: Sequence[Backend]) -> Decision:
+def _with_devices(operation: Operation, stage: str, devices: tuple[str, ...], small: bool) -> Decision:
+    """The decision for machines with devices, some perhaps with none (an empty name)."""
+    known = _DECIDED.setdefault(operation, {})
+    key = (stage, small, devices, *map(id, backends()))
+    if key not in known:
+        usual, whole = decide(operation, stage, small=small), whole_program(operation, stage)
+        offers = []
+        for one in filter(None, devices):
+            by = backend(one)
+            found = Decision("", "there is no program for it") if whole is None else by.supports(whole)
+            missing = by.missing if isinstance(by, OfDevice) else ""
+            if found.kernel and not missing and len(devices) == 1:
+                usual = found
+            away = f"; not run here: {missing}" if missing and found.kernel else ""
+            offers.append(replace(found, backend=one, reason=found.reason + away))
+        known[key] = replace(usual, offered=tuple(offers))
+    return known[key]
+
+
+def _decision(operation: Operation, stage: str, asked: Sequence[Backend], small: bool) -> Decision:
     kind = kind_of(operation, stage) if all(isinstance(one, AnswersByKind) for one in asked) else None
     key = (kind, *map(id, asked))
     if kind is None or key not in _OF_KINDS:
-        found = _asked(operation, stage, asked)
+        found = _asked(operation, stage, asked, small)
         if kind is None or not found.backend:
             return _with_gain(found, operation)
         _OF_KINDS[key] = found
@@ -65,14 +99,14 @@ def _with_gain(found: Decision, operation: Operation) -> Decision:
     return replace(found, reason="; ".join(filter(None, (found.reason, _gain(operation))))) if found.backend else found
 
 
-def _asked(operation: Operation, stage: str, asked: Sequence[Backend]) -> Decision:
+def _asked(operation: Operation, stage: str, asked: Sequence[Backend], small: bool) -> Decision:
     """What the backends answer to the program of an operation."""
     whole = whole_program(operation, stage)
     if whole is None:
         return Decision(operation.operator, "there is no program for it")
     refusals = []
     for one in asked:
-        found = one.supports(whole)
+        found = one.supports_small(whole) if small and isinstance(one, TakesSmall) else one.supports(whole)
         if found.kernel:
             return found
         refusals.append(f"{one.name}: {found.reason}")
@@ -137,6 +171,11 @@ def execute(
         return {"out": out}
     with np.errstate(all="ignore"):
         return operator.block(shard, inputs)
+
+
+def definition(operation: Operation, index: Box) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """The operator's function of a shard's inputs, for many calls; they are made with NumPy's warnings off."""
+    return partial(operator_of(operation).block, _on_block(operation, index, False))
 
 
 _SHARDS: weakref.WeakKeyDictionary[Operation, dict[tuple[Box, bool], Operation]] = weakref.WeakKeyDictionary()

@@ -5,18 +5,21 @@ What is read is said by the plan's tasks (`planner.tasks.Read`), piece by piece.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
+from tileweave.graph import Operation
 from tileweave.graph.ir.resolve import view
+from tileweave.graph.ops.operators import operator_of
 from tileweave.lower.execute import copy
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
-from tileweave.space import Box
+from tileweave.space import AffineMap, Box, Projection
 
 Array = np.ndarray[Any, Any]
 Block = Array | dict[str, Array]
@@ -24,7 +27,10 @@ Block = Array | dict[str, Array]
 
 
 def never_written(array: Array) -> bool:
-    """Whether nothing in Python writes to the memory of an array: a read-only view of what can be written is no such.
+    """Whether an array is read-only, and so is all that it is a view of: such an array is taken for a constant.
+
+    A read-only view of what can be written is none. Who makes an array read-only, and then writes to it by a view of
+    before, by making it writable again or through a file that it maps, finds the values of the first run.
 
     Example:
         >>> x = np.zeros(4)
@@ -95,7 +101,7 @@ def constant(piece: ReadPiece, dtype: np.dtype[Any]) -> Array:
 
 
 Held = Callable[[ReadPiece], Block | None]
-"""What holds a piece: the block of its task, or the read region of its source."""
+"""What holds a piece: the block of its task, or, where it is fetched, the region that was read."""
 Gather = Callable[[Held, int], tuple[Array, int]]
 """(what holds pieces, threads) -> (the region as one array, not to be written; bytes that were newly made for it)."""
 
@@ -105,7 +111,7 @@ def values(piece: ReadPiece, dtype: np.dtype[Any]) -> Callable[[Block | None], A
     if piece.constant:
         fixed = constant(piece, dtype)
         return lambda held: fixed
-    found, output = view_of(piece, piece.block if piece.task >= 0 else piece.region), piece.output
+    found, output = view_of(piece, piece.region if piece.fetched else piece.block), piece.output
 
     def take(held: Block | None) -> Array:
         if held is None:
@@ -121,7 +127,7 @@ def gather(read: Read) -> Gather:
     takes = [(piece, values(piece, read.dtype)) for piece in read.pieces]
     if len(takes) == 1:
         piece, take = takes[0]
-        if piece.task >= 0:
+        if not piece.fetched:
             return lambda held, threads: (take(held(piece)), 0)
 
         def single(held: Held, threads: int) -> tuple[Array, int]:
@@ -144,8 +150,8 @@ def gather(read: Read) -> Gather:
 
 
 def fresh_bytes(piece: ReadPiece, block: Block | None) -> int:
-    """The bytes that were newly made to read a piece of a source."""
-    return block.nbytes if isinstance(block, np.ndarray) and piece.task < 0 and block.base is None else 0
+    """The bytes that were newly made to read a piece of a source or of a file of blocks."""
+    return block.nbytes if isinstance(block, np.ndarray) and piece.fetched and block.base is None else 0
 
 
 def bounds(boxes: Sequence[Box]) -> Box:
@@ -160,6 +166,27 @@ def row_major(block: Block) -> Block:
     if isinstance(block, dict):
         return {name: np.ascontiguousarray(array) if array.ndim else array for name, array in block.items()}
     return block if block.flags.c_contiguous else np.ascontiguousarray(block)
+
+
+def written_over(step: Step, task: Task) -> list[ReadPiece]:
+    """The blocks that a task may write over as it reads them: an element that it makes takes the one at its place."""
+    node = cast("Operation", step.node)
+    signature = node.signature if step.stage == "block" else None
+    if signature is None or len(task.outs) != 1 or not (node.operator == "fused" or operator_of(node).arity):
+        return []
+    straight = AffineMap.identity(len(signature.dims))
+
+    def in_place(projection: Projection) -> bool:
+        return projection.map == straight and all(n == 1 for n in projection.shape)
+
+    name = step.outputs[0]
+    if not in_place(signature.output(name)):
+        return []
+    dtype = node.output_types[name].dtype
+    readers = Counter(piece.task for read in task.reads for piece in read.pieces)
+    alike = [read for read in task.reads if read.dtype == dtype and in_place(signature.input(read.name))]
+    first = [read.pieces[0] for read in alike if len(read.pieces) == 1]
+    return [piece for piece in first if piece.task >= 0 and piece.whole and readers[piece.task] == 1]
 
 
 def is_native(step: Step, task: Task) -> bool:

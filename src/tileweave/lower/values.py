@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Calls, Point, Row, Wanted
+from tileweave.backends.base import NOWHERE, Apart, Calls, Point, Row, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.space import Box
 
@@ -123,14 +123,20 @@ class Segment:
         self.calls.append(call)
         self.number = number
 
-    def row(self, calls: Mapping[str, Calls], numbers: Sequence[int], wanted: Sequence[Wanted] = ()) -> Row:
+    def row(
+        self,
+        calls: Mapping[str, Calls],
+        numbers: Sequence[int],
+        wanted: Sequence[Wanted] = (),
+        apart: Apart = NOWHERE,
+    ) -> Row:
         """The calls as a function of the values of these numbers."""
         places = {number: k for k, number in enumerate(numbers)}
         points = [
             Point(call, position, places[slot.number], slot.offset_bytes, slot.view)
             for call, position, slot in self.points
         ]
-        return calls[self.by].sequence(self.calls, points, wanted)
+        return calls[self.by].sequence(self.calls, points, wanted, apart)
 
     def made(self, calls: Mapping[str, Calls]) -> Action:
         """The calls as an action."""
@@ -197,44 +203,3 @@ class Accesses:
 def _first(access: Access) -> int:
     """Where a region begins in its first dimension: those that meet are found by it."""
     return access.box.start[0] if access.box.rank else 0
-
-
-def clashing(
-    sources: Sequence[Array | None], out: Sequence[Array | None], over: Sequence[frozenset[int]]
-) -> frozenset[int]:
-    """The results that share memory with a source or another result, other than sources that they may be written over.
-
-    Args:
-        sources: arrays by number.
-        out: what results are written to, or None.
-        over: for every result, the sources over which it may be written.
-
-    Example:
-        >>> a, b = np.zeros(4), np.zeros(4)
-        >>> clashing([a], [a], [frozenset()]), clashing([a], [a], [frozenset({0})]), clashing([a], [b], [frozenset()])
-        (frozenset({0}), frozenset(), frozenset())
-    """
-    spans = [(*_span(array), -1 - k) for k, array in enumerate(out) if array is not None and array.size]
-    spans += [(*_span(array), k) for k, array in enumerate(sources) if array is not None and array.size]
-    found = set[int]()
-    alive: list[tuple[int, int, int]] = []
-    for span in sorted(spans):
-        alive = [other for other in alive if other[1] > span[0]]
-        for other in alive:
-            result, source = sorted((span[2], other[2]))
-            if result >= 0:
-                continue
-            if source < 0:
-                found |= {-1 - result, -1 - source}
-            elif not (source in over[-1 - result] and span[:2] == other[:2]):
-                found.add(-1 - result)
-        alive.append(span)
-    return frozenset(found)
-
-
-def _span(array: Array) -> tuple[int, int]:
-    """The first byte of an array, and the one behind its last."""
-    if array.flags.c_contiguous:
-        start = address_of(array)
-        return start, start + array.nbytes
-    return np.lib.array_utils.byte_bounds(array)

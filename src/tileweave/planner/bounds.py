@@ -93,12 +93,15 @@ def lower_bound_words(m: int, n: int, k: int, count: int, memory_words: float = 
 
 
 def grid_words(m: int, n: int, k: int, grid: tuple[int, int, int], count: int) -> float:
-    """Words that the machine with the largest block receives, or an idle one for its part of the result."""
+    """Words that the machine with the largest block receives, or an idle one for its part of the result.
+
+    Every machine holds as much of the operands, and ends with as much of the result, in whole elements.
+    """
     gm, gn, gk = grid
     a, b = -(-m // gm) * -(-k // gk), -(-n // gn) * -(-k // gk)
-    share = m * n / count
-    busy = max(0.0, a - m * k / count) + max(0.0, b - n * k / count) + (gk - 1) * share
-    return max(busy, gk * share) if prod(grid) < count else busy
+    share = -(-m * n // count)
+    busy = max(0, a - -(-m * k // count)) + max(0, b - -(-n * k // count)) + (gk - 1) * share
+    return float(max(busy, gk * share) if prod(grid) < count else busy)
 
 
 @lru_cache(maxsize=1024)
@@ -118,8 +121,8 @@ def best_grid(m: int, n: int, k: int, count: int) -> tuple[tuple[int, int, int],
         gn = np.repeat(rows, most)
         gk = np.arange(1, len(gn) + 1) - np.repeat(np.cumsum(most) - most, most)
         a, b = -(-m // gm) * -(-k // gk), -(-n // gn) * -(-k // gk)
-        share = m * n / count
-        words = np.maximum(a - m * k / count, 0) + np.maximum(b - n * k / count, 0) + (gk - 1) * share
+        share = -(-m * n // count)
+        words = np.maximum(a - -(-m * k // count), 0) + np.maximum(b - -(-n * k // count), 0) + (gk - 1) * share
         words = np.where(gm * gn * gk < count, np.maximum(words, gk * share), words)
         low = float(words.min())
         if low <= best[0]:

@@ -248,6 +248,11 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     return Arrival(wanted, wanted - own, away, blocks, most, arriving)
 
 
+def in_files(source: Source | None) -> bool:
+    """Whether a source is read from storage, not from the memory of the process that runs the plan."""
+    return source is not None and isinstance(source.data, FileData)
+
+
 def chunks_of(source: Source | None) -> tuple[tuple[int, int], ...]:
     """(extent of a chunk, extent) per dimension of a source whose file is read in whole chunks; else nothing."""
     data = source.data if source is not None else None

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast
 
-from tileweave.graph import Operation, Source
-from tileweave.planner.costs import chunked, chunks_of
+from tileweave.graph import FileTarget, Operation, Sink, Source
+from tileweave.planner.costs import chunked, chunks_of, in_files
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
@@ -38,11 +38,11 @@ def counted_peaks(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
         now = held[machine] + temporary_bytes(plan.steps[task.step], task, made) + out_bytes
         peaks[machine] = max(peaks[machine], now)
         steps[task.step] = max(steps[task.step], now)
-        if readers[task.number]:
+        if readers[task.number] and not plan.steps[task.step].spilled:
             held[machine] += out_bytes
         for number in task.needs:
             readers[number] -= 1
-            if not readers[number]:
+            if not readers[number] and not plan.steps[made[number].step].spilled:
                 held[made[number].machine] -= outs[number]
     return tuple(peaks), tuple(steps)
 
@@ -81,7 +81,7 @@ def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
 def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
     """Whether reading a piece brings nothing new to the machine: a block of its own, or a constant."""
     if piece.task >= 0:
-        return made[piece.task].machine == task.machine
+        return made[piece.task].machine == task.machine and not piece.spilled
     return piece.source is None
 
 
@@ -97,7 +97,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
     step, machines = plan.steps[task.step], plan.machines
     disks = plan.disks
     homes = {**plan.residents, **disks}
-    moved = fetched = messages = touched = 0
+    moved = fetched = carried = messages = touched = 0
     for read in task.reads:
         itemsize = read.dtype.itemsize
         touched += read.size_bytes
@@ -106,21 +106,25 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
                 continue
             if piece.source is not None and (piece.source not in homes or piece.source in disks):
                 fetched += _read_points(piece.source, piece.region) * itemsize
+                carried += piece.region.size * itemsize * (not in_files(piece.source))
                 if piece.source not in disks:
                     continue
+            fetched += piece.points * itemsize if piece.spilled else 0
             here = _points_here(plan, piece, task, made, homes)
             moved += (piece.points - here) * itemsize
             messages += here < piece.points
     out_bytes = block_bytes(plan.steps[task.step], task)
-    written = task.out.size * step.tensor.dtype.itemsize if step.stage == "store" else 0
+    written = task.out.size * step.tensor.dtype.itemsize if step.stage == "store" else out_bytes * step.spilled
     flops = 0.0
     node = step.node
+    carried += written * (isinstance(node, Sink) and not isinstance(node.target, FileTarget))
     if isinstance(node, Operation):
         if step.stage == "combine":
             flops = float(task.out.size * max(0, len(task.reads) - len(node.outputs)))
         elif node.signature is not None:
             flops = node.signature.cost("flops", task.index)
-    seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, fetched + written)
+    stored = fetched + written - (carried if len(machines) == 1 else 0)
+    seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, stored)
     costs = Costs(1, flops, moved, fetched, written, seconds)
     return costs, temporary_bytes(step, task, made), out_bytes
 

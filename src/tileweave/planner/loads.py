@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.graph import Operation, Sink, Source, Tensor
+from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.costs import (
@@ -17,6 +17,7 @@ from tileweave.planner.costs import (
     Term,
     TermDim,
     arrival,
+    in_files,
     index_of_boxes,
     input_boxes,
     output_boxes,
@@ -48,9 +49,10 @@ class Load:
         touched: bytes of what it reads and makes, as the kernels see it.
         moved: bytes that arrive from other machines.
         messages: blocks that they come from.
-        read: bytes from storage, by the machine whose disk has them.
+        read: bytes from storage, by the machine whose disk has them, and from blocks that are spilled.
         served: of these, what it reads from a disk of its own for all machines.
-        written: bytes to sinks.
+        written: bytes to sinks, and of blocks that are spilled.
+        carried: bytes of both that are not in files but in the memory of the process that runs the plan.
         temporary: the most bytes that one shard newly holds while it runs.
         block: the most bytes that one shard makes.
         made: bytes of what it makes.
@@ -66,6 +68,7 @@ class Load:
     read: IntArray
     served: IntArray
     written: IntArray
+    carried: IntArray
     temporary: IntArray
     block: IntArray
     made: IntArray
@@ -121,10 +124,13 @@ class Loads:
         if node not in self._kinds:
             tensors = [node.tensor] if isinstance(node, Sink) else [tensor for _, tensor in node.inputs]
             reads = [
-                tuple((t.dims, t.fixed, t.itemsize, () if t.origin is None else t.origin.type.box) for t in terms)
+                tuple(
+                    (t.dims, t.fixed, t.itemsize, in_files(t.source), () if t.origin is None else t.origin.type.box)
+                    for t in terms
+                )
                 for terms in map(self.terms_of, tensors)
             ]
-            about: Any = takes_boxes(node)
+            about: Any = (takes_boxes(node), isinstance(node, Sink) and isinstance(node.target, FileTarget))
             if isinstance(node, Operation):
                 names = tuple(name for name, _ in node.inputs)
                 about = (node.signature, node.index, node.outputs, names, operator_of(node).finish)
@@ -149,7 +155,7 @@ class _PlanLoads:
             yield self.known.loads[key]
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = step
-                about = (self.known.kind(step.node), step.stage, step.cuts, step.where)
+                about = (self.known.kind(step.node), step.stage, step.cuts, step.where, step.spilled)
                 self.places[step.node] = self.known.number(about)
 
     def _key(self, step: Step) -> Any:
@@ -163,14 +169,12 @@ class _PlanLoads:
             if term.origin is not None
         )
         own = self.places[node] if step.stage == "combine" and isinstance(node, Operation) else None
-        return known.kind(node), step.stage, step.cuts, step.where, step.outputs, own, self.count, places
+        about = step.cuts, step.where, step.outputs, step.spilled
+        return known.kind(node), step.stage, about, own, self.count, places
 
     def _boxes(self, step: Step) -> tuple[Boxes, ...]:
         """All that each machine works on, of a step's index or of the tensor that it combines or stores."""
-        bounds = [np.asarray(edges, np.int64) for edges in step.cuts.cuts]
-        if step.where.run:
-            return tuple(boxes for boxes, _ in machine_runs(bounds, step.where, self.count))
-        return (machine_boxes(bounds, step.where, self.count),)
+        return _all_of([np.asarray(edges, np.int64) for edges in step.cuts.cuts], step.where, self.count)
 
     def _waves(self, step: Step) -> list[tuple[Boxes, Counts]]:
         """The same wave by wave, and how many waves there are."""
@@ -199,7 +203,7 @@ class _PlanLoads:
     def _load_of(self, step: Step, boxes: Boxes, counts: Counts) -> Load:
         node, count = step.node, self.count
         zero = np.zeros(count, np.int64)
-        moved, messages, read, served, temporary, touched = (zero.copy() for _ in range(6))
+        moved, messages, read, served, carried, temporary, touched = (zero.copy() for _ in range(7))
         written, block, made = zero, zero, zero
         flops: Floats = np.zeros(count)
         edges: list[int] = []
@@ -218,6 +222,7 @@ class _PlanLoads:
                 got = arrival(term, reading.region, held, counts)
                 if held is None:
                     read += got.moved
+                    carried += got.moved * (not in_files(term.source))
                 else:
                     moved += got.moved
                     messages += got.messages
@@ -225,6 +230,9 @@ class _PlanLoads:
                 if term.source is not None and term.source in self.disks:
                     owner = self.disks[term.source].offset
                     served[owner] += arrival(term, reading.region, None, counts).moved.sum()
+                if held is not None and self._spilled(term.origin):
+                    got = arrival(term, reading.region, Held((), held.bounds), counts)  # nothing of it is in memory
+                    read += got.moved
                 blocks += got.blocks
                 arriving = np.maximum(arriving, got.arriving)
             edges.append(arrived)
@@ -233,6 +241,7 @@ class _PlanLoads:
             temporary += np.where(blocks <= 1, arriving, gathered)
         if isinstance(node, Sink):
             written = touched
+            carried += written * (not isinstance(node.target, FileTarget))
         elif step.stage == "combine":
             joined = self._combined(node, boxes, counts)
             moved, messages = moved + joined.moved, messages + joined.messages
@@ -247,6 +256,7 @@ class _PlanLoads:
             block, made = self._made(node, step, boxes, counts)
             if step.accumulated:
                 temporary = temporary + block
+            written = made if step.spilled else written
         return Load(
             machine_blocks(step.where, count),
             flops,
@@ -256,6 +266,7 @@ class _PlanLoads:
             read + served,
             served,
             written,
+            carried,
             temporary,
             block,
             made,
@@ -285,7 +296,7 @@ class _PlanLoads:
             held = Held((output_boxes(node, tensor.output, own),), bounds)
             whole = tuple(TermDim((0, n), ((r, 1, 0),)) for r, n in enumerate(tensor.shape))
             got = arrival(Term(tensor, whole, (), tensor.dtype.itemsize), boxes, held, counts)
-            here = (got.moved < got.wanted).astype(np.int64)
+            here = (got.moved == 0).astype(np.int64)  # in all waves: one may hold a part that the next does not
             size = _largest(boxes) * tensor.dtype.itemsize
             moved = moved + got.wanted * parts - (got.wanted - got.moved)
             messages = messages + got.pieces * (parts - 1) + got.messages
@@ -293,6 +304,10 @@ class _PlanLoads:
             temporary = temporary + np.where(got.blocks > 1, gathered, size * (parts - here))
             touched = touched + got.wanted * parts
         return _Combined(moved, messages, temporary, touched, parts)
+
+    def _spilled(self, origin: Tensor) -> bool:
+        step = self.made.get(origin.producer) if isinstance(origin.producer, Operation) else None
+        return step is not None and step.spilled
 
     def _held(self, origin: Tensor) -> Held | None:
         if origin not in self.held:
@@ -341,4 +356,11 @@ def _some(boxes: Boxes) -> IntArray:
 def held_at(tensor: Tensor, home: Placement, count: int) -> Held:
     """A tensor that lies by a placement."""
     bounds = tuple(np.asarray(edges, np.int64) for edges in partition_of(tensor.type.box, home).cuts)
-    return Held((machine_boxes(bounds, home, count),), bounds)
+    return Held(_all_of(bounds, home, count), bounds)
+
+
+def _all_of(bounds: Sequence[IntArray], where: Placement, count: int) -> tuple[Boxes, ...]:
+    """All that each machine has, by a placement."""
+    if where.run:
+        return tuple(boxes for boxes, _ in machine_runs(bounds, where, count))
+    return (machine_boxes(bounds, where, count),)

@@ -27,6 +27,7 @@ be written in a TOML file::
     memory = "8GiB"
     link_bytes_per_second = 2.5e9   # this machine's own
     flops = { float16 = 400e9 }     # rates per element type
+    gpu = "sm_90a"             # the kind of its device, for which plans name kernels
     [[machine]]
     count = 6                  # equal machines, b2, b3, ..
 
@@ -53,11 +54,13 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from tileweave.errors import PlanError
+from tileweave.backends.base import OfDevice, backend
+from tileweave.errors import BackendError, PlanError
 
 MOST_MACHINES = 1 << 16
 """Planning holds arrays over machines; beyond this many it would take minutes."""
@@ -117,6 +120,7 @@ class Machine:
         bytes_per_second: memory bandwidth.
         link_bytes_per_second: into this machine; None: as all machines have it.
         flops: (element type, operations per second) where it computes at another rate.
+        gpu: the kind of its device, such as ``sm_90a``; empty: none.
     """
 
     name: str
@@ -126,6 +130,7 @@ class Machine:
     bytes_per_second: float = 10e9
     link_bytes_per_second: float | None = None
     flops: tuple[tuple[str, float], ...] = ()
+    gpu: str = ""
 
     def rate(self, dtype: str) -> float:
         """Operations per second on an element type."""
@@ -212,13 +217,20 @@ class Machines:
         """The numbers of the machines as shards fill them: the largest memory first, as given among equals."""
         return tuple(sorted(range(len(self.machines)), key=lambda k: -self.machines[k].memory_bytes))
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The kinds of devices, in order; an empty name among them where only some machines have one."""
+        found = tuple(sorted({machine.gpu for machine in self.machines}))
+        return found if any(found) else ()
+
     def __str__(self) -> str:
         first = self.machines[0]
         same = all(replace(m, name=first.name) == first for m in self.machines)
         memory = size_text(first.memory_bytes) if same else "/".join(size_text(m.memory_bytes) for m in self.machines)
         plural = "machine" if len(self) == 1 else "machines"
         cores = "1 core" if first.cores == 1 else f"{first.cores} cores"
-        return f"{len(self)} {plural} x {memory}, {cores}, link {size_text(self.link_bytes_per_second)}/s"
+        device = f", {' and '.join(one or 'none' for one in self.devices)}" if self.devices else ""
+        return f"{len(self)} {plural} x {memory}, {cores}{device}, link {size_text(self.link_bytes_per_second)}/s"
 
 
 def machine_tree(levels: Sequence[Level], machine: Machine | None = None, **rates: Any) -> Machines:
@@ -270,6 +282,7 @@ def machines(
     bytes_per_second: float | None = None,
     link_bytes_per_second: float | None = None,
     task_seconds: float | None = None,
+    gpu: str | None = None,
 ) -> Machines:
     """A number of equal machines, or the machines that a TOML file describes.
 
@@ -281,6 +294,7 @@ def machines(
         bytes_per_second: memory bandwidth per machine.
         link_bytes_per_second: into each machine.
         task_seconds: the runtime's own cost of one task.
+        gpu: the kind of the device of each, such as ``"sm_90a"``.
 
     Raises:
         PlanError: a count below one, an amount that is no amount, a file that does not describe machines.
@@ -299,7 +313,7 @@ def machines(
             raise PlanError("machines(count)", f"{count!r} machines cannot be used", legal=legal)
         share = max(1, _host_memory_bytes() // count)
         threads = max(1, (os.cpu_count() or 1) // count)
-        out = Machines(tuple(Machine(f"m{k}", share, threads, 50e9 * threads) for k in range(count)))
+        out = _equal(count, share, threads)
     each: dict[str, Any] = {}
     if memory is not None:
         each["memory_bytes"] = bytes_from(memory, "machines(memory)")
@@ -310,9 +324,19 @@ def machines(
     ):
         if value is not None:
             each[name] = _positive("machines", name, value)
+    if gpu is not None:
+        each["gpu"] = _device("machines(gpu)", gpu)
     shared = {"link_bytes_per_second": link_bytes_per_second, "task_seconds": task_seconds}
     given = {name: _positive("machines", name, value) for name, value in shared.items() if value is not None}
-    return replace(out, machines=tuple(replace(m, **each) for m in out.machines), **given)
+    if each:
+        given["machines"] = tuple(replace(m, **each) for m in out.machines)
+    return replace(out, **given) if given else out
+
+
+@lru_cache(maxsize=64)
+def _equal(count: int, memory_bytes: int, cores: int) -> Machines:
+    """Machines of this host: the same value for the same numbers, so that a plan of a graph is known again at once."""
+    return Machines(tuple(Machine(f"m{k}", memory_bytes, cores, 50e9 * cores) for k in range(count)))
 
 
 def _positive(where: str, name: str, value: Any) -> Any:
@@ -321,7 +345,19 @@ def _positive(where: str, name: str, value: Any) -> Any:
     return value
 
 
-_MACHINE_KEYS = {"name", "memory", "cores", "flops_per_second", "bytes_per_second", "link_bytes_per_second", "flops"}
+def _device(where: str, gpu: object) -> str:
+    """The kind of a device that there are kernels for."""
+    if gpu == "":
+        return ""
+    try:
+        if isinstance(gpu, str) and isinstance(backend(gpu), OfDevice):
+            return gpu
+    except BackendError:
+        pass
+    raise PlanError(where, f"{gpu!r} is no device that is known", legal="such as sm_80, sm_90a, sm_100a")
+
+
+_MACHINE_KEYS = {"memory" if name == "memory_bytes" else name for name in Machine.__dataclass_fields__}
 _LEVEL_KEYS = {"name", "count", "bytes_per_second", "seconds"}
 _TABLES = {
     "link": {"bytes_per_second": "link_bytes_per_second", "seconds": "link_seconds"},
@@ -400,6 +436,7 @@ def to_toml(used: Machines) -> str:
             "flops_per_second": one.flops_per_second,
             "bytes_per_second": one.bytes_per_second,
             "link_bytes_per_second": one.link_bytes_per_second,
+            "gpu": one.gpu or None,
         }
         lines += ["[[machine]]", *(f"{key} = {_toml(value)}" for key, value in rows.items() if value is not None)]
         if one.flops:
@@ -424,10 +461,11 @@ def _machine(where: str, values: dict[str, Any]) -> Machine:
     flops = values.pop("flops", {})
     if not isinstance(flops, dict):
         raise PlanError(where, f"flops is {flops!r}", legal="a table of element types and operations per second")
+    values["gpu"] = _device(where, values.get("gpu", ""))
     if not isinstance(values["name"], str) or not isinstance(values.get("cores", 1), int):
         raise PlanError(where, "name is not text, or cores is not an integer")
     for name, value in [*values.items(), *flops.items()]:
-        if name != "name":
+        if name not in ("name", "gpu"):
             _positive(where, name, value)
     return Machine(memory_bytes=memory_bytes, flops=tuple(sorted(flops.items())), **values)
 

@@ -111,7 +111,7 @@ def _edges(plan: Plan, step: Step, made: dict[Operation, Step], known: Loads) ->
     """Per tensor that a step reads, from where to where; None where that is no permutation of dimensions."""
     node = step.node
     for tensor in read_tensors(step):
-        need = _needed(step, tensor)
+        need = needed_spread(step, tensor)
         term = known.terms_of(tensor)[0] if len(known.terms_of(tensor)) == 1 else None
         held = _held(plan, made, term.origin) if term is not None and term.origin is not None else None
         yield tensor, _way(tensor, need, term, held)
@@ -124,13 +124,11 @@ def _edges(plan: Plan, step: Step, made: dict[Operation, Step], known: Loads) ->
         goal = step.where
         yield (
             step.tensor,
-            None
-            if goal.run
-            else (_Spread(cut, (), before.offset, terms), _Spread(goal.digits, goal.replica, goal.offset)),
+            None if (aim := _spread(goal)) is None else (_Spread(cut, (), before.offset, terms), aim),
         )
 
 
-def _needed(step: Step, tensor: Tensor) -> _Spread | None:
+def needed_spread(step: Step, tensor: Tensor) -> _Spread | None:
     """Where a step needs a tensor; None where its blocks are not blocks of one cut (windows)."""
     node, where = step.node, step.where
     if where.run:
@@ -168,7 +166,18 @@ def _held(plan: Plan, made: dict[Operation, Step], origin: Tensor) -> _Spread | 
     elif isinstance(producer, Operation):
         step = made[producer]
         where = output_placement(producer, origin.output, step.where) if step.stage == "block" else step.where
-    return None if where is None or where.run else _Spread(where.digits, where.replica, where.offset)
+    return None if where is None else _spread(where)
+
+
+def _spread(where: Placement) -> _Spread | None:
+    """A placement as a spread; runs are like cuts of their longest dimension. None where machines differ."""
+    if where.rest:
+        return None
+    if not where.run:
+        return _Spread(where.digits, where.replica, where.offset)
+    longest = max(range(len(where.waves)), key=lambda k: where.waves[k])
+    rows = tuple((*row, *where.replica) if k == longest else row for k, row in enumerate(where.digits))
+    return _Spread(rows, (), where.offset)
 
 
 def _way(tensor: Tensor, need: _Spread | None, term: Term | None, held: _Spread | None) -> Way | None:

@@ -3,8 +3,8 @@
 A grid cuts every dimension into blocks. The layout sends the grid coordinates of a block to the axes ``machine`` and
 ``wave``: each dimension is split, slowest first, into iters that move along machines (one per mesh axis) and one iter
 that moves along waves, the blocks of one machine in turn. Replica iters hold copies. So a machine always holds one
-box per tensor, and every question about traffic is about two boxes per machine. A placement in runs takes the blocks
-of the whole grid row-major instead, so many for each machine: three boxes at most.
+box per tensor, and every question about traffic is about two boxes per machine. A placement in runs lets several
+machines share each part: row-major, so many of its blocks each. That is three boxes per machine at most.
 
 A mesh numbers machines by several coordinates; "cut along a mesh axis" is an iter with that axis' stride.
 
@@ -13,7 +13,7 @@ Source: Axe, section 2.2 (D, R, O), on axes of our own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -70,10 +70,12 @@ class Placement:
         grid: blocks per dimension.
         digits: per dimension, how consecutive runs of its blocks go to machines.
         waves: per dimension, how many consecutive blocks one machine holds.
-        replica: (extent, stride) of machines that hold copies.
+        replica: (extent, stride) of machines that hold copies; where there is a run, of those that share each part.
         offset: the machine of the first block.
-        run: how many blocks each machine holds, row-major over the grid, instead of by digits and waves; 0: by these.
+        run: how many blocks each machine holds, row-major over the blocks (`waves`) of a part that several machines
+            share; 0: one machine holds all blocks of its part.
         weights: of all machines, in the order in which they fill: by these, machines have parts of unequal lengths.
+        rest: how many machines behind those of the parts take the blocks that the runs of all parts leave.
 
     Raises:
         PlanError: the digits and waves of a dimension do not reach all of its blocks.
@@ -93,12 +95,19 @@ class Placement:
     offset: int = 0
     run: int = 0
     weights: tuple[int, ...] = ()
+    rest: int = 0
 
     def __post_init__(self) -> None:
         if not len(self.grid) == len(self.digits) == len(self.waves):
             raise PlanError("Placement(grid, digits, waves)", "the ranks differ", inputs={"placement": self.grid})
+        if self.run and self.left > 0 and not self.rest:
+            raise PlanError(
+                "Placement(.., run)",
+                f"{self.owners} runs of {self.run} blocks do not hold {prod(self.waves)}",
+                legal="longer runs, or more machines in replica",
+            )
         for blocks, extent, waves in zip(self.grid, self.parts, self.waves, strict=True):
-            if extent * waves < blocks and not self.run:
+            if extent * waves < blocks:
                 raise PlanError(
                     "Placement(grid, digits, waves)",
                     f"{extent} runs of {waves} blocks do not hold {blocks} blocks",
@@ -112,31 +121,60 @@ class Placement:
 
     @property
     def layout(self) -> Layout:
-        """The Axe layout, on the grid rounded up to whole runs of waves."""
+        """The Axe layout, on the grid rounded up to whole runs of waves.
+
+        With a run it is that of the parts, then of the blocks of a part, without those that are left.
+        """
+        start = Coord((("machine", self.offset),)) if self.offset else Coord()
         if self.run:
-            machines = Iter(-(-prod(self.grid) // self.run), Coord((("machine", 1),)))
-            return Layout((machines, Iter(self.run, Coord((("wave", 1),)))))
+            parts = [pair for row in (*self.digits, self.replica) for pair in row if pair[0] > 1]
+            machines = tuple(Iter(extent, Coord((("machine", stride),))) for extent, stride in parts)
+            return Layout((*machines, Iter(self.run, Coord((("wave", 1),)))), (), start)
         steps = [prod(self.waves[k + 1 :]) for k in range(len(self.waves))]
         shard = []
         for digits, waves, step in zip(self.digits, self.waves, steps, strict=True):
             shard += [Iter(extent, Coord((("machine", stride),))) for extent, stride in digits if extent > 1]
             shard += [Iter(waves, Coord((("wave", step),)))] if waves > 1 else []
         copies = tuple(Iter(extent, Coord((("machine", stride),))) for extent, stride in self.replica)
-        start = Coord((("machine", self.offset),)) if self.offset else Coord()
         return Layout(tuple(shard) or (Iter(1, Coord((("machine", 1),))),), copies, start)
+
+    @property
+    def owners(self) -> int:
+        """How many machines share each part of a placement in runs."""
+        return prod(extent for extent, _ in self.replica)
+
+    @property
+    def left(self) -> int:
+        """How many blocks of each part its owners leave to the rest of the machines."""
+        return max(0, prod(self.waves) - self.run * self.owners) if self.run else 0
+
+    @property
+    def left_run(self) -> int:
+        """How many of these each machine of the rest takes."""
+        return -(-prod(self.parts) * self.left // self.rest) if self.rest else 0
+
+    @property
+    def first_of_rest(self) -> int:
+        """The machine behind those of the parts."""
+        rows = (*self.digits, self.replica)
+        return self.offset + 1 + sum((extent - 1) * stride for row in rows for extent, stride in row)
 
     @property
     def copies(self) -> int:
         """How many machines hold each block."""
-        return prod(extent for extent, _ in self.replica)
+        return 1 if self.run else self.owners
 
     def machine(self, place: Sequence[int]) -> int:
         """The (first) machine that holds the block at grid coordinates, in the order in which machines are filled."""
-        number = self.offset
+        parts = [at // waves for at, waves in zip(place, self.waves, strict=True)]
+        rows = [*zip(parts, self.digits, strict=True)]
         if self.run:
-            return number + self._flat(place) // self.run
-        for at, digits, waves in zip(place, self.digits, self.waves, strict=True):
-            part = at // waves
+            number = self._left_number(place)
+            if number >= 0:
+                return self.first_of_rest + number // self.left_run
+            rows.append((self._inside(place) // self.run, self.replica))
+        number = self.offset
+        for part, digits in rows:
             for extent, stride in reversed(digits):
                 part, digit = divmod(part, extent)
                 number += digit * stride
@@ -145,29 +183,38 @@ class Placement:
     def machines(self, place: Sequence[int]) -> tuple[int, ...]:
         """Every machine that holds the block at grid coordinates."""
         found = [self.machine(place)]
+        if self.run:
+            return tuple(found)
         for extent, stride in self.replica:
             found = [number + digit * stride for number in found for digit in range(extent)]
         return tuple(found)
 
     def wave(self, place: Sequence[int]) -> int:
         """The number of the block among those of its machine, the last dimension fastest."""
+        number, left = self._inside(place), self._left_number(place) if self.run else -1
+        if left >= 0:
+            return left % self.left_run
+        return number % self.run if self.run else number
+
+    def _left_number(self, place: Sequence[int]) -> int:
+        """The number of a block among those that all runs leave; negative where it is none of them."""
+        inside = self._inside(place) - self.run * self.owners
+        part = 0
+        for at, parts, waves in zip(place, self.parts, self.waves, strict=True):
+            part = part * parts + at // waves
+        return part * self.left + inside if inside >= 0 else -1
+
+    def _inside(self, place: Sequence[int]) -> int:
+        """The number of a block among those of its part."""
         number = 0
-        if self.run:
-            return self._flat(place) % self.run
         for at, waves in zip(place, self.waves, strict=True):
             number = number * waves + at % waves
-        return number
-
-    def _flat(self, place: Sequence[int]) -> int:
-        number = 0
-        for at, blocks in zip(place, self.grid, strict=True):
-            number = number * blocks + at
         return number
 
     @property
     def wave_count(self) -> int:
         """The most blocks that one machine holds."""
-        return self.run or prod(self.waves)
+        return max(self.run, self.left_run) or prod(self.waves)
 
     def wave_places(self, wave: int, inner: Sequence[int] = ()) -> list[tuple[int, ...]]:
         """The grid coordinates of the blocks of one wave, at most one per machine.
@@ -176,27 +223,35 @@ class Placement:
             wave: number over the waves of all dimensions, the last fastest, and the inner ones faster than others.
             inner: dimensions whose waves follow each other first.
         """
-        places: list[tuple[int, ...]] = []
-        if self.run:
-            for number in range(wave, prod(self.grid), self.run):
-                place: tuple[int, ...] = ()
-                for blocks in reversed(self.grid):
-                    number, digit = divmod(number, blocks)
-                    place = (digit, *place)
-                places.append(place)
-            return places
-        at = [0] * len(self.grid)
-        for k in (*reversed(inner), *(k for k in reversed(range(len(self.grid))) if k not in inner)):
-            wave, at[k] = divmod(wave, self.waves[k])
-        places = [()]
-        for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
-            row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
-            places = [(*head, digit) for head in places for digit in row]
-        return places
+        found: list[tuple[int, ...]] = []
+        if wave < self.left_run:
+            for number in range(wave, prod(self.parts) * self.left, self.left_run):
+                part, inside = divmod(number, self.left)
+                at = [0] * len(self.grid)
+                inside += self.run * self.owners
+                for k in reversed(range(len(self.grid))):
+                    inside, digit = divmod(inside, self.waves[k])
+                    part, mine = divmod(part, self.parts[k])
+                    at[k] = mine * self.waves[k] + digit
+                if all(place < blocks for place, blocks in zip(at, self.grid, strict=True)):
+                    found.append(tuple(at))
+        if self.run and wave >= self.run:
+            return found
+        for number in range(wave, prod(self.waves) - self.left, self.run or prod(self.waves)):
+            at = [0] * len(self.grid)
+            for k in (*reversed(inner), *(k for k in reversed(range(len(self.grid))) if k not in inner)):
+                number, at[k] = divmod(number, self.waves[k])
+            places: list[tuple[int, ...]] = [()]
+            for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
+                row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
+                places = [(*head, digit) for head in places for digit in row]
+            found += places
+        return found
 
     def text(self, names: Sequence[str] = ()) -> str:
         """For people: dimension, parts and the stride of each cut; ``m0`` where one machine holds everything."""
-        words = [f"runs of {self.run}"] if self.run else []
+        words = [f"runs of {self.run} among {self.owners}"] if self.run else []
+        words += [f"and {self.left_run} on {self.rest} more"] if self.left_run else []
         for k, digits in enumerate(self.digits):
             cut = [f"{extent}:{stride}" for extent, stride in digits if extent > 1]
             if cut:
@@ -341,11 +396,37 @@ def wave_counts(where: Placement, machines: int) -> tuple[IntArray, ...]:
     return tuple(np.clip(blocks - parts[:, k] * count, 0, count) for k, (blocks, count) in enumerate(pairs))
 
 
+def _segments(where: Placement, machines: int) -> list[tuple[IntArray, IntArray, IntArray]]:
+    """(part of each dimension, first block of the part, the one behind the last) of each machine of a placement in
+    runs; the rest of the machines have several parts' blocks, so there are several of these."""
+    parts, here = _machine_parts((*where.digits, where.replica), (), where.offset, machines)
+    blocks, left, most = prod(where.waves), where.left, where.left_run
+    start = parts[:, -1] * where.run * here
+    out = [(parts[:, :-1].copy(), start, np.minimum(start + where.run, blocks) * here)]
+    if most:
+        taker = np.arange(machines, dtype=np.int64) - where.first_of_rest
+        takes = (taker >= 0) & (taker < where.rest)
+        low = np.where(takes, taker * most, 0)
+        high = np.where(takes, np.minimum(low + most, prod(where.parts) * left), 0)
+        for turn in range((most - 2) // left + 2 if most > 1 else 1):
+            part = low // left + turn
+            first = np.maximum(low - part * left, 0)
+            last = np.clip(high - part * left, first, np.maximum(left, first))
+            at = np.stack(np.unravel_index(np.minimum(part, prod(where.parts) - 1), where.parts or (1,)), -1)
+            at, base = at[:, : len(where.parts)], blocks - left
+            if turn:
+                out.append((at, (base + first) * takes, (base + last) * takes))
+            else:
+                rows, a, b = out[0]
+                rows[takes] = at[takes]
+                out[0] = rows, np.where(takes, base + first, a), np.where(takes, base + last, b)
+    return out
+
+
 def machine_blocks(where: Placement, machines: int) -> IntArray:
     """How many blocks each machine holds, empty ones among them."""
     if where.run:
-        first = (np.arange(machines, dtype=np.int64) - where.offset) * where.run
-        return np.where(first < 0, 0, np.clip(prod(where.grid) - first, 0, where.run))
+        return np.asarray(sum(np.maximum(stop - start, 0) for _, start, stop in _segments(where, machines)))
     _, here = _machine_parts(where.digits, where.replica, where.offset, machines)
     return np.asarray(prod(wave_counts(where, machines), start=here.astype(np.int64)), np.int64)
 
@@ -387,7 +468,7 @@ def machine_runs(
     """What each machine holds of a placement in runs: the end of a row, whole rows, the start of a row.
 
     Args:
-        bounds: boundaries of the blocks per dimension, of which two at most are cut.
+        bounds: boundaries of the blocks per dimension; two at most have several in a part.
         where: of the blocks.
         machines: how many.
         waves: whether each block's own range is given, as by `machine_boxes`.
@@ -395,13 +476,28 @@ def machine_runs(
     Returns:
         Boxes, and with waves how many blocks of each dimension each machine has in them.
     """
-    rank, cut = len(where.grid), [k for k, blocks in enumerate(where.grid) if blocks > 1]
+    out: list[tuple[Boxes, tuple[IntArray, ...]]] = []
+    cut = [k for k, blocks in enumerate(where.waves) if blocks > 1]
     row, column = ([-1, -1, *cut])[-2:]
-    columns = 1 if column < 0 else where.grid[column]
-    some = machine_blocks(where, machines)
-    zero = np.zeros_like(some)
-    start = np.maximum(np.arange(machines, dtype=np.int64) - where.offset, 0) * where.run
-    stop = start + some
+    columns = 1 if column < 0 else where.waves[column]
+    for parts, start, stop in _segments(where, machines):
+        out += _segment_boxes(bounds, where, parts, start, stop, (row, column, columns), waves=waves)
+    return out
+
+
+def _segment_boxes(
+    bounds: Sequence[IntArray],
+    where: Placement,
+    parts: IntArray,
+    start: IntArray,
+    stop: IntArray,
+    cut: tuple[int, int, int],
+    *,
+    waves: bool,
+) -> Iterator[tuple[Boxes, tuple[IntArray, ...]]]:
+    """The blocks from one to another of one part per machine, as boxes."""
+    (row, column, columns), rank, machines = cut, len(where.grid), len(start)
+    some, zero = np.maximum(stop - start, 0), np.zeros_like(start)
     first, last = start // columns, np.maximum(stop - 1, start) // columns
     one, end = first == last, (stop - 1) % columns + 1
     ranges = [
@@ -409,11 +505,14 @@ def machine_runs(
         ((first + 1, last), (zero, zero + columns), (some > 0) & (last > first + 1)),
         ((last, last + 1), (zero, end), (some > 0) & ~one),
     ]
-    out = []
     for rows, places, here in ranges:
+        if not here.any() and rows[0] is not first:
+            continue
         low, high, counts = [], [], []
         for k, edge in enumerate(bounds):
-            a, b = (np.where(here, x, 0) for x in {row: rows, column: places}.get(k, (zero, zero + 1)))
+            first_of_part = parts[:, k] * where.waves[k]
+            ends = {row: rows, column: places}.get(k, (zero, zero + 1))
+            a, b = (np.where(here, first_of_part + x, 0) for x in ends)
             counts.append(b - a)
             if waves:
                 most = max(1, int(counts[-1].max(initial=0)))
@@ -425,5 +524,4 @@ def machine_runs(
                 low.append(edge[a])
                 high.append(edge[b])
         axes = rank if waves else 0
-        out.append((Boxes(low, high, here.reshape((machines,) + (1,) * axes), axes), tuple(counts)))
-    return out
+        yield Boxes(low, high, here.reshape((machines,) + (1,) * axes), axes), tuple(counts)

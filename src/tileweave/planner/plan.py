@@ -36,8 +36,8 @@ class Costs:
         tasks: shards.
         flops: of all shards.
         bytes_moved: between machines.
-        bytes_read: from sources.
-        bytes_written: to sinks.
+        bytes_read: from sources, and from blocks that are spilled.
+        bytes_written: to sinks, and of blocks that are spilled.
         seconds: estimated from the first shard's start to the last one's end, alone on the machines.
         peak_bytes: the most that one machine holds while the step runs, everything else that is alive included.
     """
@@ -64,6 +64,7 @@ class Step:
         costs: estimates.
         outputs: names of the outputs that its tasks keep: those that are read, and all of a partial result.
         where: on which machine, and in which wave, each shard runs.
+        spilled: whether its blocks wait for their readers in files of their machine, not in its memory.
     """
 
     node: Operation | Sink
@@ -73,6 +74,7 @@ class Step:
     costs: Costs = field(default=Costs())
     outputs: tuple[str, ...] = ("out",)
     where: Placement = field(default=Placement((), (), ()))
+    spilled: bool = False
 
     @property
     def accumulated(self) -> tuple[int, ...]:

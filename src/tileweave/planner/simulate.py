@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import PlanError
-from tileweave.graph import Operation, Tensor
+from tileweave.graph import Operation, Sink, Tensor
 from tileweave.planner.costs import volume
 from tileweave.planner.count import EFFICIENCY, counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
@@ -168,10 +168,17 @@ class Rates:
 
 
 def roofline(step: Step, load: Load, rates: Rates) -> Floats:
-    """The larger of what arithmetic and memory take at the derated rates, what storage takes, and a task's own cost."""
+    """The larger of what arithmetic and memory take at the derated rates, what storage takes, and a task's own cost.
+
+    On one machine, arrays in the memory of the process that runs the plan are used where they lie; for several they are
+    charged as if they were stored.
+    """
     machines = rates.machines
     compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
-    stored = (load.read - load.served + load.written) / machines.storage_bytes_per_second
+    carried = load.carried if len(machines) == 1 else 0
+    stored = (load.read - load.served + load.written - carried) / machines.storage_bytes_per_second
+    if isinstance(step.node, Sink) and len(machines) == 1:  # results in memory are computed where they belong
+        compute = compute * (load.written > load.carried)
     out: Floats = load.tasks * machines.task_seconds + compute + stored
     return out
 
@@ -269,7 +276,7 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
     """(the most that each machine holds, in the order in which they fill; the most while each step runs).
 
     What another stream reads is held whole, from the stream that makes it to the last one that reads it; what only the
-    same stream reads is held for a wave.
+    same stream reads is held for a wave, and so is a block that is spilled.
     """
     found = streams(plan.steps)
     rows = [[*stream.steps, *stream.trailing] for stream in found]
@@ -290,7 +297,7 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
     for number, k in last.items():
         ends.setdefault(k, []).append(number)
     for k, row in enumerate(rows):
-        kept = [n for n in row if last[n] > k]
+        kept = [n for n in row if last[n] > k and not plan.steps[n].spilled]
         alone = len(row) == 1
         live = live + sum((loads[n].made for n in kept), np.zeros_like(live))
         waiting = sum((loads[n].block * (late[n] - 1) for n in row if n in late and n not in kept), np.zeros_like(live))
@@ -301,12 +308,12 @@ def peak_bound(plan: Plan, loads: Sequence[Load]) -> tuple[IntArray, IntArray]:
                 whole = alone and last[number] == k
                 now = now + (load.made if whole else load.block)
             for n in row[:at]:
-                if n not in kept and (n in late or last_in_row.get(n, -1) >= number):
+                if n not in kept and not plan.steps[n].spilled and (n in late or last_in_row.get(n, -1) >= number):
                     now = now + loads[n].block
             peaks = np.maximum(peaks, now)
             at_step[number] = now.max()
         for n in ends.get(k, ()):
-            if stream_of[n] < k:
+            if stream_of[n] < k and not plan.steps[n].spilled:
                 live = live - loads[n].made
     return peaks, at_step
 

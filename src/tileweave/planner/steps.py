@@ -18,7 +18,7 @@ import numpy as np
 from tileweave.backends.base import Decision
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
-from tileweave.planner.placement import Digits, Placement, cut_bounds, nested_bounds, part_bounds, run_placement
+from tileweave.planner.placement import Digits, Placement, cut_bounds, part_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box
 
@@ -144,6 +144,8 @@ def _following(operation: Operation, sharding: Sharding, made: Mapping[Operation
         if not isinstance(producer, Operation):
             continue
         before = made[producer]
+        if before.where.run:
+            continue
         held = output_placement(producer, tensor.output, before.where) if before.stage == "block" else before.where
         projection = signature.input(name)
         turns = [1] * operation.index.rank
@@ -192,11 +194,8 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
 
 def partition_of(box: Box, placement: Placement) -> Partition:
     """The cuts of a box by a placement's levels: machine parts first, waves inside."""
-    if placement.run:
-        bounds = [nested_bounds(n, (c,), a) for n, c, a in zip(box.shape, placement.grid, box.start, strict=True)]
-    else:
-        rows = zip(box.shape, placement.digits, placement.waves, box.start, strict=True)
-        bounds = [cut_bounds(n, digits, waves, placement.weights, a) for n, digits, waves, a in rows]
+    rows = zip(box.shape, placement.digits, placement.waves, box.start, strict=True)
+    bounds = [cut_bounds(n, digits, waves, placement.weights, a) for n, digits, waves, a in rows]
     return Partition(tuple(tuple(edges.tolist()) for edges in bounds))
 
 
@@ -282,27 +281,59 @@ def _shared(shape: Sequence[int], digits: Sequence[Digits], owners: Sequence[tup
     return out
 
 
-def shared_in_runs(operation: Operation, machines: int) -> Placement | None:
-    """Where the results of a cut reduction are combined by all machines, as evenly as single elements allow.
+def in_runs(
+    shape: Sequence[int], digits: Sequence[Digits], owners: Digits, offset: int, machines: int, *, spare: bool = False
+) -> Placement | None:
+    """A placement by which so many owners share each part of a tensor, as evenly as single elements allow.
 
-    The result is cut along its two longest dimensions: the first into single rows, the second into as few pieces as
-    keep the run of each machine within 0.2 % of the least. None where the result has no two dimensions.
+    A part is cut along its two longest dimensions: into as few rows, and those into as few pieces, as keep the run of
+    each owner within 0.2 % of the least. Machines behind those of the parts take as much as the owners; if they are
+    spare, up to twice as much, so that runs are rounded down. None where there is nothing to share.
     """
-    shape = operation.outputs[0][1].shape
-    if len(shape) < 2:
+    parts = [-(-n // prod(extent for extent, _ in row)) for n, row in zip(shape, digits, strict=True)]
+    bare = Placement((1,) * len(shape), tuple(digits), (1,) * len(shape), owners, offset)
+    used, rest = prod(bare.parts) * bare.owners, max(0, machines - bare.first_of_rest)
+    rest = rest if prod(bare.parts) <= MOST_LEFT * rest else 0
+    longest = sorted(sorted(range(len(shape)), key=lambda k: -parts[k])[:2])
+    if bare.owners == 1 or not longest or prod(parts) <= 1:
         return None
-    row, column = sorted(sorted(range(len(shape)), key=lambda k: -shape[k])[:2])
-    ways = []
-    for parts in range(1, shape[column] + 1):
-        run = -(-shape[row] * parts // machines)
-        ways.append((run * -(-shape[column] // parts), parts, run))
-    least = min(ways)[0]
-    _, parts, run = next(way for way in ways if way[0] <= 1.002 * least)
-    grid = [1] * len(shape)
-    grid[row], grid[column] = shape[row], parts
-    return Placement(tuple(grid), ((),) * len(grid), (1,) * len(grid), run=run)
+    row, column = longest[0], longest[-1]
+    rows, columns = parts[row] if row != column else 1, parts[column]
+    coarse, fine = np.arange(1, rows + 1), np.arange(1, columns + 1)
+    ways = [(coarse, np.ones_like(coarse)), (np.full_like(fine, rows), fine)]
+    in_rows, in_pieces = (np.concatenate(both) for both in zip(*ways, strict=True))
+    run = -(-in_rows * in_pieces * used // (bare.owners * (used + rest)))
+    size = run * -(-rows // in_rows) * -(-columns // in_pieces)
+    best = int(np.argmax(size <= 1.002 * size.min()))
+    waves = [1] * len(shape)
+    waves[row] = int(in_rows[best])
+    waves[column] = int(in_pieces[best])
+    grid = tuple(n * w for n, w in zip(bare.parts, waves, strict=True))
+    found = replace(bare, grid=grid, waves=tuple(waves), run=int(run[best]), rest=rest)
+    if spare and rest and found.run > 1:
+        less = replace(found, run=prod(waves) * used // (bare.owners * (used + rest)))
+        found = less if less.left_run <= 2 * less.run else found
+    return found if found.left else replace(found, rest=0)
 
 
+Sharing = Literal["boxes", "runs"]
+"""How owners of the same part of a result (or of a source) share it: in boxes, or in runs of single elements."""
+
+
+def shared_in_runs(operation: Operation, where: Placement, machines: int) -> Placement | None:
+    """Where the results of a cut reduction are combined as evenly as can be: by the owners of their partial results."""
+    shape = operation.outputs[0][1].shape
+    if where.weights:
+        return None
+    digits = [() if k is None else where.digits[k] for k in drivers(operation, operation.outputs[0][0])]
+    reduced = sorted(operation.signature.monoids) if operation.signature else []
+    return in_runs(
+        shape, digits, tuple(pair for k in reduced for pair in where.digits[k]), where.offset, machines, spare=True
+    )
+
+
+MOST_LEFT = 12
+"""The most parts of which one of the rest of the machines takes what is left: few idle machines save little."""
 SMALL_BYTES = 1 << 16
 """Results below this are combined by one machine."""
 
@@ -320,7 +351,7 @@ def steps_of(
     waves: Waves = WHOLE,
     places: Sequence[int] = (),
     *,
-    runs: bool = False,
+    sharing: Sharing = "boxes",
 ) -> tuple[Step, ...]:
     """The steps of a choice: operations with their cuts, combinations of cut reductions, stores.
 
@@ -332,7 +363,7 @@ def steps_of(
         atoms: sink -> the extents of the region that must have one writer, or None.
         waves: how every machine's part is cut again.
         places: machine number -> its place in the order in which machines are filled, for sinks that are pinned.
-        runs: whether all machines combine the results of a cut reduction, in runs (`shared_in_runs`).
+        sharing: how the results of cut reductions are combined.
     """
     out: list[Step] = []
     made: dict[Operation, Step] = {}
@@ -350,7 +381,8 @@ def steps_of(
             kept = tuple(name for name in names if Tensor(node, name) in read) or names[:1]
             if node.signature is not None and any(where.grid[k] > 1 for k in node.signature.monoids):
                 out.append(Step(node, "partial", cuts, decide(node, "partial"), outputs=names, where=where))
-                joined = (shared_in_runs(node, machines) if runs else None) or combine_placement(node, where)
+                joined = shared_in_runs(node, where, machines) if sharing == "runs" else None
+                joined = joined or combine_placement(node, where)
                 cuts = partition_of(node.outputs[0][1].box, joined)
                 made[node] = Step(node, "combine", cuts, decide(node, "combine"), outputs=kept, where=joined)
             else:
@@ -380,15 +412,37 @@ def _store(
         producer = maker(tensor)
         cuts = output_partition(producer, tensor.output, step.cuts) if step.stage == "block" else step.cuts
         where = output_placement(producer, tensor.output, step.where) if step.stage == "block" else step.where
-    else:
-        shape = tensor.shape
-        longest = max(range(len(shape)), key=lambda k: (shape[k] >= machines * waves.count, -k)) if shape else 0
-        empty = not tensor.type.box.size
-        across = [1 if empty or k != longest else min(n, machines) for k, n in enumerate(shape)]
-        digits = [((n, 1),) if n > 1 else () for n in across]
-        turns = [1 if empty or k != longest else waves.count for k in range(len(shape))]
-        where = _placed(shape, digits, turns, weights)
-        cuts = partition_of(tensor.type.box, where)
+        return _aligned_to(atom, tensor, cuts, where)
+    return stored_alone(tensor, atom, machines, waves, weights)
+
+
+def stored_alone(
+    tensor: Tensor, atom: tuple[int, ...] | None, machines: int, waves: Waves, weights: tuple[int, ...] = ()
+) -> tuple[Partition, Placement]:
+    """Even rows of a tensor, along the first dimension that has enough of them; those of a file in chunks go by chunks.
+
+    Args:
+        tensor: what is stored.
+        atom: the extents of the region that must have one writer, or None.
+        machines: how many.
+        waves: how every machine's part is cut again.
+        weights: of machines that have unequal parts.
+    """
+    shape = tensor.shape
+    rows = [-(-n // size) for n, size in zip(shape, atom or (1,) * len(shape), strict=True)]
+    longest = max(range(len(shape)), key=lambda k: (min(rows[k], machines * waves.count), -k)) if shape else 0
+    empty = not tensor.type.box.size
+    across = [1 if empty or k != longest else min(n, machines) for k, n in enumerate(rows)]
+    digits = [((n, 1),) if n > 1 else () for n in across]
+    turns = [1 if empty or k != longest else min(waves.count, rows[k]) for k in range(len(shape))]
+    where = _placed(shape, digits, turns, weights)
+    return _aligned_to(atom, tensor, partition_of(tensor.type.box, where), where)
+
+
+def _aligned_to(
+    atom: tuple[int, ...] | None, tensor: Tensor, cuts: Partition, where: Placement
+) -> tuple[Partition, Placement]:
+    """Blocks whose boundaries are those of chunks."""
     if atom is None:
         return cuts, where
     cuts = Partition(

@@ -12,6 +12,7 @@ Source: own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
@@ -106,7 +107,6 @@ def needed_steps(steps: Sequence[Step], *, reads_only: bool = False) -> list[dic
     """Per step, the numbers of the steps before it: those that it reads, and (unless told) those by sequence points."""
     made: dict[Operation, int] = {}
     nodes: dict[Operation | Sink, list[int]] = {}
-    origins: dict[Tensor, tuple[Operation, ...]] = {}
     out: list[dict[int, None]] = []
     for number, step in enumerate(steps):
         node = step.node
@@ -117,7 +117,7 @@ def needed_steps(steps: Sequence[Step], *, reads_only: bool = False) -> list[dic
         if step.stage == "combine" and isinstance(node, Operation):
             needed[made[node]] = None
         for tensor in read_tensors(step):
-            needed |= {made[maker]: None for maker in _origins(tensor, origins)}
+            needed |= {made[maker]: None for maker in _origins(tensor)}
         nodes.setdefault(node, []).append(number)
         if isinstance(node, Operation):
             made[node] = number
@@ -135,9 +135,12 @@ def read_tensors(step: Step) -> list[Tensor]:
     return [tensor for name, tensor in node.inputs if (name in late) in when]
 
 
-def _origins(tensor: Tensor, known: dict[Tensor, tuple[Operation, ...]]) -> tuple[Operation, ...]:
+_ORIGINS: weakref.WeakKeyDictionary[Tensor, tuple[Operation, ...]] = weakref.WeakKeyDictionary()
+
+
+def _origins(tensor: Tensor) -> tuple[Operation, ...]:
     """The operations that a tensor's values come from."""
-    todo = [tensor]
+    known, todo = _ORIGINS, [tensor]
     while todo:
         at = todo[-1]
         producer = at.producer
@@ -156,7 +159,13 @@ def _origins(tensor: Tensor, known: dict[Tensor, tuple[Operation, ...]]) -> tupl
 def _follows(reader: Step, made: Step, fine: bool) -> bool:
     """Whether each wave of a step needs only the same wave of what a step makes."""
     waves = [step.where.wave_count if fine else step.waves for step in (reader, made)]
-    if waves[0] == 1 or waves[0] != waves[1] or not isinstance(made.node, Operation) or (fine and made.accumulated):
+    if (
+        made.spilled
+        or waves[0] == 1
+        or waves[0] != waves[1]
+        or not isinstance(made.node, Operation)
+        or (fine and made.accumulated)
+    ):
         return False
     if reader.stage == "combine" and made.node is reader.node:
         tensor = Tensor(made.node, reader.outputs[0])
@@ -167,7 +176,7 @@ def _follows(reader: Step, made: Step, fine: bool) -> bool:
         return False
     tensors = [t for t in read_tensors(reader) if not isinstance(t.producer, Source)]
     mine = [t for t in tensors if t.producer is made.node]
-    through = [t for t in tensors if isinstance(t.producer, Selector) and made.node in _origins(t, {})]
+    through = [t for t in tensors if isinstance(t.producer, Selector) and made.node in _origins(t)]
     if through or not mine:
         return False
     return all(_read_levels(reader, t, fine) == _made_levels(made, t) is not None for t in mine)
@@ -176,7 +185,13 @@ def _follows(reader: Step, made: Step, fine: bool) -> bool:
 def _trail(store: Step, steps: Sequence[Step], needed: Iterable[int]) -> Trail | None:
     """How a store trails behind the step that it stores; None where they do not go along one and the same dimension."""
     made = next(iter(needed), None)
-    if not isinstance(store.node, Sink) or made is None or store.where.run or steps[made].where.run:
+    if (
+        not isinstance(store.node, Sink)
+        or made is None
+        or steps[made].spilled
+        or store.where.run
+        or steps[made].where.run
+    ):
         return None
     tensor, step = store.node.tensor, steps[made]
     if tensor.producer is not step.node or step.stage == "partial":

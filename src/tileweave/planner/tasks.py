@@ -42,6 +42,7 @@ class ReadPiece:
         region: the part of the block that is read.
         fill: the constant, if there is neither.
         output: which output of the producing task.
+        spilled: whether the block waits in a file.
     """
 
     box: Box
@@ -52,12 +53,18 @@ class ReadPiece:
     region: Box
     fill: Value = None
     output: str = "out"
+    spilled: bool = False
 
     @property
     def points(self) -> int:
         """The distinct elements that are read: a broadcast dimension counts once."""
         moving = {dim for row in self.map.matrix for dim, c in enumerate(row) if c}
         return prod(n for dim, n in enumerate(self.box.shape) if dim in moving or n == 0)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether the region is read from storage: of a source, or of a block that is spilled."""
+        return self.task < 0 or self.spilled
 
     @property
     def constant(self) -> bool:
@@ -272,6 +279,9 @@ class Enumerator:
         cuts = self.plan.steps[number].cuts
         reduced = sorted(node.signature.monoids) if node.signature else []
         tensors = self.plan.steps[number].tensors
+        if box.empty:  # behind the last row of a part that is shorter than others
+            yield from ((f"{PARTIAL}0.{tensor.output}", tensor.dtype, box, []) for tensor in tensors)
+            return
         last = {k: self.plan.steps[number].where.waves[k] - 1 for k in self.plan.steps[number].accumulated}
         parts: dict[tuple[int, ...], list[tuple[Key, Box, Box]]] = {}
         seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
@@ -366,7 +376,9 @@ class Enumerator:
                 dtype,
                 region,
                 tuple(
-                    ReadPiece(part[0], part[1], -1 if who is None else self.number[who], *part[2:])
+                    ReadPiece(part[0], part[1], -1, *part[2:])
+                    if who is None
+                    else ReadPiece(part[0], part[1], self.number[who], *part[2:], self.plan.steps[who[0]].spilled)
                     for who, part in pieces
                 ),
             )

@@ -9,17 +9,19 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from tileweave import lower
-from tileweave.backends.base import backends
+from tileweave.backends.base import Decision, backends
 from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
@@ -42,7 +44,7 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.grouping.attention import ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN
 from tileweave.graph.passes.grouping.rows import ROWS
-from tileweave.graph.passes.rewrite import RewriteRule, rewrite
+from tileweave.graph.passes.rewrite import RewriteRule, RewriteStep, replay, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.executable import WorkFailed
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
@@ -52,6 +54,7 @@ from tileweave.runtime.direct import again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import zarrfile
+from tileweave.runtime.io.sinks import RESUMABLE
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.run import run_plan, work_failed
 from tileweave.runtime.session import PLAIN, PlanningDone, current_session
@@ -265,11 +268,11 @@ def plan(
         how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs, "progress": progress, **said}
         if fuse and not (how["pin"] or how["forbid"]):
             return _planned(graph, used, how)
-        return make_plan(graph, used, lower.decide, io.atom, **how)
+        return make_plan(graph, used, _decider(used), io.atom, **how)
     known = _PLANS.setdefault(graph, {})
     key = used, fuse, tuple(map(id, backends()))
     if key not in known:
-        made = _planned(graph, used) if fuse else make_plan(graph, used, lower.decide, io.atom)
+        made = _planned(graph, used) if fuse else make_plan(graph, used, _decider(used), io.atom)
         other = made.graph if made.graph is not graph else None
         known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives, made.homes, made.gap)
     other, figures = known[key]
@@ -289,7 +292,7 @@ _WAYS: tuple[tuple[Any, ...], ...] = ((*FUSIONS, CONV_CHAIN, ROWS, ATTENTION), F
 def planned_forms(graph: Graph, machines: Machines) -> Iterator[Graph]:
     """What a graph may be planned as on some machines: with everything fused, with less, as it is written."""
     for rules in _WAYS:
-        yield join_sinks(rewrite(graph, rules, choose=_chooser(machines)).graph if rules else graph)
+        yield join_sinks(_fused(graph, machines, rules)[0])
 
 
 def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
@@ -303,20 +306,65 @@ def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
 
 def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
     """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
-    fused = rewrite(graph, _WAYS[0], choose=_chooser(machines)).graph
+    fused, small = _fused(graph, machines, _WAYS[0])
     try:
-        return make_plan(fused, machines, lower.decide, io.atom, **(how or {}))
+        return make_plan(fused, machines, _decider(machines, small), io.atom, **(how or {}))
     except PlanError as refused:
         if not any(operation.operator in GROUPS for operation in fused.operations):
             raise
-        apart = rewrite(graph, _WAYS[1], choose=_chooser(machines)).graph
+        apart, small = _fused(graph, machines, _WAYS[1])
         try:
-            return make_plan(apart, machines, lower.decide, io.atom, **(how or {}))
+            return make_plan(apart, machines, _decider(machines, small), io.atom, **(how or {}))
         except PlanError as error:
             raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
 
 
-def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
+def _decider(machines: Machines, small: bool = False) -> Callable[[Operation, Any], Decision]:
+    """What computes a shard on these machines."""
+    return partial(lower.decide, devices=machines.devices, small=small)
+
+
+MANY_COMPILED = 8
+"""Operations that a plan compiles, from which on it compiles those of few elements, too: each would be a step in Python
+between two rows of kernels, in every run, which takes as long as several small kernels (bench/training.py, digits)."""
+
+
+_Fusing = tuple[tuple[RewriteStep, ...], bool]
+_FUSING: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, tuple[Any, ...]], _Fusing]] = weakref.WeakKeyDictionary()
+"""How a graph was fused, or is to be fused because one that is alike was."""
+
+
+def plan_alike(graph: Graph, other: Graph) -> None:
+    """Have a graph fused where another one was that differs in extents, which is quicker than looking everywhere."""
+    for key, fusing in _FUSING.get(other, {}).items():
+        _FUSING.setdefault(graph, {}).setdefault(key, fusing)
+
+
+def _fused(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
+    """The fused graph, and whether operations of few elements are compiled in it."""
+    if not rules:
+        return graph, False
+    known, key = _FUSING.setdefault(graph, {}), (machines, rules)
+    if key in known:
+        trace, small = known[key]
+        with contextlib.suppress(GraphError):  # other extents made another graph of it
+            fused = replay(graph, trace, rules)
+            groups = (operation for operation in fused.operations if operation.operator in GROUPS)
+            if all(lower.decide(group, "block", small=small).backend for group in groups):
+                return fused, small
+    plain = rewrite(graph, rules, choose=_chooser(machines, False))
+    known[key] = plain.trace, False
+    others = [operation for operation in plain.graph.operations if not lower.decide(operation, "block").backend]
+    if len(plain.graph.operations) - len(others) < MANY_COMPILED:
+        return plain.graph, False
+    if not any(lower.decide(operation, "block", small=True).backend for operation in others):
+        return plain.graph, False
+    more = rewrite(graph, rules, choose=_chooser(machines, True))
+    known[key] = more.trace, True
+    return more.graph, True
+
+
+def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
     """Takes the first replacement after which no less runs compiled than before; -1: none."""
 
     def choose(found: Sequence[tuple[RewriteRule, int, Tensor]]) -> int:
@@ -330,7 +378,7 @@ def _chooser(machines: Machines) -> Callable[[Sequence[tuple[RewriteRule, int, T
                 if lower.decide(made, "block").backend:
                     return number
             elif made.operator == "rows":
-                if _pays(made, len(machines)) and lower.decide(made, "block").backend:
+                if _pays(made, len(machines)) and lower.decide(made, "block", small=small).backend:
                     return number
             elif made.index.size < lower.ELEMENTS or lower.decide(made, "block").backend:
                 return number
@@ -404,20 +452,20 @@ def run(
             is of another plan or of other sources.
     """
     settings = current_session()
-    if not isinstance(target, Plan) and isinstance(target, Bindable):
+    if not isinstance(target, (Plan, Tensor)) and isinstance(target, Bindable):
         target, bind = target.bound(bind or {})
     if isinstance(target, Plan) and machines is not None:
         raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
     made = target if isinstance(target, Plan) else plan(target, machines)
     plain = settings is PLAIN and runtime == "local" and listeners == () and not (progress or resume)
-    if plain and isinstance(bind, dict):
+    if plain and (bind is None or isinstance(bind, dict)) and (threads is None or type(threads) is int):
         into = [out] if isinstance(out, np.ndarray) else out
         try:  # most of the overhead of a small run
-            found = again(made, bind, available_threads() if threads is None else threads, into)
+            found = again(made, bind or {}, available_threads() if threads is None else threads, into)
         except WorkFailed as failed:
             raise work_failed(failed, made, prepare(made)) from failed.__cause__
         if found is not None:
-            return found[0] if len(found) == 1 and not isinstance(target, Sequence) else found
+            return found[0] if len(found) == 1 and (made is target or not isinstance(target, Sequence)) else found
     if settings.planned is not None:
         settings.planned(made)
         if any(isinstance(item.target, MemoryTarget) for item in made.graph.sinks):
@@ -453,9 +501,9 @@ def run(
 
 def _resumes(graph: Graph, asked: bool, wished: bool) -> bool:
     """Whether a run can be gone on with: asked of a run, it must be; wished for all runs of a program, it may be."""
-    able = any(isinstance(sink.target, FileTarget) and sink.target.format in io.RESUMABLE for sink in graph.sinks)
+    able = any(isinstance(sink.target, FileTarget) and sink.target.format in RESUMABLE for sink in graph.sinks)
     if asked and not able:
-        legal = f"a sink in a file: {', '.join(io.RESUMABLE)}"
+        legal = f"a sink in a file: {', '.join(RESUMABLE)}"
         raise RunError("run(plan, resume)", "no sink stays where it is written", legal=legal)
     return able and (asked or wished)
 

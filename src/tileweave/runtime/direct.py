@@ -113,6 +113,7 @@ def _fits(plan: Plan, prepared: Prepared) -> bool:
     known = prepared.extra.get("whole")
     if known is None:
         here = all(isinstance(sink.target, MemoryTarget) for sink in prepared.sinks)
+        here = here and not any(step.spilled for step in plan.steps)
         once = len(set(plan.graph.sinks)) == len(plan.graph.sinks) == len(prepared.sinks)
         known = prepared.extra["whole"] = here and once and _slow_seconds(plan) < WORTH_THREADS
     return bool(known)
@@ -167,14 +168,12 @@ def into(out: Sequence[Array | None], results: Sequence[Any]) -> list[Any]:
 
 @dataclass(slots=True)
 class _Ready:
-    """The last run of a graph's plans: arrays bound by the same keys need no more than their places.
+    """What has run of a graph: arrays that are bound by the same keys need no more than their places.
 
     Args:
         graph: goes with what is kept about it.
         steps: of the plan that ran, which itself holds the graph.
         machines: likewise.
-        threads: as asked for.
-        count: of the arrays that were bound.
         given: of ``bind``, the arrays in the order in which the executable takes them.
         idle: as `Found`.
     """
@@ -182,14 +181,12 @@ class _Ready:
     graph: weakref.ref[Graph]
     steps: tuple[Step, ...]
     machines: Machines
-    threads: int
-    count: int
     given: Callable[[Mapping[Any, Any]], Sequence[Any]]
     idle: list[Executable]
 
 
-_READY: dict[int, _Ready] = {}
-"""By the identity of the graph, for as long as it lives."""
+_READY: dict[tuple[Any, ...], _Ready] = {}
+"""By the identity of the graph, for as long as it lives, the threads that were asked for, and the keys of ``bind``."""
 
 
 def run(plan: Plan, found: Found, out: Sequence[Array | None]) -> list[Any] | None:
@@ -198,9 +195,11 @@ def run(plan: Plan, found: Found, out: Sequence[Array | None]) -> list[Any] | No
     Raises:
         WorkFailed: a step raised.
     """
-    own = [array if _dense(array) else None for array in out]
-    given = found.executable.accept(found.arrays, own)
-    results = found.executable.run([found.arrays[number] for number in found.executable.bound], given)
+    brought = [found.arrays[number] for number in found.executable.bound]
+    given = [array if _dense(array) else None for array in out]
+    clash = found.executable.apart.clashing([*brought, *given])
+    given = [None if k in clash else array for k, array in enumerate(given)]
+    results = found.executable.run(brought, given)
     found.idle.append(found.executable)
     return None if results is None else into(out, results)
 
@@ -209,35 +208,35 @@ def ready(plan: Plan, prepared: Prepared, bind: Mapping[Any, Source], threads: i
     """Have `again` run the plan on arrays that are bound by the same keys."""
     numbers, _, _ = _sources(prepared)
     keys = {numbers[source]: key for key, source in bind.items() if source in numbers}
-    if tuple(sorted(keys)) == found.executable.bound and len(keys) == len(bind):
-        number, named = id(plan.graph), [keys[source] for source in sorted(keys)]
-        gone = weakref.ref(plan.graph, lambda _: _READY.pop(number, None))
-        given = itemgetter(*named) if len(named) > 1 else lambda given: [given[key] for key in named]
-        _READY[number] = _Ready(gone, plan.steps, plan.machines, threads, len(named), given, found.idle)
+    if tuple(sorted(keys)) != found.executable.bound or len(keys) != len(bind):
+        return
+    key, named = (id(plan.graph), threads, *bind), [keys[source] for source in sorted(keys)]
+    gone = weakref.ref(plan.graph, lambda _: _READY.pop(key, None))
+    given = itemgetter(*named) if len(named) > 1 else lambda given: [given[key] for key in named]
+    _READY[key] = _Ready(gone, plan.steps, plan.machines, given, found.idle)
 
 
 def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array | None] | None) -> list[Any] | None:
-    """The results of the plan that ran last, on arrays like those that it ran on; None, and nothing has run, elsewhere.
+    """The results of a plan that has run, on arrays like those that it ran on; None, and nothing has run, elsewhere.
 
     Raises:
         WorkFailed: a step raised.
     """
-    kept = _READY.get(id(plan.graph))
-    if kept is None or kept.steps is not plan.steps or kept.machines is not plan.machines or kept.threads != threads:
+    kept = _READY.get((id(plan.graph), threads, *bind))
+    if kept is None or kept.steps is not plan.steps or kept.machines is not plan.machines:
         return None
-    if len(bind) != kept.count or (out is not None and len(out) != len(plan.graph.sinks)):
+    if out is not None and (type(out) not in (list, tuple) or len(out) != len(plan.graph.sinks)):
         return None
     try:
-        given = kept.given(bind)
         found = kept.idle.pop()  # two runs at once never share one
-    except (KeyError, IndexError):
+    except IndexError:
         return None
-    quick = found.quick
+    given, quick = kept.given(bind), found.quick
     if quick is not None and out is None:
         result = quick(*given)
-        kept.idle.append(found)
-        return None if result is None else [result]
-    results = found.run(given, out)
+        results = None if result is None else [result]
+    else:
+        results = found.run(given, out)
     kept.idle.append(found)
     return results
 

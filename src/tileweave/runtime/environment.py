@@ -29,6 +29,7 @@ from tileweave.planner import machines as make_machines
 from tileweave.runtime import api
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io.sinks import open_sinks
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -384,7 +385,7 @@ class Environment:
     def _put(self, where: str, name: str, array: Array, place: Placement | str | None) -> None:
         self._named(where, name)
         if self._folder is not None:
-            sinks = io.open_sinks([(io.target(self._path(name), overwrite=True), TensorType(array.shape, array.dtype))])
+            sinks = open_sinks([(io.target(self._path(name), overwrite=True), TensorType(array.shape, array.dtype))])
             sinks.writers[0].write(Box.of(array.shape), array)
             sinks.commit()
         else:

@@ -25,6 +25,7 @@ from tileweave.graph import Operation
 from tileweave.lower.reads import Block, Gather, Held, block_bytes, gather, own, values
 from tileweave.planner import ReadPiece, Step, Task
 from tileweave.runtime.events import Event, Progress
+from tileweave.runtime.io.scratch import Scratch
 from tileweave.runtime.prepare import Prepared
 from tileweave.space import Box
 
@@ -94,6 +95,8 @@ def run_local(
             for helper in helpers:
                 if helper.ident is not None:
                     helper.join()
+            if run.scratch is not None:
+                run.scratch.close()
     if run.error is not None:
         raise run.error
     return tuple(run.peaks)
@@ -185,6 +188,7 @@ class _Run:
         for task in prepared.tasks:
             for number in task.needs:
                 self.readers_of[number].append(task.number)
+        self.scratch = Scratch() if any(step.spilled for step in prepared.steps) else None
 
     def work(self) -> None:
         """Takes tasks until there is none or the run stops."""
@@ -226,7 +230,7 @@ class _Run:
 
     def _holds(self, piece: ReadPiece) -> Block | None:
         if piece.task >= 0:
-            return self.blocks[piece.task]
+            return self.scratch.read(piece) if piece.spilled and self.scratch else self.blocks[piece.task]
         return self.sources[piece.source](piece.region) if piece.source is not None else None
 
     def _do(self, ready: _Ready) -> None:
@@ -247,7 +251,11 @@ class _Run:
         made = lower.execute(node, step.stage, task.index, inputs, threads=threads, decision=step.kernel)
         block = own(made, step.outputs, inputs)
         self._hold(task.machine, block_bytes(block))
-        self._finish(task, block, used, began)
+        if step.spilled and self.scratch is not None:
+            self.scratch.put(task.number, block)
+            self._finish(task, None, used + block_bytes(block), began)
+        else:
+            self._finish(task, block, used, began)
 
     def _hold(self, machine: int, size_bytes: int) -> None:
         if size_bytes:
@@ -284,6 +292,8 @@ class _Run:
     def _release(self, number: int) -> None:
         self.left[number] -= 1
         block = self.blocks[number]
+        if not self.left[number] and block is None and self.scratch is not None:
+            self.scratch.drop(number)
         if not self.left[number] and block is not None:
             machine = self.ready[number].task.machine
             self.promised[machine] -= self.prepared.out_bytes[number]

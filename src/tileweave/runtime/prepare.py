@@ -27,7 +27,7 @@ class Prepared:
         sources: what is read, in order of first use.
         sinks: what is stored, each once.
         readers: how many tasks read its block.
-        out_bytes: of its block.
+        out_bytes: of its block, where it waits in memory.
         need_bytes: the most that it holds while it runs, its block included.
         peak_bytes: per machine, of the tasks run one after the other.
         extra: what a runtime keeps with the plan.
@@ -64,7 +64,7 @@ class Prepared:
         if not in_memory or step.cuts.count > 1 or len(pieces) != 1:
             return False
         piece = pieces[0]
-        if piece.task < 0 or not piece.whole or self.readers[piece.task] > 1:
+        if piece.task < 0 or piece.spilled or not piece.whole or self.readers[piece.task] > 1:
             return False
         return len(self.steps[self.tasks[piece.task].step].outputs) == 1
 
@@ -120,6 +120,7 @@ def prepare_tasks(
     need_bytes = [
         temporary_bytes(steps[task.step], task, made) + size for task, size in zip(made, out_bytes, strict=True)
     ]
+    out_bytes = [0 if steps[task.step].spilled else size for task, size in zip(made, out_bytes, strict=True)]
     peaks = _peaks(made, readers, out_bytes, need_bytes, machines)
     return Prepared(steps, made, sources, sinks, tuple(readers), tuple(out_bytes), tuple(need_bytes), peaks)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.backends.host import available_threads, empty
+from tileweave.backends.host import available_threads, empty, frugal
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
 from tileweave.lower.executable import WorkFailed
@@ -23,6 +23,7 @@ from tileweave.runtime import direct
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.journal import Identity
+from tileweave.runtime.io.sinks import Sinks, SinkWriter, handle_of, open_sinks
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
 from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.runtime.resume import identity, remaining
@@ -77,6 +78,8 @@ def run_plan(
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise RunError("run(plan, threads)", f"{threads!r} threads cannot work", legal="a number, 1 or more")
     start = time.perf_counter()
+    if runtime == "ray" and any(step.spilled for step in plan.steps):  # its store of objects spills by itself
+        plan = replace(plan, steps=tuple(replace(step, spilled=False) for step in plan.steps))
     prepared = prepare(plan)
     count = threads or available_threads()
     given = direct.check_out(plan, out)
@@ -94,7 +97,8 @@ def run_plan(
             raise work_failed(failed, plan, prepared) from failed.__cause__
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
-    with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly():
+    spare = sum(machine.memory_bytes for machine in plan.machines.machines) - sum(prepared.peak_bytes)
+    with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly(), frugal(max(0, spare)):
         files, destinations, finished = _open_destinations(prepared, overwrite, identified)
         try:
             prepared = remaining(prepared, finished)
@@ -278,10 +282,10 @@ class _Memory:
 class _Written:
     """A result in a file."""
 
-    def __init__(self, sink: Sink, target: FileTarget, writer: io.SinkWriter, files: io.Sinks) -> None:
+    def __init__(self, sink: Sink, target: FileTarget, writer: SinkWriter, files: Sinks) -> None:
         self.whole_blocks = io.atom(sink) is not None
         self.write = writer.write
-        self.handle = io.handle_of(writer)
+        self.handle = handle_of(writer)
         self.finished = partial(files.record, target)
         self._box = sink.tensor.type.box
 
@@ -292,14 +296,14 @@ class _Written:
 
 def _open_destinations(
     prepared: Prepared, overwrite: bool | None, identified: Identity | None
-) -> tuple[io.Sinks, list[Destination], list[set[Box]]]:
+) -> tuple[Sinks, list[Destination], list[set[Box]]]:
     """(the files, per sink where its values go, per sink which parts are there already)."""
     targets = {
         sink: sink.target if overwrite is None else replace(sink.target, overwrite=overwrite)
         for sink in prepared.sinks
         if isinstance(sink.target, FileTarget)
     }
-    files = io.open_sinks([(target, sink.tensor.type) for sink, target in targets.items()], identified)
+    files = open_sinks([(target, sink.tensor.type) for sink, target in targets.items()], identified)
     writers = dict(zip(targets, files.writers, strict=True))
     out: list[Destination] = [
         _Written(sink, targets[sink], writers[sink], files) if sink in targets else _Memory(sink)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import add
 
 from tileweave.errors import SpaceError
 
@@ -80,7 +81,7 @@ class Box:
     @property
     def stop(self) -> Point:
         """The corner one past the greatest point, per dimension."""
-        return tuple(a + n for a, n in zip(self.start, self.shape, strict=True))
+        return tuple(map(add, self.start, self.shape))
 
     @property
     def rank(self) -> int:
@@ -115,7 +116,7 @@ class Box:
     def translate(self, by: Sequence[int]) -> Box:
         """The box moved by a vector."""
         self._same_rank("translate", len(by))
-        return trusted_box(tuple(a + d for a, d in zip(self.start, by, strict=True)), self.shape)
+        return trusted_box(tuple(map(add, self.start, by)), self.shape)
 
     def intersect(self, other: Box) -> Box:
         """The box of the common points; empty (never negative) when there are none."""

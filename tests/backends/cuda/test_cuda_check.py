@@ -127,6 +127,35 @@ def test_flags_with_fences_order_blocks_and_plain_ones_do_not(tmp_path):
     assert check_kernel(path, 2, 1, arrays).errors == () and arrays["out"][0] == 42
 
 
+SOFT = 'asm volatile("fence.acq_rel.gpu;" ::: "memory");'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wrong"),
+    [("__threadfence();", "__threadfence();", False), ("__threadfence();", "", True), (SOFT, "__threadfence();", True)],
+)
+def test_the_last_block_reads_what_others_wrote_where_fences_stand_on_both_sides(before, after, wrong, tmp_path):
+    """The lane that takes the ticket is not the one that reads: a barrier lies between, then a fence."""
+    path = tmp_path / "last.cu"
+    path.write_text(f"""__global__ void f(int* part, unsigned* count, int* out) {{
+  __shared__ bool last;
+  if (threadIdx.x == 0) {{
+    part[blockIdx.x] = blockIdx.x + 1;
+    {before}
+    last = atomicInc(count, gridDim.x) == gridDim.x - 1;
+  }}
+  __syncthreads();
+  if (last) {{
+    {after}
+    out[threadIdx.x] = part[threadIdx.x];
+  }}
+}}
+""")
+    arrays = {"part": np.zeros(4, np.int32), "count": np.zeros(1, np.uint32), "out": np.zeros(4, np.int32)}
+    found = {f.rule for f in check_kernel(path, 4, 4, arrays).errors}
+    assert found == ({"race-grid"} if wrong else set()) and arrays["out"].tolist() == [1, 2, 3, 4]
+
+
 # --- the command
 def test_the_command_keeps_output_and_status(tmp_path, capfd):
     assert main(["cuda", "check", str(PROGRAMS / "reduction.cu"), "--", "1000"]) == 0

@@ -33,6 +33,10 @@ class Cpu:
         elements = prod(axis.extent for axis in program.axes)
         if elements < ELEMENTS and _ALWAYS.isdisjoint(primitive.operation for primitive in program.primitives):
             return Decision("", f"{elements} elements: compiling pays from {ELEMENTS} on")
+        return self.supports_small(program)
+
+    def supports_small(self, program: Program) -> Decision:
+        """Every program."""
         return Decision(primitives_text(program), "native code through LLVM", self.name)
 
     def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import os
 import struct
@@ -17,18 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.kinds import Family, Size, Variant, family_of
+from tileweave.backends.cpu.direct.arrange import Ordered, reordered
+from tileweave.backends.cpu.direct.emit import Packing
+from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.kinds import Family, Found, Size, Variant, family_of
 from tileweave.backends.cpu.llvm.sizes import Table
+from tileweave.backends.cpu.memory import owner, rounded, scratch_offsets, share_bytes
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import compile_ir, release
+from tileweave.backends.cpu.target.later import later
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
-from tileweave.layout import DEFAULT_AXIS
-from tileweave.teir.analysis.calls import bounds, calls
+from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
@@ -38,8 +43,6 @@ from tileweave.teir.merged.order import may_alias
 from tileweave.teir.merged.text import show
 
 Array = NDArray[Any]
-Bounds = Mapping[str, tuple[int, int]]
-_LINE = 64
 
 
 class Kernel:
@@ -54,17 +57,24 @@ class Kernel:
 
     def __init__(self, form: Merged, nest: Nest, variant: Variant, family: Family | None, how: _How) -> None:
         program = form.program
+        self.settled = True
+        """Whether it runs on code of its own kind of blocks; else on what serves until that is made."""
         self.threads = how.threads
         self.target = how.target
         self._how = how
         self._family = family
-        self._packings = nest.packings
+        self._packings: Mapping[str, Packing | Ordered] = nest.packings
+        self._tables = nest.tables  # held: code knows where the tables lie
         self._program: Program | None = program
+        self._over: frozenset[int] | None = None
         self._sized: tuple[Size, ...] = ()
         self._plan = show(form, lambda op: nest.notes.get(op, ()))
         extents = bounds(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         outputs = written(program)
+        self._given = {name: extents[name] for name in nest.packings}
+        """The bytes that are read of arrays before they are arranged."""
+        extents = {**extents, **{name: (0, packing.size_bytes) for name, packing in nest.packings.items()}}
         ranges = [extents.get(spec.name, (0, 0)) for spec in self._specs]
         self._wanted = [
             (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
@@ -78,7 +88,7 @@ class Kernel:
         self._objects_at = self._head.size + self._bases.size
         self._sizes_at = self._objects_at + self._objects.size
         table = nest.sizes.table() if nest.sizes else ()
-        self._scratch, end = _scratch_offsets(program, extents, _rounded(self._sizes_at + 8 * len(table)))
+        self._scratch, end = scratch_offsets(program, extents, rounded(self._sizes_at + 8 * len(table)))
         self._arrange(variant, table, end, nest.shared_bytes, nest.thread_bytes)
 
     def _arrange(
@@ -88,10 +98,10 @@ class Kernel:
         self._variant = variant
         self._entry, self._entry_objects = variant.entry, variant.entry_objects
         self._table = table
-        self._sizes = struct.Struct(f"={len(table)}q")
+        self._sizes = _words(len(table))
         self._shared_at = end
-        self._thread_at = _rounded(end + shared_bytes)
-        self._thread_bytes = _rounded(thread_bytes)
+        self._thread_at = rounded(end + shared_bytes)
+        self._thread_bytes = rounded(thread_bytes)
         self._block_bytes = self._thread_at + self._thread_bytes * self.threads
         self._idle: list[Block] = []
         self.run_on = self._direct()
@@ -122,22 +132,47 @@ class Kernel:
         """The names of the program's axes."""
         return tuple(str(axis.id) for axis in self._how.program.axes)
 
-    def resized(self, sizes: Sequence[Size]) -> Kernel | None:
+    def resized(self, sizes: Sequence[Size], *, soon: bool = False) -> Kernel | None:
         """The kernel of the same program for other extents and strides, from code that is there; None: there is none.
 
         Args:
             sizes: of every axis of the program, in its order: the extent, and the bytes per tensor.
+            soon: whether code may serve that is slower, as a kernel that is not `settled`. When such sizes are asked
+                for again, code of their own is made in another thread.
         """
-        found = self._family.find(sizes) if self._family else None
-        if found is None:
+        family = self._family
+        found = family.find(sizes, lent=soon) if family else None
+        if found is None or family is None:
             return None
-        variant, table, ends = found
+        return self._of(found, sizes) if not found.lent else self._lent(family, found, tuple(sizes))
+
+    def _lent(self, family: Family, found: Found, sizes: tuple[Size, ...]) -> Kernel:
+        """A kernel on slower code, until there is one of its own, which is begun when the sizes are asked for again."""
+        own = family.asked.get(sizes)
+        if own is None:
+            family.ask(sizes, _begun if sizes in family.asked else None)
+        elif own is not _begun:
+            kernel: Kernel | None = own()
+            if kernel is not None:
+                return kernel
+            family.ask(sizes, None)  # nobody holds it any more
+        made = self._of(found, sizes)
+        if own is None and family.asked[sizes] is _begun:
+            later(lambda: family.ask(sizes, weakref.ref(compile(made.program, threads=made.threads))))
+        return made
+
+    def _of(self, found: Found, sizes: Sequence[Size]) -> Kernel:
+        """The kernel of the same program for other sizes, on code that serves them."""
         made = object.__new__(Kernel)
         made.__dict__.update(self.__dict__)
         made._program, made._sized, made._plan = None, tuple(sizes), ""
-        made._wanted = [(*about[:3], 0, end) for about, end in zip(self._wanted, ends, strict=True)]
-        end = _rounded(self._sizes_at + 8 * len(table))
-        made._arrange(variant, table, end, *table[-2:])
+        made._wanted = [
+            (name, dtype, output, 0, end)
+            for (name, dtype, output, _, _), end in zip(self._wanted, found.ends, strict=True)
+        ]
+        made.settled = not found.lent
+        end = rounded(self._sizes_at + 8 * len(found.table))
+        made._arrange(found.variant, found.table, end, *found.table[-2:])
         return made
 
     def __call__(self, *arrays: Array) -> None:
@@ -175,17 +210,20 @@ class Kernel:
 
     def arranged(self, arrays: Sequence[Array]) -> list[Array]:
         """The arrays that it runs on, for those that were called constant when it was compiled: some in its order."""
-        names = [spec.name for spec in self._specs]
-        return [
-            self._packings[name].arranged(array) if name in self._packings else array
-            for name, array in zip(names, arrays, strict=True)
-        ]
+        made = []
+        for spec, array in zip(self._specs, arrays, strict=True):
+            if spec.name in self._given:
+                self._check_bounds(array, address_of(array), spec.name, *self._given[spec.name])
+            made.append(self._packings[spec.name].arranged(array) if spec.name in self._packings else array)
+        return made
 
     def writes_over(self) -> frozenset[int]:
         """The operands that may lie where the output, the last one, does, by their place among the arrays."""
-        program = self.program
-        places = [program.position(spec.name) for spec in self._specs]
-        return frozenset(k for k, place in enumerate(places[:-1]) if may_alias(program, place, places[-1]))
+        if self._over is None:  # asked for each shard
+            program = self.program
+            places = [program.position(spec.name) for spec in self._specs]
+            self._over = frozenset(k for k, place in enumerate(places[:-1]) if may_alias(program, place, places[-1]))
+        return self._over
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
@@ -341,7 +379,7 @@ class Kernel:
         return addresses
 
     def _check_bounds(self, array: Array, base: int, name: str, extent_low: int, extent_high: int) -> None:
-        low, high = np.lib.array_utils.byte_bounds(_owner(array))
+        low, high = np.lib.array_utils.byte_bounds(owner(array))
         if extent_low < extent_high and (base + extent_low < low or base + extent_high > high):
             raise self._error(
                 f"tensor {name!r}: the program touches bytes {extent_low} to {extent_high} from its base, "
@@ -352,7 +390,7 @@ class Kernel:
         program = self.program
         if base == base2 and may_alias(program, program.position(name), program.position(name2)):
             return
-        if not _share_bytes(program, (name, base), (name2, base2)):
+        if not share_bytes(program, (name, base), (name2, base2)):
             return
         raise self._error(
             f"tensors {name!r} and {name2!r} share memory and one of them is written",
@@ -380,6 +418,15 @@ class _How:
     settings: Settings
 
 
+@functools.cache
+def _words(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
+
+
+def _begun() -> None:
+    """The kernel of sizes whose code is being made."""
+
+
 def _holds(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Whether an array's elements are those of a tensor: of its type, or truths, which are 1 or 0 of INT8."""
     return found == wanted or (found == np.bool_ and wanted == np.int8)
@@ -389,76 +436,6 @@ GENERAL = True
 """Whether code takes sizes as arguments; False, with every size a constant, is for comparisons."""
 _SMALL_BLOCK = 1 << 16
 """Working memory up to this size stays with its kernel between calls."""
-
-
-def _rounded(size: int) -> int:
-    return -(-size // _LINE) * _LINE
-
-
-def _owner(array: Array) -> Array:
-    owner, below = array, array.base
-    while below is not None:
-        if isinstance(below, np.ndarray):
-            owner = below
-        below = getattr(below, "base", None)
-    return owner
-
-
-def _scratch_offsets(program: Program, extents: Bounds, end: int) -> tuple[dict[str, int], int]:
-    """Where each scratch tensor lies in the call's memory, from a first free byte on, and the next free byte."""
-    offsets = {}
-    for spec in program.tensors:
-        if spec.role == "scratch":
-            low, high = extents.get(spec.name, (0, 0))
-            if low < 0 or high > spec.size_bytes:
-                raise BackendError(
-                    "compile(program)",
-                    f"scratch tensor {spec.name!r} holds {spec.size_bytes} bytes, "
-                    f"and the program touches bytes {low} to {high}",
-                    legal="accesses between 0 and size_bytes",
-                    facts={"source": "", "log": ""},
-                )
-            offsets[spec.name] = end
-            end = _rounded(end + spec.size_bytes)
-    return offsets, end
-
-
-_OVERLAP_WORK: Any = 100_000
-"""Steps that NumPy may take to decide whether two tensors meet in a byte."""
-
-
-def _share_bytes(program: Program, one: tuple[str, int], two: tuple[str, int]) -> bool:
-    """Whether accesses to two tensors meet in a byte; True also where that is too hard to say."""
-    try:
-        firsts, seconds = _views(program, *one), _views(program, *two)
-        return any(np.shares_memory(a, b, max_work=_OVERLAP_WORK) for a in firsts for b in seconds)
-    except (np.exceptions.TooHardError, OverflowError, ValueError):  # the last: more axes or points than NumPy counts
-        return True
-
-
-class _Memory:
-    """A stretch of memory as NumPy's array interface names it; never read or written here."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> None:
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": shape,
-            "strides": strides,
-            "typestr": f"|V{width}",
-            "version": 3,
-        }
-
-
-def _views(program: Program, name: str, base: int) -> list[Array]:
-    """One array per invocation that touches a tensor, over all of its indices."""
-    views = []
-    for call in calls(program):
-        for k in {call.names.index(name)} if name in call.names else ():
-            place, width = call.layout(k), call.width(k)
-            moving = [(it.extent, it.stride[DEFAULT_AXIS]) for it in place.shard if it.extent > 1 and it.stride]
-            shape, strides = tuple(n for n, _ in moving), tuple(stride for _, stride in moving)
-            views.append(np.asarray(_Memory(base + place.offset[DEFAULT_AXIS], shape, strides, width)))
-    return views
 
 
 # ---- compiling --------------------------------------------------------------------------------------------------
@@ -550,6 +527,13 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
     """A kernel by the code of its kind where that is there; else it is written."""
     form = merged(how.program, merge=how.merge)
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
+    other = None if not constant or match(form, how.target, constant) else reordered(form, constant)
+    if other is not None:
+        program, orders = other
+        made = object.__new__(Kernel)
+        made.__dict__.update(_made(replace(how, program=program), (), cache=cache).__dict__)
+        made._packings = orders
+        return made
     known = family.kernel() if family else None
     if known is not None:
         sized: Kernel | None = known.resized([(axis.extent, axis.strides) for axis in how.program.axes])

@@ -10,12 +10,13 @@ Source: own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.gemm.blocking import are_tiny, numbers_of, variant_of
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, cut_like, numbers_of, variant_of
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.sizes import Table
@@ -23,6 +24,8 @@ from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Merged, Mode, Op
+
+_SIZES_KEPT = 1024
 
 Size = tuple[int, tuple[int, ...]]
 """An axis' extent, and its bytes per tensor of the program."""
@@ -45,6 +48,23 @@ class Variant:
     table: Table | None
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Code for a product of some sizes.
+
+    Args:
+        variant: the code.
+        table: what it reads.
+        ends: the bytes of every tensor.
+        lent: whether it was made for another tile, so that code of its own would be faster.
+    """
+
+    variant: Variant
+    table: tuple[int, ...]
+    ends: list[int]
+    lent: bool
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Family:
     """A product without its sizes.
@@ -57,7 +77,10 @@ class Family:
         axes: for every mode of the product, the number of its axis in the program.
         still: for every mode, whether each operand stands still along it.
         variants: the code that is known, by `variant_of`.
+        cuts: how the product was cut for which code was made, with its `variant_of`.
         kernels: the last kernel that was compiled.
+        widths: bytes of an element of every tensor.
+        asked: sizes that code made for others serves; see `ask`.
     """
 
     op: Op
@@ -67,7 +90,16 @@ class Family:
     axes: tuple[int, ...]
     still: list[list[bool]]
     variants: dict[Hashable, list[weakref.ref[Variant]]]
+    cuts: weakref.WeakKeyDictionary[Variant, tuple[ProductBlocking, Hashable]]
     kernels: list[weakref.ref[Any]]
+    widths: list[int]
+    asked: OrderedDict[Hashable, Callable[[], Any] | None]
+
+    def ask(self, sizes: Hashable, kernel: Callable[[], Any] | None) -> None:
+        """Note that sizes were asked for that code made for others serves, and what gives the kernel of their own."""
+        self.asked[sizes] = kernel
+        while len(self.asked) > _SIZES_KEPT:
+            self.asked.popitem(last=False)
 
     def kernel(self) -> Any:
         """A kernel of the family, where one lives."""
@@ -76,40 +108,65 @@ class Family:
     def add(self, op: Op, variant: Variant, kernel: Any) -> None:
         """Code and the kernel for which it was made."""
         self.kernels[:] = [weakref.ref(kernel)]
-        which = variant_of(block_product(op, self.elements, self.target, self.threads))
+        c = block_product(op, self.elements, self.target, self.threads)
+        which = variant_of(c)
         known = [one for one in self.variants.get(which, ()) if one() not in (None, variant)]
         self.variants[which] = [weakref.ref(variant), *known]
+        self.cuts[variant] = c, which
 
-    def find(self, sizes: Sequence[Size]) -> tuple[Variant, tuple[int, ...], list[int]] | None:
-        """Code for other sizes, with its table and the bytes of every tensor; None where none is known.
+    def find(self, sizes: Sequence[Size], *, lent: bool = False) -> Found | None:
+        """Code for other sizes; None where none is known.
 
         Args:
             sizes: of every axis of the program. All extents are 2 or more, all strides positive, or zero where the
                 family's are.
+            lent: whether code may serve that was made for another tile, and is slower.
         """
         order = self.op.operands
-        ends = _ends(sizes, [self.elements[order.index(j)].width_bytes for j in range(len(order))])
+        ends = _ends(sizes, self.widths)
         if ends is None:
             return None
         modes = tuple([Mode(sizes[k][0], tuple([sizes[k][1][j] for j in order])) for k in self.axes])
-        for mode, still in zip(modes, self.still, strict=True):
-            if [not stride for stride in mode.strides] != still:
-                return None
-        if are_tiny(modes):
+        if [[not stride for stride in mode.strides] for mode in modes] != self.still:
             return None
         old = self.op
         op = Op(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
         c = block_product(op, self.elements, self.target, self.threads)
+        known = self.variants.get(variant_of(c))
+        if known is not None and not are_tiny(modes):
+            found = self._served(c, known, ends)
+            if found is not None:
+                return found
+        if not lent:
+            return None
+        for one, (other, which) in sorted(self.cuts.items(), key=lambda item: _unlike(c, item[1][0])):
+            cut = cut_like(c, other)
+            if cut is not None and variant_of(cut) == which:
+                found = self._served(cut, (weakref.ref(one),), ends, lent=True)
+                if found is not None:
+                    return found
+        return None
+
+    def _served(
+        self, c: ProductBlocking, variants: Sequence[weakref.ref[Variant]], ends: list[int], *, lent: bool = False
+    ) -> Found | None:
+        """The first of some code that serves a product."""
         numbers = numbers_of(c)
         for end in ends:
             numbers += (0, end)
-        for known in self.variants.get(variant_of(c), ()):
+        for known in variants:
             variant = known()
             if variant is not None and variant.table is not None:
                 table = variant.table.of(numbers)
                 if table is not None:
-                    return variant, table, ends
+                    return Found(variant, table, ends, lent)
         return None
+
+
+def _unlike(c: ProductBlocking, other: ProductBlocking) -> int:
+    """How far the tile of another product is from a product's own, in elements; best first."""
+    far = 0 if c.a is other.a and c.b is other.b and c.keep_a is other.keep_a else 1 << 10
+    return far + 4 * abs(c.columns.width - other.columns.width) + abs(c.rows.width - other.rows.width)
 
 
 def _ends(sizes: Sequence[Size], widths: Sequence[int]) -> list[int] | None:
@@ -117,7 +174,7 @@ def _ends(sizes: Sequence[Size], widths: Sequence[int]) -> list[int] | None:
     ends = []
     for j, width in enumerate(widths):
         end = width
-        for stride, extent in sorted((strides[j], extent) for extent, strides in sizes):
+        for stride, extent in sorted([(strides[j], extent) for extent, strides in sizes]):
             if stride:
                 if stride < end or extent < 2:
                     return None
@@ -161,5 +218,7 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
     still = [[not stride for stride in mode.strides] for mode in op.modes]
     found = _FAMILIES.get(key)
     if found is None:
-        found = _FAMILIES[key] = Family(op, elements, target, threads, axes, still, {}, [])
+        found = _FAMILIES[key] = Family(
+            op, elements, target, threads, axes, still, {}, weakref.WeakKeyDictionary(), [], widths, OrderedDict()
+        )
     return found

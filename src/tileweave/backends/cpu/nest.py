@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
 
 from tileweave.backends.cpu.attention.emit import emit_attention
 from tileweave.backends.cpu.attention.match import match as match_attention
@@ -60,6 +63,7 @@ class Nest:
         notes: per operation, what it is classified as and how it is computed.
         sizes: those that code reads from a table; None: all are constants of the text.
         packings: tensor -> how its array is arranged before the code reads it.
+        tables: arrays that the code reads, whose addresses are among the sizes.
     """
 
     source: str
@@ -68,6 +72,7 @@ class Nest:
     notes: Mapping[Op, tuple[str, ...]]
     sizes: Sizes | None = None
     packings: Mapping[str, Packing] = field(default_factory=dict)
+    tables: tuple[NDArray[Any], ...] = ()
 
 
 def table_at(program: Program) -> int:
@@ -100,13 +105,14 @@ def emit_program(
     found = match(form, target, constant) if settings == DEFAULT else None
     attention = match_attention(program, target) if settings == DEFAULT and merge else None
     packings: dict[str, Packing] = {}
+    tables: tuple[NDArray[Any], ...] = ()
     tiny = any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
-    sizes = Sizes() if general and found is None and attention is None and not tiny else None
+    sizes = Sizes() if general and not (tiny and found is None and attention is None) else None
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
     if found is not None:
-        lines, packing = emit_direct(emitter.module, target, "direct", found, threads)
+        lines, packing, tables = emit_direct(emitter.module, target, "direct", found, threads)
         packings = {program.tensors[found.tensors[1]].name: packing} if packing is not None else {}
         emitter.notes.update({op: lines for op in form.body if isinstance(op, Op)})
         f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
@@ -119,7 +125,7 @@ def emit_program(
     f.ret()
     _emit_objects(emitter.module, program)
     memory = emitter.memory
-    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes, packings)
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes, packings, tables)
 
 
 def _emit_objects(module: Module, program: Program) -> None:

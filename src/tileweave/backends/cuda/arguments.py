@@ -13,8 +13,6 @@ import numpy as np
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import atom, refusals
 
-__all__ = ["DeviceArray", "Extent", "Launch", "Peers", "PerDevice", "TensorMap"]
-
 Array = np.ndarray[Any, Any]
 Extent = int | Sequence[int]
 
@@ -30,6 +28,7 @@ _KINDS = {
     "float32": 7,
     "float64": 8,
     "bfloat16": 9,
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"), 0),  # maps move bytes
 }
 
 

@@ -15,8 +15,6 @@ from tileweave.backends.cuda.cpu.kernel import launch_on_cpu
 from tileweave.backends.cuda.cpu.source import Translation
 from tileweave.errors import BackendError
 
-__all__ = ["Finding", "Report", "check", "check_kernel"]
-
 
 @dataclass(frozen=True, slots=True)
 class Report:

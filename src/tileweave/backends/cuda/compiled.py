@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,12 +10,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tileweave.errors import BackendError
-
-__all__ = ["Compiled", "KernelResources", "compile", "nvrtc_cubin"]
 
 _SECONDS = 300
 
@@ -37,7 +38,8 @@ class Compiled:
         compiler: which compiler, with its version.
         cubin: the machine code.
         kernels: resources by (mangled) name; empty where the compiler does not say.
-        sass: how often each machine instruction occurs, by its opcode without modifiers; empty without cuobjdump.
+        sass: how often each machine instruction occurs, by its opcode without modifiers; empty without cuobjdump and
+            nvdisasm (of a toolkit on PATH, or of Triton's wheel).
     """
 
     arch: str
@@ -104,14 +106,25 @@ def _resources(log: str) -> dict[str, KernelResources]:
     return kernels
 
 
+@cache
+def _disassemblers() -> str | None:
+    """The PATH on which cuobjdump and nvdisasm are: that of the process, or the folder of Triton's wheel."""
+    found = find_spec("triton")
+    wheel = (found.submodule_search_locations or ()) if found is not None else ()
+    paths = [os.environ.get("PATH", ""), *(str(Path(folder) / "backends" / "nvidia" / "bin") for folder in wheel)]
+    return next((p for p in paths if all(shutil.which(name, path=p) for name in ("cuobjdump", "nvdisasm"))), None)
+
+
 def _sass(cubin: bytes) -> dict[str, int]:
-    if shutil.which("cuobjdump") is None or shutil.which("nvdisasm") is None:
+    where = _disassemblers()
+    if where is None:
         return {}
     with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        command = ["cuobjdump", "-sass", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        command = [str(shutil.which("cuobjdump", path=where)), "-sass", str(path)]
+        settings = {**os.environ, "PATH": where}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=settings)
     found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", done.stdout)
     return dict(Counter(found))
 

@@ -18,8 +18,6 @@ from tileweave.backends.cuda.parameters import CUDA, HOST, MANAGED, PINNED, Para
 from tileweave.errors import BackendError
 from tileweave.kernel.ir import dtype_of
 
-__all__ = ["launch_on_device"]
-
 _WHERE = "run(text, .., on='cuda')"
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
@@ -40,6 +38,23 @@ def _driver() -> Any:
             _WHERE, f"the driver does not start: {status.name}", legal="a machine with a CUDA device, or on='cpu'"
         )
     return driver
+
+
+def capability() -> int:
+    """The architecture of the first device, such as 90.
+
+    Raises:
+        BackendError: there is none.
+    """
+    driver = _driver()
+    return _capability(driver, _ok(driver.cuDeviceGet(0)))
+
+
+def _capability(driver: Any, device: Any) -> int:
+    names = driver.CUdevice_attribute
+    asked = names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+    major, minor = (_ok(driver.cuDeviceGetAttribute(one, device)) for one in asked)
+    return int(10 * major + minor)
 
 
 def _ok(result: tuple[Any, ...]) -> Any:
@@ -192,10 +207,8 @@ def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
         raise BackendError(_WHERE, f"arrays on devices {sorted(map(str, places))}", legal="arrays of one device")
     driver = _driver()
     device = _ok(driver.cuDeviceGet(places.pop() if places else 0))
-    attribute = driver.CUdevice_attribute
-    major = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
-    minor = _ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
-    cubin = _cubin(text, f"sm_{major}{minor}" + ("a" if major >= 9 else ""))
+    number = _capability(driver, device)
+    cubin = _cubin(text, f"sm_{number}" + ("a" if number >= 90 else ""))
     context = _ok(driver.cuDevicePrimaryCtxRetain(device))
     _ok(driver.cuCtxPushCurrent(context))
     memory = _Memory(driver)

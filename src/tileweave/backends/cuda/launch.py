@@ -8,8 +8,6 @@ from typing import Any, Literal
 from tileweave.backends.cuda.arguments import Launch
 from tileweave.errors import BackendError
 
-__all__ = ["run", "run_all"]
-
 
 def run(
     text: str,
@@ -71,6 +69,7 @@ def run_all(
     window: int = 8,
     seconds: int = 60,
     check: bool = False,
+    optimise: bool = True,
 ) -> None:
     """Launches kernels of one text one after the other, as a host would on one stream; compiled once.
 
@@ -79,6 +78,7 @@ def run_all(
         launches: what to launch, in order; an array that several are given is one array to all of them.
         on: as in :func:`run`, like the rest.
         devices, order, window, seconds, check: as in :func:`run`.
+        optimise: whether g++ does.
 
     Raises:
         BackendError: as :func:`run`.
@@ -105,8 +105,9 @@ def run_all(
     from tileweave.backends.cuda.cpu.kernel import launch_on_cpu
 
     outcome, findings = launch_on_cpu(
-        text, launches, devices=devices, order=order, window=window, seconds=seconds, check=check
-    )
+        text, launches, devices=devices, order=order, window=window, seconds=seconds, check=check,
+        optimise=optimise,
+    )  # fmt: skip
     wrong = [f for f in findings if not f.note]
     if wrong or outcome.status:
         first = str(wrong[0]) if wrong else _status(outcome.status)

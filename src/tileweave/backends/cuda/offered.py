@@ -1,14 +1,15 @@
 """Kernels of the kernel language for operations of graphs: a backend that takes products and groups over rows.
 
-``offer()`` puts it before the CPU's on a machine with a CUDA device. A plan then shows which operations it takes, and
-with which kernel; the others stay where they were. ``offer(on="cpu")`` runs the same printed text on the CPU, for
-tests.
+Where machines say which device they have, a plan names for each operation the kernel that there is for it, or why
+there is none, and runs it where such a device is at hand (:func:`of_device`). ``offer()`` puts the kernels before the
+CPU's for all plans of a process; ``offer(on="cpu")`` runs the same printed text on the CPU, for tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import Parameter, Signature
 from math import prod
 from typing import Any, Literal
@@ -16,8 +17,11 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.backends import base
+from tileweave.backends.cuda.printer.entry import lowered
+from tileweave.backends.cuda.printer.entry import text as text_of
 from tileweave.errors import BackendError, TileweaveError
 from tileweave.kernel import KernelFunction, spec
+from tileweave.kernel.atoms.atom import check_arch
 from tileweave.teir.ir.extensions import FILL, NEUTRAL, REDUCTIONS
 from tileweave.teir.ir.program import Invocation, Iteration, Primitive, Program, TensorSpec
 
@@ -63,15 +67,17 @@ class OfferedKernels:
     Args:
         on: ``"cuda"``: a device; ``"cpu"``: the printed text on fibers.
         arch: the target.
+        name: its name in the registry.
     """
 
     on: Where = "cuda"
     arch: str = "sm_90a"
+    name: str = "kernels"
 
     @property
-    def name(self) -> str:
-        """Its name in the registry."""
-        return "kernels"
+    def missing(self) -> str:
+        """Why no kernel runs here; empty where one does."""
+        return _missing(self.arch) if self.on == "cuda" else ""
 
     def supports(self, program: Program) -> base.Decision:
         """A product, or a group of elementwise operations and reductions over rows, whose kernel dispatch accepts."""
@@ -79,13 +85,14 @@ class OfferedKernels:
         if isinstance(found, str):
             return base.Decision("", found)
         if found.work < _LEAST[self.on]:
-            return base.Decision("", f"{found.work} operations do not pay for the arrays' way to the device")
+            least = f"{found.work} operations do not pay for the arrays' way to the device, {_LEAST[self.on]} do"
+            return base.Decision("", least)
         try:
             given = [spec(_shape(program, found, name), _dtype(program, name)) for name in found.order]
-            found.function.text("cuda", *given, arch=self.arch)
+            by = _instructions(found.function, given, self.arch)
         except TileweaveError as error:
             return base.Decision("", str(error).splitlines()[0])
-        return base.Decision(found.name, f"{self.arch} on {self.on}", self.name)
+        return base.Decision(found.name, by, self.name)
 
     def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> base.Compiled:
         """The program's kernel.
@@ -138,6 +145,38 @@ def offer(on: Where = "cuda", arch: str = "sm_90a") -> OfferedKernels:
     made = OfferedKernels(on, arch)
     base.register(made)
     return made
+
+
+def of_device(arch: str) -> OfferedKernels:
+    """The backend of machines that say they have a device of this architecture.
+
+    Raises:
+        BackendError: it is not known.
+    """
+    check_arch(f"backend({arch!r})", arch)
+    return OfferedKernels("cuda", arch, arch)
+
+
+@cache
+def _missing(arch: str) -> str:
+    from tileweave.backends.cuda.device import capability
+
+    try:
+        found = capability()
+    except BackendError as error:
+        return str(error).splitlines()[0].partition(": ")[2]
+    wanted = int("".join(c for c in arch if c.isdigit()))
+    return "" if found == wanted or (arch[-1].isdigit() and found > wanted) else f"the device here is sm_{found}"
+
+
+def _instructions(function: KernelFunction, given: Sequence[Any], arch: str) -> str:
+    """What dispatch takes for the products of a kernel, or else for its copies, sums and the like."""
+    kernel = function.trace(*given)
+    text_of(kernel, arch)  # what has no text is refused here
+    choices = lowered(kernel, arch).choices
+    chosen = [c for c in choices if c.op.name in ("gemm", "reduce")] or choices
+    taken = (next((r for r in c.reasons if r.legal), None) for c in chosen)
+    return ", ".join(dict.fromkeys(f"{one.name}, {one.reason}" for one in taken if one is not None))
 
 
 # --- what a program is

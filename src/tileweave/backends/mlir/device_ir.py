@@ -7,7 +7,7 @@ intrinsic becomes a function that stores its operands in slots of 8 bytes and ca
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tileweave.errors import BackendError
@@ -89,7 +89,7 @@ def shared_arrays(module: str) -> tuple[tuple[SharedArray, ...], list[tuple[str,
         found.append(array)
         edits.append((rf"llvm\.mlir\.addressof @{name} : ", f"llvm.call @{array.symbol}() : () -> "))
     declared = "".join(f"  llvm.func @{array.symbol}() -> !llvm.ptr<3>\\n" for array in found)
-    edits.append((r"\Amodule \{\n", "module {\\n" + declared))
+    edits.append((r"^module \{\n", "module {\\n" + declared))
     return tuple(found), edits
 
 
@@ -209,14 +209,21 @@ def _observed(text: str, checked: bool) -> str:
     return "\n".join(out)
 
 
-def refuse_unknown(where: str, module: HostModule, known: Sequence[str], source: str) -> None:
+def library(module: HostModule) -> list[str]:
+    """The functions of a device library that a module calls."""
+    return sorted(set(re.findall(r"^declare .*@(__nv_\w+|vprintf|__assertfail)\(", module.text, re.M)))
+
+
+def refuse_unknown(
+    where: str, module: HostModule, known: Sequence[str], source: str, functions: Collection[str] = ()
+) -> None:
     """An error that names what no emulation exists for.
 
     Raises:
-        BackendError: an intrinsic outside `known` patterns, or a call of a device library.
+        BackendError: an intrinsic outside `known` patterns, or a call of a device library outside `functions`.
     """
     missing = [i.name for i in module.intrinsics if not any(re.fullmatch(p, i.name) for p in known)]
-    missing += sorted(set(re.findall(r"^declare .*@(__nv_\w+|vprintf|__assertfail)\(", module.text, re.M)))
+    missing += [name for name in library(module) if name not in functions]
     if missing:
         raise BackendError(
             where, f"no emulation of {', '.join(sorted(missing))}", legal="operations that docs/mlir.md lists",

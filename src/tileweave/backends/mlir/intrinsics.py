@@ -167,6 +167,37 @@ def function_of(intrinsic: Intrinsic) -> str:
     raise BackendError("run(text, ..)", f"no emulation of {intrinsic.name}", legal="operations that docs/mlir.md lists")
 
 
+_LIBRARY = {
+    **{name: f"{name}((double)a)" for name in ("exp", "log", "exp2", "log2", "tanh", "erf", "sin", "cos", "sqrt")},
+    "floor": "floor((double)a)", "rsqrt": "1 / sqrt((double)a)",
+}  # fmt: skip
+#: Functions of CUDA's device library, as CUDA text has them on a CPU: computed in f64 and rounded once.
+LIBRARY = {
+    **{
+        f"__nv_{name}{end}": f'extern "C" {kind} __nv_{name}{end}({kind} a) {{ return ({kind})({body}); }}'
+        for name, body in _LIBRARY.items()
+        for end, kind in (("f", "float"), ("", "double"))
+    },
+    "__nv_fmaf": 'extern "C" float __nv_fmaf(float a, float b, float c) { return fmaf(a, b, c); }',
+    "__nv_fma": 'extern "C" double __nv_fma(double a, double b, double c) { return fma(a, b, c); }',
+}
+#: What LLVM calls on hosts without BF16; the result comes in the register of a half.
+ROUNDED = """
+static unsigned short tw_bf16(unsigned bits) {
+  return (bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+extern "C" _Float16 __truncsfbf2(float a) {
+  return __builtin_bit_cast(_Float16, tw_bf16(__builtin_bit_cast(unsigned, a)));
+}
+extern "C" _Float16 __truncdfbf2(double a) {
+  float near = (float)a;
+  unsigned bits = __builtin_bit_cast(unsigned, near);
+  if ((double)near != a && a == a) bits = (bits - (__builtin_fabs((double)near) > __builtin_fabs(a))) | 1;
+  return __builtin_bit_cast(_Float16, tw_bf16(bits));
+}
+"""
+
+
 def shared_function(array: SharedArray) -> str:
     """The CUDA function that finds a shared variable."""
     head = f'extern "C" void* {array.symbol}()'

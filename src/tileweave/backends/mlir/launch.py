@@ -20,8 +20,15 @@ from tileweave.backends.cuda.arguments import Extent, Launch
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import Outcome, run_program
 from tileweave.backends.cuda.cpu.kernel import MAIN, Arguments, extent
-from tileweave.backends.mlir.device_ir import HostModule, SharedArray, host_module, refuse_unknown, shared_arrays
-from tileweave.backends.mlir.intrinsics import KNOWN, function_of, shared_function
+from tileweave.backends.mlir.device_ir import (
+    HostModule,
+    SharedArray,
+    host_module,
+    library,
+    refuse_unknown,
+    shared_arrays,
+)
+from tileweave.backends.mlir.intrinsics import KNOWN, LIBRARY, ROUNDED, function_of, shared_function
 from tileweave.backends.mlir.signature import Kernel, kernels_of
 from tileweave.backends.mlir.tools import lowered, translated
 from tileweave.errors import BackendError
@@ -173,7 +180,7 @@ def _compiled(text: str, check: bool) -> tuple[HostModule, tuple[SharedArray, ..
     module = lowered(text, where=_WHERE, debug=True)
     shared, edits = shared_arrays(module)
     host = host_module(translated(module, edits, where=_WHERE), checked=check)
-    refuse_unknown(_WHERE, host, KNOWN, text)
+    refuse_unknown(_WHERE, host, KNOWN, text, LIBRARY)
     return host, shared, _machine_code(host.text, text)
 
 
@@ -215,6 +222,8 @@ def _device_text(module: HostModule, shared: Sequence[SharedArray]) -> str:
         *_HEAD,
         *(function_of(intrinsic) for intrinsic in module.intrinsics),
         *(shared_function(array) for array in shared),
+        *(LIBRARY[name] for name in library(module)),
+        *([ROUNDED] if "bfloat" in module.text else []),
     ]
     for name, types in module.kernels.items():
         kinds = [_SLOTS.get(kind) for kind in types]

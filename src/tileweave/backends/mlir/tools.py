@@ -26,7 +26,7 @@ _INDEX_PASSES = (
 _DEVICE_PASSES = (
     "canonicalize,cse,loop-invariant-code-motion,{index},convert-nvgpu-to-nvvm,convert-vector-to-scf,convert-scf-to-cf,"
     "expand-strided-metadata,lower-affine,convert-gpu-to-nvvm{{use-bare-ptr-memref-call-conv={bare}}},"
-    "convert-vector-to-llvm,convert-nvvm-to-llvm,reconcile-unrealized-casts,canonicalize,cse"
+    "convert-vector-to-llvm,convert-nvvm-to-llvm,convert-ub-to-llvm,reconcile-unrealized-casts,canonicalize,cse"
 )
 _FEATURES = {80: "+ptx80", 86: "+ptx80", 89: "+ptx81", 90: "+ptx80", 100: "+ptx86", 120: "+ptx87"}
 """The PTX version that an architecture needs, by its number."""
@@ -143,8 +143,13 @@ def lowered(text: str, *, where: str = "lowered(text)", debug: bool = False) -> 
     left = sorted(set(_FOREIGN.findall(found[2])))
     if left:
         raise BackendError(where, f"mlir-opt lowers no {', '.join(left)}", facts={"source": text, "log": out})
-    names = "\n".join(re.findall(r"^#loc\d* = .*$", out, re.M))
-    return f"module {{\n{found[2]}}}\n{names}\n"
+    names = "\n".join(re.findall(r"^#\w+ = .*$", out, re.M))
+    return _readable(f"{names}\nmodule {{\n{found[2]}}}\n")
+
+
+def _readable(module: str) -> str:
+    """A printed module without the locations of barriers of a part of a block, which the parser takes for something."""
+    return re.sub(r"(nvvm\.barrier id = \S+ number_of_threads = \S+) loc\(#\w+\)", r"\1", module)
 
 
 def translated(module: str, edits: Sequence[tuple[str, str]] = (), *, where: str = "translated(module)") -> str:
@@ -158,8 +163,18 @@ def translated(module: str, edits: Sequence[tuple[str, str]] = (), *, where: str
     for pattern, replacement in edits:
         module = re.sub(pattern, replacement, module, flags=re.M)
     scope = "ensure-debug-info-scope-on-llvm-func{emission-kind=LineTablesOnly}"
-    module = opt(module, scope, where=where, debug=True)
+    module = _readable(opt(module, scope, where=where, debug=True))
     return _call(where, "mlir-translate", ["--mlir-to-llvmir"], module)
+
+
+@cache
+def _device_library() -> Path | None:
+    """CUDA's library of mathematical functions as LLVM bitcode, beside nvcc; None where there is none."""
+    nvcc = shutil.which("nvcc")
+    roots = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))]
+    roots += [Path(nvcc).resolve().parents[1]] if nvcc else []
+    found = (root / "nvvm" / "libdevice" / "libdevice.10.bc" for root in roots)
+    return next((path for path in found if path.is_file()), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +218,9 @@ def assemble(text: str, arch: str = "sm_80") -> Assembled:
     match = re.fullmatch(r"sm_(\d{2,3})[af]?", arch) if isinstance(arch, str) else None
     if match is None or int(match[1]) not in _FEATURES:
         raise BackendError(where, f"unknown architecture {arch!r}", legal=", ".join(f"sm_{n}" for n in _FEATURES))
-    target = f"nvvm-attach-target{{chip={arch} features={_FEATURES[int(match[1])]} O=3}}"
+    library = _device_library() if re.search(r"\bmath\.", text) else None
+    linked = f" l={library}" if library else ""
+    target = f"nvvm-attach-target{{chip={arch} features={_FEATURES[int(match[1])]} O=3{linked}}}"
     out = opt(text, target, device_passes(text), "gpu-module-to-binary{format=isa}", where=where)
     found = re.search(r'assembly = "((?:[^"\\]|\\.)*)"', out)
     if found is None:

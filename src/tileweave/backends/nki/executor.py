@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from tileweave.errors import BackendError
+from tileweave.kernel.meaning import FUNCTIONS
 
 PARTITIONS, STATIONARY, MOVING = 128, 128, 512
 SBUF_BYTES, PSUM_BYTES = 192 * 1024, 16 * 1024
@@ -164,8 +165,9 @@ def tensor_reduce(dst: Tile, op: Any, data: Tile, axis: int) -> None:
 def _modules() -> dict[str, Any]:
     memory = Memory()
     functions = {
-        "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
+        "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum,
         "minimum": np.minimum, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "square": np.square,
+        "rsqrt": lambda x: 1 / np.sqrt(x), "erf": FUNCTIONS["erf"], "abs": np.abs,
     }  # fmt: skip
     language = SimpleNamespace(
         ndarray=memory.ndarray, sbuf="sbuf", psum="psum", shared_hbm="hbm", float32=np.float32, float16=np.float16,

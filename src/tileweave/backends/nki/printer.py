@@ -3,6 +3,14 @@
 A register tensor of a block is a tile in SBUF. Which dimension lies on the partitions is read from the layouts of
 tensors in SBUF and PSUM; the Tensor Engine's product is recognised from them. What NKI cannot say is declined with the
 statement's line.
+
+Source: the pages of nki.isa of the AWS Neuron documentation, 2.30 to 2.33 (awsdocs-neuron.readthedocs-hosted.com), for
+every call that is printed: ``nc_matmul(dst, stationary, moving, .., accumulate=None)``; ``nc_transpose(dst, data)`` of
+one type, on the Tensor Engine from SBUF to PSUM; ``dma_copy(dst, src)`` between SBUF and device memory;
+``tensor_reduce(dst, op, data, axis)`` along the last free axes; ``tensor_scalar(dst, data, op0, operand0, reverse0)``
+with an operand of (rows, 1) or a number; ``activation(dst, op, data)``; ``reciprocal(dst, data)``. After published
+kernels: ``tensor_tensor(dst, data1, data2, op)``, ``tensor_copy(dst, src)``, ``memset(dst, value)``. Operators are
+those of the table "Supported Math Operators for NKI ISA", which has no division, and of that of activation functions.
 """
 
 from __future__ import annotations
@@ -35,8 +43,8 @@ from tileweave.kernel.ir.dtypes import dtype_of
 from tileweave.layout import group
 
 _TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3", "s32": "int32"}
-_BINARY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "max": "maximum", "min": "minimum"}
-_UNARY = ("exp", "log", "sqrt", "tanh", "square")
+_BINARY = {"add": "add", "sub": "subtract", "mul": "multiply", "max": "maximum", "min": "minimum"}
+_UNARY = ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "square", "abs")
 _CHIP = ("register", "sbuf", "psum")
 
 
@@ -203,6 +211,8 @@ class _Printer:
             self.emit(f"nisa.reciprocal(dst={target}, data={self.region(tiles[0])})")
         elif fn == "neg" and tiles:
             self.emit(f"nisa.tensor_scalar(dst={target}, data={self.region(tiles[0])}, op0=nl.multiply, operand0=-1.0)")
+        elif fn == "div" and len(op.ins) == 2:
+            self.divide(op)
         elif fn in _BINARY and len(op.ins) == 2:
             first, second = op.ins
             name = f"nl.{_BINARY[fn]}"
@@ -221,7 +231,34 @@ class _Printer:
                 f"nisa.tensor_scalar(dst={target}, data={self.region(data)}, op0={name}, operand0={number}{back})"
             )
         else:
-            raise declined(self.line, f"no engine for {head(op)}", " | ".join([*_UNARY, *_BINARY, "neg", "recip"]))
+            raise declined(
+                self.line, f"no engine for {head(op)}", " | ".join([*_UNARY, *_BINARY, "div", "neg", "recip"])
+            )
+
+    def divide(self, op: Op) -> None:
+        """By the reciprocal, which is rounded once more: no engine has a division."""
+        first, second = op.ins
+        inverse: str | float
+        if isinstance(second, Scalar):
+            if isinstance(second.value, Expr):
+                raise declined(self.line, f"no engine for {head(op)}", "a divisor that is known")
+            inverse = 1 / second.value
+        else:
+            rows, columns = _two(second.shape)
+            inverse = self.fresh((rows, columns), "f32", "sbuf")
+            self.emit(f"nisa.reciprocal(dst={inverse}[:, :], data={self.region(second)})")
+            inverse += "[:, :]"
+        target = self.region(op.outs[0])
+        if isinstance(first, Scalar):
+            self.emit(f"nisa.tensor_scalar(dst={target}, data={inverse}, op0=nl.multiply, operand0={first.value})")
+        elif isinstance(second, Scalar) or _two(second.shape) == (_two(first.shape)[0], 1):
+            self.emit(
+                f"nisa.tensor_scalar(dst={target}, data={self.region(first)}, op0=nl.multiply, operand0={inverse})"
+            )
+        elif _two(second.shape) == _two(first.shape):
+            self.emit(f"nisa.tensor_tensor(dst={target}, data1={self.region(first)}, data2={inverse}, op=nl.multiply)")
+        else:
+            raise declined(self.line, f"{second} of shape {second.shape} is broadcast over partitions", "(rows, 1)")
 
     def reduce(self, op: Op) -> None:
         fn, source = str(op.option("fn")), op.ins[0]

@@ -13,7 +13,7 @@ from math import prod
 
 from tileweave.index import as_expr, constant_of
 from tileweave.kernel.dispatch.layouts.places import offset
-from tileweave.kernel.dispatch.layouts.registers import AXES, Digit, Holding, closed
+from tileweave.kernel.dispatch.layouts.registers import AXES, Holding, RegisterDigit, closed
 from tileweave.kernel.ir import Tensor
 from tileweave.layout import Layout
 
@@ -129,7 +129,7 @@ def fragments(warps: Basis, shape: Sequence[int]) -> Layout:
     for axis, bits in once(mma_bases(shape, warps)).items():
         for place, basis in enumerate(bits):
             dim = next((d for d, value in enumerate(basis) if value), -1)
-            digits.append(Digit(axis, 1 << place, 2, dim, basis[dim] if dim >= 0 else 0))
+            digits.append(RegisterDigit(axis, 1 << place, 2, dim, basis[dim] if dim >= 0 else 0))
     return closed(digits)[0]
 
 

@@ -26,9 +26,12 @@ __all__ = ["ARCHITECTURES", "FP8", "Run", "compiled", "installed", "interpret", 
 
 ARCHITECTURES: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
+    "sm_86": ("cuda", 86, 32),
     "sm_89": ("cuda", 89, 32),
     "sm_90": ("cuda", 90, 32),
     "sm_100": ("cuda", 100, 32),
+    "sm_103": ("cuda", 103, 32),
+    "sm_120": ("cuda", 120, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
 """Name -> what Triton calls it: backend, architecture, lanes of a warp."""

@@ -11,17 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
+import tileweave.layout as core
 from tileweave.errors import LayoutError
 from tileweave.index import maximum, minimum
 from tileweave.layout import Layout, axe, cute, lego
 from tileweave.layout.analysis.conflicts import remove_conflicts
 from tileweave.layout.analysis.memory import bank_conflicts, coalescing, vector_width
 from tileweave.layout.analysis.movement import conversion
-from tileweave.layout.core import combine as core_combine
-from tileweave.layout.core import composition as core_composition
-from tileweave.layout.core import exact as core_exact
-from tileweave.layout.core import inverse as core_inverse
-from tileweave.layout.core import search as core_search
 from tileweave.layout.cute import ComposedLayout, CuteLayout, F2Map, Swizzle, XorLayout
 from tileweave.layout.f2 import from_layout, places
 from tileweave.layout.lego import GenP, GroupBy, OrderBy, RegP
@@ -192,26 +188,26 @@ _AXE_FUNCTIONS: dict[str, Operation] = {
     "admits": _on_shape(axe.admits),
     "bind": axe.bind,
     "canonicalize": axe.canonicalize,
-    "collision": core_search.collision,
+    "collision": core.collision,
     "common_refinement": axe.common_refinement,
-    "complement": core_inverse.complement,
-    "compose": core_composition.compose,
+    "complement": core.complement,
+    "compose": core.compose,
     "cosize": Layout.cosize,
     "direct_sum": _shaped("direct_sum", axe.direct_sum),
     "direct_sum_of": _shaped("direct_sum_of", axe.direct_sum_of),
-    "divide": core_inverse.divide,
+    "divide": core.divide,
     "from_coordinate_map": cute.from_coordinate_map,
     "from_index_map": cute.from_index_map,
-    "group": _on_shape(core_combine.group),
+    "group": _on_shape(core.group),
     "groups": _on_shape(axe.groups),
     "holders": axe.holders,
-    "is_compact": core_search.is_compact,
-    "is_contiguous": core_exact.is_contiguous,
-    "is_injective": core_search.is_injective,
-    "left_inverse": core_inverse.left_inverse,
-    "normalize": core_exact.normalize,
-    "product": core_inverse.product,
-    "right_inverse": core_inverse.right_inverse,
+    "is_compact": core.is_compact,
+    "is_contiguous": core.is_contiguous,
+    "is_injective": core.is_injective,
+    "left_inverse": core.left_inverse,
+    "normalize": core.normalize,
+    "product": core.product,
+    "right_inverse": core.right_inverse,
     "same_map": axe.same_map,
     "size": lambda layout: layout.size,
     "slice": _slice,

@@ -81,6 +81,9 @@ def modulo(node: OnnxNode) -> Tensor:
 def power(node: OnnxNode) -> Tensor:
     """In the type of the base."""
     x, y = node.tensor(0), node.tensor(1)
+    given = node.inputs[1]
+    if isinstance(given, np.ndarray | np.generic) and given.size == 1:  # a number that plans know: squares are products
+        y = g.full(y.shape, given.item(), y.dtype)
     if x.dtype == y.dtype:
         return g.power(x, y)
     wide = np.result_type(x.dtype, y.dtype) if x.dtype.kind in "iu" and y.dtype.kind in "iu" else np.dtype("float64")

@@ -106,10 +106,11 @@ def _softmax(kind: str, function: str) -> None:
     def convert(node: OnnxNode) -> Tensor:
         x = node.tensor(0)
         axis = node.get("axis", -1 if node.version >= 13 else 1)
-        if node.version >= 13:
+        rank = max(len(x.shape), 1)
+        if node.version >= 13 or axis % rank == rank - 1:
             made: Tensor = getattr(g, function)(x, axis=axis)
             return made
-        axis %= max(len(x.shape), 1)
+        axis %= rank
         rows, columns = int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:]))
         return g.reshape(getattr(g, function)(g.reshape(x, (rows, columns)), axis=-1), x.shape)
 

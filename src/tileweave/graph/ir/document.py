@@ -12,11 +12,12 @@ import base64
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from tileweave.document import Place, load
 from tileweave.errors import TileweaveError, VerifyError
 from tileweave.graph.ir.dtypes import is_narrow, narrow_type, supported
 from tileweave.graph.ir.nodes import (
@@ -222,208 +223,133 @@ def read(text: str | bytes) -> tuple[Graph, dict[Node, str]]:
         VerifyError: the text is not JSON, a field is missing, unknown or of another kind, or a node refers to one that
             comes later (which excludes cycles). ``path`` says where.
     """
-    try:
-        data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        _refuse("$", f"not a JSON document: {error}", "JSON")
-    place = _Place(data, "$")
+    place = load(text, "a graph")
+    data = place.value
     if isinstance(data, dict) and (data.get("format", FORMAT), data.get("version", VERSION)) != (FORMAT, VERSION):
-        found = f"its format is {_short(data.get('format'))}, version {_short(data.get('version'))}"
-        _refuse("$", found, f'"format": "{FORMAT}", "version": {VERSION}')
-    fields = place.object("format", "version", "nodes", "observe")
+        format, version = (Place("$", data.get(key)).shown() for key in ("format", "version"))
+        found = f"its format is {format}, version {version}"
+        place.refuse(found, f'"format": "{FORMAT}", "version": {VERSION}')
+    fields = place.record("format", "version", "nodes", "observe")
     made: dict[str, Node] = {}
     places: dict[Node, str] = {}
     for item in fields["nodes"].items():
         try:
             name, node = _node(item, made)
         except RecursionError:
-            _refuse(item.path, "values are nested too deep")
+            item.refuse("values are nested too deep")
         if name in made:
-            _refuse(f"{item.path}.id", f"two nodes have the id {name!r}", "each id once")
+            Place(f"{item.path}.id", None).refuse(f"two nodes have the id {name!r}", "each id once")
         made[name] = node
         places.setdefault(node, item.path)
     points = [_reference(item, made, SequencePoint) for item in fields["observe"].items()]
     return Graph(tuple(cast("list[SequencePoint]", points))), places
 
 
-def _refuse(path: str, problem: str, legal: str = "") -> NoReturn:
-    raise VerifyError("from_json(text)", f"{path}: {problem}", legal=legal, facts={"rule": "json", "path": path})
+def _plain(place: Place) -> Value:
+    """A plain value: null, bool, number, text, or a list of such."""
+    if isinstance(place.value, list):
+        return place.list(_plain)
+    if isinstance(place.value, dict):
+        return float(place.record("float")["float"].choice("nan", "inf", "-inf"))
+    return cast("Value", place.value)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        raise ValueError(f"the keys {keys} repeat")
-    return dict(pairs)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-class _Place:
-    """A value in a document and the path to it."""
-
-    def __init__(self, value: Any, path: str) -> None:
-        self.value, self.path = value, path
-
-    def object(self, *fields: str, optional: tuple[str, ...] = ()) -> dict[str, _Place]:
-        """The fields of an object, which are exactly these; optional ones may be missing."""
-        if not isinstance(self.value, dict):
-            _refuse(self.path, f"{_short(self.value)} is not an object")
-        for name in fields:
-            if name not in self.value:
-                _refuse(self.path, f"the field {name!r} is missing", ", ".join(fields))
-        for name in self.value:
-            if name not in fields + optional:
-                _refuse(f"{self.path}.{name}", "the field is unknown", ", ".join(fields + optional))
-        return {name: _Place(value, f"{self.path}.{name}") for name, value in self.value.items()}
-
-    def items(self) -> list[_Place]:
-        """The items of a list."""
-        if not isinstance(self.value, list):
-            _refuse(self.path, f"{_short(self.value)} is not a list")
-        return [_Place(item, f"{self.path}[{k}]") for k, item in enumerate(self.value)]
-
-    def pairs(self) -> Iterator[tuple[_Place, _Place]]:
-        """The items of a list of pairs."""
-        for item in self.items():
-            both = item.items()
-            if len(both) != 2:
-                _refuse(item.path, f"{_short(item.value)} is not a pair")
-            yield both[0], both[1]
-
-    def text(self) -> str:
-        """A string."""
-        if not isinstance(self.value, str):
-            _refuse(self.path, f"{_short(self.value)} is not a text")
-        return self.value
-
-    def integer(self) -> int:
-        """An integer; a bool is none."""
-        if not isinstance(self.value, int) or isinstance(self.value, bool):
-            _refuse(self.path, f"{_short(self.value)} is not an integer")
-        return self.value
-
-    def integers(self) -> tuple[int, ...]:
-        """A list of integers."""
-        return tuple(item.integer() for item in self.items())
-
-    def plain(self) -> Value:
-        """A plain value: null, bool, number, text, or a list of such."""
-        if isinstance(self.value, list):
-            return tuple(item.plain() for item in self.items())
-        if isinstance(self.value, dict):
-            name = self.object("float")["float"].text()
-            if name not in ("nan", "inf", "-inf"):
-                _refuse(self.path, f"{name!r} is no such number", "nan, inf, -inf")
-            return float(name)
-        return cast("Value", self.value)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _node(place: _Place, made: dict[str, Node]) -> tuple[str, Node]:
+def _node(place: Place, made: dict[str, Node]) -> tuple[str, Node]:
     if not isinstance(place.value, dict) or not isinstance(place.value.get("kind"), str):
-        _refuse(place.path, "a node without a kind", ", ".join(_READERS))
+        place.refuse("a node without a kind", ", ".join(_READERS))
     kind = place.value["kind"]
     if kind not in _READERS:
-        _refuse(f"{place.path}.kind", f"{kind!r} is unknown", ", ".join(_READERS))
+        Place(f"{place.path}.kind", None).refuse(f"{kind!r} is unknown", ", ".join(_READERS))
     fields, reader = _READERS[kind]
-    got = place.object("id", "kind", *fields, optional=_OPTIONAL.get(kind, ()))
+    got = place.record("id", "kind", *fields, optional=_OPTIONAL.get(kind, ()))
     try:
         return got["id"].text(), reader(got, made)
     except VerifyError:
         raise
     except TileweaveError as error:
-        _refuse(place.path, str(error).splitlines()[0])
+        place.refuse(str(error).splitlines()[0])
 
 
-def _reference(place: _Place, made: dict[str, Node], *kinds: type[Node]) -> Any:
+def _reference(place: Place, made: dict[str, Node], *kinds: type[Node]) -> Any:
     name = place.text()
     if name not in made:
-        _refuse(place.path, f"there is no node {name!r} before this one", "the id of an earlier node")
+        place.refuse(f"there is no node {name!r} before this one", "the id of an earlier node")
     if not isinstance(made[name], kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        _refuse(place.path, f"node {name!r} is a {type(made[name]).__name__}", wanted)
+        place.refuse(f"node {name!r} is a {type(made[name]).__name__}", wanted)
     return made[name]
 
 
-def _type(place: _Place) -> TensorType:
-    fields = place.object("dtype", "shape")
+def _type(place: Place) -> TensorType:
+    fields = place.record("dtype", "shape")
     dtype = _dtype(fields["dtype"])
     shape = fields["shape"].integers()
     if any(n < 0 for n in shape):
-        _refuse(fields["shape"].path, f"{list(shape)} has a negative extent")
+        fields["shape"].refuse(f"{list(shape)} has a negative extent")
     return TensorType(shape, dtype)
 
 
-def _dtype(place: _Place) -> np.dtype[Any]:
+def _dtype(place: Place) -> np.dtype[Any]:
     name = place.text()
     try:
         dtype: np.dtype[Any] = narrow_type(name) or np.dtype(name)
     except (TypeError, ValueError):
         dtype = np.dtype(np.void)
     if dtype.name != name or not supported(dtype):
-        _refuse(
-            place.path, f"{name!r} is not an element type", "bool, int8, .., uint64, float16, .., float64, bfloat16"
-        )
+        place.refuse(f"{name!r} is not an element type", "bool, int8, .., uint64, float16, .., float64, bfloat16")
     return dtype
 
 
-def _inputs(place: _Place, made: dict[str, Node]) -> tuple[tuple[str, Tensor], ...]:
+def _inputs(place: Place, made: dict[str, Node]) -> tuple[tuple[str, Tensor], ...]:
     return tuple((name.text(), _reference(x, made, Tensor)) for name, x in place.pairs())
 
 
-def _parameters(place: _Place) -> tuple[tuple[str, Value], ...]:
-    return tuple((name.text(), value.plain()) for name, value in place.pairs())
+def _parameters(place: Place) -> tuple[tuple[str, Value], ...]:
+    return tuple((name.text(), _plain(value)) for name, value in place.pairs())
 
 
-def _optional(place: _Place) -> int | None:
+def _optional(place: Place) -> int | None:
     return None if place.value is None else place.integer()
 
 
-def _read_tensor(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+def _read_tensor(got: dict[str, Place], made: dict[str, Node]) -> Node:
     return Tensor(_reference(got["producer"], made, Source, Selector, Operation), got["output"].text())
 
 
-def _read_source(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+def _read_source(got: dict[str, Place], made: dict[str, Node]) -> Node:
     kind = _type(got["type"])
     data = got["data"]
     what = data.value.get("kind") if isinstance(data.value, dict) else None
     held: ArrayData | FileData | Hole
     if what == "array":
-        held = ArrayData(_array(data.object("kind", "npy")["npy"], kind.dtype))
+        held = ArrayData(_array(data.record("kind", "npy")["npy"], kind.dtype))
     elif what == "file":
-        file = data.object("kind", "path", "format", "key")
+        file = data.record("kind", "path", "format", "key")
         held = FileData(file["path"].text(), file["format"].text(), file["key"].text())
     elif what == "none":
-        keyed = data.object("kind", optional=("key",))
+        keyed = data.record("kind", optional=("key",))
         held = Hole(keyed["key"].text() if "key" in keyed else "")
     else:
-        _refuse(data.path, f"{_short(data.value)} is no data of a source", "array, file, none")
+        data.refuse(f"{data.shown()} is no data of a source", "array, file, none")
     return Source(held, kind, got["name"].text(), _optional(got["placement"]))
 
 
-def _array(place: _Place, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _array(place: Place, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     try:
         raw = base64.b64decode(place.text(), validate=True)
         array = cast("np.ndarray[Any, Any]", np.load(io.BytesIO(raw), allow_pickle=False))
     except (ValueError, EOFError, OSError):
-        _refuse(place.path, "not the base64 of an .npy file")
+        place.refuse("not the base64 of an .npy file")
     return array.view(dtype) if is_narrow(dtype) and array.dtype == _BITS[dtype.itemsize] else array
 
 
-def _read_selector(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+def _read_selector(got: dict[str, Place], made: dict[str, Node]) -> Node:
     inputs = _inputs(got["inputs"], made)
     return Selector(got["selector"].text(), inputs, _type(got["type"]), _parameters(got["parameters"]))
 
 
-def _read_operation(got: dict[str, _Place], made: dict[str, Node]) -> Node:
-    index = got["index"].object("start", "shape")
+def _read_operation(got: dict[str, Place], made: dict[str, Node]) -> Node:
+    index = got["index"].record("start", "shape")
     signature = None if got["signature"].value is None else _reference(got["signature"], made, Signature)
     return Operation(
         got["operator"].text(),
@@ -436,19 +362,19 @@ def _read_operation(got: dict[str, _Place], made: dict[str, Node]) -> Node:
     )
 
 
-def _projection(place: _Place) -> Projection:
-    got = place.object("matrix", "offset", "inputs", "shape", "stride")
+def _projection(place: Place) -> Projection:
+    got = place.record("matrix", "offset", "inputs", "shape", "stride")
     rows = tuple(row.integers() for row in got["matrix"].items())
     map = AffineMap(rows, got["offset"].integers(), got["inputs"].integer())
     return Projection(map, got["shape"].integers(), got["stride"].integers())
 
 
-def _read_signature(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+def _read_signature(got: dict[str, Place], made: dict[str, Node]) -> Node:
     costs = []
     for name, amount in got["costs"].pairs():
-        value = amount.plain()
+        value = _plain(amount)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            _refuse(amount.path, f"{_short(amount.value)} is not a number")
+            amount.refuse(f"{amount.shown()} is not a number")
         costs.append((name.text(), value))
     return Signature(
         tuple(item.text() for item in got["dims"].items()),
@@ -459,36 +385,36 @@ def _read_signature(got: dict[str, _Place], made: dict[str, Node]) -> Node:
     )
 
 
-def _read_sink(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+def _read_sink(got: dict[str, Place], made: dict[str, Node]) -> Node:
     target = got["target"]
     what = target.value.get("kind") if isinstance(target.value, dict) else None
     where: MemoryTarget | FileTarget
     if what == "file":
-        file = target.object("kind", "path", "format", "key", "overwrite", optional=("grid",))
+        file = target.record("kind", "path", "format", "key", "overwrite", optional=("grid",))
         if not isinstance(file["overwrite"].value, bool):
-            _refuse(file["overwrite"].path, f"{_short(file['overwrite'].value)} is not true or false")
+            file["overwrite"].refuse(f"{file['overwrite'].shown()} is not true or false")
         grid = tuple(item.integers() for item in file["grid"].items()) if "grid" in file else ()
         path, format, key = (file[name].text() for name in ("path", "format", "key"))
         where = FileTarget(path, format, key, file["overwrite"].value, grid)
     elif what == "memory":
-        target.object("kind")
+        target.record("kind")
         where = MemoryTarget()
     else:
-        _refuse(target.path, f"{_short(target.value)} is no target of a sink", "file, memory")
+        target.refuse(f"{target.shown()} is no target of a sink", "file, memory")
     part = _part(got["part"]) if "part" in got else None
     return Sink(_reference(got["tensor"], made, Tensor), where, _optional(got["placement"]), part)
 
 
-def _part(place: _Place) -> SinkPart:
-    got = place.object("start", "shape", "of")
+def _part(place: Place) -> SinkPart:
+    got = place.record("start", "shape", "of")
     return SinkPart(Box(got["start"].integers(), got["shape"].integers()), got["of"].integers())
 
 
-def _read_point(got: dict[str, _Place], made: dict[str, Node]) -> Node:
+def _read_point(got: dict[str, Place], made: dict[str, Node]) -> Node:
     return SequencePoint(tuple(_reference(item, made, Operation, Sink) for item in got["before"].items()))
 
 
-_Reader = Callable[[dict[str, _Place], dict[str, Node]], Node]
+_Reader = Callable[[dict[str, Place], dict[str, Node]], Node]
 _READERS: dict[str, tuple[tuple[str, ...], _Reader]] = {
     "source": (("name", "type", "data", "placement"), _read_source),
     "tensor": (("producer", "output"), _read_tensor),

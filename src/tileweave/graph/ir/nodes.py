@@ -36,6 +36,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.sugar import TensorSugar
 from tileweave.space import Box, Projection
+from tileweave.space.box import trusted_box
 
 Value = Union[None, bool, int, float, str, tuple["Value", ...]]  # noqa: UP007  (a recursive alias needs Union)
 Named = tuple[tuple[str, Any], ...]
@@ -135,7 +136,7 @@ class TensorType:
     @property
     def box(self) -> Box:
         """The whole tensor as a region."""
-        return Box.of(self.shape)
+        return trusted_box((0,) * len(self.shape), self.shape)
 
     @property
     def size_bytes(self) -> int:

@@ -171,10 +171,8 @@ def cache_update(cache: Any, new: Any, start: Any, axis: int = -2) -> Tensor:
     if len(cache.shape) != len(new.shape) or rest[0] != rest[1] or new.shape[dim] > cache.shape[dim]:
         types = {"cache": cache.type, "new": new.type}
         raise GraphError(where, "the new part does not fit the cache", inputs=types, legal="equal but along the axis")
-    order = [dim, *(k for k in range(len(cache.shape)) if k != dim)]
     places = unsqueeze(add(arange(new.shape[dim], dtype=np.int64), start), 1)
-    out = scatter_nd(permute(cache, order), places, permute(cast(new, cache.dtype), order))
-    return permute(out, [order.index(k) for k in range(len(order))])
+    return scatter_nd(cache, places, cast(new, cache.dtype), axis=dim)
 
 
 @public()

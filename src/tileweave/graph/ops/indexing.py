@@ -289,47 +289,74 @@ register(Operator("gather_nd", _gather_nd_block, _GATHER_ND, _gather_nd_gradient
 
 
 @public()
-def scatter_nd(x: Any, indices: Any, updates: Any, *, reduction: str | None = None) -> Tensor:
+def scatter_nd(x: Any, indices: Any, updates: Any, *, reduction: str | None = None, axis: int = 0) -> Tensor:
     """x with ``out[places[j..]] = updates[j..]``, places in several dimensions; the inverse of `gather_nd`.
 
     Args:
         x: any tensor.
-        indices: [.., k]: places in the first k dimensions of x.
-        updates: [.., the other dimensions of x].
+        indices: [.., k]: places in k dimensions of x.
+        updates: like x, with the dimensions of the places instead of these k.
         reduction: as in `scatter`.
+        axis: the first of the k dimensions.
+
+    Example:
+        >>> np.asarray(scatter_nd(np.zeros((2, 3)), [[1]], [[5.0], [6.0]], axis=1)).tolist()
+        [[0.0, 5.0, 0.0], [0.0, 6.0, 0.0]]
     """
     where = "scatter_nd(x, indices, updates)"
     x, updates, how = _scattered(where, x, updates, reduction)
     indices = _places(where, indices)
-    deep = _depth(where, x, indices, 0)
-    if updates.shape != (*indices.shape[:-1], *x.shape[deep:]):
+    deep, many = _depth(where, x, indices, 0), len(indices.shape) - 1
+    first = dimension(where, x, axis) if axis else 0
+    if first + deep > len(x.shape):
+        types = {"x": x.type, "indices": indices.type}
+        raise GraphError(where, "x and places do not fit", inputs=types, legal=f"axis 0 to {len(x.shape) - deep}")
+    if updates.shape != (*x.shape[:first], *indices.shape[:-1], *x.shape[first + deep :]):
         types = {"x": x.type, "indices": indices.type, "updates": updates.type}
         raise GraphError(where, "updates do not fit", inputs=types, legal="[places.., the other dimensions of x]")
-    rest = range(len(x.shape) - deep)
-    own: list[int | None] = [*[None] * deep, *rest]
-    new: list[int | None] = [*[None] * (len(indices.shape) - 1), *rest]
+    before, rest = range(first), range(first, len(x.shape) - deep)
+    own: list[int | None] = [*before, *[None] * deep, *rest]
+    new: list[int | None] = [*before, *[None] * many, *rest]
     inputs = (("x", x, own), ("indices", indices, [None] * len(indices.shape)), ("updates", updates, new))
-    return _indexed("scatter_nd", x.shape[deep:], inputs, (x.type, own), ("reduction", how), costs=FLOP)
+    index = (*x.shape[:first], *x.shape[first + deep :])
+    return _indexed("scatter_nd", index, inputs, (x.type, own), ("reduction", how), ("axis", first), costs=FLOP)
+
+
+def _scatter_nd_into(operation: Operation, inputs: Arrays, out: Array) -> None:
+    """The result in an array that is new, or the very memory of x."""
+    x, indices, updates, first = inputs["x"], inputs["indices"], inputs["updates"], operation.parameter("axis")
+    indices, updates = (one.copy() if np.may_share_memory(out, one) else one for one in (indices, updates))
+    there, held = (array.__array_interface__["data"][0] for array in (out, x))
+    if there != held or out.strides != x.strides:
+        out[...] = x
+    deep, many = indices.shape[-1], indices.ndim - 1
+    if deep:
+        front = np.moveaxis(out, range(first, first + deep), range(deep))
+        values = np.moveaxis(updates, range(first, first + many), range(many))
+        REDUCTIONS[operation.parameter("reduction")](front, _nd_places(indices, 0), values)
 
 
 def _scatter_nd_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    out, places = inputs["x"].copy(), _nd_places(inputs["indices"], 0)
-    if places:
-        REDUCTIONS[operation.parameter("reduction")](out, places, inputs["updates"])
+    out = inputs["x"].copy()
+    _scatter_nd_into(operation, {**inputs, "x": out}, out)
     return {"out": out}
 
 
 def _scatter_nd_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    indices, how = operation.input("indices"), _reduction_with_gradient(operation)
+    indices, how, first = operation.input("indices"), _reduction_with_gradient(operation), operation.parameter("axis")
+    deep, many, rank = indices.shape[-1], len(indices.shape) - 1, len(dy.shape)
     nothing = zeros(operation.input("updates").shape, dy.dtype)
+    front = [*range(first, first + deep), *range(first), *range(first + deep, rank)]
+    taken = gather_nd(permute(dy, front), indices)
+    back = [*range(many, many + first), *range(many), *range(many + first, len(taken.shape))]
     return {
-        "x": dy if how == "add" else scatter_nd(dy, indices, nothing),
-        "updates": gather_nd(dy, indices),
+        "x": dy if how == "add" else scatter_nd(dy, indices, nothing, axis=first),
+        "updates": permute(taken, back),
     }
 
 
-_SCATTER_ND = Form(("x", "indices", "updates"), {"reduction": _reduction})
-register(Operator("scatter_nd", _scatter_nd_block, _SCATTER_ND, _scatter_nd_gradient))
+_SCATTER_ND = Form(("x", "indices", "updates"), {"reduction": _reduction, "axis": integer(0)})
+register(Operator("scatter_nd", _scatter_nd_block, _SCATTER_ND, _scatter_nd_gradient, into=_scatter_nd_into))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class Operator:
         lowering: the primitive that package `lower` asks backends for, by name; empty where there is none.
         late: inputs that are applied to combined partial results.
         arity: of an elementwise operator, whose index is its output and which fusion may join; 0 for all others.
+        into: writes its result into an array that may be the very memory of its first input.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Operator:
     lowering: str = ""
     late: Late | None = None
     arity: int = 0
+    into: Callable[[Operation, Arrays, Array], None] | None = None
 
     @property
     def finish(self) -> tuple[str, ...]:

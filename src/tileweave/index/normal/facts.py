@@ -8,15 +8,15 @@ highest atom by a bound, again and again, ends (`signs`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import gcd, isqrt
+from math import isqrt
 
 from tileweave.index.expr import Expr
 from tileweave.index.normal.intervals import Interval, interval_of, product, sane
-from tileweave.index.normal.poly import Monomial, Poly
+from tileweave.index.normal.poly import Monomial, Poly, is_constant
 
 Sample = tuple[int | None, ...]
 """A value at each of a few points, which refute most of what no proof can show."""
-POINTS = 5
+POINTS = 6
 LONGEST_SAMPLE = 512
 """Bits of a value at a point beyond which it is not followed."""
 Key = frozenset[tuple[tuple[int, ...], int]]
@@ -85,6 +85,7 @@ class Facts:
         kept: parameters, which are atoms of divisors and of bounds: symbolic bounds are written in them.
         multiples: quotient atom -> its symbol and the declared divisor (monomial, factor).
         memo: results that hold under `given`; cleared, or set aside, when that changes.
+        symbols: the numbers of the atoms that are symbols, or symbols over their declared divisors.
         samples: of the atoms at a few points, by number, as far as they were asked for.
         steps, spent: replacements left for the question at hand, and those made for all questions so far.
     """
@@ -94,6 +95,7 @@ class Facts:
     remainders: set[int] = field(default_factory=set)
     given: list[Poly] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
+    symbols: list[int] = field(default_factory=list)
     multiples: dict[int, tuple[Expr, Monomial, int]] = field(default_factory=dict)
     memo: Memo = field(default_factory=Memo)
     steps: int = 0
@@ -123,6 +125,7 @@ def symbol_atom(facts: Facts, expr: Expr, kind: str, lower: Poly | None, upper: 
     if upper is not None:
         high = interval(facts, upper)[1]
         facts.kept.update(atom for mono in upper for atom in mono)
+    facts.symbols.append(len(facts.atoms))
     facts.atoms.append(Indeterminate(kind, x, y, (key_of(x), key_of(y)), expr, low, high, lower, upper))
     return len(facts.atoms) - 1
 
@@ -155,7 +158,8 @@ def value_at(facts: Facts, p: Poly, point: int) -> int | None:
 
 
 def _drawn(facts: Facts, point: int, atom: Indeterminate, number: int) -> int | None:
-    """A symbol's value at a point: its least, its greatest, one between, and each end for every other symbol."""
+    """A symbol's value at a point: its least, its greatest, one between, each end for every other symbol, and a
+    moderate one, at which what is given of products of sizes and of sums of indices still holds."""
     lower, upper = atom.lower, atom.upper
     low = None if lower is None else value_at(facts, lower, point)
     high = None if upper is None else value_at(facts, upper, point)
@@ -169,7 +173,9 @@ def _drawn(facts: Facts, point: int, atom: Indeterminate, number: int) -> int | 
     if low > high:
         return None
     ends = (low, high) if number % 2 else (high, low)
-    return (low, high, low + (high - low) * 2 // 3, *ends)[point]
+    free = atom.upper is None or is_constant(atom.upper)
+    moderate = low + (min(high - low, (1 << (high - low).bit_length() * 5 // 8) - 1) if free else (high - low) // 3)
+    return (low, high, low + (high - low) * 2 // 3, *ends, moderate)[point]
 
 
 def _applied(kind: str, a: int | None, b: int | None) -> int | None:
@@ -215,11 +221,3 @@ def interval(facts: Facts, p: Poly) -> Interval:
         if low is None and high is None:
             break
     return low, high
-
-
-def known_divisor(p: Poly) -> int:
-    """The greatest integer that divides every coefficient of p; 0 for the zero polynomial."""
-    out = 0
-    for coefficient in p.values():
-        out = gcd(out, coefficient)
-    return out

@@ -3,7 +3,7 @@
 A monomial is the ascending tuple of its atoms' numbers, repeated for powers; ``()`` is the constant monomial. A
 polynomial maps monomials to coefficients that are not zero. Polynomials are shared freely, so no function here
 changes its arguments.
-What an atom stands for is `ranges.Facts`'s business.
+What an atom stands for is `facts.Facts`'s business.
 """
 
 from __future__ import annotations
@@ -184,3 +184,33 @@ def substitute(p: Poly, atom: int, value: Poly) -> Poly:
     if not linear:
         factor = substitute(factor, atom, value)
     return add(rest, multiply(factor, value))
+
+
+def replaced(p: Poly, values: dict[int, Poly]) -> Poly:
+    """p with the atoms that have a value replaced by it, all at once."""
+    if not any(number in values for mono in p for number in mono):
+        return p
+    out: Poly = {}
+    for mono, coefficient in p.items():
+        term = constant(coefficient)
+        for number in mono:
+            term = multiply(term, values.get(number, {(number,): 1}))
+        out = add(out, term)
+    return out
+
+
+def known_divisor(p: Poly) -> int:
+    """The greatest integer that divides every coefficient of p; 0 for the zero polynomial."""
+    out = 0
+    for coefficient in p.values():
+        out = gcd(out, coefficient)
+    return out
+
+
+def tight(p: Poly) -> Poly:
+    """The strongest ``q >= 0`` with the same solutions: divided by the common factor, constant rounded down."""
+    divisor = known_divisor({mono: c for mono, c in p.items() if mono})
+    if divisor <= 1:
+        return p
+    out = {mono: c // divisor for mono, c in p.items()}
+    return out if out.get(ONE, 1) else {mono: c for mono, c in out.items() if c}

@@ -9,13 +9,27 @@ from typing import cast
 
 from tileweave.errors import LayoutError
 from tileweave.index.expr import Expr, const, equal, unequal, walk
-from tileweave.index.normal.facts import Facts, Indeterminate, atom_of, interval, known_divisor, symbol_atom
+from tileweave.index.normal.facts import Facts, Indeterminate, atom_of, interval, symbol_atom
 from tileweave.index.normal.intervals import Interval, interval_of
-from tileweave.index.normal.poly import ONE, Poly, add, constant, divide, is_constant, multiply, negate, scale, subtract
+from tileweave.index.normal.poly import (
+    ONE,
+    Poly,
+    add,
+    constant,
+    divide,
+    is_constant,
+    known_divisor,
+    multiply,
+    negate,
+    replaced,
+    scale,
+    subtract,
+    tight,
+)
 from tileweave.index.normal.rules import choice, extreme, floor, mod, only_atom, root, supposing, xor
 from tileweave.index.normal.signs import limits, nonnegative, positive, tighten
 from tileweave.index.normal.write import Writer
-from tileweave.index.trees import symbols_of
+from tileweave.index.trees import two_symbols
 
 TRUE, FALSE = equal(const(0), 0), unequal(const(0), 0)
 
@@ -65,7 +79,7 @@ def normal_of(given: Sequence[Expr] = (), roots: Iterable[Expr] = ()) -> Normal:
     normal = Normal(facts, {}, {}, Writer(facts, digits=False))
     if not isinstance(given, tuple) or given:
         _check_conditions(given)
-        load(normal, given)
+        load(normal, numbers_of(given))
         for condition in given:
             _assume(normal, condition)
         facts.memo.forget_signs()
@@ -77,10 +91,26 @@ def normal_of(given: Sequence[Expr] = (), roots: Iterable[Expr] = ()) -> Normal:
 def load(normal: Normal, roots: Iterable[Expr]) -> None:
     """Read every node under the roots; afterwards `values` and `conditions` hold their normal forms."""
     roots = tuple(roots)
-    for node in symbols_of(roots):
-        if node not in normal.values:
-            _load_symbol(normal, node)
-    _load_nodes(normal, roots)
+    order = _unread(normal, roots)
+    names: dict[str, Expr] = {}
+    for node in order:
+        if node.op == "sym":
+            other = names.setdefault(node.args[0], node)
+            if other is not node:
+                raise two_symbols(other, node)
+            if node not in normal.values:
+                _load_symbol(normal, node)
+    _load_nodes(normal, roots, order)
+
+
+def _unread(normal: Normal, roots: Sequence[Expr]) -> list[Expr]:
+    """Every node under the roots, and under the bounds of their symbols, that was not read yet; operands first."""
+    return walk(roots, bounds=True, known=normal.values, also=normal.conditions)
+
+
+def numbers_of(conditions: Iterable[Expr]) -> list[Expr]:
+    """The numbers that conditions compare, however they are joined."""
+    return [part for node in walk(conditions) if node.is_condition for part in node.parts if not part.is_condition]
 
 
 def keep_products(normal: Normal, keep: bool = True) -> None:
@@ -164,7 +194,7 @@ def _bound(normal: Normal, expr: Expr) -> Poly:
     if expr.op == "const":
         return constant(expr.args[0])
     if expr not in normal.values:
-        _load_nodes(normal, (expr,))
+        _load_nodes(normal, (expr,), _unread(normal, (expr,)))
     return normal.values[expr]
 
 
@@ -227,8 +257,9 @@ def _assume(normal: Normal, condition: Expr) -> None:
 # -- nodes ----------------------------------------------------------------------------------------
 
 
-def _load_nodes(normal: Normal, roots: Sequence[Expr]) -> None:
-    order = [node for node in walk(roots) if node not in normal.values and node not in normal.conditions]
+def _load_nodes(normal: Normal, roots: Sequence[Expr], order: Sequence[Expr]) -> None:
+    """Read the nodes of an order, which are those under the roots that were not read before."""
+    order = [node for node in order if node not in normal.values and node not in normal.conditions]
     uses = Counter(part for node in order for part in node.parts)
     uses.update(roots)
     values = normal.values
@@ -323,7 +354,7 @@ def _where(normal: Normal, condition: Expr, p: Poly) -> Poly:
             if atom.kind == "select" or not told.isdisjoint(_operand_atoms(atom)):
                 told.add(number)
                 again[number] = _atom_again(normal, number, again)
-    return _replaced(p, again)
+    return replaced(p, again)
 
 
 def _fixed(normal: Normal, told: Sequence[Poly]) -> dict[int, Poly]:
@@ -358,7 +389,7 @@ def _atoms_below(normal: Normal, p: Poly) -> set[int]:
 def _atom_again(normal: Normal, number: int, again: dict[int, Poly]) -> Poly:
     """The value of an atom, no symbol, from operands that were rewritten."""
     atom = normal.facts.atoms[number]
-    x, y = _replaced(atom.x, again), _replaced(atom.y, again)
+    x, y = replaced(atom.x, again), replaced(atom.y, again)
     if atom.kind in ("floordiv", "mod") and not y:
         return {(number,): 1}  # undefined wherever this branch is chosen: left as it was written
     match atom.kind:
@@ -396,7 +427,7 @@ def _condition_again(normal: Normal, condition: Expr, again: dict[int, Poly]) ->
         return parts[0] & parts[1] if condition.op == "and" else parts[0] | parts[1]
     if condition.op == "true":
         return condition
-    left, right = (_replaced(normal.values[part], again) for part in condition.parts)
+    left, right = (replaced(normal.values[part], again) for part in condition.parts)
     return _compared(normal, condition.op, left, right)
 
 
@@ -422,7 +453,7 @@ def follows(normal: Normal, condition: Expr) -> bool:
         return settled.op == "true" and bool(settled.args[0])
     load(normal, condition.args)
     room = subtract(normal.values[condition.args[1]], normal.values[condition.args[0]])
-    return nonnegative(normal.facts, _tight(add(room, constant(-1)) if condition.op == "lt" else room))
+    return nonnegative(normal.facts, tight(add(room, constant(-1)) if condition.op == "lt" else room))
 
 
 def _condition(normal: Normal, node: Expr) -> Expr:
@@ -448,13 +479,40 @@ def _joined(normal: Normal, node: Expr) -> Expr:
         _preload(normal, condition)
     for first, second in ((a, b), (b, a)):
         facts = _facts_of(normal, first if both else ~first)
-        if not facts:
+        if not facts or _apart(normal, facts, second):
             continue
         with supposing(normal.facts, facts):
             known = _condition_again(normal, second, _fixed(normal, facts))
         if known.op == "true":
             return first if known.args[0] == both else known
     return out
+
+
+def _apart(normal: Normal, told: Sequence[Poly], condition: Expr) -> bool:
+    """Whether what is told says nothing of a condition: no bound and no given fact leads from one to the other."""
+    compared = (normal.values[part] for part in numbers_of((condition,)))
+    wanted = _reach(normal.facts, {atom for p in compared for mono in p for atom in mono})
+    return wanted.isdisjoint(_reach(normal.facts, {atom for fact in told for mono in fact for atom in mono}))
+
+
+def _reach(facts: Facts, numbers: set[int]) -> set[int]:
+    """Atoms, those under them, those of their bounds, and those that given facts hold together with any of these."""
+    found: set[int] = set()
+    stack = list(numbers)
+    ties = [{number for mono in fact for number in mono} for fact in facts.given]
+    while stack:
+        number = stack.pop()
+        if number in found:
+            continue
+        found.add(number)
+        atom = facts.atoms[number]
+        for p in (atom.x, atom.y, atom.lower, atom.upper):
+            for mono in p or ():
+                stack += mono
+        for tie in ties:
+            if number in tie:
+                stack += tie
+    return found
 
 
 def _decide(normal: Normal, p: Poly) -> bool | None:
@@ -464,7 +522,7 @@ def _decide(normal: Normal, p: Poly) -> bool | None:
 
 def _at_least_zero(normal: Normal, p: Poly) -> Expr:
     """The condition ``p >= 0``, as a comparison of sums with positive terms in lowest terms."""
-    p = _tight(p)
+    p = tight(p)
     decided = _decide(normal, p)
     if decided is not None:
         return TRUE if decided else FALSE
@@ -499,32 +557,10 @@ def _zero(normal: Normal, p: Poly) -> Expr:
     )
 
 
-def _tight(p: Poly) -> Poly:
-    """The strongest ``q >= 0`` with the same solutions: divided by the common factor, constant rounded down."""
-    divisor = known_divisor({mono: c for mono, c in p.items() if mono})
-    if divisor <= 1:
-        return p
-    out = {mono: c // divisor for mono, c in p.items()}
-    return out if out.get(ONE, 1) else {mono: c for mono, c in out.items() if c}
-
-
 def _sum_of(normal: Normal, p: Poly) -> Expr:
     """The expression of a polynomial, in the plain style."""
     writer = Writer(normal.facts, digits=False) if normal.facts.memo.local else normal.writer
     return writer.expr(p)
-
-
-def _replaced(p: Poly, values: dict[int, Poly]) -> Poly:
-    """p with the atoms that have a value replaced by it."""
-    if not any(number in values for mono in p for number in mono):
-        return p
-    out: Poly = {}
-    for mono, coefficient in p.items():
-        term = constant(coefficient)
-        for number in mono:
-            term = multiply(term, values.get(number, {(number,): 1}))
-        out = add(out, term)
-    return out
 
 
 def _check_conditions(given: Sequence[Expr]) -> None:

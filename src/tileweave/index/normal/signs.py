@@ -76,13 +76,12 @@ def _refuted(facts: Facts, p: Poly) -> bool:
 
 
 def _is_inside(facts: Facts, point: int) -> bool:
-    for atom, values in zip(facts.atoms, facts.samples, strict=True):
-        if atom.kind in ("sym", "quot"):
-            value = values[point]
-            if value is not None and (
-                (atom.low is not None and value < atom.low) or (atom.high is not None and value > atom.high)
-            ):
-                return False
+    for number in facts.symbols:
+        atom, value = facts.atoms[number], facts.samples[number][point]
+        if value is not None and (
+            (atom.low is not None and value < atom.low) or (atom.high is not None and value > atom.high)
+        ):
+            return False
     return all((value_at(facts, fact, point) or 0) >= 0 for fact in facts.given)
 
 

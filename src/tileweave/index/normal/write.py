@@ -38,7 +38,8 @@ class Writer:
         self.facts = facts
         self.digits = digits
         self.group = group
-        self.merged: set[int] = set()  # remainders that the rule on digits removed from some sum
+        self.applied = False  # whether the rule on digits changed some sum
+        self.merged: set[int] = set()  # remainders that it removed from some sum
         self.shapes: dict[Key, Poly] = {}
         self.done: dict[Key, Expr] = {}
         self.uses: dict[int, int] = {}  # how many sums hold the atom
@@ -79,6 +80,7 @@ class Writer:
             if self.digits:
                 merged = merge_digits(self.facts, shape)
                 if merged is not shape:
+                    self.applied = True
                     self.merged.update(self._remainders_of(shape) - self._remainders_of(merged))
                 shape = merged
             self.shapes[key] = shape

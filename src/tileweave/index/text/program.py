@@ -195,7 +195,6 @@ def program(
     normal = normal or normal_of()
     if not dialect.lazy:
         roots = _guarded(roots, normal)
-    load(normal, roots)
     out = Printable(dialect, roots, normal, ctype=ctype)
     _name_symbols(where, out, {} if rename is None else rename)
     most = 1 << ((_BITS[ctype] if ctype else dialect.width or 64) - 1)

@@ -13,11 +13,9 @@ import numpy as np
 from tileweave.errors import BackendError
 from tileweave.layout import Coord, Layout, parse
 
-__all__ = ["BITS", "Atom", "Condition", "Cost", "Fragment", "fragment", "shared"]
-
 #: Bits of each element type, by its PTX name.
 BITS = {
-    "s4": 4, "u4": 4, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "b8": 8, "pred": 8,
+    "s4": 4, "u4": 4, "e4m3": 8, "e5m2": 8, "e8m0": 8, "s8": 8, "u8": 8, "b8": 8, "pred": 8,
     "f16": 16, "bf16": 16, "b16": 16, "s16": 16, "u16": 16,
     "tf32": 32, "f32": 32, "s32": 32, "u32": 32, "b32": 32, "f64": 64, "b64": 64,
     "s64": 64, "u64": 64, "b128": 128,

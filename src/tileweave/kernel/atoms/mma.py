@@ -13,8 +13,6 @@ import numpy as np
 from tileweave.kernel.atoms.atom import BITS, Atom, Condition, Cost, Fragment, fragment, shared
 from tileweave.layout import parse
 
-__all__ = ["mma_atom", "mma_names", "tcgen05_atom", "tcgen05_names", "wgmma_atom", "wgmma_names"]
-
 Array = np.ndarray[Any, Any]
 
 _WARP_C = "(2:2@reg, 8:4@lane, 4:1@lane, 2:1@reg)"

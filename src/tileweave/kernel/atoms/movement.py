@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from tileweave.kernel.atoms.atom import BITS, Atom, Condition, Cost, Fragment, fragment, shared
 from tileweave.layout import parse
 
-__all__ = ["TENSOR_MAP_RULES", "movement_atom", "movement_names"]
-
 _TILES = "({j}:2@reg, 8:4@lane, 4:1@lane, 2:1@reg)"
 _TILES_TRANSPOSED = "({j}:2@reg, 4:1@lane, 2:1@reg, 8:4@lane)"
 _ROW_ALIGNED = Condition("row-aligned", "address % 16 == 0")
@@ -74,6 +72,8 @@ def _copy_names() -> Iterator[str]:
         for size in sizes:
             yield f"cp.async.{cached}.shared.global.{size}"
     yield "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    yield "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+    yield "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
     yield "cp.async.bulk.global.shared::cta.bulk_group"
     for rank in range(1, 6):
         yield f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"

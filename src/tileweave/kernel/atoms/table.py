@@ -11,8 +11,6 @@ from tileweave.errors import BackendError
 from tileweave.kernel.atoms import mma, movement
 from tileweave.kernel.atoms.atom import Atom
 
-__all__ = ["atom", "families", "names", "refusals"]
-
 _SOURCES = (
     (mma.mma_names, mma.mma_atom),
     (mma.wgmma_names, mma.wgmma_atom),

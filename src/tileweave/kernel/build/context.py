@@ -14,7 +14,7 @@ from tileweave.kernel.build import flow
 from tileweave.kernel.build.order import Order, owner_last, row_major
 from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.build.rings import Ring
-from tileweave.kernel.build.scopes import Opening, Selector
+from tileweave.kernel.build.scopes import Opening, ScopeSelector
 from tileweave.kernel.build.views import View, as_number
 from tileweave.kernel.ir import DTYPES, Grid, Let, Number, Sync, cta_scope, dtype_of
 from tileweave.layout import Coord, Iter, Layout, parse, strided
@@ -34,7 +34,7 @@ class Var:
         self._recorder.emit(Let(self.value, as_number(value), line=self._recorder.line()))
 
 
-class Context:
+class KernelContext:
     """The kernel being traced. Axes of the mesh are attributes: ``k.gpu`` is the number of this device."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -107,19 +107,19 @@ class Context:
         return Opening(self._recorder, cta_scope(counts[0]))
 
     @property
-    def warpgroup(self) -> Selector:
+    def warpgroup(self) -> ScopeSelector:
         """Warpgroups of the block."""
-        return Selector(self._recorder, "warpgroup", None)
+        return ScopeSelector(self._recorder, "warpgroup", None)
 
     @property
-    def warp(self) -> Selector:
+    def warp(self) -> ScopeSelector:
         """Warps of the block."""
-        return Selector(self._recorder, "warp", None)
+        return ScopeSelector(self._recorder, "warp", None)
 
     @property
-    def thread(self) -> Selector:
+    def thread(self) -> ScopeSelector:
         """Threads of the block."""
-        return Selector(self._recorder, "thread", None)
+        return ScopeSelector(self._recorder, "thread", None)
 
     # Memory.
 

@@ -12,9 +12,9 @@ from tileweave.errors import LayoutError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel import targets
 from tileweave.kernel.build.arguments import Spec, param_of
-from tileweave.kernel.build.context import Context
+from tileweave.kernel.build.context import KernelContext
 from tileweave.kernel.build.recorder import Recorder, shown_path
-from tileweave.kernel.build.tuning import Tuned, tune
+from tileweave.kernel.build.tuning import TunedKernel, tune
 from tileweave.kernel.build.views import View
 from tileweave.kernel.ir import (
     Grid,
@@ -77,7 +77,7 @@ class KernelFunction:
         devices = self.mesh[0][1] if self.mesh else 1
         params = tuple(param_of(n, a, self._where, devices) for n, a in zip(self.tensors, args, strict=True))
         recorder = Recorder(self.name, params, self.mesh)
-        context = Context(recorder)
+        context = KernelContext(recorder)
         views = [View(recorder, whole(one)) for one in params]
         try:
             self.function(context, *views, **{**self._options, **options})
@@ -177,10 +177,15 @@ class KernelFunction:
         """Every candidate of every choice of dispatch, with its reason; resources; bank conflicts."""
         return str(targets.dispatcher("explain")(self._kernel(args, options, "explain"), arch))
 
+    def pictures(self, *args: Any, arch: str = "sm_90a", **options: Any) -> dict[str, str]:
+        """SVG of the layouts that dispatch chose, by the names of tensors in registers and in shared memory."""
+        found: dict[str, str] = targets.dispatcher("pictures")(self._kernel(args, options, "pictures"), arch)
+        return found
+
     def tune(
         self, space: Mapping[str, Sequence[Any]], *args: Any, arch: str = "sm_90a", on: str = "", most: int = 8,
         **options: Any,
-    ) -> Tuned:  # fmt: skip
+    ) -> TunedKernel:  # fmt: skip
         """The settings of some options, best first: by static cost, without those that need more than there is.
 
         Args:

@@ -43,7 +43,7 @@ _KINDS = ("warpgroup", "warp", "thread")
 _PER_SCOPE = {"warpgroup": 8, "warp": 32, "thread": 1024}
 
 
-class Selector:
+class ScopeSelector:
     """``k.warpgroup``, ``cta.warp``: entities of one kind in a scope, picked by ``[i]``, ``[a:b]`` or ``.each()``."""
 
     def __init__(self, recorder: Recorder, kind: Any, around: Scope | None) -> None:
@@ -81,7 +81,7 @@ class Opening:
         self._registers: int | None = None
         self._each = False
         self._body: Body | None = None
-        self._handle: Handle | None = None
+        self._handle: ScopeHandle | None = None
 
     def __call__(self, *, registers: int | None = None) -> Opening:
         """Open the scope, perhaps with a number of registers for each thread."""
@@ -98,7 +98,7 @@ class Opening:
         self._each = True
         return self
 
-    def __enter__(self) -> Handle:
+    def __enter__(self) -> ScopeHandle:
         recorder = self._recorder
         recorder.scope_of_threads(self._scope)
         self._line = recorder.line()
@@ -114,7 +114,7 @@ class Opening:
                 place = layout.at((number,), (layout.size,))
                 offset = Coord(tuple(place.items())) if isinstance(place, dict) else Coord(((layout.axes[0], place),))
             inner = Scope(self._scope.kind, Layout(first.shard, (), offset))
-        self._handle = Handle(recorder, inner, index)
+        self._handle = ScopeHandle(recorder, inner, index)
         self._index = index
         self._body = Body(self._handle)
         recorder.bodies.append(self._body)
@@ -136,7 +136,7 @@ class Opening:
             )  # fmt: skip
 
 
-class Handle:
+class ScopeHandle:
     """A scope inside its `with`: operators that its threads execute together.
 
     Shapes: an elementwise operator broadcasts extents of 1; a reduction keeps the reduced dimensions with extent 1.
@@ -161,19 +161,19 @@ class Handle:
         return self._scope.threads
 
     @property
-    def warpgroup(self) -> Selector:
+    def warpgroup(self) -> ScopeSelector:
         """Warpgroups of this scope, counted from its first."""
-        return Selector(self._recorder, "warpgroup", self._scope)
+        return ScopeSelector(self._recorder, "warpgroup", self._scope)
 
     @property
-    def warp(self) -> Selector:
+    def warp(self) -> ScopeSelector:
         """Warps of this scope, counted from its first."""
-        return Selector(self._recorder, "warp", self._scope)
+        return ScopeSelector(self._recorder, "warp", self._scope)
 
     @property
-    def thread(self) -> Selector:
+    def thread(self) -> ScopeSelector:
         """Threads of this scope, counted from its first."""
-        return Selector(self._recorder, "thread", self._scope)
+        return ScopeSelector(self._recorder, "thread", self._scope)
 
     def _where(self, name: str) -> str:
         return f"{self._scope.kind}.{name}"
@@ -204,24 +204,30 @@ class Handle:
 
     # Making and moving.
 
-    def zeros(self, shape: Sequence[int], dtype: Any = "f32", *, layout: Layout | str | None = None) -> View:
-        """Registers full of zeros."""
-        return self.full(shape, 0, dtype, layout=layout)
+    def zeros(self, shape: Sequence[int] | None = None, dtype: Any = "f32", *, layout: Layout | str | None = None,
+              like: View | None = None) -> View:  # fmt: skip
+        """Registers full of zeros: of a shape, or as wide as other registers and with their mask."""
+        return self.full(shape, 0, dtype, layout=layout, like=like)
 
-    def full(self, shape: Sequence[int], value: Any, dtype: Any = "f32", *,
-             layout: Layout | str | None = None) -> View:  # fmt: skip
+    def full(self, shape: Sequence[int] | None, value: Any, dtype: Any = "f32", *, layout: Layout | str | None = None,
+             like: View | None = None) -> View:  # fmt: skip
         """Registers full of one value."""
-        made = self.empty(shape, dtype, layout=layout)
+        made = self.empty(shape, dtype, layout=layout, like=like)
         self._emit("fill", (made.region,), (operand(value, made.dtype, self._recorder, self._where("full")),))
         return made
 
-    def empty(self, shape: Sequence[int], dtype: Any = "f32", *, layout: Layout | str | None = None) -> View:
+    def empty(self, shape: Sequence[int] | None = None, dtype: Any = "f32", *, layout: Layout | str | None = None,
+              like: View | None = None) -> View:  # fmt: skip
         """Registers without a value: reading them before they are written is an error."""
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        if (shape is None) == (like is None):
+            self._recorder.refuse(self._where("empty"), "the shape is needed once", legal="a shape, or like=")
+        given = like.shape if like is not None else shape
+        extents = (given,) if isinstance(given, int) else tuple(given or ())
         if any(type(e) is not int or e < 1 for e in extents):
             self._recorder.refuse(self._where("empty"), f"the shape {shape!r} is not positive integers")
         name = dtype_of(dtype, self._where("empty")).name
-        return View(self._recorder, self._new(extents, name, "t", layout=layout))
+        mask = like.region.valid if like is not None else None
+        return View(self._recorder, self._new(extents, name, "t", mask, layout))
 
     def iota(self, shape: Sequence[int], axis: int = 0, start: Any = 0, dtype: Any = "s32") -> View:
         """Registers that hold their own coordinate along an axis, plus `start`."""
@@ -328,7 +334,8 @@ class Handle:
             if len(one.shape) != rank or any(1 not in (e, s) and e != s for e, s in zip(one.shape, shape, strict=True)):
                 shapes = ", ".join(f"{self._recorder.shown(r)} {r.shape}" for r in ins)
                 self._recorder.refuse(
-                    where, f"the shapes do not fit: {shapes}", legal="equal extents, or 1", rule="operator"
+                    where, f"the shapes do not fit: {shapes}", rule="operator",
+                    legal="equal extents, or 1; `zeros(like=r)` is as wide as what a load made r",
                 )  # fmt: skip
             for d, (extent, valid) in enumerate(zip(one.shape, one.valid, strict=True)):
                 if extent > shape[d]:
@@ -540,7 +547,7 @@ class Handle:
 
 
 def _elementwise(fn: str) -> Any:
-    def method(self: Handle, *operands: Any) -> View:
+    def method(self: ScopeHandle, *operands: Any) -> View:
         return self.map(fn, *operands)
 
     method.__name__ = method.__qualname__ = fn
@@ -549,7 +556,7 @@ def _elementwise(fn: str) -> Any:
 
 
 def _reduction(fn: str, text: str) -> Any:
-    def method(self: Handle, value: View, axis: int | Sequence[int] | None = None) -> View:
+    def method(self: ScopeHandle, value: View, axis: int | Sequence[int] | None = None) -> View:
         return self.reduce(fn, value, axis)
 
     method.__doc__ = f"The {text} along axes, by default all; they stay with extent 1."
@@ -558,8 +565,8 @@ def _reduction(fn: str, text: str) -> Any:
 
 for _name in ELEMENTWISE:
     if _name not in ("min", "max", "and", "or", "not", "where"):
-        setattr(Handle, _name, _elementwise(_name))
-Handle.maximum = _elementwise("max")  # type: ignore[attr-defined]
-Handle.minimum = _elementwise("min")  # type: ignore[attr-defined]
-Handle.max = _reduction("max", "greatest")  # type: ignore[attr-defined]
-Handle.min = _reduction("min", "least")  # type: ignore[attr-defined]
+        setattr(ScopeHandle, _name, _elementwise(_name))
+ScopeHandle.maximum = _elementwise("max")  # type: ignore[attr-defined]
+ScopeHandle.minimum = _elementwise("min")  # type: ignore[attr-defined]
+ScopeHandle.max = _reduction("max", "greatest")  # type: ignore[attr-defined]
+ScopeHandle.min = _reduction("min", "least")  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from tileweave.kernel import targets
 
 
 @dataclass(frozen=True)
-class Choice:
+class Setting:
     """One setting of the options.
 
     Args:
@@ -36,7 +36,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedKernel:
     """The outcome: settings that can run, best first, then those that cannot.
 
     Args:
@@ -44,7 +44,7 @@ class Tuned:
         note: whether they were timed, and if not, why.
     """
 
-    choices: tuple[Choice, ...]
+    choices: tuple[Setting, ...]
     note: str
 
     @property
@@ -59,7 +59,7 @@ class Tuned:
 def tune(
     name: str, space: Mapping[str, Sequence[Any]], trace: Callable[[Mapping[str, Any]], Any],
     run: Callable[[Mapping[str, Any]], float] | None, arch: str, most: int,
-) -> Tuned:  # fmt: skip
+) -> TunedKernel:  # fmt: skip
     """Ranks the settings of a space.
 
     Args:
@@ -85,18 +85,18 @@ def tune(
     note = "ranked by counts and published rates; not timed"
     if run is not None:
         try:
-            timed = [Choice(c.options, c.estimate, "", run(c.options)) for c in can[:most]]
+            timed = [Setting(c.options, c.estimate, "", run(c.options)) for c in can[:most]]
         except TileweaveError as error:
             note = f"ranked by counts and published rates; not timed: {str(error).splitlines()[0]}"
         else:
             can = [*sorted(timed, key=lambda c: c.seconds or 0.0), *can[most:]]
             note = f"the first {len(timed)} were timed on a device"
-    return Tuned((*can, *cannot), note)
+    return TunedKernel((*can, *cannot), note)
 
 
-def _choice(options: Mapping[str, Any], trace: Callable[[Mapping[str, Any]], Any], arch: str) -> Choice:
+def _choice(options: Mapping[str, Any], trace: Callable[[Mapping[str, Any]], Any], arch: str) -> Setting:
     try:
         made = targets.dispatcher("estimate")(trace(options), arch)
     except TileweaveError as error:
-        return Choice(options, None, str(error).splitlines()[0])
-    return Choice(options, made, made.problem)
+        return Setting(options, None, str(error).splitlines()[0])
+    return Setting(options, made, made.problem)

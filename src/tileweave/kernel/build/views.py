@@ -63,6 +63,10 @@ class View:
         """How many tiles of `size` cover a dimension, the last one perhaps in part."""
         if size < 1:
             self._recorder.refuse(f"{self}.blocks({axis}, {size})", "a tile of no elements", legal="a positive size")
+        if not -len(self.shape) <= axis < len(self.shape):
+            self._recorder.refuse(
+                f"{self}.blocks({axis}, {size})", f"a view of rank {len(self.shape)} has no axis {axis}"
+            )
         return -(-self.shape[axis] // size)
 
     def tile(self, *sizes: int, halo: int | Sequence[int] = 0) -> Tiles:

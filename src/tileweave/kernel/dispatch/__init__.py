@@ -1,8 +1,13 @@
 """Dispatch: which instruction does each operator, which layout has each register tensor; with reasons."""
 
-from tileweave.kernel.dispatch.estimate import Estimate, estimate
 from tileweave.kernel.dispatch.expand import expand
-from tileweave.kernel.dispatch.explain import explain, ordered
 from tileweave.kernel.dispatch.lower import Lowered, global_tensors, lower
+from tileweave.kernel.dispatch.report.estimate import Estimate, estimate
+from tileweave.kernel.dispatch.report.explain import explain, ordered
+from tileweave.kernel.dispatch.report.pictures import pictures
+from tileweave.kernel.dispatch.schedules import Schedule, register, unregister
 
-__all__ = ["Estimate", "Lowered", "estimate", "expand", "explain", "global_tensors", "lower", "ordered"]
+__all__ = [
+    "Estimate", "Lowered", "Schedule", "estimate", "expand", "explain", "global_tensors", "lower", "ordered",
+    "pictures", "register", "unregister",
+]  # fmt: skip

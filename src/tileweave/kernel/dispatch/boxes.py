@@ -9,16 +9,14 @@ from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Candidate, Op, Region, Tensor, before, clipped
-from tileweave.kernel.threads import LANE, Address, Barrier, Element, TensorBox
-
-__all__ = ["Tile", "map_problem", "tile_of_region"]
+from tileweave.kernel.threads import LANE, Address, Barrier, ClaimedElement, TensorBox
 
 #: Swizzle width in bytes -> its code in a descriptor.
 CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class BoxTile:
     """A tile in shared memory of one of the four canonical forms.
 
     Args:
@@ -42,7 +40,7 @@ class Tile:
         return self.atom * bytes_ or 16, 8 * self.swizzle, CODES[self.swizzle]
 
 
-def tile_of_region(region: Region) -> Tile | str:
+def tile_of_region(region: Region) -> BoxTile | str:
     """The form of a region of a shared tensor that shows two dimensions, or what is wrong with it."""
     tensor = region.tensor
     if tensor.space != "shared" or len(region.dims) != 2:
@@ -58,7 +56,7 @@ def tile_of_region(region: Region) -> Tile | str:
     bytes_ = tensor.element.bits // 8
     if tensor.swizzle is None:
         if len(fast) == 1 and len(slow) == 1 and slow[0][1] == fast[0][0]:
-            return Tile(major, 0, fast[0][0], 0, slow[0][1])
+            return BoxTile(major, 0, fast[0][0], 0, slow[0][1])
         return "neither dense nor swizzled"
     width = 16 << tensor.swizzle.bits
     unit = (16 // bytes_).bit_length() - 1
@@ -69,7 +67,7 @@ def tile_of_region(region: Region) -> Tile | str:
         return f"rows of {fast[-1][0]} elements, not {elements}"
     if len(slow) != 1 or slow[0][1] != elements:
         return f"rows {slow[0][1] if slow else 0} elements apart, not {elements}"
-    return Tile(major, width, elements, fast[0][1] if len(fast) == 2 else 0, elements)
+    return BoxTile(major, width, elements, fast[0][1] if len(fast) == 2 else 0, elements)
 
 
 def _part(region: Region, major: int) -> str:
@@ -110,7 +108,7 @@ def map_problem(tensor: Tensor, arch: str) -> str:
 _MAPPED = frozenset({"f16", "bf16", "f32", "f64", "s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64", "e4m3", "e5m2"})
 
 
-def boxes(region: Region, tile: Tile) -> list[tuple[int, int]]:
+def boxes(region: Region, tile: BoxTile) -> list[tuple[int, int]]:
     """The boxes that fill a tile: for each its first coordinate along `major`, and its place in elements."""
     extent = region.shape[tile.major]
     if tile.swizzle == 0:
@@ -176,7 +174,7 @@ def copy_boxes(context: Context, op: Op) -> None:
         spelled = [simplify(c) if isinstance(c, Expr) else c for c in reversed(coordinates)]
         corner = list(near.begin)
         corner[near.dims[tile.major]] = near.begin[near.dims[tile.major]] + start
-        element = Element(plain, tuple(corner), near.tensor)
+        element = ClaimedElement(plain, tuple(corner), near.tensor)
         where = Address(context.buffer(near.tensor), simplify(as_expr(base + at)), 0, element)
         dims = tuple((n, f, box[f]) for n, f in zip(near.dims, far.dims, strict=True))
         cover = dims, tuple(coordinates)

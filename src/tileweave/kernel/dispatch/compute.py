@@ -12,12 +12,10 @@ from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.orders import TreeOrder
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
+from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit, blocked, holding
 from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, promote
 from tileweave.kernel.meaning import neutral
 from tileweave.kernel.threads import LANE, Address, Buffer, Operand
-
-__all__ = ["atomic_add", "elementwise", "reduce", "scan"]
 
 Element = Callable[[ExprLike], Operand]
 
@@ -170,7 +168,7 @@ def _lanes(
     return far_first
 
 
-def _warps(context: Context, digits: list[Digit], fn: str, result: Buffer, part: Holding, dtype: str) -> None:
+def _warps(context: Context, digits: list[RegisterDigit], fn: str, result: Buffer, part: Holding, dtype: str) -> None:
     """Over warps: each writes its partial results, all read those that belong together, in the order of the warps."""
     threads = context.threads.count
     trip = context.staging(dtype, part.slots * threads)

@@ -30,8 +30,6 @@ from tileweave.kernel.threads import (
     TensorBox,
 )
 
-__all__ = ["Context", "Threads", "always", "declined", "need_type", "place", "printed"]
-
 
 def place(line: Line) -> Place | None:
     """The user's line as thread programs keep it."""
@@ -45,10 +43,10 @@ def declined(line: Line, problem: str, **inputs: object) -> BackendError:
 
 def need_type(tensor: Tensor, line: Line) -> None:
     """Refuses elements that printed text has no type for."""
-    if tensor.dtype in ("tf32", "e8m0", "s4", "u4"):
+    if tensor.dtype in ("tf32", "s4", "u4"):
         raise declined(
             line, f"no CUDA type for elements of type {tensor.dtype}", tensor=tensor,
-            legal="f64 | f32 | f16 | bf16 | e4m3 | e5m2, integers of 8 to 64 bits, pred",
+            legal="f64 | f32 | f16 | bf16 | e4m3 | e5m2 | e8m0, integers of 8 to 64 bits, pred",
         )  # fmt: skip
 
 

@@ -26,8 +26,6 @@ from tileweave.kernel.threads import LANE, Buffer, Slots
 from tileweave.layout.analysis.memory import loads, phases_of
 from tileweave.layout.analysis.moves import LocalMove, Shuffle
 
-__all__ = ["alike", "converted", "copy", "held", "into", "staged"]
-
 #: What two barriers cost beside one instruction a warp: tens of cycles in which the block's warps wait for each other.
 _BARRIERS = 64
 _BANKS, _WORD, _MOST = 32, 4, 16

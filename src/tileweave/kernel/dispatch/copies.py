@@ -11,16 +11,18 @@ from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch.boxes import box_problem, copy_boxes
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, blocked, holding
+from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit, blocked, holding
 from tileweave.kernel.ir import Candidate, Op, Region
-from tileweave.kernel.threads import LANE, Address, Allocate, Buffer, Element
-
-__all__ = ["both", "copy", "load", "load_into", "memory_at", "store", "store_from"]
-
+from tileweave.kernel.threads import LANE, Address, Allocate, Buffer, ClaimedElement
 
 STORE = "stmatrix.sync.aligned.m8n8.x4.shared.b16"
 #: The digits of an 8 x 8 tile over the lanes, and of its two halves over the slots.
-_TILE = {Digit("lane", 4, 8, 0, 1), Digit("lane", 1, 4, 1, 2), Digit("reg", 1, 2, 1, 1), Digit("reg", 2, 2, 0, 8)}
+_TILE = {
+    RegisterDigit("lane", 4, 8, 0, 1),
+    RegisterDigit("lane", 1, 4, 1, 2),
+    RegisterDigit("reg", 1, 2, 1, 1),
+    RegisterDigit("reg", 2, 2, 0, 8),
+}
 
 
 def copy(context: Context, op: Op) -> None:
@@ -44,7 +46,7 @@ def memory_at(context: Context, region: Region, at: Sequence[ExprLike]) -> Addre
         coordinates[dim] = region.begin[dim] + at[position]
     buffer = context.buffer(region.tensor)
     found = simplify(as_expr(places.offset(region.tensor, coordinates)))
-    element = Element(region.tensor, tuple(coordinates))
+    element = ClaimedElement(region.tensor, tuple(coordinates))
     if buffer.space not in ("peers", "cluster"):
         return Address(buffer, found, 0, element)
     return Address(buffer, found, simplify(as_expr(places.device(region.tensor, coordinates))), element)
@@ -113,7 +115,8 @@ def store(context: Context, op: Op, out: Region, source: Region, buffer: Buffer,
     width, free, run = _width(held, out, out.tensor.element.bits)
     problem = "an addition" if op.option("accumulate") else store_problem(held, out, context.arch)
     if not problem:
-        context.choose(op, STORE, Candidate("stmatrix", True, "four 8 x 8 tiles each"))
+        how = ", turned" * (places.fastest(out) == 0)
+        context.choose(op, STORE, Candidate("stmatrix", True, f"four 8 x 8 tiles each{how}"))
         _store_matrices(context, buffer, held, out)
         return
     reasons = (Candidate("stmatrix", False, problem),) if out.tensor.space == "shared" else ()
@@ -161,11 +164,13 @@ def store_from(
 
 def _store_matrices(context: Context, buffer: Buffer, held: Holding, out: Region) -> None:
     raw = context.registers("raw", out.tensor.dtype, 8)
+    turned = places.fastest(out) == 0  # rows in memory are columns of the tiles
+    name = STORE.replace(".x4.", ".x4.trans.") if turned else STORE
 
     def one(v: ExprLike) -> None:
         context.loop(8, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, v * 8 + j)))
-        where = memory_at(context, out, store_row(held, context.threads.warp, v * 8))
-        context.instruction(STORE, where, slot(raw, 0, 8))
+        where = memory_at(context, out, store_row(held, context.threads.warp, v * 8, turned))
+        context.instruction(name, where, slot(raw, 0, 8))
 
     context.loop(held.slots // 8, one)
 
@@ -185,14 +190,16 @@ def store_problem(held: Holding, out: Region, arch: str) -> str:
         return "neighbouring slots are no neighbouring tiles"
     if out.masked or out.shape != held.shape:
         return "a mask"
-    if places.fastest(out) != 1 or places.vector(out, 8) != 8:
+    if places.fastest(out) not in (0, 1) or places.vector(out, 8) != 8:
         return "rows of fewer than 16 aligned bytes"
     return ""
 
 
-def store_row(held: Holding, warp: ExprLike, first: ExprLike) -> tuple[ExprLike, ExprLike]:
-    """The coordinates of the row that a lane supplies for the four tiles of slots ``first .. first + 7``."""
+def store_row(held: Holding, warp: ExprLike, first: ExprLike, turned: bool) -> tuple[ExprLike, ExprLike]:
+    """Where the row begins that a lane supplies for the four tiles of slots ``first .. first + 7``."""
     row, column = held.coordinates(warp, 0, first)
+    if turned:
+        return simplify(row + LANE // 8 % 2 * 8), simplify(column + LANE // 16 * 8 + LANE % 8)
     return simplify(row + LANE // 8 % 2 * 8 + LANE % 8), simplify(column + LANE // 16 * 8)
 
 

@@ -1,5 +1,7 @@
 """Automatic products become explicit ones: operands staged in shared memory, by roles and a ring, or by a pipeline.
 
+Rows that registers do not hold are gone over in parts (`rows`).
+
 ``cta.gemm(acc, A_tile, B_tile)`` on tiles in global memory says what to compute. `expand` gives the program that does
 it: where the copy engine can fetch the tiles and warpgroups can multiply them, one warpgroup fills a ring of stages and
 the others multiply; elsewhere all threads copy some steps ahead and multiply.
@@ -18,6 +20,7 @@ from tileweave.kernel.dispatch.boxes import map_problem
 from tileweave.kernel.dispatch.context import always
 from tileweave.kernel.dispatch.groups import fits
 from tileweave.kernel.dispatch.layouts.places import strided_layout
+from tileweave.kernel.dispatch.rows import in_parts
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -39,9 +42,8 @@ from tileweave.kernel.ir import (
     While,
     walk,
 )
+from tileweave.kernel.ir.rewrite import free_symbols
 from tileweave.layout.f2.swizzle import Swizzle
-
-__all__ = ["expand"]
 
 _LEAST = 2
 #: Registers of a thread that only copies, and the most that others may have.
@@ -59,10 +61,12 @@ def expand(kernel: Kernel, arch: str = "sm_90a") -> Kernel:
         BackendError: the target is not known.
     """
     check_arch("dispatch(kernel, arch)", arch)
-    if not any(_automatic(s) for s in walk(kernel.body)):
-        return kernel
     names = _Names({s.tensor.name for s in walk(kernel.body) if isinstance(s, Alloc)} | {p.name for p in kernel.params})
-    return replace(kernel, body=_outer(kernel.body, arch, names))
+    names.taken |= {str(s) for s in free_symbols(kernel.grid)} | {axis for axis, _ in kernel.mesh}
+    body = tuple(in_parts(s, arch, names.fresh) if isinstance(s, On) else s for s in kernel.body)
+    if any(_automatic(s) for s in walk(body)):
+        body = _outer(body, arch, names)
+    return kernel if body == kernel.body else replace(kernel, body=body)
 
 
 class _Names:

@@ -8,14 +8,12 @@ from typing import Any
 from tileweave.errors import BackendError
 from tileweave.index import ExprLike, as_expr, simplify
 from tileweave.kernel.atoms import Atom, atom
-from tileweave.kernel.dispatch.boxes import Tile, tile_of_region
+from tileweave.kernel.dispatch.boxes import BoxTile, tile_of_region
 from tileweave.kernel.dispatch.context import Context, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import Op, Region
-from tileweave.kernel.threads import Address, Buffer, Element
+from tileweave.kernel.threads import Address, Buffer, ClaimedElement
 from tileweave.layout import Coord, Iter, Layout
-
-__all__ = ["Wide", "fits", "product", "reason"]
 
 _RESULTS = {
     ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f16"), ("s8", "s8", "s32"), ("u8", "u8", "s32"),
@@ -37,8 +35,8 @@ class Wide:
     row: Atom
     groups: int
     tiles: tuple[int, int]
-    a: Tile
-    b: Tile
+    a: BoxTile
+    b: BoxTile
 
     @property
     def name(self) -> str:
@@ -168,5 +166,5 @@ def linear(context: Context, region: Region, at: tuple[ExprLike, ...]) -> Addres
     for position, dim in enumerate(region.dims):
         coordinates[dim] = simplify(as_expr(region.begin[dim] + at[position]))
     found = places.offset(plain, coordinates)
-    element = Element(plain, tuple(coordinates), region.tensor)
+    element = ClaimedElement(plain, tuple(coordinates), region.tensor)
     return Address(context.buffer(region.tensor), simplify(as_expr(found)), 0, element)

@@ -11,7 +11,7 @@ from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
 from tileweave.kernel.atoms.atom import generation
-from tileweave.kernel.dispatch import compute, convert, copies, products, tensor
+from tileweave.kernel.dispatch import compute, convert, copies, products, schedules, tensor
 from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.expand import expand
@@ -58,10 +58,6 @@ from tileweave.kernel.threads import (
     statements,
 )
 
-__all__ = ["Lowered", "global_tensors", "lower"]
-
-_USES = {"gemm": ("wgmma", "mma.sync", "fma"), "copy": ("tma", "shuffle", "shared"), "copy_async": ("tma", "cp.async")}
-"""Operator -> what `use=` may ask for."""
 _OPERATORS: dict[str, Callable[[Context, Op], None]] = {
     "copy": convert.copy, "copy_async": copies.copy, "fill": compute.elementwise, "iota": compute.elementwise,
     "cast": compute.elementwise, "map": compute.elementwise, "reduce": compute.reduce, "scan": compute.scan,
@@ -177,13 +173,19 @@ def _statement(context: Context, statement: Statement) -> None:
         make = _OPERATORS.get(statement.name)
         if make is None:
             raise declined(statement.line, f"no instruction for the operator {statement.name}")
-        known, asked = _USES.get(statement.name, ()), statement.option("use")
+        known, asked = schedules.names(statement.name), statement.option("use")
         if asked is not None and asked not in known:
             raise declined(
                 statement.line, f"no way to {statement.name} is called {asked!r}", legal=" | ".join(known) or "no use="
             )
         try:
-            make(context, statement)
+            done, refused = schedules.tried(context, statement)
+            if not done:
+                before = len(context.choices)
+                make(context, statement)
+                if refused and len(context.choices) > before:
+                    last = context.choices[-1]
+                    context.choices[-1] = replace(last, reasons=(*last.reasons, *refused))
         except LayoutError as error:
             raise declined(statement.line, str(error).splitlines()[0], op=statement.name) from None
     elif isinstance(statement, Alloc):

@@ -19,8 +19,6 @@ from tileweave.kernel.ir import Candidate, Op, Region, Scalar
 from tileweave.kernel.threads import LANE, Buffer
 from tileweave.layout import Iter, Layout, group
 
-__all__ = ["Tiling", "accumulator", "gemm", "tiling"]
-
 #: (type of A, type of B, type of C) -> the product of a warp, and its depth.
 _WARP = {
     **{(a, a, "f32"): (f"m16n8k16.row.col.f32.{a}.{a}.f32", 16) for a in ("f16", "bf16")},
@@ -32,7 +30,7 @@ _WARP = {
 
 
 @dataclass(frozen=True)
-class Tiling:
+class WarpTiling:
     """How the warps of a scope share a product: an arrangement of warps, and tiles of one instruction for each.
 
     Args:
@@ -87,7 +85,7 @@ def _types(op: Op) -> tuple[str, str, str]:
     return a, b, op.outs[0].tensor.dtype
 
 
-def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> Tiling | None:
+def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> WarpTiling | None:
     """The tiling of a product by ``mma.sync``, or None where no instruction has its types.
 
     Args:
@@ -116,7 +114,7 @@ def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> Tiling | Non
             loads = tiles[0] * tile_m + tiles[1] * tile_n
             key = (work, loads, along_n)
             if best is None or key < best[0]:
-                best = (key, Tiling(row, (along_m, along_n, warps // (along_m * along_n)), tiles))
+                best = (key, WarpTiling(row, (along_m, along_n, warps // (along_m * along_n)), tiles))
     return best[1] if best is not None else None
 
 
@@ -203,7 +201,7 @@ def _slice(region: Region, start: int, width: int) -> Region:
     return replace(region, begin=tuple(begin), extent=tuple(extent), mask=tuple(mask))
 
 
-def _by_warps(context: Context, op: Op, how: Tiling, a: Region, b: Region, target: Buffer) -> None:
+def _by_warps(context: Context, op: Op, how: WarpTiling, a: Region, b: Region, target: Buffer) -> None:
     depth = how.depth
     steps = -(-a.shape[1] // depth)
     first = _source(context, op, how, "a", a, steps)
@@ -232,7 +230,7 @@ def _by_warps(context: Context, op: Op, how: Tiling, a: Region, b: Region, targe
 Fetch = Callable[[int], tuple[Buffer, int, int]]
 
 
-def _source(context: Context, op: Op, how: Tiling, role: str, region: Region, steps: int) -> Fetch:
+def _source(context: Context, op: Op, how: WarpTiling, role: str, region: Region, steps: int) -> Fetch:
     """For a step along k: the registers of an operand, the first slot, and the slots from tile to tile."""
     elements = how.row[role].elements
     if region.tensor.space == "register":
@@ -255,7 +253,7 @@ def _source(context: Context, op: Op, how: Tiling, role: str, region: Region, st
     return fetch
 
 
-def _matrices(context: Context, how: Tiling, role: str, region: Region) -> Callable[[Region, Buffer], None] | None:
+def _matrices(context: Context, how: WarpTiling, role: str, region: Region) -> Callable[[Region, Buffer], None] | None:
     """``ldmatrix`` for an operand in shared memory, or None: rows of 16 bytes, aligned, no masks, no padding."""
     index = "ab".index(role)
     if region.tensor.space != "shared" or region.tensor.element.bits != 16 or region.masked or how.depth != 16:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Any
 
 from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
 from tileweave.kernel.atoms import atom
-from tileweave.kernel.dispatch.boxes import Tile, barrier_of, elected, tile_of_region
+from tileweave.kernel.dispatch.boxes import BoxTile, barrier_of, elected, tile_of_region
 from tileweave.kernel.dispatch.context import Context, declined, place, slot
 from tileweave.kernel.dispatch.groups import linear
 from tileweave.kernel.dispatch.layouts.orders import ChainOrder
@@ -78,14 +79,18 @@ def problem(op: Op, arch: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _recognised(op: Op, arch: str) -> tuple[Tile, Tile] | str:
+def _recognised(op: Op, arch: str) -> tuple[BoxTile, BoxTile] | str:
     a, b, out = op.ins[0], op.ins[1], op.outs[0]
     if not isinstance(a, Region) or not isinstance(b, Region):
         return "an operand is a number"
+    if "f32" in (a.tensor.dtype, b.tensor.dtype):
+        return "f32 is multiplied as tf32 only, and tf32 would drop 13 bits of it: cast to f16 or bf16"
     if a.tensor.dtype not in _KINDS or b.tensor.dtype not in _KINDS:
         return f"no product into tensor memory of {a.tensor.dtype} and {b.tensor.dtype}"
     if _KINDS[a.tensor.dtype][0] != _KINDS[b.tensor.dtype][0]:
         return f"{a.tensor.dtype} and {b.tensor.dtype} are of different kinds"
+    if a.tensor.element.bits == 16 and a.tensor.dtype != b.tensor.dtype:
+        return f"{a.tensor.dtype} and {b.tensor.dtype}: 16-bit operands of two types"
     row = atom(f"tcgen05.mma.cta_group::1.kind::{_KINDS[a.tensor.dtype][0]}")
     if not row.runs_on(arch):
         return f"needs {' or '.join(row.arch)}, not {arch}"
@@ -122,10 +127,16 @@ def product(context: Context, op: Op) -> None:
     tiles = found
     rows = 256 if op.option("pair") else 128
     number = instruction_descriptor(a.tensor.dtype, b.tensor.dtype, rows, out.shape[1], found)
-    options = {
+    options: dict[str, Any] = {
         role: (*tile.descriptor(region.tensor.element.bits // 8)[:2], _CODES[tile.swizzle])
         for role, tile, region in (("a", tiles[0], a), ("b", tiles[1], b))
     }
+    options |= {"a_dims": a.dims, "b_dims": b.dims}
+    options["declared"] = (
+        ("d", 1), ("a", _KINDS[a.tensor.dtype][1]), ("b", _KINDS[b.tensor.dtype][1]),
+        ("m", rows), ("n", out.shape[1]),
+        ("a transposed", int(found[0].major == 0)), ("b transposed", int(found[1].major == 0)),
+    )  # fmt: skip
     target = _cell(context.buffer(out.tensor), 0, out.begin[1])
     asked = op.option("keep", 0 if isinstance(op.ins[2], Scalar) else 1)
     kept = asked if isinstance(asked, Expr) else int(bool(asked))
@@ -138,7 +149,7 @@ def product(context: Context, op: Op) -> None:
     context.choose(op, row.name, reason, order=ChainOrder(depth))
 
 
-def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[Tile, Tile]) -> int:
+def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[BoxTile, BoxTile]) -> int:
     """The 32-bit number that names types and shape of a ``tcgen05.mma`` with a result in f32."""
     value = 1 << 4 | _KINDS[a][1] << 7 | _KINDS[b][1] << 10
     for bit, tile in zip((15, 16), tiles, strict=True):

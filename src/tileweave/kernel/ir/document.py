@@ -18,12 +18,10 @@ from tileweave.index.expr import CONDITIONS, NUMBERS, node_of
 from tileweave.index.expr import walk as nodes_of
 from tileweave.index.trees import made
 from tileweave.kernel.ir import statements, values
-from tileweave.kernel.ir.statements import Kernel
+from tileweave.kernel.ir.statements import Candidate, Choice, Grid, Kernel, Statement
 from tileweave.kernel.ir.values import Line, Region, Scalar, Scope, Tensor
 from tileweave.layout import Coord, Iter, Layout
 from tileweave.layout.f2.swizzle import Swizzle
-
-__all__ = ["FORMAT", "VERSION", "from_json", "to_json"]
 
 FORMAT = "tileweave.kernel"
 VERSION = 1
@@ -31,8 +29,7 @@ VERSION = 1
 _CLASSES: dict[str, type] = {
     one.__name__: one
     for one in (
-        Line, Tensor, Region, Scalar, Scope, Swizzle,
-        *(value for name, value in vars(statements).items() if name in statements.__all__ and isinstance(value, type)),
+        Line, Tensor, Region, Scalar, Scope, Swizzle, Candidate, Choice, Grid, Kernel, *get_args(Statement),
     )
 }  # fmt: skip
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 
-__all__ = ["DTYPES", "Dtype", "dtype_of", "promote"]
-
 Kind = Literal["float", "signed", "unsigned", "pred", "opaque"]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from tileweave.kernel.ir.statements import Op
 from tileweave.kernel.ir.values import Region, Scalar
 
-__all__ = ["ELEMENTWISE", "MONOIDS", "OPERATORS", "Elementwise", "Operator", "broadcast_problem"]
-
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:

@@ -10,8 +10,6 @@ from tileweave.index import Expr, symbols_of
 from tileweave.kernel.ir.values import Tensor
 from tileweave.layout import Layout
 
-__all__ = ["free_symbols", "map_values", "replace_tensors"]
-
 T = TypeVar("T")
 
 

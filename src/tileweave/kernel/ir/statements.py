@@ -21,37 +21,6 @@ from typing import Any, Literal
 from tileweave.index import Expr
 from tileweave.kernel.ir.values import NOWHERE, Line, Number, Region, Scalar, Scope, Tensor
 
-__all__ = [
-    "Alloc",
-    "Arrive",
-    "Await",
-    "Break",
-    "Candidate",
-    "Choice",
-    "Commit",
-    "Continue",
-    "Fence",
-    "FenceKind",
-    "For",
-    "Grid",
-    "GroupKind",
-    "Init",
-    "Kernel",
-    "Let",
-    "On",
-    "Op",
-    "Option",
-    "Signal",
-    "Statement",
-    "Sync",
-    "Wait",
-    "WaitGroup",
-    "When",
-    "While",
-    "blocks_of",
-    "walk",
-]
-
 Option = int | float | bool | str | Expr | tuple[int, ...]
 GroupKind = Literal["cp.async", "bulk", "wgmma", "tcgen05"]
 FenceKind = Literal[

@@ -29,8 +29,6 @@ from tileweave.kernel.ir.statements import (
 )
 from tileweave.kernel.ir.values import Line
 
-__all__ = ["head", "to_text"]
-
 
 def to_text(kernel: Kernel, *, lines: bool = True) -> str:
     """The text of a kernel.

@@ -12,28 +12,6 @@ from tileweave.kernel.ir.dtypes import Dtype, dtype_of
 from tileweave.layout import Coord, Iter, Layout
 from tileweave.layout.f2.swizzle import Swizzle
 
-__all__ = [
-    "AGENT_AXES",
-    "NOWHERE",
-    "RESERVED",
-    "SPACES",
-    "WARPGROUP_WARPS",
-    "WARP_LANES",
-    "Line",
-    "Number",
-    "Region",
-    "Scalar",
-    "Scope",
-    "ScopeKind",
-    "Space",
-    "Tensor",
-    "before",
-    "clipped",
-    "cta_scope",
-    "number_text",
-    "whole",
-]
-
 Number = int | Expr
 """An integer, or an index expression whose value a run knows."""
 
@@ -78,11 +56,6 @@ class Line:
 
 
 NOWHERE = Line("", 0)
-
-
-def number_text(value: Number) -> str:
-    """An integer or an expression as text."""
-    return str(value)
 
 
 def _plain(value: Number) -> Number:

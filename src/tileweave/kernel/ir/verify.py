@@ -34,8 +34,6 @@ from tileweave.kernel.ir.statements import (
 from tileweave.kernel.ir.text import head
 from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tensor, cta_scope
 
-__all__ = ["REGISTERS", "RULES", "SHARED_BYTES", "Node", "verify"]
-
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512
@@ -47,7 +45,7 @@ REGISTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Visited:
     """A statement and what is around it: tensors and symbols in reach, scopes from outside in, whether in a loop."""
 
     statement: Statement
@@ -63,7 +61,7 @@ class Node:
         return self.scopes[-1].scope if self.scopes else None
 
 
-Rule = Callable[[Node], Iterator[str]]
+Rule = Callable[[Visited], Iterator[str]]
 RULES: dict[str, Rule] = {}
 """Rule id -> the function that yields what is wrong at one node."""
 
@@ -171,7 +169,7 @@ def _clusters(kernel: Kernel) -> Iterator[tuple[Line, str]]:
             yield s.line, "a sync of the cluster, and the grid has none: k.grid(.., cluster=2)"
 
 
-def _nodes(kernel: Kernel) -> Iterator[Node]:
+def _nodes(kernel: Kernel) -> Iterator[Visited]:
     tensors = {one.name: (one, 0) for one in kernel.params}
     bound = {kernel.grid.block, *(symbol for symbol, _ in kernel.grid.coords)}
     bound |= {s for s in _symbols_in(kernel.body) if str(s) in {axis for axis, _ in kernel.mesh}}
@@ -195,11 +193,11 @@ def _walk(
     symbols: frozenset[Expr],
     scopes: tuple[On, ...],
     in_loop: bool,
-) -> Iterator[Node]:
+) -> Iterator[Visited]:
     tensors = dict(tensors)
     for number, s in enumerate(body):
         here = f"{path}[{number}]"
-        yield Node(s, here, tensors, symbols, scopes, in_loop)
+        yield Visited(s, here, tensors, symbols, scopes, in_loop)
         if isinstance(s, Alloc):
             tensors[s.tensor.name] = (s.tensor, len(scopes))
         elif isinstance(s, Let):
@@ -264,21 +262,21 @@ _AXES = {
 
 
 @_rule
-def tensor(node: Node) -> Iterator[str]:
+def tensor(node: Visited) -> Iterator[str]:
     """A declared tensor has a type, a space, and a layout of its size on the axes of that space."""
     if isinstance(node.statement, Alloc):
         yield from _tensor(node.statement.tensor)
 
 
 @_rule
-def one_name(node: Node) -> Iterator[str]:
+def one_name(node: Visited) -> Iterator[str]:
     """No name is declared twice where both could be meant."""
     if isinstance(node.statement, Alloc) and node.statement.tensor.name in node.tensors:
         yield f"{node.statement.tensor.name!r} is declared already"
 
 
 @_rule
-def declared(node: Node) -> Iterator[str]:
+def declared(node: Visited) -> Iterator[str]:
     """A region is of a tensor that is declared around it, the same one."""
     for region in regions_of(node.statement):
         found = node.tensors.get(region.tensor.name)
@@ -289,7 +287,7 @@ def declared(node: Node) -> Iterator[str]:
 
 
 @_rule
-def box(node: Node) -> Iterator[str]:
+def box(node: Visited) -> Iterator[str]:
     """A region's box has positive extents, and shows every dimension of more than one coordinate."""
     for region in regions_of(node.statement):
         if any(type(e) is not int or e < 1 for e in region.extent):
@@ -299,7 +297,7 @@ def box(node: Node) -> Iterator[str]:
 
 
 @_rule
-def inside(node: Node) -> Iterator[str]:
+def inside(node: Visited) -> Iterator[str]:
     """No region certainly leaves its tensor; what stays open is checked at each access."""
     for region in regions_of(node.statement):
         skips = region.skip or (0,) * len(region.begin)
@@ -314,7 +312,7 @@ def inside(node: Node) -> Iterator[str]:
 
 
 @_rule
-def halo(node: Node) -> Iterator[str]:
+def halo(node: Visited) -> Iterator[str]:
     """What begins before its tensor is copied: other operators read what has all of its first elements."""
     s = node.statement
     for region in regions_of(s):
@@ -324,7 +322,7 @@ def halo(node: Node) -> Iterator[str]:
 
 
 @_rule
-def symbols(node: Node) -> Iterator[str]:
+def symbols(node: Visited) -> Iterator[str]:
     """Every symbol has a value where it is used."""
     own = tuple(
         getattr(node.statement, one.name)
@@ -337,7 +335,7 @@ def symbols(node: Node) -> Iterator[str]:
 
 
 @_rule
-def scope(node: Node) -> Iterator[str]:
+def scope(node: Visited) -> Iterator[str]:
     """The outermost scope is a block; every other one is a part of the one around it; operators are inside one."""
     s = node.statement
     if isinstance(s, On):
@@ -351,7 +349,7 @@ def scope(node: Node) -> Iterator[str]:
 
 
 @_rule
-def registers(node: Node) -> Iterator[str]:
+def registers(node: Visited) -> Iterator[str]:
     """Registers are used by the threads that own them, all together: a part of these holds a part of the elements."""
     for region in regions_of(node.statement):
         found = node.tensors.get(region.tensor.name)
@@ -366,14 +364,14 @@ def registers(node: Node) -> Iterator[str]:
 
 
 @_rule
-def loop_control(node: Node) -> Iterator[str]:
+def loop_control(node: Visited) -> Iterator[str]:
     """Break and continue are inside a loop."""
     if isinstance(node.statement, Break | Continue) and not node.in_loop:
         yield "there is no loop around it"
 
 
 @_rule
-def loop(node: Node) -> Iterator[str]:
+def loop(node: Visited) -> Iterator[str]:
     """A loop counts up by a positive step, with at least one stage."""
     if isinstance(node.statement, For):
         least = bounds(node.statement.step)[0]
@@ -382,7 +380,7 @@ def loop(node: Node) -> Iterator[str]:
 
 
 @_rule
-def barrier(node: Node) -> Iterator[str]:
+def barrier(node: Visited) -> Iterator[str]:
     """What is waited on is one mbarrier in shared memory, or one flag in global memory."""
     s = node.statement
     if isinstance(s, Init | Arrive | Wait | Op | Commit):
@@ -395,7 +393,7 @@ def barrier(node: Node) -> Iterator[str]:
 
 
 @_rule
-def tensor_memory(node: Node) -> Iterator[str]:
+def tensor_memory(node: Visited) -> Iterator[str]:
     """Tensor memory is written by products and read into registers; commits of products name a barrier."""
     s = node.statement
     if isinstance(s, Commit) and (s.kind == "tcgen05") != (s.barrier is not None):
@@ -417,7 +415,7 @@ def tensor_memory(node: Node) -> Iterator[str]:
 
 
 @_rule
-def operator(node: Node) -> Iterator[str]:
+def operator(node: Visited) -> Iterator[str]:
     """An operator is in the table, with as many operands as it takes and the options that it knows."""
     s = node.statement
     if not isinstance(s, Op):
@@ -436,7 +434,7 @@ def operator(node: Node) -> Iterator[str]:
 
 
 @_rule
-def function(node: Node) -> Iterator[str]:
+def function(node: Visited) -> Iterator[str]:
     """`map` names an elementwise function with its arity; `reduce` and `scan` a monoid."""
     s = node.statement
     if not isinstance(s, Op) or s.name not in ("map", "reduce", "scan"):
@@ -452,7 +450,7 @@ def function(node: Node) -> Iterator[str]:
 
 
 @_rule
-def types(node: Node) -> Iterator[str]:
+def types(node: Visited) -> Iterator[str]:
     """Element types fit the operator: nothing but `copy` and `cast` changes them silently, predicates stay apart."""
     s = node.statement
     if not isinstance(s, Op) or not s.outs:

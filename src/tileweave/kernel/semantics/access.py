@@ -10,9 +10,7 @@ import numpy as np
 from tileweave.errors import VerifyError
 from tileweave.kernel.ir import Line, Region
 from tileweave.kernel.semantics.clocks import Clock, Event
-from tileweave.kernel.semantics.memory import UNWRITTEN, Box, Read, Storage, overlap
-
-__all__ = ["Access", "Ledger", "refuse"]
+from tileweave.kernel.semantics.memory import UNWRITTEN, Box, ReadMark, Storage, overlap
 
 Array = np.ndarray[Any, Any]
 PRIVATE = ("register", "sbuf", "psum")
@@ -29,7 +27,7 @@ def refuse(rule: str, problem: str, line: Line, **inputs: object) -> NoReturn:
                       facts={"rule": rule, "path": "", "line": line})  # fmt: skip
 
 
-class Access:
+class RegionAccess:
     """A region at the numbers of this moment.
 
     Args:
@@ -121,7 +119,7 @@ class Ledger:
         self.written = frozenset(written)
         self.accesses = 0
 
-    def read(self, access: Access, event: Event, clocks: list[Clock], fenced: list[Clock]) -> None:
+    def read(self, access: RegionAccess, event: Event, clocks: list[Clock], fenced: list[Clock]) -> None:
         """Note a read; raise where a value was never written, or its writer is not ordered before it."""
         self.accesses += 1
         if access.empty:
@@ -140,9 +138,9 @@ class Ledger:
             if reads and reads[-1].box == access.box and reads[-1].event.who[0][0] == event.who[0][0]:
                 if len(reads[-1].event.who) == len(event.who):
                     reads.pop()
-            reads.append(Read(access.box, event))
+            reads.append(ReadMark(access.box, event))
 
-    def write(self, access: Access, event: Event, clocks: list[Clock], fenced: list[Clock]) -> None:
+    def write(self, access: RegionAccess, event: Event, clocks: list[Clock], fenced: list[Clock]) -> None:
         """Note a write; raise where an earlier access is not ordered before it."""
         self.accesses += 1
         if access.empty:
@@ -161,7 +159,7 @@ class Ledger:
                     kept.append(one)
                     continue
                 same_thread = (
-                    one.event.registers and event.registers and one.box == access.box and one.event.who[0][0]
+                    event.held and one.event.held == event.held and one.box == access.box and one.event.who[0][0]
                     == event.who[0][0] and len(one.event.who) == len(event.who)
                 )  # fmt: skip
                 if not same_thread and not all(one.event.before(clock) for clock in clocks):
@@ -171,7 +169,7 @@ class Ledger:
             access.storage.reads[:] = kept
         access.storage.writers[at] = len(self.events) - 1
 
-    def _require(self, number: int, access: Access, writers: Array, event: Event, clocks: list[Clock],
+    def _require(self, number: int, access: RegionAccess, writers: Array, event: Event, clocks: list[Clock],
                  fenced: list[Clock]) -> None:  # fmt: skip
         earlier = self.events[number]
         if earlier is None or access.region.tensor.space in PRIVATE:
@@ -187,7 +185,7 @@ class Ledger:
                     second=event.text, legal='fence("proxy.async") by the writers, then a sync',
                 )  # fmt: skip
 
-    def _race(self, access: Access, at: list[int], earlier: Event, later: Event) -> None:
+    def _race(self, access: RegionAccess, at: list[int], earlier: Event, later: Event) -> None:
         name = access.region.tensor.name
         what = f"{name}{at}"
         if earlier.asynchronous:
@@ -204,7 +202,7 @@ class Ledger:
             legal="a sync, a barrier or a signal between them",
         )  # fmt: skip
 
-    def _element(self, access: Access, writers: Array, number: int) -> str:
+    def _element(self, access: RegionAccess, writers: Array, number: int) -> str:
         found = np.argwhere(writers == number)[0]
         return f"{access.region.tensor.name}{[b + int(x) for (b, _), x in zip(access.box, found, strict=True)]}"
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from tileweave.kernel.ir import Line
 from tileweave.kernel.semantics.clocks import Clock, merge
 
-__all__ = ["Barrier", "Flag"]
-
 
 @dataclass(slots=True, eq=False)
-class Barrier:
+class BarrierState:
     """One mbarrier: a phase completes when its arrivals and its bytes are there.
 
     Args:

@@ -13,8 +13,6 @@ from typing import Literal
 
 from tileweave.kernel.ir import Line, Statement, head
 
-__all__ = ["Agent", "Clock", "Event", "publish", "synchronise"]
-
 Clock = dict[int, int]
 
 
@@ -113,7 +111,7 @@ class Event:
         statement: what did it.
         label: who, for people.
         asynchronous: whether the asynchronous proxy did it.
-        registers: whether the other side was registers.
+        held: of a copy of registers or into them, the layout that these share; empty elsewhere.
         settled: of a read of tensor memory, whether a fence came before the release that followed it.
     """
 
@@ -122,7 +120,7 @@ class Event:
     statement: Statement
     label: str
     asynchronous: bool = False
-    registers: bool = False
+    held: str = ""
     settled: bool = True
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.kernel.ir import Line
-from tileweave.kernel.semantics.access import Access, refuse
+from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Agent, Event, synchronise
 from tileweave.kernel.semantics.memory import Storage
 
@@ -78,7 +78,7 @@ class Cluster:
                 )  # fmt: skip
 
 
-def ranks_of(access: Access) -> Iterator[int]:
+def ranks_of(access: RegionAccess) -> Iterator[int]:
     """The blocks of the cluster on whose memory a region lies."""
     if access.storage.devices is not None and access.region.tensor.space == "shared" and not access.empty:
         held = access.storage.devices[tuple(slice(a, b) for a, b in access.box)]

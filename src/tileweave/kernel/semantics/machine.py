@@ -36,16 +36,15 @@ from tileweave.kernel.ir import (
     WaitGroup,
     When,
     While,
+    walk,
 )
 from tileweave.kernel.semantics import tensor_memory
-from tileweave.kernel.semantics.access import Access, Ledger, refuse
-from tileweave.kernel.semantics.barriers import Barrier, Flag
+from tileweave.kernel.semantics.access import Ledger, RegionAccess, refuse
+from tileweave.kernel.semantics.barriers import BarrierState, Flag
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish, synchronise
 from tileweave.kernel.semantics.cluster import Cluster, ranks_of
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.threads import BUILTINS, compiled, entities, names_of
-
-__all__ = ["Block", "Blocked", "Frame", "Machine", "Strand"]
 
 Steps = Generator["Blocked", None, str]
 
@@ -60,6 +59,10 @@ class Blocked:
     elsewhere: bool = False
 
 
+ELEMENTWISE_MOVES = ("copy", "cast", "map")
+"""Operators whose registers meet memory element by element."""
+TURNS = 20_000
+"""Turns of one loop with a condition after which it counts as endless."""
 PAUSE = Blocked(lambda: True, lambda: "for its turn", Line("", 0))
 
 
@@ -75,14 +78,14 @@ class Strand:
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class RunningBlock:
     """A block of the grid on a device: its threads, its shared memory, its barriers."""
 
     label: str
     device: int
     agents: tuple[Agent, ...]
     shared: dict[str, Storage] = field(default_factory=dict)
-    barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict)
+    barriers: dict[tuple[str, int], BarrierState] = field(default_factory=dict)
     copies: dict[int, tuple[Event, bool]] = field(default_factory=dict)
     strands: list[Strand] = field(default_factory=list)
     tensors: dict[str, Storage] = field(default_factory=dict)
@@ -95,7 +98,7 @@ class Block:
 class Frame:
     """What a strand knows: its block, its threads, the numbers of symbols, the tensors in reach."""
 
-    block: Block
+    block: RunningBlock
     agents: tuple[Agent, ...]
     label: str
     symbols: dict[str, int]
@@ -103,7 +106,7 @@ class Frame:
     children: list[Strand] = field(default_factory=list)
 
 
-class Machine:
+class Interpreter:
     """The state of a run.
 
     Args:
@@ -112,11 +115,14 @@ class Machine:
         operate: executes an operator.
         limit: statements after which a run counts as endless.
         random: draws which strand goes on, statement by statement; None: each until it waits, in order.
+        orders: operator -> its sums in the order of a target.
+        alike: register tensor -> what those share that lie alike.
     """
 
     def __init__(
         self, memory: Callable[[int, Region], Storage], ledger: Ledger, operate: Callable[..., None], limit: int,
         random: Random | None = None, orders: Mapping[Op, Callable[..., Any]] | None = None,
+        alike: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.memory = memory
         self.ledger = ledger
@@ -127,8 +133,9 @@ class Machine:
         self.limit = limit
         self.random = random
         self.orders = orders or {}
+        self.alike = alike or {}
         self.numbers = 0
-        self.warnings: list[str] = []
+        self.warnings: dict[tuple[str, Line], str] = {}
         self.tickets = False
 
     def number(self) -> int:
@@ -157,12 +164,12 @@ class Machine:
             refuse("range", str(error).splitlines()[0], line, symbol=repr(symbol), threads=frame.label)
         frame.symbols[str(symbol)] = value
 
-    def access(self, region: Region, frame: Frame, line: Line) -> Access:
+    def access(self, region: Region, frame: Frame, line: Line) -> RegionAccess:
         """A region at this moment, in bounds."""
         begin = tuple(self.value(b, frame, line) for b in region.begin)
         valid = tuple(self.value(m, frame, line) for m in region.mask)
         skip = tuple(self.value(s, frame, line) for s in region.skip)
-        found = Access(region, self.storage(region, frame), begin, valid, skip)
+        found = RegionAccess(region, self.storage(region, frame), begin, valid, skip)
         found.require_inside(frame.label, line, frame.block.device)
         return found
 
@@ -171,7 +178,7 @@ class Machine:
         name = region.tensor.name
         return frame.tensors[name] if name in frame.tensors else self.memory(frame.block.device, region)
 
-    def barrier(self, region: Region, frame: Frame, line: Line, block: Block | None = None) -> Barrier:
+    def barrier(self, region: Region, frame: Frame, line: Line, block: RunningBlock | None = None) -> BarrierState:
         """An mbarrier that has been started, of this block or of another one of the cluster."""
         key, owner = self._key(region, frame, line), block or frame.block
         if key not in owner.barriers:
@@ -264,10 +271,16 @@ class Machine:
                 if (yield from self.body(s.body, frame)) == "break":
                     break
             return ""
+        turns = 0
+        before: dict[str, int] = {}
+        steady = not any(isinstance(one, Let) and isinstance(one.value, Region) for one in walk(s.body))
         while self.value(s.condition, frame, s.line):
-            self.statements += 1
-            if self.statements > self.limit:
-                refuse("endless", f"no end after {self.limit} statements", s.line, threads=frame.label)
+            turns, self.statements = turns + 1, self.statements + 1
+            if turns > TURNS:
+                refuse("endless", f"no end after {TURNS} turns", s.line, threads=frame.label)
+            if steady and before == frame.symbols:
+                refuse("endless", f"a turn changes no index, and {s.condition} holds", s.line, threads=frame.label)
+            before = dict(frame.symbols) if steady else {}
             if (yield from self.body(s.body, frame)) == "break":
                 break
         return ""
@@ -306,14 +319,15 @@ class Machine:
             frame.tensors[tensor.name] = frame.block.tensors[tensor.name] = Storage(tensor)
 
     def _require_held(self, s: Alloc, frame: Frame) -> None:
-        """Every place that the layout names is a thread of the scope."""
+        """Every place that the layout names is a thread of the scope; warps count from its first."""
         layout = s.tensor.layout
         if layout is None or any(not isinstance(v, int) for _, v in layout.offset.terms):
             return
         threads = frozenset().union(*(a.threads for a in frame.agents))
+        first = min(threads) // 32
         for axis, size in (("warp", 32), ("lane", 1)):
             low, high = layout.bounds(axis)
-            there = {t // 32 if size == 32 else t % 32 for t in threads}
+            there = {t // 32 - first if size == 32 else t % 32 for t in threads}
             if low < min(there) or high > max(there):
                 refuse(
                     "replicas", f"{s.tensor} is held by {axis} {low if low < min(there) else high}, which is not in "
@@ -333,7 +347,7 @@ class Machine:
             key = self._key(s.barrier, frame, s.line)
             count = self.value(s.count, frame, s.line)
             started = tuple((a.number, a.tick()) for a in frame.agents)
-            frame.block.barriers[key] = Barrier(f"{key[0]}[{key[1]}]", count, s.line, started)
+            frame.block.barriers[key] = BarrierState(f"{key[0]}[{key[1]}]", count, s.line, started)
         elif isinstance(s, Arrive):
             self._arrive(s, frame)
         elif isinstance(s, Wait):
@@ -431,7 +445,7 @@ class Machine:
                 lambda: flag.value >= least, lambda: f"for {name} to reach {least}: it is {flag.value}", s.line, True
             )
         if flag.blocks - {frame.block.label} and not self.tickets:
-            self.warnings.append(
+            self.warnings["wait", s.line] = (
                 f"{s.line}: blocks wait for other blocks: a possible deadlock, unless the whole grid is resident at "
                 "once or blocks take tickets (atomic_add)"
             )
@@ -440,16 +454,23 @@ class Machine:
             merge(agent.known, known)
             merge(agent.fenced, fenced)
 
-    def _flag_key(self, access: Access, frame: Frame) -> tuple[str, tuple[int, ...]]:
+    def _flag_key(self, access: RegionAccess, frame: Frame) -> tuple[str, tuple[int, ...]]:
         own = () if access.region.tensor.space == "symmetric" else (frame.block.device,)
         return access.region.tensor.name, (*own, *access.begin)
 
     # Accesses.
 
-    def note(self, access: Access, kind: Any, s: Statement, frame: Frame, *, registers: bool = False) -> None:
+    def held(self, op: Op) -> str:
+        """What the registers of a copy lie like: what one of them reads, another one of these writes back itself."""
+        if op.name not in ELEMENTWISE_MOVES:
+            return ""
+        names = [r.tensor.name for r in (*op.outs, *op.ins) if isinstance(r, Region) and r.tensor.space == "register"]
+        return self.alike.get(names[0], "") if names else ""
+
+    def note(self, access: RegionAccess, kind: Any, s: Statement, frame: Frame, *, held: str = "") -> None:
         """Check an access of the frame's threads and remember it."""
         who = tuple((a.number, a.tick()) for a in frame.agents)
-        event = Event(who, kind, s, frame.label, False, registers)
+        event = Event(who, kind, s, frame.label, False, held)
         if access.region.tensor.space == "tensor":
             tensor_memory.loaded(access, event, frame.agents)
         for rank in ranks_of(access):
@@ -459,7 +480,7 @@ class Machine:
         fenced = [a.fenced for a in frame.agents]
         (self.ledger.read if kind == "read" else self.ledger.write)(access, event, clocks, fenced)
 
-    def note_atomic(self, cell: Access, s: Statement, frame: Frame) -> None:
+    def note_atomic(self, cell: RegionAccess, s: Statement, frame: Frame) -> None:
         """An atomic update: its cell has a value, and atomic updates of one cell are no race."""
         self.tickets = True
         key = (cell.region.tensor.name, (frame.block.device, *cell.begin))

@@ -11,8 +11,6 @@ from tileweave.kernel.ir import Tensor
 from tileweave.kernel.semantics.clocks import Event
 from tileweave.layout import as_array, is_injective
 
-__all__ = ["UNWRITTEN", "Box", "Storage"]
-
 Array = np.ndarray[Any, Any]
 Box = tuple[tuple[int, int], ...]
 """Per dimension the first coordinate and the first behind."""
@@ -20,7 +18,7 @@ Box = tuple[tuple[int, int], ...]
 UNWRITTEN = -1
 
 
-class Read(NamedTuple):
+class ReadMark(NamedTuple):
     """A read that a later write must be ordered behind."""
 
     box: Box
@@ -45,7 +43,7 @@ class Storage:
     def __init__(self, tensor: Tensor, devices: int = 1, *, written: bool = False) -> None:
         self.tensor = tensor
         self.devices: Array | None = None
-        self.reads: list[Read] = []
+        self.reads: list[ReadMark] = []
         self.products: dict[int, int] = {}  # event -> the product that it is
         self.writers: Array = np.full(tensor.shape, 0 if written else UNWRITTEN, np.int32)
         self._places: Array | None = None

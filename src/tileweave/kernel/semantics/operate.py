@@ -7,19 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.kernel.ir import DTYPES, Dtype, Op, Region, Scalar, promote
+from tileweave.kernel.ir import DTYPES, Dtype, Op, Scalar, promote
 from tileweave.kernel.meaning import FUNCTIONS, matmul, neutral, reduced, rounded, scanned
-from tileweave.kernel.semantics.access import Access, refuse
+from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
-from tileweave.kernel.semantics.machine import Block, Frame, Machine
+from tileweave.kernel.semantics.machine import Frame, Interpreter, RunningBlock
 from tileweave.kernel.semantics.tensor_memory import product
-
-__all__ = ["OPERATIONS", "operate"]
 
 Array = np.ndarray[Any, Any]
 
 
-def operate(machine: Machine, op: Op, frame: Frame) -> None:
+def operate(machine: Interpreter, op: Op, frame: Frame) -> None:
     """Execute an operator by the threads of a frame."""
     if op.name == "copy_async":
         _copy_async(machine, op, frame)
@@ -27,9 +25,9 @@ def operate(machine: Machine, op: Op, frame: Frame) -> None:
     if op.name == "gemm" and op.outs[0].tensor.space == "tensor":
         product(machine, op, frame)
         return
-    registers = any(isinstance(v, Region) and v.tensor.space == "register" for v in (*op.ins, *op.outs))
+    held = machine.held(op)
     out = machine.access(op.outs[0], frame, op.line)
-    inputs: list[Access | Scalar] = []
+    inputs: list[RegionAccess | Scalar] = []
     for one in op.ins:
         if isinstance(one, Scalar):
             inputs.append(one)
@@ -41,32 +39,37 @@ def operate(machine: Machine, op: Op, frame: Frame) -> None:
         if op.name == "atomic_add" and one is op.ins[0]:
             machine.note_atomic(access, op, frame)
         else:
-            machine.note(access, "read", op, frame, registers=registers)
+            machine.note(access, "read", op, frame, held=held)
         inputs.append(access)
     if op.option("accumulate"):
-        machine.note(out, "read", op, frame, registers=registers)
+        machine.note(out, "read", op, frame, held=held)
     with np.errstate(all="ignore"):
         values = OPERATIONS[op.name](machine, op, frame, out, inputs)
-    machine.note(out, "write", op, frame, registers=registers)
+    machine.note(out, "write", op, frame, held=held)
+    read = [(one, "zeros are read") for one in inputs if isinstance(one, RegionAccess)]
+    for access, what in [(out, "nothing is written"), *read]:
+        if access.empty and access.region.tensor.space in ("global", "symmetric"):
+            text = f"{op.line}: {access.region} does not exist in {frame.label}: {what}"
+            machine.warnings.setdefault((what, op.line), text)
     out.put(values)
 
 
-def _number(machine: Machine, scalar: Scalar, op: Op, frame: Frame) -> Any:
+def _number(machine: Interpreter, scalar: Scalar, op: Op, frame: Frame) -> Any:
     return machine.value(scalar.value, frame, op.line)  # type: ignore[arg-type]
 
 
-def _values(machine: Machine, one: Access | Scalar, op: Op, frame: Frame, to: Dtype) -> Array:
+def _values(machine: Interpreter, one: RegionAccess | Scalar, op: Op, frame: Frame, to: Dtype) -> Array:
     """An input in the type computed in."""
     if isinstance(one, Scalar):
         return np.asarray(_number(machine, one, op, frame)).astype(to.numpy)
     return rounded(one.values(), to)
 
 
-def _type(one: Access | Scalar) -> Dtype:
+def _type(one: RegionAccess | Scalar) -> Dtype:
     return DTYPES[one.dtype] if isinstance(one, Scalar) else one.region.tensor.element
 
 
-def _copy(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _copy(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     element = out.region.tensor.element
     if op.option("accumulate"):
         kind = promote(element, element)
@@ -74,7 +77,7 @@ def _copy(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
     return rounded(ins[0].values(), element)
 
 
-def _fill(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _fill(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     element = out.region.tensor.element
     if isinstance(ins[0], Scalar):
         number = _number(machine, ins[0], op, frame)
@@ -83,7 +86,7 @@ def _fill(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
     return rounded(ins[0].values(), element)
 
 
-def _iota(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _iota(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     axis = int(op.option("axis", 0))  # type: ignore[arg-type]
     shape = out.region.shape
     start = _number(machine, ins[0], op, frame)
@@ -91,12 +94,12 @@ def _iota(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
     return rounded(np.broadcast_to(start + steps, shape), out.region.tensor.element)
 
 
-def _map(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _map(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     fn, element = str(op.option("fn")), out.region.tensor.element
     numbers = ins[1:] if fn == "where" else ins
     kind = element
     if element.kind == "pred" and fn not in ("and", "or", "not", "where"):
-        kind = _type(next((one for one in numbers if isinstance(one, Access)), numbers[0]))
+        kind = _type(next((one for one in numbers if isinstance(one, RegionAccess)), numbers[0]))
         for one in numbers:
             kind = promote(kind, _type(one))
     elif element.kind == "float":
@@ -107,7 +110,7 @@ def _map(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) ->
     return rounded(np.asarray(FUNCTIONS[fn](*arrays)), element)
 
 
-def _reduce(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _reduce(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     fn, axes = str(op.option("fn")), op.option("axes")
     values, exists = ins[0].values(), ins[0].exists()
     if exists is not None:
@@ -118,11 +121,11 @@ def _reduce(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any])
     return reduced(values, fn, axes, out.region.tensor.element)  # type: ignore[arg-type]
 
 
-def _scan(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _scan(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     return scanned(ins[0].values(), str(op.option("fn")), int(op.option("axis", 0)), out.region.tensor.element)  # type: ignore[arg-type]
 
 
-def _gemm(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
+def _gemm(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     a, b = ins[0].values(), ins[1].values()
     keep = op.option("keep", 1)
     if not machine.value(keep, frame, op.line):  # type: ignore[arg-type]
@@ -132,8 +135,8 @@ def _gemm(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -
     return np.asarray(machine.orders.get(op, matmul)(a, b, c, out.region.tensor.element))
 
 
-def _atomic(machine: Machine, op: Op, frame: Frame, out: Access, ins: list[Any]) -> Array:
-    cell: Access = ins[0]
+def _atomic(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
+    cell: RegionAccess = ins[0]
     element = cell.region.tensor.element
     old = cell.values().copy()
     cell.put(rounded(old.astype(np.float64 if element.kind == "float" else np.int64)
@@ -148,7 +151,7 @@ OPERATIONS: dict[str, Callable[..., Array]] = {
 """Operator -> the values of its output."""
 
 
-def _copy_async(machine: Machine, op: Op, frame: Frame) -> None:
+def _copy_async(machine: Interpreter, op: Op, frame: Frame) -> None:
     """A copy in the background: an agent of its own; it knows what its issuer knew, and is known once waited for."""
     source, out = (machine.access(one, frame, op.line) for one in (op.ins[0], op.outs[0]))  # type: ignore[arg-type]
     number = machine.number()
@@ -185,7 +188,9 @@ def _copy_async(machine: Machine, op: Op, frame: Frame) -> None:
         agent.open_copies.setdefault(kind, []).append(number)
 
 
-def _targets(machine: Machine, op: Op, frame: Frame, out: Access) -> Iterator[tuple[Block, Access]]:
+def _targets(
+    machine: Interpreter, op: Op, frame: Frame, out: RegionAccess
+) -> Iterator[tuple[RunningBlock, RegionAccess]]:
     """The blocks of the cluster in whose memory a copy is written: by its mask, or this one."""
     mask = op.option("multicast")
     if not isinstance(mask, int):
@@ -197,4 +202,4 @@ def _targets(machine: Machine, op: Op, frame: Frame, out: Access) -> Iterator[tu
             if name not in block.shared:
                 refuse("cluster", f"{block.label} has not come to the declaration of {name}", op.line,
                        threads=frame.label, legal="k.sync(cluster=True) behind the declarations")  # fmt: skip
-            yield block, Access(out.region, block.shared[name], out.begin, valid)
+            yield block, RegionAccess(out.region, block.shared[name], out.begin, valid)

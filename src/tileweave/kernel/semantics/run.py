@@ -14,13 +14,11 @@ from tileweave.kernel.ir import Alloc, Kernel, Line, On, Op, Region, Statement, 
 from tileweave.kernel.semantics.access import Ledger, refuse
 from tileweave.kernel.semantics.clocks import Agent
 from tileweave.kernel.semantics.cluster import Cluster
-from tileweave.kernel.semantics.machine import Block, Frame, Machine
+from tileweave.kernel.semantics.machine import Frame, Interpreter, RunningBlock
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.operate import operate
 from tileweave.kernel.semantics.tensor_memory import require_complete
 from tileweave.kernel.semantics.threads import entities
-
-__all__ = ["LIMIT", "Report", "check_kernel", "run_kernel"]
 
 LIMIT = 20_000_000
 """Statements after which a run counts as endless: minutes of interpretation."""
@@ -35,7 +33,7 @@ class Report:
         statements: statements executed.
         accesses: accesses to memory, each checked.
         outputs: parameter -> the array as the kernel leaves it.
-        warnings: what could not be judged.
+        warnings: what could not be judged, or is seldom meant: tiles that do not exist, outputs written in part.
     """
 
     blocks: int
@@ -67,7 +65,7 @@ def check_kernel(
     run = _Run(kernel, tuple(args), limit, None if seed is None else Random(seed), orders)
     run.execute()
     return Report(run.blocks, run.machine.statements, run.machine.ledger.accesses, run.outputs(),
-                  tuple(dict.fromkeys(run.machine.warnings)))  # fmt: skip
+                  (*run.machine.warnings.values(), *run.unwritten()))  # fmt: skip
 
 
 def run_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT) -> Report:
@@ -107,6 +105,25 @@ def _written(body: tuple[Statement, ...]) -> set[str]:
     return names
 
 
+def _alike(kernel: Kernel) -> dict[str, str]:
+    """Register tensor -> a name of all that elementwise operators make lie as it does, and its layout if it has one."""
+    parent: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    layouts = {s.tensor.name: s.tensor.layout for s in walk(kernel.body) if isinstance(s, Alloc)}
+    for s in walk(kernel.body):
+        if isinstance(s, Op) and s.name in ("map", "cast", "copy", "fill", "iota", "scan"):
+            held = [r.tensor for r in (*s.outs, *s.ins) if isinstance(r, Region) and r.tensor.space == "register"]
+            for one in held:
+                if one.shape == held[0].shape:
+                    parent[find(one.name)] = find(held[0].name)
+    return {name: f"{find(name)} {layouts.get(name) or ''}" for name in list(parent)}
+
+
 class _Run:
     def __init__(self, kernel: Kernel, args: tuple[Any, ...], limit: int, random: Random | None,
                  orders: Mapping[Op, Callable[..., Any]] | None) -> None:  # fmt: skip
@@ -133,7 +150,7 @@ class _Run:
         for (name, _), storage in self.memory.items():
             if name in written and storage.aliased:
                 refuse("injective", f"two elements of {storage.tensor} share a place, and it is written", kernel.line)
-        self.machine = Machine(self._storage, Ledger(written), operate, limit, random, orders)
+        self.machine = Interpreter(self._storage, Ledger(written), operate, limit, random, orders, _alike(kernel))
 
     def _load(self, tensor: Any, device: int, value: Any) -> None:
         storage = Storage(tensor, self.devices, written=True)
@@ -155,9 +172,21 @@ class _Run:
             found[tensor.name] = arrays if tensor.name in self.local else arrays[0]
         return found
 
+    def unwritten(self) -> Iterator[str]:
+        """Outputs that are written in part and never read."""
+        read = {
+            r.tensor.name for s in walk(self.kernel.body) if isinstance(s, Op) for r in s.ins if isinstance(r, Region)
+        }
+        for (name, device), storage in self.memory.items():
+            left = np.argwhere(storage.writers == 0)
+            if name in self.machine.ledger.written - read and 0 < len(left) < storage.writers.size:
+                of = f" of device {device}" if name in self.local else ""
+                many, first = f"{len(left)} of {storage.writers.size}", left[0].tolist()
+                yield f"{self.kernel.line}: {many} elements of {name}{of} are never written, {name}{first} first"
+
     def execute(self) -> None:
         """All blocks: one after another on each device; one that waits for another block steps aside."""
-        waiting: list[Block] = []
+        waiting: list[RunningBlock] = []
         clusters: Iterable[list[Frame]] = self._all_clusters()
         if self.machine.random is not None:
             listed = list(clusters)
@@ -172,7 +201,7 @@ class _Run:
             if not self._advance(waiting):
                 self._deadlock(waiting)
 
-    def _advance(self, waiting: list[Block]) -> bool:
+    def _advance(self, waiting: list[RunningBlock]) -> bool:
         moved = False
         again = True
         while again:
@@ -210,7 +239,7 @@ class _Run:
         label = f"block {number}" + (f" ({coords})" if len(grid.coords) > 1 else "")
         label += f" of device {device}" if axis else ""
         agents = tuple(Agent(self.machine.number(), threads, label) for threads in self._parts(symbols))
-        block = Block(label, device, agents, cluster=cluster, rank=number % grid.cluster)
+        block = RunningBlock(label, device, agents, cluster=cluster, rank=number % grid.cluster)
         return Frame(block, agents, label, symbols, {})
 
     def _parts(self, symbols: dict[str, int]) -> list[frozenset[int]]:
@@ -222,7 +251,7 @@ class _Run:
             self._cached = sorted(parts, key=min)
         return self._cached
 
-    def _finish(self, block: Block) -> None:
+    def _finish(self, block: RunningBlock) -> None:
         """A block has ended: nothing is left half-done."""
         block.cluster.require_left(block.rank)
         require_complete(block.agents)
@@ -242,7 +271,7 @@ class _Run:
                     barrier.line, threads=block.label, legal="as many arrivals and bytes per phase as announced",
                 )  # fmt: skip
 
-    def _deadlock(self, blocks: list[Block]) -> None:
+    def _deadlock(self, blocks: list[RunningBlock]) -> None:
         rows, line = {}, Line("", 0)
         for block in blocks:
             for strand in block.strands:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tileweave.kernel.ir import Commit, Op
 from tileweave.kernel.meaning import matmul
-from tileweave.kernel.semantics.access import Access, refuse
+from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish
 
 AFTER = 'fence("tcgen05.after") behind the wait'
@@ -31,7 +31,7 @@ def released(agents: Iterable[Agent]) -> None:
         agent.loads.clear()
 
 
-def loaded(access: Access, event: Event, agents: tuple[Agent, ...]) -> None:
+def loaded(access: RegionAccess, event: Event, agents: tuple[Agent, ...]) -> None:
     """Threads load from tensor memory."""
     event.settled = False
     for agent in agents:
@@ -64,7 +64,7 @@ def product(machine: Any, op: Op, frame: Any) -> None:
         row = [machine.access(region, frame, op.line) for region in regions]
         if block is not frame.block:
             frame.block.cluster.visit(block.rank, writes, frame.agents, op.line)
-            row = [Access(one.region, storage_of(block, one.region.tensor.name, op, frame), one.begin,
+            row = [RegionAccess(one.region, storage_of(block, one.region.tensor.name, op, frame), one.begin,
                           tuple(b - a for a, b in one.box)) for one in row]  # fmt: skip
         found.append(row)
     keep = op.option("keep", 1)

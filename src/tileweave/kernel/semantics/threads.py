@@ -13,8 +13,6 @@ from tileweave.index import Expr, evaluate, symbols_of, to_python
 from tileweave.kernel.ir import On
 from tileweave.layout import Coord, Layout
 
-__all__ = ["BUILTINS", "compiled", "entities", "names_of"]
-
 BUILTINS = {"__builtins__": {"min": min, "max": max, "abs": abs}, "math": math}
 
 

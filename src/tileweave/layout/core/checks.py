@@ -18,9 +18,6 @@ from tileweave.layout.core.symbolic import require_positive, require_same
 BOUND = 1 << 20
 """The most points, values or search states that one decision looks at."""
 
-WORK = 1 << 20
-"""The most entries of linear systems, or values, that a search for an inverse looks at."""
-
 PIECES = 1 << 12
 """The most pieces of a slice, and the most points of a dimension for which every way to cut it is compared."""
 

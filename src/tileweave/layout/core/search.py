@@ -20,10 +20,10 @@ import numpy as np
 
 from tileweave.errors import Unproved
 from tileweave.index import Expr, equal, prove
-from tileweave.layout.core.checks import BOUND, WORK, as_layout, need_numbers, undecided
+from tileweave.layout.core.checks import BOUND, as_layout, need_numbers, undecided
 from tileweave.layout.core.coord import ZERO, Coord, CoordLike, IntArray, coord_of_terms
 from tileweave.layout.core.layout import Iter, Layout, all_symbols, has_symbols, require_numbers, substitute
-from tileweave.layout.core.rows import Row, are_numbers, unit_rows
+from tileweave.layout.core.rows import are_numbers, unit_rows
 from tileweave.layout.core.symbolic import proved, same
 
 QUICK = 1 << 14
@@ -492,101 +492,3 @@ def sums(rows: Iterable[tuple[int, int]], where: str, inputs: Mapping[str, objec
         steps = np.arange(extent).astype(values.dtype) * stride
         values = _distinct(steps[:, None] + values[None, :])
     return values
-
-
-# Right inverses where values have several indices.
-
-
-Moving = tuple[int, int, int]
-"""A row that moves: (stride, extent, weight in the index)."""
-
-
-class LongestInverse:
-    """The search for a right inverse longer than one that is known, where values have several indices.
-
-    The inverse is built level by level. At level p it is known below p. Any index whose value is p gives the next
-    stride, which goes on as long as the values do; the next level is then any multiple of p so far at which another
-    index than the one that goes on has the right value.
-    """
-
-    def __init__(
-        self, rows: Sequence[Moving], end: int, first: int, longest: int, where: str, inputs: Mapping[str, object]
-    ) -> None:
-        if prod(e for _, e, _ in rows) > BOUND:
-            raise undecided(where, "comparing all indices where strides overlap", inputs)
-        self.end, self.longest, self.where, self.inputs = end, longest, where, inputs
-        index, value = np.zeros(1, np.int64), np.zeros(1, np.int64)
-        for stride, extent, weight in rows:
-            digits = np.arange(extent)
-            index = (index[:, None] + digits * weight).reshape(-1)
-            value = (value[:, None] + digits * stride).reshape(-1)
-        self.first = first
-        order = np.lexsort((index, value))
-        self.index, self.value = index[order] + first, value[order]
-        lowest = int(self.index.min())
-        self.low = lowest
-        self.value_at = np.full(int(self.index.max()) - lowest + 1, -1, np.int64)
-        self.value_at[self.index - lowest] = self.value
-        self.begins = np.searchsorted(self.value, np.arange(end + 1))
-        self.steps = 0
-        self.best: tuple[list[Row], int] | None = None
-
-    def holders(self, value: int) -> list[int]:
-        """The indices with a value, ascending."""
-        return [int(x) for x in self.index[self.begins[value] : self.begins[value + 1]]]
-
-    def search(self, any_first: bool) -> tuple[list[Row], int] | None:
-        """The rows and the first index of a longest inverse, if it is longer than the one that is known."""
-        starts = self.holders(0) if any_first else [self.first]
-        stack: list[tuple[Any, list[Row], int | None]] = [(np.array([x]), [], None) for x in reversed(starts)]
-        while stack and self.longest < self.end:
-            below, rows, going_on = stack.pop()
-            p = len(below)
-            if 2 * p > self.end or self.end - self.end % p <= self.longest:
-                continue
-            for x in reversed(self.holders(p)):
-                if x == going_on:
-                    continue
-                stride = x - int(below[0])
-                times = self.runs(below, stride)
-                if times < 2:
-                    continue
-                if p * times > self.longest:
-                    self.longest, self.best = p * times, ([*rows, (times, stride)], int(below[0]))
-                stack += self.branches(below, rows, stride, times)
-        return self.best
-
-    def runs(self, below: Any, stride: int) -> int:
-        """How often the known part can be repeated at this stride."""
-        p = len(below)
-        times = 1
-        while (times + 1) * p <= self.end:
-            at = below + (times * stride - self.low)
-            self.steps += p + 16
-            if self.steps > 16 * WORK:
-                raise undecided(self.where, "the search for the longest inverse", self.inputs, 16 * WORK)
-            if at.min() < 0 or at.max() >= self.value_at.size:
-                break
-            if (self.value_at[at] != np.arange(times * p, (times + 1) * p)).any():
-                break
-            times += 1
-        return times
-
-    def branches(self, below: Any, rows: list[Row], stride: int, times: int) -> list[tuple[Any, list[Row], int | None]]:
-        """The longer beginnings after which another stride may follow."""
-        p = len(below)
-        marks = np.arange(2, times + 1) * p
-        marks = marks[marks < self.end]
-        several = self.begins[marks + 1] - self.begins[marks] > 1
-        several[marks == times * p] = True
-        out: list[tuple[Any, list[Row], int | None]] = []
-        for mark in marks[several]:
-            n = int(mark) // p
-            if 2 * mark > self.end or self.end - self.end % int(mark) <= self.longest:
-                continue
-            grown = (below[None, :] + np.arange(n)[:, None] * stride).reshape(-1)
-            self.steps += len(grown)
-            if self.steps > 16 * WORK:
-                raise undecided(self.where, "the search for the longest inverse", self.inputs, 16 * WORK)
-            out.append((grown, [*rows, (n, stride)], int(below[0]) + n * stride))
-        return out

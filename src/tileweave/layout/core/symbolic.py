@@ -356,52 +356,11 @@ def divisors(n: int, where: str = "divisors(n)") -> list[int]:
     return sorted(out)
 
 
-def primes(top: int) -> list[int]:
-    """All primes up to `top`, and the first beyond it."""
-    sieve = np.ones(2 * top + 2, dtype=bool)
+def primes(top: int) -> Any:
+    """All primes up to `top`, as an array."""
+    sieve = np.ones(top + 1, dtype=bool)
     sieve[:2] = False
-    for p in range(2, int((2 * top + 2) ** 0.5) + 1):
+    for p in range(2, int(top**0.5) + 1):
         if sieve[p]:
             sieve[p * p :: p] = False
-    found = np.flatnonzero(sieve)
-    return [int(p) for p in found[: np.searchsorted(found, top + 1) + 1]]
-
-
-def integer_solution(rows: Sequence[Sequence[int]], values: Sequence[int]) -> list[int] | None:
-    """Integers x with ``rows x = values``, or None if there are none; exact, by column reduction.
-
-    Example:
-        >>> integer_solution([[2, 3]], [1]), integer_solution([[2, 4]], [1])
-        ([-1, 1], None)
-    """
-    width = len(rows[0]) if rows else 0
-    columns = [[row[j] for row in rows] for j in range(width)]
-    made = [[int(i == j) for i in range(width)] for j in range(width)]
-    solution = [0] * width
-    rest = list(values)
-    first = 0
-    for r in range(len(rows)):
-        while True:
-            live = [j for j in range(first, width) if columns[j][r]]
-            if len(live) < 2:
-                break
-            pivot = min(live, key=lambda j: abs(columns[j][r]))
-            for j in live:
-                if j != pivot:
-                    q = columns[j][r] // columns[pivot][r]
-                    columns[j] = [x - q * y for x, y in zip(columns[j], columns[pivot], strict=True)]
-                    made[j] = [x - q * y for x, y in zip(made[j], made[pivot], strict=True)]
-        if not live:
-            if rest[r]:
-                return None
-            continue
-        pivot = live[0]
-        columns[first], columns[pivot] = columns[pivot], columns[first]
-        made[first], made[pivot] = made[pivot], made[first]
-        q, left = divmod(rest[r], columns[first][r])
-        if left:
-            return None
-        rest = [x - q * y for x, y in zip(rest, columns[first], strict=True)]
-        solution = [x + q * y for x, y in zip(solution, made[first], strict=True)]
-        first += 1
-    return solution
+    return np.flatnonzero(sieve)

@@ -16,15 +16,12 @@ from tileweave.index import equal, require
 from tileweave.layout.core.checks import Witness, asked, need_numbers, no_layout
 from tileweave.layout.core.composition import compose_rows
 from tileweave.layout.core.coord import Coord
-from tileweave.layout.core.inverse import (
-    complement_rows,
-    composition_refused,
-    left_inverse_rows,
-    right_inverse_rows,
-)
+from tileweave.layout.core.inverse.complement import complement_rows
+from tileweave.layout.core.inverse.divide import composition_refused
+from tileweave.layout.core.inverse.inverses import left_inverse_rows, right_inverse_rows
+from tileweave.layout.core.inverse.longest import Moving
 from tileweave.layout.core.rows import Row, evaluate
 from tileweave.layout.core.rows import coalesce as coalesce_rows
-from tileweave.layout.core.search import Moving
 from tileweave.layout.core.symbolic import is_expr, least_and_greatest, same, simple
 from tileweave.layout.notation.cute_tuples import (
     Shape,
@@ -355,7 +352,7 @@ def right_inverse(layout: CuteLayout) -> CuteLayout:
     Its size is 1 where no mode has stride one. Modes of negative stride are left out: R begins at index 0.
 
     Raises:
-        Undecided: strides overlap so that values have several indices, and the search passed its bound.
+        Undecided: strides overlap on more than `BOUND` points.
 
     Example:
         >>> print(right_inverse(CuteLayout((2, 4), (4, 1))), right_inverse(CuteLayout((4, 3), (2, 1))))
@@ -380,7 +377,7 @@ def left_inverse(layout: CuteLayout) -> CuteLayout:
 
     Raises:
         NoLayout: two indices (the witness) have the same value, a value is negative, or no layout agrees.
-        Undecided: the exact search for layouts whose strides do not divide each other passed its bound.
+        Undecided: the strides do not nest, a value is `BOUND` or more, and no chain of strides will do.
 
     Example:
         >>> print(left_inverse(CuteLayout((5, 2), (3, 1))))

@@ -16,7 +16,8 @@ from tileweave.errors import Incongruent, LayoutError, NoLayout, NotDivisible
 from tileweave.layout.core.checks import Witness, asked
 from tileweave.layout.core.composition import compose_rows
 from tileweave.layout.core.coord import Coord
-from tileweave.layout.core.inverse import complement_rows, composition_refused, divide_rows, free_spots
+from tileweave.layout.core.inverse.complement import complement_rows
+from tileweave.layout.core.inverse.divide import composition_refused, divide_rows, free_spots
 from tileweave.layout.core.rows import Row
 from tileweave.layout.core.rows import coalesce as coalesce_rows
 from tileweave.layout.core.symbolic import is_expr, require_quotient, same, simple

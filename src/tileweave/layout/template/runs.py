@@ -8,7 +8,7 @@ from typing import Any
 from tileweave.index import Expr, constant_of, divisor, split_affine, substitute, symbol, symbols_of
 from tileweave.index.affine import split_in
 from tileweave.index.expr import walk
-from tileweave.index.normal.facts import known_divisor
+from tileweave.index.normal.poly import known_divisor
 from tileweave.index.normal.read import Normal, normal_of, value_of
 from tileweave.layout.notation.lego_slices import Slice
 

@@ -18,10 +18,11 @@ from numbers import Integral, Real
 from typing import Any
 
 from tileweave.errors import PlanError
-from tileweave.graph import FileTarget, Graph, Operation, Source, join_sinks, verify
+from tileweave.graph import FileTarget, Graph, Operation, Source, Tensor, join_sinks, verify
 from tileweave.planner.costs import chunks_of
 from tileweave.planner.loads import Loads
 from tileweave.planner.machines import Machines, size_text
+from tileweave.planner.movement import needed_spread
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.search.candidates import FEW_OPERATIONS, meshes
@@ -30,9 +31,11 @@ from tileweave.planner.search.objectives import OBJECTIVES, Objective, objective
 from tileweave.planner.search.pareto import Progressed
 from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
 from tileweave.planner.search.solve import Solved, beam, cost_of, polished, relaxed
+from tileweave.planner.search.spill import spilled, with_copies
 from tileweave.planner.search.tables import Tables
 from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
-from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Waves, steps_of
+from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Sharing, Waves, in_runs, steps_of
+from tileweave.planner.streams import read_tensors
 
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""
@@ -49,6 +52,8 @@ BALANCED = "balanced"
 STORAGE = "storage"
 MOST_RUNS = 256
 """Machines up to which combining in runs is looked at for its time: between more, it takes too many messages."""
+SHARED: Mapping[Sharing, str] = {"boxes": "", "runs": ", shared in runs"}
+SHARINGS: tuple[Sharing, ...] = tuple(SHARED)
 FULL_WEIGHT = 1 << 16
 """The weight of the machine that has most."""
 
@@ -119,28 +124,50 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
         PlanError: none fits; carries a budget that would do, the least that any plan that was considered needs, and
             the operation that needs it.
     """
-    machines, known = problem.machines, Loads()
-    budgets = [machine.memory_bytes for machine in machines.machines]
-    order = problem.objective.order
-    tried: list[tuple[_Offer, Peaks]] = []
-    fitting: list[tuple[str, Plan, Simulation]] = []
-    further = 0
-    for _, level in groupby(_offers(problem, known), lambda offer: offer.waves):
-        for offer in level:
-            tried.append((offer, peaks_of(offer.plan, known)))
-            if all(peak <= limit for peak, limit in zip(tried[-1][1].machines, budgets, strict=True)):
-                result = simulate(offer.plan, known, problem.model)
-                fitting.append((offer.label, with_costs(offer.plan, result), result))
-        if fitting and not problem.objective.waves:
-            further += 1
-            if further > FURTHER or not _reads_again(problem.graph, [plan for _, plan, _ in fitting]):
-                break
+    known, order = Loads(), problem.objective.order
+    tried, fitting = _looked_at(problem, known)
+    with_steps = with_copies(problem.graph)
+    if with_steps is not None and _reads_again(problem.graph, [plan for _, plan, _ in fitting]):
+        more, better = _looked_at(replace(problem, graph=with_steps), known)
+        tried, fitting = tried + more, fitting + better
     if not fitting:
         raise _refusal(problem, tried, known)
     _, best, _ = min(fitting, key=lambda item: order(item[1], item[2]))
     plan, result = costed(best, known, problem.model)
     rows = tuple((label, p.seconds, max(p.peak_bytes, default=0), p.bytes_moved) for label, p, _ in fitting)
     return replace(plan, alternatives=rows), result
+
+
+_Tried = list[tuple["_Offer", Peaks]]
+_Fitting = list[tuple[str, Plan, Simulation]]
+
+
+def _looked_at(problem: PlanRequest, known: Loads) -> tuple[_Tried, _Fitting]:
+    """(what was considered, what of it fits): with ever more waves, until a plan fits that spills nothing, or for a few
+    kinds of waves more."""
+    budgets = [machine.memory_bytes for machine in problem.machines.machines]
+    tried: _Tried = []
+    fitting: _Fitting = []
+    further = 0
+    for _, level in groupby(_offers(problem, known), lambda offer: offer.waves):
+        for plain in level:
+            for offer in (plain, *_spilling(problem, plain)):
+                tried.append((offer, peaks_of(offer.plan, known)))
+                if all(peak <= limit for peak, limit in zip(tried[-1][1].machines, budgets, strict=True)):
+                    result = simulate(offer.plan, known, problem.model)
+                    fitting.append((offer.label, with_costs(offer.plan, result), result))
+                    break
+        if fitting and not problem.objective.waves:
+            further += 1
+            plans = [plan for _, plan, _ in fitting if not any(step.spilled for step in plan.steps)]
+            if further > FURTHER or (plans and not _reads_again(problem.graph, plans)):
+                break
+    return tried, fitting
+
+
+def _spilling(problem: PlanRequest, offer: _Offer) -> Iterator[_Offer]:
+    for plan in spilled(offer.plan, problem.atoms, offer.waves):
+        yield replace(offer, plan=plan, label=f"{offer.label}, spilled")
 
 
 def _reads_again(graph: Graph, plans: Sequence[Plan]) -> bool:
@@ -216,7 +243,7 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     """Every plan that is considered: the finalists in one wave, then in ever more; each plan once."""
     graph, machines = problem.graph, problem.machines
     ways = [_chosen(problem, known, about, weights) for about, weights in weightings(graph, machines)]
-    if len(machines) > 1 and not problem.allowed and not problem.placed:
+    if len(machines) > 1 and not problem.allowed and not problem.placed and ways[0].tables is not None:
         whole = (0,) * len(ways[0].tables.nodes)
         ways[0].choices += [whole] if whole not in ways[0].choices else []
     seen: set[tuple[Step, ...]] = set()
@@ -224,23 +251,26 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     few = len(graph.operations) <= FEW_OPERATIONS and len(machines) <= MOST_RUNS
     for waves in wave_counts(graph, len(machines)):
         for way, (rank, chosen) in [(one, ranked) for one in ways for ranked in enumerate(one.choices)]:
-            for runs in (False, True) if words or (few and not rank and waves == WHOLE) else (False,):
-                plan = plan_of(problem, way.tables, chosen, waves, runs=runs)
+            for sharing in SHARINGS if words or (few and not rank and waves == WHOLE) else SHARINGS[:1]:
+                plan = plan_of(problem, way.tables, chosen, waves, sharing)
                 if plan.steps not in seen:
                     seen.add(plan.steps)
-                    gap = None
-                    if way.least is not None:
+                    gap = None if way.least is None else 0.0
+                    if way.tables is not None and way.least is not None:
                         cost = cost_of(way.tables, problem.objective.weigh, chosen)
                         gap = max(0.0, 1 - way.least / cost) if cost else 0.0
-                    label = _label(plan.steps, rank, waves) + way.about + (", combined in runs" if runs else "")
+                    label = _label(plan.steps, rank, waves) + way.about + SHARED[sharing]
                     yield _Offer(waves, replace(plan, gap=gap), label)
 
 
 @dataclass(slots=True)
 class _Way:
-    """What was chosen for parts of some lengths: the tables, the choices, the least that any choice costs."""
+    """What was chosen for parts of some lengths: the tables, the choices, the least that any choice costs.
 
-    tables: Tables
+    There are no tables where an operation can only be whole.
+    """
+
+    tables: Tables | None
     about: str
     choices: list[tuple[int, ...]]
     least: float | None = None
@@ -248,6 +278,8 @@ class _Way:
 
 def _chosen(problem: PlanRequest, known: Loads, about: str, weights: tuple[int, ...]) -> _Way:
     """The finalists of the additive solvers and of the stochastic search, for machines of these weights."""
+    if len(problem.machines) == 1 and not (problem.allowed or problem.placed or problem.effort.trials):
+        return _Way(None, about, [()], 0.0 if problem.graph.operations else None)
     tables = tables_of(problem, known, weights)
     if not tables.nodes:
         return _Way(tables, about, [()])
@@ -279,15 +311,36 @@ def weightings(graph: Graph, machines: Machines) -> list[tuple[str, tuple[int, .
 
 
 def plan_of(
-    problem: PlanRequest, tables: Tables, chosen: Sequence[int], waves: Waves = WHOLE, *, runs: bool = False
+    problem: PlanRequest,
+    tables: Tables | None,
+    chosen: Sequence[int],
+    waves: Waves = WHOLE,
+    sharing: Sharing = "boxes",
 ) -> Plan:
-    """The plan of a choice, without costs."""
+    """The plan of a choice, without costs; without tables, of whole operations."""
     graph, machines = problem.graph, problem.machines
-    cut = {operation: tables.sharding(operation, chosen) for operation in graph.operations}
+    cut: dict[Operation, Any]
+    if tables is None:
+        cut = {operation: (1,) * operation.index.rank for operation in graph.operations}
+    else:
+        cut = {operation: tables.sharding(operation, chosen) for operation in graph.operations}
     places = sorted(range(len(machines)), key=machines.order.__getitem__)
-    steps = steps_of(graph, cut, len(machines), problem.decide, problem.atoms, waves, places, runs=runs)
-    homes = (*problem.homes, *tables.homes_of(chosen))
-    return Plan(graph, machines, steps, homes=homes)
+    steps = steps_of(graph, cut, len(machines), problem.decide, problem.atoms, waves, places, sharing=sharing)
+    homes = () if tables is None else tables.homes_of(chosen)
+    if sharing == "runs":
+        homes = tuple((source, _home_in_runs(source, steps, len(machines)) or home) for source, home in homes)
+    return Plan(graph, machines, steps, homes=(*problem.homes, *homes))
+
+
+def _home_in_runs(source: Source, steps: Sequence[Step], machines: int) -> Placement | None:
+    """Where a source lies so that the machines that need a part of it share that part; by its largest reader."""
+    tensor = Tensor(source)
+    readers = [step for step in steps if any(read == tensor for read in read_tensors(step))]
+    if not readers:
+        return None
+    largest = max(readers, key=lambda step: step.cuts.box.size)
+    spread = None if largest.where.weights else needed_spread(largest, tensor)
+    return None if spread is None else in_runs(tensor.shape, spread.digits, spread.copies, spread.offset, machines)
 
 
 def wave_counts(graph: Graph, machines: int) -> Iterator[Waves]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,10 @@ def to_document(plan: Plan) -> dict[str, Any]:
                 "stage": step.stage,
                 "cuts": [list(edges) for edges in step.cuts.cuts],
                 "outputs": list(step.outputs),
-                "kernel": [step.kernel.kernel, step.kernel.reason, step.kernel.backend],
+                "kernel": _decision(step.kernel),
                 "costs": [getattr(step.costs, name) for name in Costs.__dataclass_fields__],
                 "where": _placement(step.where),
+                **({"spilled": True} if step.spilled else {}),
             }
             for step in plan.steps
         ],
@@ -78,7 +80,9 @@ def from_document(document: dict[str, Any], graph: Graph | None = None) -> Plan:
                 raise PlanError("load(plan)", "the plan is that of another graph", legal="the graph that was planned")
             cuts = Partition(tuple(tuple(edges) for edges in row["cuts"]))
             costs, where = Costs(*row["costs"]), _placed(row["where"])
-            steps.append(Step(node, row["stage"], cuts, Decision(*row["kernel"]), costs, tuple(row["outputs"]), where))
+            kernel, outputs = _read_decision(row["kernel"]), tuple(row["outputs"])
+            spilled = row.get("spilled", False) is True
+            steps.append(Step(node, row["stage"], cuts, kernel, costs, outputs, where, spilled))
         homes = [(nodes[k], _placed(home)) for k, home in document["homes"]]
         if not all(isinstance(source, Source) for source, _ in homes):
             raise PlanError("load(plan)", "the plan is that of another graph", legal="the graph that was planned")
@@ -144,6 +148,8 @@ def diff(one: Plan, other: Plan) -> str:
             lines.append(f"{names[key]}: cuts {a.cuts} -> {b.cuts}")
         elif a.where != b.where:
             lines.append(f"{names[key]}: placed {a.where.layout} -> {b.where.layout}")
+        if a.spilled != b.spilled:
+            lines.append(f"{names[key]}: {'spilled' if b.spilled else 'in memory'}")
         if a.costs.bytes_moved != b.costs.bytes_moved:
             lines.append(f"{names[key]}: moves {a.costs.bytes_moved} -> {b.costs.bytes_moved} bytes")
     homes = dict(one.homes)
@@ -170,6 +176,7 @@ def _placement(where: Placement) -> dict[str, Any]:
         "replica": replica,
         "offset": where.offset,
         **({"run": where.run} if where.run else {}),
+        **({"rest": where.rest} if where.rest else {}),
         **({"weights": list(where.weights)} if where.weights else {}),
     }
 
@@ -181,18 +188,30 @@ def _placed(row: dict[str, Any]) -> Placement:
     digits = tuple(pairs(items) for items in row["digits"])
     copies, offset, run = pairs(row["replica"]), int(row["offset"]), int(row.get("run", 0))
     weights = tuple(int(n) for n in row.get("weights", ()))
-    return Placement(tuple(row["grid"]), digits, tuple(row["waves"]), copies, offset, run, weights)
+    grid, waves, rest = tuple(row["grid"]), tuple(row["waves"]), int(row.get("rest", 0))
+    if run and not copies:  # as plans were written whose runs were shared by all machines
+        waves, copies = grid, ((-(-prod(grid) // run), 1),)
+    return Placement(grid, digits, waves, copies, offset, run, weights, rest)
 
 
 _MACHINE = tuple(Machine.__dataclass_fields__)
 _SHARED = ("link_bytes_per_second", "link_seconds", "storage_bytes_per_second", "task_seconds", "storage")
 
 
+def _decision(one: Decision) -> list[Any]:
+    return [one.kernel, one.reason, one.backend, *([[_decision(o) for o in one.offered]] if one.offered else [])]
+
+
+def _read_decision(row: list[Any]) -> Decision:
+    kernel, reason, by, *more = row
+    return Decision(kernel, reason, by, tuple(map(_read_decision, *more)) if more else ())
+
+
 def _machines(machines: Machines) -> dict[str, Any]:
     """Equal machines are written once."""
     rows: list[dict[str, Any]] = []
     for one in machines.machines:
-        row = {name: getattr(one, name) for name in _MACHINE if name != "name"}
+        row = {name: getattr(one, name) for name in _MACHINE if name != "name" and (one.gpu or name != "gpu")}
         if rows and {k: v for k, v in rows[-1].items() if k != "names"} == row:
             rows[-1]["names"].append(one.name)
         else:

@@ -74,7 +74,9 @@ def step_label(step: Step) -> str:
         target = step.node.target
         where = target.path + (f"#{target.key}" if target.key else "") if isinstance(target, FileTarget) else "memory"
         return f"store -> {where}"
-    return step.name if step.stage == "block" else f"{step.name} ({step.stage})"
+    about: list[str] = [step.stage] if step.stage != "block" else []
+    about += ["spilled"] if step.spilled else []
+    return f"{step.name} ({', '.join(about)})" if about else step.name
 
 
 def kernel_text(step: Step) -> str:
@@ -134,6 +136,7 @@ def explain(plan: Plan) -> str:
         )
     lines += list(_ratios(plan, loads))
     lines += list(_moves(plan, loads))
+    lines += list(_offers(plan))
     if len(plan.alternatives) > 1:
         best = set(frontier(plan))
         lines.append("simulated (* on the frontier of time, memory and bytes moved):")
@@ -143,6 +146,16 @@ def explain(plan: Plan) -> str:
             for k, (label, seconds, most, moved) in enumerate(plan.alternatives)
         ]
     return "\n".join(lines)
+
+
+def _offers(plan: Plan) -> Iterator[str]:
+    """For each kind of device that the machines have: the kernel of every operation there, or why there is none."""
+    for number, kind in enumerate(filter(None, plan.machines.devices)):
+        yield f"on {kind}:"
+        for k, step in enumerate(plan.steps):
+            if len(step.kernel.offered) > number:
+                found = step.kernel.offered[number]
+                yield f"{k:>4} {step_label(step):<16} {found.kernel or 'none'}: {found.reason}"
 
 
 def frontier(plan: Plan) -> list[int]:

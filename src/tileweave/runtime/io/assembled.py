@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 
 from tileweave.graph import TensorType
-from tileweave.runtime.io.npyfile import MappedWriter, npy_writer
+from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
+from tileweave.runtime.io.npyfile import npy_writer
 
 Array = np.ndarray[Any, Any]
 SENT = ".tileweave-"
 """How the names of folders begin that hold files on their way to a URL."""
+
+
+Write = Callable[[Path, Path, Mapping[str, MappedReader]], None]
 
 
 class AssembledFile:
@@ -29,7 +33,9 @@ class AssembledFile:
         write: writes a file of arrays by name: from the path of what it replaces, and its own.
     """
 
-    def __init__(self, path: Path, temporary: Path, write: Callable[[Path, Path, Mapping[str, Array]], None]) -> None:
+    def __init__(
+        self, path: Path, temporary: Path, write: Callable[[Path, Path, Mapping[str, MappedReader]], None]
+    ) -> None:
         self._path, self._temporary, self._write = path, temporary, write
         self._members: dict[str, tuple[Path, MappedWriter]] = {}
 
@@ -42,16 +48,12 @@ class AssembledFile:
 
     def prepare(self) -> None:
         """All that may fail: the file is complete and on disk."""
-        arrays: dict[str, Array] = {}
+        arrays: dict[str, MappedReader] = {}
         for key, (path, writer) in self._members.items():
             writer.finish()
-            kind = writer.type
-            if kind.box.empty:
-                arrays[key] = np.empty(kind.shape, kind.dtype)
-            else:
-                arrays[key] = np.memmap(path, kind.dtype, "r", writer.offset_bytes, kind.shape or (1,)).reshape(
-                    kind.shape
-                )
+            with path.open("rb") as file:
+                kind = writer.type
+                arrays[key] = MappedReader(file, Header(kind.shape, kind.dtype, False, writer.offset_bytes))
         self._write(self._path, self._temporary, arrays)
         arrays.clear()
         with self._temporary.open("rb") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import io
-import mmap
 import os
 import shutil
 import struct
@@ -17,8 +16,7 @@ import threading
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -27,25 +25,9 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
-from tileweave.lower.reads import slices
-from tileweave.space import Box
+from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Where the elements of an array lie, counted from its first byte."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran: bool
-    offset_bytes: int
-
-    @property
-    def type(self) -> TensorType:
-        """What a tensor made of it has: the element type in this machine's byte order."""
-        return TensorType(self.shape, self.dtype.newbyteorder("="))
 
 
 def supported(dtype: np.dtype[Any]) -> bool:
@@ -158,50 +140,6 @@ def describe_npy(path: str, where: str) -> TensorType:
         return _read_header(file, os.fstat(file.fileno()).st_size, where, "the file").type
 
 
-MAPPED_BYTES = 16 << 20
-"""How much of a mapped file is read before its pages are given back: what is still in use comes back from the system's
-cache, at some 0.1 ms per MiB."""
-
-
-class MappedReader:
-    """Reads boxes of one array that lies at a byte offset of a file; what it returns is read-only.
-
-    Args:
-        file: open; it may be closed afterwards.
-        header: of the .npy.
-        base_bytes: where the .npy begins.
-        everywhere: whether another process reads the same by the file's name.
-    """
-
-    def __init__(self, file: IO[bytes], header: Header, base_bytes: int = 0, everywhere: bool = True) -> None:
-        self.type, self.everywhere = header.type, everywhere
-        self._memory: mmap.mmap | None = None
-        self._read_bytes = 0
-        order: Any = "F" if header.fortran else "C"
-        if self.type.box.empty:
-            self._array: Array | None = np.empty(header.shape, header.dtype, order=order)
-            return
-        self._memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        at = base_bytes + header.offset_bytes
-        self._array = np.ndarray(header.shape, header.dtype, self._memory, at, order=order)
-
-    def read(self, box: Box) -> Array:
-        """The values of a box: a view where the file's bytes serve as they are, else a converted copy of the box."""
-        if self._array is None:
-            raise StorageError("Reader.read(box)", "the reader is closed")
-        view: Array = self._array[slices(box)]
-        self._read_bytes += view.nbytes
-        if self._read_bytes > MAPPED_BYTES and self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._memory.madvise(mmap.MADV_DONTNEED)
-            self._read_bytes = view.nbytes
-        plain = view.flags.aligned and view.dtype.isnative
-        return view if plain else view.astype(self.type.dtype)
-
-    def close(self) -> None:
-        """Lets go of the file; views that were handed out stay valid."""
-        self._array = self._memory = None
-
-
 def open_npy(path: str, where: str) -> MappedReader:
     """A reader of a .npy."""
     with opened(path, where) as file:
@@ -277,83 +215,24 @@ def open_npz(path: str, key: str, where: str) -> MappedReader:
 # writing
 
 
-class MappedWriter:
-    """An array at a byte offset of a file, filled in place; boxes come in any order and from several threads.
-
-    Args:
-        path: of the file, which exists; it grows to the array's end.
-        kind: of the tensor.
-        offset_bytes: where its row-major elements begin.
-    """
-
-    def __init__(self, path: Path, kind: TensorType, offset_bytes: int) -> None:
-        self.path, self.offset_bytes, self.type = path, offset_bytes, kind
-        self._memory: mmap.mmap | None = None
-        self._array: Array | None = None
-        self._file = path.open("rb+")
-        try:
-            if kind.box.empty:
-                self._array = np.empty(kind.shape, kind.dtype)
-                return
-            self._reserve(offset_bytes + kind.size_bytes)
-            self._memory = mmap.mmap(self._file.fileno(), offset_bytes + kind.size_bytes)
-            self._array = np.ndarray(kind.shape, kind.dtype, self._memory, offset_bytes)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def _reserve(self, size_bytes: int) -> None:
-        """A full disk must be an error now; inside a memory map it would kill the process."""
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._file.fileno(), 0, size_bytes)
-        elif os.fstat(self._file.fileno()).st_size < size_bytes:
-            self._file.truncate(size_bytes)
-
-    def place(self, box: Box) -> Array:
-        """The writable region of a box."""
-        if self._array is None:
-            raise StorageError("Writer.place(box)", "the writer is closed")
-        region: Array = self._array[slices(box)]
-        return region
-
-    def write(self, box: Box, block: Array) -> None:
-        """Stores the values of a box."""
-        self.place(box)[...] = block
-
-    def sync(self, boxes: Collection[Box]) -> None:
-        """What was written to these boxes, by any process, reaches the disk."""
-        if self._memory is not None:
-            self._memory.flush()
-        os.fsync(self._file.fileno())
-
-    def finish(self) -> None:
-        """Everything that was written reaches the disk."""
-        self.sync((self.type.box,))
-        self.close()
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        self._array = None
-        if self._memory is not None:
-            with suppress(BufferError):  # a region is still held somewhere: the map goes when that goes
-                self._memory.close()
-            self._memory = None
-        self._file.close()
-
-
 def npy_writer(path: Path, kind: TensorType) -> MappedWriter:
     """The writer of a .npy: of a new one, or of one that such a writer has begun."""
-    header = io.BytesIO()
-    descr = np.lib.format.dtype_to_descr(kind.dtype)
-    fields = {"descr": descr, "fortran_order": False, "shape": kind.shape}
-    np.lib.format.write_array_header_1_0(header, fields)
+    header = _header_of(kind)
     try:
         if not path.exists():
-            path.write_bytes(header.getvalue())
-        return MappedWriter(path, kind, header.tell())
+            path.write_bytes(header)
+        return MappedWriter(path, kind, len(header))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def _header_of(kind: TensorType) -> bytes:
+    """The bytes of a .npy before its row-major elements."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(kind.dtype)
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": kind.shape})
+    return header.getvalue()
 
 
 class InPlaceFile:
@@ -394,7 +273,7 @@ class InPlaceFile:
         self._temporary.unlink(missing_ok=True)
 
 
-def write_npz(old: Path, path: Path, members: Mapping[str, Array]) -> None:
+def write_npz(old: Path, path: Path, members: Mapping[str, MappedReader]) -> None:
     """Writes a .npz; members of the one that it replaces stay where they are named otherwise, and all have names."""
     with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
         if "" not in members and old.exists():
@@ -402,7 +281,9 @@ def write_npz(old: Path, path: Path, members: Mapping[str, Array]) -> None:
         for key, array in members.items():
             info = zipfile.ZipInfo(f"{key or 'arr_0'}.npy")  # a fixed date: equal values make equal files
             with archive.open(info, "w", force_zip64=True) as out:
-                np.lib.format.write_array(out, array, version=(1, 0))
+                out.write(_header_of(array.type))
+                for part in array.stream():
+                    out.write(part)
 
 
 def _copy_others(replaced: Path, members: Collection[str], archive: zipfile.ZipFile) -> None:

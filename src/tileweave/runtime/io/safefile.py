@@ -19,9 +19,8 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph.ir.dtypes import narrow_type
-from tileweave.runtime.io.npyfile import Header, MappedReader, opened
-
-Array = np.ndarray[Any, Any]
+from tileweave.runtime.io.mapped import Header, MappedReader
+from tileweave.runtime.io.npyfile import opened
 
 INDEX = ".safetensors.index.json"
 LARGEST_HEADER = 100 << 20
@@ -102,22 +101,21 @@ def open_safe(path: str, key: str, where: str) -> MappedReader:
         return MappedReader(file, Header(shape, dtype, False, start + begin))
 
 
-PIECE_BYTES = 1 << 24
-"""What of a tensor is in memory at once while it is written."""
-
-
-def write_safe(_: Path, path: Path, members: Mapping[str, Array]) -> None:
+def write_safe(_: Path, path: Path, members: Mapping[str, MappedReader]) -> None:
     """Writes tensors one behind the other, the header padded to eight bytes; a tensor without a name is ``data``."""
     header, at = {}, 0
     for key, array in members.items():
-        offsets = [at, at + array.nbytes]
-        header[key or "data"] = {"dtype": names()[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
+        offsets = [at, at + array.type.size_bytes]
+        header[key or "data"] = {
+            "dtype": names()[array.type.dtype],
+            "shape": list(array.type.shape),
+            "data_offsets": offsets,
+        }
         at = offsets[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with path.open("xb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in members.values():
-            raw = array.reshape(-1).view(np.uint8)
-            for first in range(0, array.nbytes, PIECE_BYTES):
-                file.write(raw[first : first + PIECE_BYTES].data)
+            for part in array.stream():
+                file.write(part)

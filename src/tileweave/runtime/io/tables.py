@@ -21,12 +21,13 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
-from tileweave.runtime.io.npyfile import MappedWriter, supported
+from tileweave.runtime.io.mapped import MappedReader, MappedWriter
+from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
 
-GROUP_BYTES = 32 << 20
+GROUP_BYTES = 8 << 20
 """The most bytes of one row group of a Parquet file that we write: what a reader holds to read one row."""
 
 
@@ -172,6 +173,8 @@ class ColumnReader:
         self._format, self._key, self._where = format, key, where
         self._starts = [0, *accumulate(groups)]
         self.type = TensorType((self._starts[-1], *self._shape), dtype)
+        whole = format == "parquet" and self.type.box.size > 0  # a group is unpacked whole
+        self.chunks = (max(groups), *self._shape) if whole else ()
         self._turn = threading.Lock()
         self._last: tuple[int, Array] | None = None
 
@@ -194,6 +197,8 @@ class ColumnReader:
 
     def _group(self, number: int) -> Array:
         if self._last is None or self._last[0] != number:
+            self._last = None
+            _load("pyarrow", self._where).default_memory_pool().release_unused()
             if self._format == "parquet":
                 column = self._file.read_row_group(number, columns=[self._key]).column(0).combine_chunks()
             else:
@@ -212,6 +217,7 @@ class ColumnReader:
         close = getattr(self._file, "close", None)
         if close is not None:
             close()
+        _load("pyarrow", self._where).default_memory_pool().release_unused()
 
 
 def open_column(path: str, format: str, key: str, where: str) -> ColumnReader:
@@ -219,7 +225,7 @@ def open_column(path: str, format: str, key: str, where: str) -> ColumnReader:
     return ColumnReader(path, format, key, where)
 
 
-def write_parquet(target: Path, path: Path, members: Mapping[str, Array]) -> None:
+def write_parquet(target: Path, path: Path, members: Mapping[str, MappedReader]) -> None:
     """Writes arrays as columns: of numbers, or of fixed-size lists where the rank is above 1.
 
     Raises:
@@ -227,11 +233,12 @@ def write_parquet(target: Path, path: Path, members: Mapping[str, Array]) -> Non
     """
     where = f"sink({str(target)!r})"
     arrow, parquet = _load("pyarrow", where), _load("pyarrow.parquet", where)
-    rows = {array.shape[:1] for array in members.values()}
+    kinds = [array.type for array in members.values()]
+    rows = {kind.shape[:1] for kind in kinds}
     if len(rows) != 1 or rows == {()}:
         raise StorageError(where, "columns of one file have the same number of rows", legal="arrays with equal rows")
     ((count,),) = rows
-    row_bytes = sum(array[:1].nbytes for array in members.values()) if count else 1
+    row_bytes = sum(kind.size_bytes for kind in kinds) // max(1, count)
     step = max(1, GROUP_BYTES // max(1, row_bytes))
 
     def column(array: Array) -> Any:
@@ -241,12 +248,16 @@ def write_parquet(target: Path, path: Path, members: Mapping[str, Array]) -> Non
         return found
 
     def table(first: int) -> Any:
+        def rows_of(array: MappedReader) -> Array:
+            return array.read(array.type.box.with_range(0, first, min(first + step, count)))
+
         names = [name or "data" for name in members]
-        return arrow.table([column(array[first : first + step]) for array in members.values()], names=names)
+        return arrow.table([column(rows_of(array)) for array in members.values()], names=names)
 
     with parquet.ParquetWriter(str(path), table(0).schema) as writer:
         for first in range(0, max(count, 1), step):
             writer.write_table(table(first))
+            arrow.default_memory_pool().release_unused()
 
 
 def _inner(shape: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ excludes every other such write for its duration.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.host import available_threads
+from tileweave.backends.host import available_threads, empty
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
@@ -145,7 +146,10 @@ class ZarrReader:
     """Reads boxes of one zarr array."""
 
     def __init__(self, array: Any, where: str) -> None:
-        self._array = array
+        self._array, self._buffer = (
+            array,
+            importlib.import_module("zarr.core.buffer").default_buffer_prototype().nd_buffer,
+        )
         self.everywhere = True
         self.chunks = tuple(map(int, array.chunks))
         dtype = np.dtype(array.dtype)
@@ -155,9 +159,10 @@ class ZarrReader:
 
     def read(self, box: Box) -> Array:
         """The values of a box, as a new array."""
-        out = np.empty(box.shape, self.type.dtype)
+        out = empty(box.shape, self.type.dtype)
         for part in parts(box, self.chunks):
-            out[slices(part.translate([-a for a in box.start]))] = self._array[slices(part)]
+            place = out[slices(part.translate([-a for a in box.start]))]
+            self._array.get_basic_selection(slices(part)[:-1], out=self._buffer.from_ndarray_like(place))
         return out
 
     def close(self) -> None:

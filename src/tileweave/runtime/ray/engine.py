@@ -27,7 +27,7 @@ from tileweave.lower.reads import Block, gather
 from tileweave.planner import Plan, ReadPiece
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io.files import Handle
+from tileweave.runtime.io.sinks import Handle
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.prepare import Prepared
 from tileweave.runtime.ray.session import Session, connect, load, shutdown, watch

@@ -181,9 +181,11 @@ def _start(ray: Any, threads: int) -> Session:
     """A quiet local cluster, guarded by a token of this process.
 
     Ray reads these settings from the environment, and so do the processes that it starts. A driver that waits inside
-    Ray for a control service that is gone is ended by Ray after 20 seconds, not after a minute.
+    Ray for a control service that is gone is ended by Ray after 20 seconds, not after a minute. Nobody asks for records
+    of tasks; a driver that ends would wait up to half a minute for a control service that is gone to take them.
     """
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+    quiet["RAY_task_events_report_interval_ms"] = "0"
     wanted = {**quiet, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
     if "RAY_AUTH_TOKEN_PATH" not in os.environ:
         wanted["RAY_AUTH_TOKEN"] = _TOKEN  # else Ray would write one into the user's home

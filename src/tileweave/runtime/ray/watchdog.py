@@ -32,6 +32,10 @@ SWEEP_SECONDS = 5.0
 """How long processes are looked for that end late, or start late."""
 
 
+FAREWELL_SECONDS = 8.0
+"""How long a driver waits for the process to see to what its cluster has left."""
+
+
 class Watchdog:
     """The driver's end: starts the process, tells it what there is, and bids it farewell."""
 
@@ -55,7 +59,7 @@ class Watchdog:
         with suppress(OSError, ValueError, subprocess.TimeoutExpired):
             if self._process.stdin is not None:
                 self._process.stdin.close()
-            self._process.wait(2)
+            self._process.wait(FAREWELL_SECONDS)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -76,6 +80,7 @@ def main() -> None:
         for line in lines:
             state.update(json.loads(line))
         if state.get("farewell"):
+            _clean(state, known)
             return
         services = state.get("services") or {}
         known.update(family(p for ps in services.values() for p in ps) if services else {})
@@ -91,19 +96,24 @@ def main() -> None:
 
 def _sweep(state: dict[str, Any], known: dict[int, str]) -> None:
     """The driver is gone."""
-    ended = end(known)
     sys.path[:] = state.get("path", sys.path)
-    removed = 0
+    removed, ended = 0, _clean(state, known)
     if state.get("folders"):
-        from tileweave.runtime.io.files import sweep
+        from tileweave.runtime.io.sinks import sweep
 
         removed = sum(sweep(Path(folder)) for folder in state["folders"])
-    for folder in state.get("scratch", ()):
-        clear(Path(folder))
     if ended or removed:
         report(
             f"the driver ({state.get('driver')}) was ended; ended {ended} processes, removed {removed} temporary files"
         )
+
+
+def _clean(state: dict[str, Any], known: dict[int, str]) -> int:
+    """Ends what is left of the cluster, orphans of a service that was killed too, and removes its folders."""
+    ended = end(known) if known else 0
+    for folder in state.get("scratch", ()):
+        clear(Path(folder))
+    return ended
 
 
 def clear(folder: Path) -> None:

@@ -23,7 +23,8 @@ from tileweave.graph import FileData, Hole, Operation, Sink, Source, Tensor, Ten
 from tileweave.graph.ops.operators import OPERATORS, Operator, operator_of
 from tileweave.lower.reads import Block, Held, block_bytes, gather, own, slices
 from tileweave.planner import ReadPiece, Step, Task
-from tileweave.runtime.io.files import FileSource, Handle, Reopened
+from tileweave.runtime.io.files import FileSource
+from tileweave.runtime.io.sinks import Handle, Reopened
 from tileweave.runtime.local import store
 from tileweave.runtime.prepare import Prepared
 from tileweave.runtime.ray.session import load

@@ -9,10 +9,11 @@ Source: own format for the values of TEIR, tables 10.1.1 to 10.3.1.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from tileweave.document import Place, load
 from tileweave.errors import VerifyError
 from tileweave.teir.ir.dtypes import DTYPES
 from tileweave.teir.ir.form import VALUE_DEPTH
@@ -136,129 +137,50 @@ def from_json(text: str | bytes, *, check: bool = True) -> Program:
         VerifyError: the text is not JSON, or not of the form that `schema` states: rule ``json``, and ``path`` is the
             place as a JSON path such as ``$.axes[0].extent``. Or a well-formedness rule is broken.
     """
-    if not isinstance(text, str | bytes | bytearray):
-        _refuse("$", f"{type(text).__name__} is no text", "a JSON text")
-    try:
-        data = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-    except RecursionError:
-        _refuse("$", "it nests too deeply", "a program")
-    except (ValueError, UnicodeDecodeError) as error:
-        _refuse("$", f"it is not JSON: {error}", "a JSON text in UTF-8 without repeated keys")
-    program = _program(_Place("$", data))
+    program = _program(load(text, "a program"))
     if check:
         verify(program)
     return program
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) != len(pairs):
-        raise ValueError(f"the keys {[key for key, _ in pairs]} repeat")
-    return data
+def _id(place: Place) -> Id:
+    value = place.whole()
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        place.is_not("a string or an integer")
+    return value
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+def _scalar(place: Place) -> Scalar:
+    if not isinstance(place.value, str | int | float) or place.value in (inf, -inf):
+        place.is_not("a string, a finite number, true or false")
+    return place.value
 
 
-def _refuse(path: str, problem: str, legal: str, rule: str = "json") -> NoReturn:
-    raise VerifyError("from_json(text)", f"{path}: {problem}", legal=legal, facts={"rule": rule, "path": path})
+def _value(place: Place, depth: int = 0) -> Value:
+    """A scalar, a list of values, or an object of them."""
+    if depth > VALUE_DEPTH:
+        place.is_not(f"a value that nests at most {VALUE_DEPTH} deep")
+    if isinstance(place.value, list):
+        return place.list(lambda item: _value(item, depth + 1))
+    if isinstance(place.value, dict):
+        return Entries(tuple((key, _value(item, depth + 1)) for key, item in place.entries()))
+    return _scalar(place)
 
 
-def _whole(value: Any) -> Any:
-    """A number without a fraction as an integer: to JSON Schema 1.0 is one. Other values as they are."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-class _Place:
-    """A value of the text and the JSON path that leads to it."""
-
-    def __init__(self, path: str, value: Any) -> None:
-        self.path = path
-        self.value = value
-
-    def refuse(self, legal: str) -> NoReturn:
-        try:
-            shown = json.dumps(self.value)
-        except RecursionError:
-            shown = "a value that nests too deeply"
-        _refuse(self.path, f"{shown if len(shown) < 60 else shown[:57] + '...'} is not {legal}", legal)
-
-    def record(self, *keys: str, optional: Sequence[str] = ()) -> dict[str, _Place]:
-        """The fields of an object that has exactly these keys, and perhaps the optional ones."""
-        if not isinstance(self.value, dict):
-            self.refuse(f"an object with the keys {', '.join(keys)}")
-        for key in self.value:
-            if key not in (*keys, *optional):
-                rule = "invocation.no-children" if key == "children" and "primitive" in keys else "json"
-                _refuse(self.path, f"unknown key {json.dumps(key)}", f"the keys {', '.join(keys)}", rule)
-        for key in keys:
-            if key not in self.value:
-                _refuse(self.path, f"the key {key!r} is missing", f"the keys {', '.join(keys)}")
-        return {key: _Place(f"{self.path}.{key}", value) for key, value in self.value.items()}
-
-    def items(self) -> list[tuple[str, _Place]]:
-        if not isinstance(self.value, dict):
-            self.refuse("an object")
-        return [(key, _Place(f"{self.path}.{key}", value)) for key, value in self.value.items()]
-
-    def list(self, read: Callable[[_Place], T]) -> tuple[T, ...]:
-        if not isinstance(self.value, list):
-            self.refuse("a list")
-        return tuple(read(_Place(f"{self.path}[{k}]", value)) for k, value in enumerate(self.value))
-
-    def text(self) -> str:
-        if not isinstance(self.value, str):
-            self.refuse("a string")
-        return self.value
-
-    def integer(self) -> int:
-        value = _whole(self.value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.refuse("an integer")
-        return value
-
-    def id(self) -> Id:
-        value = _whole(self.value)
-        if not isinstance(value, str | int) or isinstance(value, bool):
-            self.refuse("a string or an integer")
-        return value
-
-    def scalar(self) -> Scalar:
-        if not isinstance(self.value, str | int | float) or self.value in (inf, -inf):
-            self.refuse("a string, a finite number, true or false")
-        return self.value
-
-    def value_of(self, depth: int = 0) -> Value:
-        """A scalar, a list of values, or an object of them."""
-        if depth > VALUE_DEPTH:
-            self.refuse(f"a value that nests at most {VALUE_DEPTH} deep")
-        if isinstance(self.value, list):
-            return self.list(lambda place: place.value_of(depth + 1))
-        if isinstance(self.value, dict):
-            return Entries(tuple((key, place.value_of(depth + 1)) for key, place in self.items()))
-        return self.scalar()
-
-    def choice(self, *values: str) -> Any:
-        if not isinstance(self.value, str) or self.value not in values:
-            self.refuse("one of " + ", ".join(values))
-        return self.value
-
-
-def _program(place: _Place) -> Program:
+def _program(place: Place) -> Program:
     if isinstance(place.value, dict) and "format" not in place.value:
-        place.refuse(f'a TEIR program: an object with "format": {json.dumps(FORMAT)}')
+        place.is_not(f'a TEIR program: an object with "format": {json.dumps(FORMAT)}')
     if isinstance(place.value, dict) and place.value["format"] != FORMAT:
-        _Place("$.format", place.value["format"]).refuse(json.dumps(FORMAT))
+        Place("$.format", place.value["format"]).is_not(json.dumps(FORMAT))
     if isinstance(place.value, dict) and "version" in place.value:
         version = place.value["version"]
         if isinstance(version, bool) or version != VERSION:
-            _Place("$.version", version).refuse(f"version {VERSION}")
+            Place("$.version", version).is_not(f"version {VERSION}")
     fields = place.record("format", "version", "name", "profile", "tensors", "axes", "roots", "nodes", "primitives")
     return Program(
         tensors=fields["tensors"].list(_tensor),
         axes=fields["axes"].list(_axis),
-        roots=fields["roots"].list(_Place.id),
+        roots=fields["roots"].list(_id),
         nodes=fields["nodes"].list(_node),
         primitives=fields["primitives"].list(_primitive),
         profile=fields["profile"].choice("document", "tileweave"),
@@ -266,57 +188,57 @@ def _program(place: _Place) -> Program:
     )
 
 
-def _tensor(place: _Place) -> TensorSpec:
+def _tensor(place: Place) -> TensorSpec:
     fields = place.record("name", "dtype", "role", "size_bytes", optional=("shape",))
     return TensorSpec(
         fields["name"].text(),
         fields["dtype"].choice(*DTYPES),
         fields["role"].choice("in", "out", "inout", "scratch"),
         fields["size_bytes"].integer(),
-        fields["shape"].list(_Place.integer) if "shape" in fields else None,
+        fields["shape"].list(Place.integer) if "shape" in fields else None,
     )
 
 
-def _axis(place: _Place) -> Axis:
+def _axis(place: Place) -> Axis:
     fields = place.record("id", "extent", "strides", "offsets")
-    strides, offsets = fields["strides"].list(_Place.integer), fields["offsets"].list(_Place.integer)
-    return Axis(fields["id"].id(), fields["extent"].integer(), strides, offsets)
+    strides, offsets = fields["strides"].list(Place.integer), fields["offsets"].list(Place.integer)
+    return Axis(_id(fields["id"]), fields["extent"].integer(), strides, offsets)
 
 
-def _node(place: _Place) -> Node:
+def _node(place: Place) -> Node:
     kind = place.value.get("kind") if isinstance(place.value, dict) else None
     if kind == "invocation":
-        fields = place.record("kind", "id", "primitive", "guard")
-        return Invocation(fields["id"].id(), fields["primitive"].id(), _guard(fields["guard"]))
+        fields = place.record("kind", "id", "primitive", "guard", rules={"children": "invocation.no-children"})
+        return Invocation(_id(fields["id"]), _id(fields["primitive"]), _guard(fields["guard"]))
     fields = place.record("kind", "id", "axis", "policy", "children", "guard")
     fields["kind"].choice("iteration", "invocation")
     return Iteration(
-        fields["id"].id(),
-        fields["axis"].id(),
-        fields["children"].list(_Place.id),
+        _id(fields["id"]),
+        _id(fields["axis"]),
+        fields["children"].list(_id),
         fields["policy"].text(),
         _guard(fields["guard"]),
     )
 
 
-def _guard(place: _Place) -> Guard:
+def _guard(place: Place) -> Guard:
     return () if place.value is None else place.list(_term)
 
 
-def _term(place: _Place) -> First | Last:
+def _term(place: Place) -> First | Last:
     if isinstance(place.value, dict) and "last" in place.value:
-        return Last(place.record("last")["last"].id())
-    return First(place.record("first")["first"].id())
+        return Last(_id(place.record("last")["last"]))
+    return First(_id(place.record("first")["first"]))
 
 
-def _primitive(place: _Place) -> Primitive:
+def _primitive(place: Place) -> Primitive:
     fields = place.record("id", "operation", "axes", "operands", "metadata")
     return Primitive(
-        fields["id"].id(),
+        _id(fields["id"]),
         fields["operation"].text(),
-        tuple((role, ids.list(_Place.id)) for role, ids in fields["axes"].items()),
-        fields["operands"].list(_Place.text),
-        tuple((key, value.value_of()) for key, value in fields["metadata"].items()),
+        tuple((role, ids.list(_id)) for role, ids in fields["axes"].entries()),
+        fields["operands"].list(Place.text),
+        tuple((key, _value(value)) for key, value in fields["metadata"].entries()),
     )
 
 

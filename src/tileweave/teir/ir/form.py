@@ -8,6 +8,7 @@ Source: own.
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +47,21 @@ def shown(value: object) -> str:
     if is_integer(value) and isinstance(value, int) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     return repr(value)
+
+
+def shown_tuple(values: object) -> str:
+    """A tuple of numbers, or whatever stands in its place."""
+    if not isinstance(values, tuple):
+        return shown(values)
+    return f"({', '.join(map(shown, values))}{',' if len(values) == 1 else ''})"
+
+
+def is_finite(value: float) -> bool:
+    """Whether a number is one, and no larger than every float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def types(program: Any) -> Iterator[tuple[str, str]]:

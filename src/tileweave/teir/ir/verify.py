@@ -19,7 +19,6 @@ Source: TEIR, section 10.5.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Literal
 from tileweave.errors import VerifyError
 from tileweave.teir.ir import form
 from tileweave.teir.ir.dtypes import DTYPES
-from tileweave.teir.ir.form import ADDRESS_LIMIT, is_integer, shown
+from tileweave.teir.ir.form import ADDRESS_LIMIT, is_finite, is_integer, shown, shown_tuple
 from tileweave.teir.ir.policies import DOCUMENT_POLICIES, policies
 from tileweave.teir.ir.primitives import DOCUMENT_OPERATIONS, OperationSpec, operands_of, operation, operations
 from tileweave.teir.ir.program import First, Invocation, Iteration, Last, Primitive, Program
@@ -136,13 +135,6 @@ def failure(where: str, program: Program, found: tuple[Problem, ...]) -> VerifyE
     return VerifyError(where, f"{first.path}: {first.message}", inputs=inputs, legal=first.legal, facts=facts)
 
 
-def _numbers(values: object) -> str:
-    """A tuple of numbers, or whatever stands in its place."""
-    if not isinstance(values, tuple):
-        return shown(values)
-    return f"({', '.join(map(shown, values))}{',' if len(values) == 1 else ''})"
-
-
 def _repeated(values: list[object]) -> list[object]:
     return [value for value, count in Counter(values).items() if count > 1]
 
@@ -205,9 +197,9 @@ def _tensor_shape(program: Program) -> Iterator[tuple[str, str]]:
         if spec.shape is None:
             continue
         if spec.role == "scratch":
-            yield f"tensor {spec.name!r}", f"it is scratch and has the shape {_numbers(spec.shape)}"
+            yield f"tensor {spec.name!r}", f"it is scratch and has the shape {shown_tuple(spec.shape)}"
         elif not isinstance(spec.shape, tuple) or not all(is_integer(n) and n > 0 for n in spec.shape):
-            yield f"tensor {spec.name!r}", f"its shape is {_numbers(spec.shape)}"
+            yield f"tensor {spec.name!r}", f"its shape is {shown_tuple(spec.shape)}"
 
 
 @_rule("tensor.by-position", "tensors are in0, in1, .. and then out; none is scratch or states a shape", "document")
@@ -247,7 +239,7 @@ def _axis_one_per_tensor(program: Program) -> Iterator[tuple[str, str]]:
             if len(values) != count:
                 yield f"axis {axis.id!r}", f"it has {len(values)} {what} for {count} tensors"
             elif not all(map(is_integer, values)):
-                yield f"axis {axis.id!r}", f"its {what} are {_numbers(values)}"
+                yield f"axis {axis.id!r}", f"its {what} are {shown_tuple(values)}"
 
 
 @_rule(
@@ -256,7 +248,7 @@ def _axis_one_per_tensor(program: Program) -> Iterator[tuple[str, str]]:
 def _axis_strides(program: Program) -> Iterator[tuple[str, str]]:
     for axis in program.axes:
         if any(is_integer(stride) and stride < 0 for stride in axis.strides):
-            yield f"axis {axis.id!r}", f"its strides are {_numbers(axis.strides)}"
+            yield f"axis {axis.id!r}", f"its strides are {shown_tuple(axis.strides)}"
 
 
 @_rule("axis.fits-64-bits", "extents, and address distances in bytes, fit in signed 64-bit integers")
@@ -555,17 +547,10 @@ def _primitive_parameters(program: Program) -> Iterator[tuple[str, str]]:
         for key in spec.parameters if spec else ():
             value = metadata.get(key)
             out = dtypes.get(primitive.operands[-1], "") if primitive.operands else ""
-            if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not is_finite(value):
                 yield f"primitive {primitive.id!r}", f"its {key} is {value!r}"
             elif out.startswith("INT") and (value != int(value) or not _holds(out, int(value))):
                 yield f"primitive {primitive.id!r}", f"its {key} is {value!r}, and {out} does not hold it"
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float comes near
-        return False
 
 
 def _holds(integer: str, value: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.gemm.tile import choose_tile
@@ -60,6 +60,24 @@ def choose_sizes(a: Attention, target: Target, threads: int) -> Sizes:
     return Sizes(lanes, rows, panel, keys, queries, -(-a.queries // queries))
 
 
+def with_sizes(a: Attention, s: Sizes, size: Callable[[int], int]) -> tuple[Attention, Sizes]:
+    """The same with what differs between lengths and batches replaced by what a function makes of it.
+
+    What code is written for stays: head sizes, tiles, and strides along which vectors are gathered.
+    """
+
+    def each(numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple([size(n) if n else 0 for n in numbers])
+
+    walked = {a.tensors[2]}  # by a product with the number of a key; others are read in vectors
+    if a.depth.strides[a.tensors[1]] == a.element.width_bytes and a.depth.extent > 1:
+        walked.add(a.tensors[1])
+    keys = tuple([size(n) if n and t in walked else n for t, n in enumerate(a.keys.strides)])
+    outer, rows = (tuple(Mode(size(m.extent), each(m.strides)) for m in modes) for modes in (a.outer, a.rows))
+    made = replace(a, offsets=each(a.offsets), outer=outer, rows=rows, keys=Mode(size(a.keys.extent), keys))
+    return made, Sizes(s.lanes, s.rows, s.vectors, size(s.keys), size(s.queries), size(s.blocks))
+
+
 def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
@@ -82,7 +100,9 @@ class Cut:
         self.panel = s.vectors * s.lanes
         self.depth, self.features = _up(a.depth.extent, s.lanes), _up(a.features.extent, s.lanes)
         self.held = _up(s.rows, s.lanes) * self.width  # bytes of a value per row of a panel, in whole vectors
-        self.row = (s.keys + s.lanes) * self.width  # of scores; rows do not begin in one set of the cache
+        self.row = (
+            _up(KEYS, self.panel) + s.lanes
+        ) * self.width  # of scores; rows do not begin in one set of the cache
         self.tensors = (*a.tensors, *(t for t in a.extras if t not in a.tensors))
         dense = a.keys.strides
         self.masks = [t for t in a.masks if dense[t] in (0, 1)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import inf
 
 from tileweave.backends.cpu.attention import parts
-from tileweave.backends.cpu.attention.cut import Cut, choose_sizes
+from tileweave.backends.cpu.attention.cut import Cut, choose_sizes, with_sizes
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.gemm.contract import Workspace
 from tileweave.backends.cpu.llvm.ir import Function, Module
@@ -33,7 +33,8 @@ def emit_attention(
     sizes = choose_sizes(a, target, threads)
     cut = Cut(module, target, name, a, sizes)
     memory.reserve(0, cut.thread_bytes)
-    _write(cut, threads)
+    read = with_sizes(a, sizes, module.sizes.parameter) if module.sizes is not None else (a, sizes)
+    _write(Cut(module, target, name, *read), threads)
     left = f", blocks that {len(cut.masks)} mask{'s hide' if len(cut.masks) > 1 else ' hides'} left out"
     return (
         f"attention: blocks of {sizes.keys} keys pass row panels of {sizes.rows} queries; running softmax",

@@ -1,7 +1,9 @@
 """The code of a direct convolution: register tiles of filters by pixels, read in place, finished in registers.
 
 A job is one panel of filters on one block of pixels of one image. For each tile of pixels the sums stand in registers
-while the terms pass; then each is brought through the chain and stored.
+while the terms pass; then each is brought through the chain and stored. Where vectors of pixels lie, and the terms of
+long sums, is said by arrays beside the code; extents and strides are read from the table of the call. So one text
+serves all images that have its register tile, its segments per vector, and its short sums.
 
 Source: own.
 """
@@ -24,11 +26,15 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import Registers
 from tileweave.backends.cpu.target.target import Target
+from tileweave.backends.host import address_of
+from tileweave.teir.merged.form import Mode
 
 UNROLLED_TERMS = 32
 """Sums of so few terms are written out, with the places of the terms in the instructions."""
 SEQUENTIAL_PRODUCTS = 1 << 18
 """Products of a convolution that one thread computes: some 3 us, less than another thread takes to begin."""
+_ROW_PIXELS = 8
+"""Terms so near behind another have their places in the instructions, beside its."""
 _ENTRY_BYTES = 16
 """Of a segment in the table of vectors: bytes to lane 0, first lane, last lane."""
 
@@ -40,29 +46,37 @@ class Packing:
     c: Convolution
     rows: int
 
+    @property
+    def size_bytes(self) -> int:
+        """What the arranged weights take."""
+        groups = prod(mode.extent for mode in self.c.outer if mode.strides[1])
+        panels = -(-self.c.filters[0] // self.rows)
+        return groups * panels * self.rows * len(self.c.terms) * self.c.element.width_bytes
+
     def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
         """The weights as the code reads them."""
         c, width = self.c, self.c.element.width_bytes
-        flat = np.ascontiguousarray(array).reshape(-1)
         first = np.minimum(np.arange(0, c.filters[0], self.rows), c.filters[0] - self.rows)
         row = (first[:, None, None] + np.arange(self.rows)) * (c.filters[1] // width)
         places = row + np.array([place for _, place in c.terms])[:, None] // width
         groups = [range(mode.extent) for mode in c.outer if mode.strides[1]]
         strides = [mode.strides[1] // width for mode in c.outer if mode.strides[1]]
         starts = [sum(i * s for i, s in zip(index, strides, strict=True)) for index in product(*groups)]
+        reach = int(places.max()) + max(starts) + 1  # places are of the array as it lies, a transposed one too
+        flat = np.lib.stride_tricks.as_strided(array, (reach,), (width,), writeable=False)
         return np.concatenate([flat[places + start].reshape(-1) for start in starts])
 
 
 def emit_direct(
     module: Module, target: Target, name: str, c: Convolution, threads: int
-) -> tuple[tuple[str, ...], Packing | None]:
+) -> tuple[tuple[str, ...], Packing | None, tuple[NDArray[Any], ...]]:
     """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor.
 
     Returns:
-        How it works, in a few lines, and how the weights are arranged, if they are.
+        How it works, in a few lines; how the weights are arranged, if they are; and arrays that the code reads.
     """
     tiles = tiling(c, target)
-    _Writer(module, target, name, c, tiles, threads).write()
+    tables = _Writer(module, target, name, c, tiles, threads).write()
     outer = prod(mode.extent for mode in c.outer)
     lines = (
         f"direct convolution: {tiles.filters} filters by {tiles.widths[0]} vectors of pixels, {len(c.terms)} terms",
@@ -70,7 +84,7 @@ def emit_direct(
         f"{tiles.crossed} loads per vector{', packed weights' if c.packed else ''}"
         + (", the chain in registers" if c.chain is not None else ""),
     )
-    return lines, Packing(c, tiles.filters) if c.packed else None
+    return lines, Packing(c, tiles.filters) if c.packed else None, tables
 
 
 @dataclass
@@ -89,30 +103,36 @@ class _Writer:
         self.width = c.element.width_bytes
         self.lanes = self.target.lanes(self.width)
         self.full = vector(c.element.memory, self.lanes)
-        self.vectors = sum(self.tiles.widths)
         self.masked = self.tiles.crossed > 1 or c.pixels % self.lanes != 0
         self.panels = -(-c.filters[0] // self.tiles.filters)
         self.pointers = c.pointers
+        self.places: tuple[int, ...] = ()  # of the tables
 
-    def write(self) -> None:
-        """The function, its task, and a micro-kernel for each width of a tile."""
+    def size(self, number: int) -> int:
+        """A number of bytes, or a count, as code reads it: nothing stays nothing."""
+        return self.module.sizes.parameter(number) if number and self.module.sizes is not None else number
+
+    def write(self) -> tuple[NDArray[Any], ...]:
+        """The function, its task, and a micro-kernel for each width of a tile; returns arrays that the code reads."""
         c, f = self.c, Function(self.module, self.name, self.parameters())
-        frame = f.slot("ptr", len(self.pointers))
+        frame = f.slot("ptr", 1 + len(self.pointers))
+        f.store("ptr", "%env", frame, 8)
         for k, tensor in enumerate(self.pointers):
-            f.store("ptr", f"%p{tensor}", f.at(frame, 8 * k), 8)
+            f.store("ptr", f"%p{tensor}", f.at(frame, 8 * (k + 1)), 8)
         jobs = prod(mode.extent for mode in c.outer) * self.tiles.blocks * self.panels
         count = min(jobs, 4 * self.threads) if self.threads > 1 and c.products > SEQUENTIAL_PRODUCTS else 1
         task = f"{self.name}.task"
         if count > 1:
-            run_tasks(f, task, frame, count)
+            run_tasks(f, task, frame, self.size(count))
         else:
             f.call(task, f"ptr {frame}", "i64 0", "i64 %thread")
         f.ret()
-        self.tables()
+        tables = self.tables()
         for vectors_of_tile in dict.fromkeys(self.tiles.widths):
             self.micro(vectors_of_tile)
             self.finish(vectors_of_tile)
-        self.task(task, jobs, count)
+        self.task(task, self.size(jobs), self.size(count) if count > 1 else 1)
+        return tables
 
     def parameters(self) -> list[tuple[str, str]]:
         last = max(self.pointers)
@@ -120,19 +140,18 @@ class _Writer:
 
     # ---- tables -------------------------------------------------------------------------------------------------
 
-    def tables(self) -> None:
+    def tables(self) -> tuple[NDArray[Any], ...]:
         """Where vectors of pixels lie in the windowed operand, and where the terms of a sum do."""
         rows = []
-        for number in range(self.vectors):
-            segments = self.c.segments(number * self.lanes, self.lanes)
-            segments += [(segments[-1][0], 0, 0)] * (self.tiles.crossed - len(segments))
-            rows += [f"{{i64, i32, i32}} {{i64 {at}, i32 {a}, i32 {b}}}" for at, a, b in segments]
-        self.table("vectors", "{i64, i32, i32}", rows)
-        if self.looped:
-            self.table("terms", "i64", [f"i64 {place}" for pair in self.c.terms for place in pair])
+        for segments in self.c.vectors(self.target):
+            rows += [*segments, *[(segments[-1][0], 0, 0)] * (self.tiles.crossed - len(segments))]
+        tables = (np.array(rows, [("at", "i8"), ("first", "i4"), ("end", "i4")]), np.array(self.c.terms, "i8"))
+        self.places = tuple(self.size(address_of(table)) for table in tables)
+        return tables
 
-    def table(self, name: str, type: str, rows: Sequence[str]) -> None:
-        self.module.constant(f"{self.name}.{name}", f"[{len(rows)} x {type}] [{', '.join(rows)}]")
+    def pointer(self, f: Function, table: int) -> str:
+        """Where a table begins."""
+        return f.value(f"inttoptr i64 {self.places[table]} to ptr")
 
     @property
     def looped(self) -> bool:
@@ -144,38 +163,41 @@ class _Writer:
 
     def task(self, name: str, jobs: int, count: int) -> None:
         """A share of the jobs."""
-        c, tiles = self.c, self.tiles
+        c, tiles, size = self.c, self.tiles, self.size
         g = Function(self.module, name, [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-        bases = {t: g.load("ptr", g.at("%frame", 8 * k), 8) for k, t in enumerate(self.pointers)}
+        bases = {t: g.load("ptr", g.at("%frame", 8 * (k + 1)), 8) for k, t in enumerate(self.pointers)}
         sums = g.slot(self.full, tiles.filters * tiles.widths[0])
+        outer = [Mode(size(mode.extent), tuple(map(size, mode.strides))) for mode in c.outer]
+        panels = size(self.panels) if self.panels > 1 else 1
+        blocks = size(tiles.blocks) if tiles.blocks > 1 else 1
 
         def job(flat: Value, _: list[str]) -> None:
-            panel, rest = g.rem(flat, self.panels), g.div(flat, self.panels)
-            block, rest = g.rem(rest, tiles.blocks), g.div(rest, tiles.blocks)
+            panel, rest = g.rem(flat, panels), g.div(flat, panels)
+            block, rest = g.rem(rest, blocks), g.div(rest, blocks)
             digits: list[Value] = []
-            for k, mode in enumerate(reversed(c.outer)):
-                digits.insert(0, g.rem(rest, mode.extent) if k < len(c.outer) - 1 else rest)
+            for k, mode in enumerate(reversed(outer)):
+                digits.insert(0, g.rem(rest, mode.extent) if k < len(outer) - 1 else rest)
                 rest = g.div(rest, mode.extent)
-            first = g.min(g.mul(panel, tiles.filters), c.filters[0] - tiles.filters)
+            first = g.min(g.mul(panel, tiles.filters), size(c.filters[0] - tiles.filters))
             moved = []
             for k, tensor in enumerate(c.tensors):
-                at: Value = c.offsets[k]
-                for digit, mode in zip(digits, c.outer, strict=True):
+                at: Value = size(c.offsets[k])
+                for digit, mode in zip(digits, outer, strict=True):
                     at = g.add(at, g.mul(digit, mode.strides[k]))
                 if k:
-                    at = g.add(at, g.mul(first, c.filters[k]))
+                    at = g.add(at, g.mul(first, size(c.filters[k])))
                 if k == 1 and c.packed:
                     at = self.packed_panel(g, digits, panel)
                 moved.append(g.at(bases[tensor], at))
             others = []
             for extra in c.extras.values():
-                at = g.add(extra.offset, g.mul(first, extra.filter_stride))
+                at = g.add(size(extra.offset), g.mul(first, size(extra.filter_stride)))
                 for digit, stride in zip(digits, extra.outer_strides, strict=True):
-                    at = g.add(at, g.mul(digit, stride))
+                    at = g.add(at, g.mul(digit, size(stride)))
                 others.append(g.at(bases[extra.tensor], at))
-            n = len(tiles.widths)
-            begin = g.div(g.mul(block, n), tiles.blocks)
-            end = g.div(g.mul(g.add(block, 1), n), tiles.blocks)
+            n = size(len(tiles.widths))
+            begin = g.div(g.mul(block, n), blocks)
+            end = g.div(g.mul(g.add(block, 1), n), blocks)
             self.tiles_of(g, begin, end, moved, others, sums)
 
         g.loop(g.div(g.mul("%task", jobs), count), g.div(g.mul(g.add("%task", 1), jobs), count), job)
@@ -186,21 +208,21 @@ class _Writer:
         number: Value = 0
         for digit, mode in zip(digits, self.c.outer, strict=True):
             if mode.strides[1]:
-                number = g.add(g.mul(number, mode.extent), digit)
-        size = len(self.c.terms) * self.tiles.filters * self.width
-        return g.mul(g.add(g.mul(number, self.panels), panel), size)
+                number = g.add(g.mul(number, self.size(mode.extent)), digit)
+        panel_bytes = self.size(len(self.c.terms) * self.tiles.filters * self.width)
+        return g.mul(g.add(g.mul(number, self.size(self.panels)), panel), panel_bytes)
 
     def tiles_of(
         self, g: Function, begin: Value, end: Value, moved: Sequence[str], others: Sequence[str], sums: str
     ) -> None:
         """Tiles of pixels, by number: the wide ones first."""
-        widest, wide = self.tiles.widths[0], self.tiles.wide
-        crossed = self.tiles.crossed
+        widest, wide = self.tiles.widths[0], self.size(self.tiles.wide)
+        crossed, vectors_table = self.tiles.crossed, self.pointer(g, 0)
 
         def some(width: int, start: Value, stop: Value, first_vector: Callable[[Value], Value]) -> None:
             def tile(number: Value, _: list[str]) -> None:
                 vector_number = first_vector(number)
-                table = g.at(f"@{self.name}.vectors", g.mul(vector_number, crossed * _ENTRY_BYTES))
+                table = g.at(vectors_table, g.mul(vector_number, crossed * _ENTRY_BYTES))
                 g.call(f"{self.name}.micro{width}", f"ptr {moved[0]}", f"ptr {moved[1]}", f"ptr {table}", f"ptr {sums}")
                 pixel = g.mul(vector_number, self.lanes)
                 arguments = [f"ptr {sums}", f"i64 {pixel}", f"ptr {moved[2]}", *(f"ptr {p}" for p in others)]
@@ -208,7 +230,7 @@ class _Writer:
 
             g.loop(start, stop, tile)
 
-        if wide == len(self.tiles.widths):
+        if self.tiles.wide == len(self.tiles.widths):
             some(widest, begin, end, lambda t: g.mul(t, widest))
             return
         middle = g.min(end, wide)
@@ -229,32 +251,39 @@ class _Writer:
             places.append([f.at("%x", f.load("i64", at, 8)) for at in entries])
             masks.append([self.masks(f, at) if self.masked else () for at in entries])
         numbers = Registers(f, self.target, self.lanes).floats(self.c.element)
-        stride = self.width if self.c.packed else self.c.filters[1]
+        stride: Value = self.width if self.c.packed else self.size(self.c.filters[1])
         along = rows * self.width  # from term to term, in packed weights
 
         def term(place: Value, weights: str, held: Sequence[str]) -> list[str]:
             seen = [self.read(f, [f.at(p, place) for p in places[j]], masks[j]) for j in range(count)]
             done: list[str] = []
             for row in range(rows):
-                weight = f.load(self.c.element.memory, f.at(weights, row * stride), self.width)
+                weight = f.load(self.c.element.memory, f.at(weights, f.mul(stride, row)), self.width)
                 spread = vectors.broadcast(f, self.c.element.memory, self.lanes, weight)
                 done += [numbers.multiply_add(spread, x, held[row * count + j]) for j, x in enumerate(seen)]
             return done
 
         held: list[str] = ["zeroinitializer"] * (rows * count)
         if self.looped:
+            terms = self.pointer(f, 1)
 
             def body(number: Value, carried: list[str]) -> list[str]:
-                entry = f.at(f"@{self.name}.terms", f.mul(number, 16))
+                entry = f.at(terms, f.mul(number, 16))
                 place = f.load("i64", entry, 8)
                 weight = f.mul(number, along) if self.c.packed else f.load("i64", f.at(entry, 8), 8)
                 return term(place, f.at("%w", weight), carried)
 
-            sums = f.loop(0, len(self.c.terms), body, carry=[(self.full, start) for start in held])
+            count_of_terms = self.size(len(self.c.terms))
+            carry = [(self.full, start) for start in held]
+            sums = f.loop(0, count_of_terms, body, carry=carry, nonempty=True)
             held = [str(value) for value in sums]
         else:
+            near: dict[int, int] = {}  # where rows of a window begin, as code reads it
             for number, (place, weight) in enumerate(self.c.terms):
-                held = term(place, f.at("%w", number * along if self.c.packed else weight), held)
+                row = next((row for row in near if 0 <= place - row < _ROW_PIXELS * self.width), place)
+                begin = near.setdefault(row, self.size(row))
+                at = f.at("%w", number * along if self.c.packed else weight)
+                held = term(f.add(begin, place - row), at, held)
         for k, value in enumerate(held):
             f.store(self.full, value, f.at("%sums", k * self.lanes * self.width), self.lanes * self.width)
         f.ret()
@@ -308,7 +337,9 @@ class _Writer:
         pixel_bytes = f.mul("%pixel", self.width)
         out = f.at("%out", pixel_bytes)
         starts = [f.at(f"%e{k}", pixel_bytes if c.extras[o].along_pixels else 0) for k, o in enumerate(extras)]
-        left = f.sub(c.pixels, "%pixel")
+        left = f.sub(self.size(c.pixels), "%pixel")
+        strides = {o: self.size(c.extras[o].filter_stride) for o in extras}
+        out_stride = self.size(c.filters[2])
         masks = [
             vectors.mask_below(f, str(f.sub(left, j * self.lanes)), self.lanes) if c.pixels % self.lanes else None
             for j in range(count)
@@ -316,14 +347,12 @@ class _Writer:
 
         def row(number: Value, _: list[str]) -> None:
             values = {}
-            moved = [
-                f.at(start, f.mul(number, c.extras[o].filter_stride)) for o, start in zip(extras, starts, strict=True)
-            ]
+            moved = [f.at(start, f.mul(number, strides[o])) for o, start in zip(extras, starts, strict=True)]
             for o, at in zip(extras, moved, strict=True):
                 if not c.extras[o].along_pixels:
                     one = f.load(c.element.memory, at, self.width)
                     values[o] = vectors.broadcast(f, c.element.memory, self.lanes, one)
-            target = f.at(out, f.mul(number, c.filters[2]))
+            target = f.at(out, f.mul(number, out_stride))
             for j in range(count):
                 size = self.lanes * self.width
                 sums = f.load(self.full, f.at("%sums", f.mul(f.add(f.mul(number, count), j), size)), size)

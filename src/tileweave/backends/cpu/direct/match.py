@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import gcd, prod
 
@@ -42,6 +43,29 @@ class Extra:
     filter_stride: int
     outer_strides: tuple[int, ...]
     along_pixels: bool
+
+
+Segment = tuple[int, int, int]
+"""Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane."""
+
+
+@lru_cache(256)
+def _vectors(rows: tuple[tuple[int, int], ...], lanes: int) -> list[list[Segment]]:
+    row, step = rows[-1]
+    pixels = prod(extent for extent, _ in rows)
+    starts = [0]  # of every row of pixels
+    for extent, stride in rows[:-1]:
+        starts = [start + i * stride for start in starts for i in range(extent)]
+    found: list[list[Segment]] = []
+    for first in range(0, pixels, lanes):
+        segments, at, last = list[Segment](), first, min(first + lanes, pixels)
+        while at < last:
+            number, along = divmod(at, row)
+            end = min(at + row - along, last)
+            segments.append((starts[number] + (along - at + first) * step, at - first, end - first))
+            at = end
+        found.append(segments)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +113,9 @@ class Convolution:
         """Elements between neighbouring pixels in the windowed operand: 1 or 2."""
         return self.rows[-1][1] // self.element.width_bytes
 
-    def segments(self, first: int, lanes: int) -> list[tuple[int, int, int]]:
-        """A vector of pixels, from number `first` on: (bytes to where its lane 0 would be, first lane, last lane)."""
-        found: list[tuple[int, int, int]] = []
-        row, at = self.rows[-1][0], first
-        while at < min(first + lanes, self.pixels):
-            end = min((at // row + 1) * row, first + lanes, self.pixels)
-            place, rest = 0, at
-            for extent, stride in reversed(self.rows):
-                place += rest % extent * stride
-                rest //= extent
-            begin = at - first
-            found.append((place - begin * self.rows[-1][1], begin, end - first))
-            at = end
-        return found
+    def vectors(self, target: Target) -> list[list[Segment]]:
+        """The segments of every vector of pixels."""
+        return _vectors(self.rows, target.lanes(self.element.width_bytes))
 
     @property
     def products(self) -> int:
@@ -139,7 +152,8 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         if found is None:
             continue
         constant = specs[found.tensors[1]].name in packed and found.offsets[1] == 0
-        found = replace(found, packed=constant and all(place >= 0 for _, place in found.terms))
+        ahead = found.filters[1] >= 0 and all(mode.strides[1] >= 0 for mode in found.outer)
+        found = replace(found, packed=constant and ahead and all(place >= 0 for _, place in found.terms))
         if _windowed(product_op, x) or _reads_well(found, target):
             return found
     return None
@@ -159,7 +173,7 @@ def _reads_well(c: Convolution, target: Target) -> bool:
     """
     lanes = target.lanes(c.element.width_bytes)
     vectors = -(-c.pixels // lanes)
-    crossed = max(len(c.segments(first, lanes)) for first in range(0, c.pixels, lanes))
+    crossed = max(map(len, c.vectors(target)))
     full = c.pixels >= 0.8 * lanes * vectors and crossed * c.step <= 4
     return full and (c.packed or (c.step == 1 and _kept_rows(c.filters[1], target) >= 16))
 
@@ -238,9 +252,7 @@ def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> C
         sums,
         extras,
     )
-    lanes = target.lanes(width)
-    crossed = max(len(found.segments(first, lanes)) for first in range(0, found.pixels, lanes))
-    return found if crossed <= MOST_SEGMENTS else None
+    return found if max(map(len, found.vectors(target))) <= MOST_SEGMENTS else None
 
 
 def _others(chain: Op | None, sums: int) -> list[int]:
@@ -335,7 +347,7 @@ def tiling(c: Convolution, target: Target) -> Tiling:
     """The register tile with the fewest cycles."""
     lanes = target.lanes(c.element.width_bytes)
     vectors = -(-c.pixels // lanes)
-    crossed = max(len(c.segments(first, lanes)) for first in range(0, c.pixels, lanes))
+    crossed = max(map(len, c.vectors(target)))
     most_rows = min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
     registers = target.registers - (target.registers > 16)
     _, rows, width = min(

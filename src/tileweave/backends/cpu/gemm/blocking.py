@@ -197,6 +197,33 @@ def variant_of(c: ProductBlocking) -> Hashable:
     return tuple(axes), flags, sizes, kinds, tuple(map(bool, c.offsets))
 
 
+def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | None:
+    """A product with the tile of another one of its kind, and its operands read as there: slower, of the same bits.
+
+    Every sum is formed in the blocks of K that it would have, in the same order. None where that code cannot serve.
+    """
+    k, width, lanes = c.contracted, other.columns.width, other.columns.lanes
+    theirs = other.contracted
+    if c.swapped is not other.swapped or (k.interleaved, k.paired) != (theirs.interleaved, theirs.paired):
+        return None
+    if c.transposed_panels or other.transposed_panels or (other.keep_a and c.batches > 1) or c.columns.pack_panels > 1:
+        return None
+    rows = Panels(c.rows.dims, c.rows.element, c.rows.sums, c.rows.output_bytes, other.rows.width, other.rows.lanes)
+    columns = Panels(c.columns.dims, c.columns.element, c.columns.sums, c.columns.output_bytes, width, lanes)
+    if columns.pack_panels > 1 or (c.kc % lanes and c.k_blocks > 1) or (other.a_in_place and not c.may_place_rows):
+        return None
+    if other.b_in_place and not (columns.element == columns.sums and columns.operand_dense and columns.output_dense):
+        return None
+    if other.b_in_place and columns.segments > 1:
+        return None
+    row_panels = min(rows.panels, -(-c.row_panels * c.rows.width // rows.width))
+    if other.keep_a:
+        row_panels = min(rows.panels, -(-row_panels // lanes) * lanes)
+    column_panels = min(columns.panels, -(-c.column_panels * c.columns.width // width))
+    axes = c.outer, c.batch, rows, columns, k
+    return ProductBlocking(*axes, c.swapped, c.offsets, c.kc, row_panels, column_panels, other.a, other.b, other.keep_a)
+
+
 def numbers_of(c: ProductBlocking) -> list[int]:
     """The sizes, in the order in which `with_sizes` takes them."""
     numbers = []

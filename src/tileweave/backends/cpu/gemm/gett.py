@@ -38,9 +38,10 @@ def block_product(
     dims, offsets = _upright([dim for dim in op.modes if dim.extent > 1], op.offsets)
     summed = [dim for dim in dims if dim.strides[2] == 0]
     free, outer = _peeled([dim for dim in dims if dim.strides[2] != 0], op.width_bytes)
-    batch = [dim for dim in free if bool(dim.strides[0]) == bool(dim.strides[1])]
-    side0 = [dim for dim in free if dim.strides[0] and not dim.strides[1]]
-    side1 = [dim for dim in free if dim.strides[1] and not dim.strides[0]]
+    batch, side0, side1 = list[Mode](), list[Mode](), list[Mode]()
+    for dim in free:
+        a, b, _ = dim.strides
+        (batch if (a == 0) == (b == 0) else side0 if a else side1).append(dim)
     swapped = _dense_in(side0, out.width_bytes, side1)
     if swapped:
         side0, side1 = side1, side0
@@ -66,6 +67,11 @@ def block_product(
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
         most_k = interleaved_k or most_k
         choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
+    dense = bool(column_dims) and column_dims[0].strides[0] == column_element.width_bytes
+    if n_rows == 1 and choices is _VECTORS and dense:
+        # the matrix is read once, from memory: 1 x 512 x 2048 takes 168 us in panels of 64 columns, 88 in those of 256
+        wide = (v for v in (target.registers // 2, target.registers // 4) if n_columns % (v * lanes) == 0)
+        choices = next(((v,) for v in wide if v > max(choices) and n_columns >= threads * v * lanes), choices)
     work = 2 * n_rows * n_columns * contracted.total
     few = not batch and n_rows <= _FEW_ROWS and _PARALLEL_FLOPS < work < _SWEPT_FLOPS  # there, no sum depends on tiles
     chosen = choose_tile(target, n_rows, n_columns, lanes, choices, threads if few else 1)
@@ -96,6 +102,8 @@ def block_product(
 
 def _upright(dims: list[Mode], offsets: tuple[int, ...]) -> tuple[list[Mode], tuple[int, int, int]]:
     """Axes turned so that the output, or else an operand, is walked upwards."""
+    if all(min(dim.strides) >= 0 for dim in dims):
+        return dims, (offsets[0], offsets[1], offsets[2])
     turned = []
     moved = list(offsets)
     for dim in dims:
@@ -137,6 +145,8 @@ def _dense_in(side0: list[Mode], width_bytes: int, side1: list[Mode]) -> bool:
 
 def _side_dims(dims: list[Mode], operand: int) -> tuple[Mode, ...]:
     """The axes of m or n with strides (operand, output), fastest first, fused."""
+    if len(dims) == 1:
+        return (Mode(dims[0].extent, (dims[0].strides[operand], dims[0].strides[2])),)
     ordered = sorted(dims, key=lambda d: (-d.strides[2], -abs(d.strides[operand])))
     pairs = [Mode(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
     return tuple(reversed(fuse(pairs)))
@@ -149,6 +159,8 @@ def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) 
     it. With few rows the row operand is small, and what is near in the vector operand comes first instead.
     """
     pairs = [Mode(dim.extent, dim.strides[:2]) for dim in dims]
+    if len(pairs) == 1:
+        return (pairs[0],)
 
     def rank(dim: Mode) -> tuple[int, int]:
         row, column = abs(dim.strides[0]), abs(dim.strides[1])
@@ -168,8 +180,10 @@ def _paired(
     lanes: int,
 ) -> Contracted:
     """Products of BF16 two at a time, where the processor has an instruction for that and both operands pack well."""
+    if elements[0].name != "BF16" or lanes != 16:
+        return contracted
     kinds = tuple(element.name for element in elements)
-    if kinds != ("BF16", "BF16", "FP32") or lanes != 16 or not target.has("avx512bf16"):
+    if kinds != ("BF16", "BF16", "FP32") or not target.has("avx512bf16"):
         return contracted
     if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
         return contracted
@@ -189,6 +203,8 @@ def _interleaved(
     block; 0 where nothing is interleaved.
     """
     dims, total = contracted.dims, contracted.total
+    if len(dims) < 2:
+        return contracted, 0
     large = not contracted.paired and min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
     other = next((k for k, dim in enumerate(dims) if k and dim.strides[0] == widths[0]), None)
     if not large or other is None or dims[0].strides[1] != widths[1]:
@@ -377,19 +393,16 @@ def _blocked(
     most_k: int,
     where: InPlace | None,
 ) -> ProductBlocking:
-    total = contracted.total
+    total, n_rows, n_columns = contracted.total, rows.total, columns.total
+    all_rows, all_columns = -(-n_rows // rows.width), -(-n_columns // columns.width)  # panels
     width = columns.sums.width_bytes // contracted.together  # of one packed element
     most_k *= contracted.together
     blocks = -(-total // most_k)
     kc = -(-total // blocks) if contracted.interleaved else _even(total, most_k, columns.lanes)
     same_type = columns.element == columns.sums
-    small = total * columns.total * width <= 24 * 1024
-    few_rows = rows.panels <= 1
-    compact = (
-        rows.total <= _FEW_ROWS
-        and total * columns.total * width <= target.l2_bytes // 2
-        and _close(contracted, columns)
-    )
+    small = total * n_columns * width <= 24 * 1024
+    few_rows = all_rows <= 1
+    compact = n_rows <= _FEW_ROWS and total * n_columns * width <= target.l2_bytes // 2 and _close(contracted, columns)
     b_in_place = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
@@ -402,44 +415,44 @@ def _blocked(
     elif b_in_place and compact:
         kc = min(total, 4096)
     in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
-    column_panels = min(columns.panels, in_l2)
-    row_panels = min(rows.panels, max(1, 2048 // rows.width))
-    column_chunks = -(-columns.panels // column_panels)
-    a_in_place = rows.element == rows.sums and min(columns.panels, column_panels) * column_chunks <= 4
+    column_panels = min(all_columns, in_l2)
+    row_panels = min(all_rows, max(1, 2048 // rows.width))
+    column_chunks = -(-all_columns // column_panels)
+    a_in_place = rows.element == rows.sums and min(all_columns, column_panels) * column_chunks <= 4
     if where is not None:
         a_in_place = True
-        row_panels = min(rows.panels, max(1, where.chunk[0] // rows.width))
-        column_panels = min(columns.panels, max(1, where.chunk[1] // columns.width))
+        row_panels = min(all_rows, max(1, where.chunk[0] // rows.width))
+        column_panels = min(all_columns, max(1, where.chunk[1] // columns.width))
     at_once = columns.pack_panels
     column_panels = max(1, column_panels // at_once) * at_once
     batches = prod(dim.extent for dim in batch)
-    work = 2 * batches * rows.total * columns.total * total
+    work = 2 * batches * n_rows * n_columns * total
     shared = (
         not a_in_place
         and column_chunks >= 2
-        and rows.total * kc * width >= 16 * 1024
-        and (column_panels * columns.width < 700 or rows.total > 1024)
-        and rows.panels * columns.panels >= 16
+        and n_rows * kc * width >= 16 * 1024
+        and (column_panels * columns.width < 700 or n_rows > 1024)
+        and all_rows * all_columns >= 16
     )
-    keep_a = batches == 1 and not a_in_place and work > _SWEPT_FLOPS and columns.panels >= 4 * at_once
-    near = blocks == 1 and rows.total * kc * width <= target.l2_bytes * _L2_SHARE
+    keep_a = batches == 1 and not a_in_place and work > _SWEPT_FLOPS and all_columns >= 4 * at_once
+    near = blocks == 1 and n_rows * kc * width <= target.l2_bytes * _L2_SHARE
     if keep_a and not near:
         keep_a = at_once == 1
         in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
         kc = _even(total, in_l1, columns.lanes) if keep_a and not contracted.interleaved else kc
-    keep_a = keep_a and _share(columns.panels // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
+    keep_a = keep_a and _share(all_columns // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
     if keep_a:
         shared = True
         row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
-        row_panels = _balanced(rows.panels, row_panels, 1)
-        row_panels = min(rows.panels, -(-row_panels // columns.lanes) * columns.lanes)  # as stages need it
-        column_panels = -(-_balanced(columns.panels, max(at_once, _SWEPT), threads) // at_once) * at_once
+        row_panels = _balanced(all_rows, row_panels, 1)
+        row_panels = min(all_rows, -(-row_panels // columns.lanes) * columns.lanes)  # as stages need it
+        column_panels = -(-_balanced(all_columns, max(at_once, _SWEPT), threads) // at_once) * at_once
     elif shared:
-        row_panels = min(rows.panels, max(1, (8 << 20) // (kc * rows.width * width)))
+        row_panels = min(all_rows, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
-            column_panels = _balanced(columns.panels, column_panels, threads)
+            column_panels = _balanced(all_columns, column_panels, threads)
     elif threads > 1 and work > _PARALLEL_FLOPS:
-        tasks = batches * -(-rows.panels // row_panels) * column_chunks
+        tasks = batches * -(-all_rows // row_panels) * column_chunks
         while tasks < 4 * threads and (row_panels > 4 or column_panels > 1):
             if row_panels * rows.width >= column_panels * columns.width and row_panels > 4:
                 row_panels = -(-row_panels // 2)
@@ -447,10 +460,10 @@ def _blocked(
                 column_panels = -(-column_panels // 2)
             else:
                 break
-            tasks = batches * -(-rows.panels // row_panels) * -(-columns.panels // column_panels)
+            tasks = batches * -(-all_rows // row_panels) * -(-all_columns // column_panels)
         if tasks < threads and a_in_place and b_in_place:
-            row_panels = _balanced(rows.panels, row_panels, threads)
-    column_panels = min(columns.panels, -(-column_panels // at_once) * at_once)
+            row_panels = _balanced(all_rows, row_panels, threads)
+    column_panels = min(all_columns, -(-column_panels // at_once) * at_once)
     return ProductBlocking(
         outer,
         batch,

@@ -33,12 +33,9 @@ def choose_tile(
         panels, last = divmod(columns, vectors * lanes)
         last_vectors = -(-last // lanes)
         last_vectors = vectors if vectors == 4 and last_vectors == 3 else last_vectors  # there is a tile of two, or all
-        most = _most_rows(target.registers, vectors, lanes)
-        for height in (rows,) if rows <= most else _HEIGHTS:
-            if height > most:
-                continue
+        for height, one, edge in _times(target.registers, vectors, last_vectors, lanes, min(rows, _HEIGHTS[0] + 1)):
             tiles = -(-rows // height)  # the last one computes all of its rows, and stores those that there are
-            time = tiles * (panels * _tile_time(height, vectors) + _tile_time(height, last_vectors))
+            time = tiles * (panels * one + edge)
             if threads > 1:
                 time += _SECOND_CACHE * tiles * (panels * vectors + last_vectors)
                 time *= min(_idle(tiles, threads), _idle(panels + (last > 0), threads))
@@ -48,10 +45,11 @@ def choose_tile(
 
 
 @cache
-def _most_rows(registers: int, vectors: int, lanes: int) -> int:
-    """Rows for whose sums there are registers."""
-    most = (registers - vectors - 1) // vectors
-    return min(most, 8 if lanes == 1 else {1: 12, 3: 8}.get(vectors, _HEIGHTS[0]))
+def _times(registers: int, vectors: int, last: int, lanes: int, rows: int) -> tuple[tuple[int, float, float], ...]:
+    """The heights of tiles that there are registers for, with the time of a whole tile, and of one at the edge."""
+    most = min((registers - vectors - 1) // vectors, 8 if lanes == 1 else {1: 12, 3: 8}.get(vectors, _HEIGHTS[0]))
+    heights = (rows,) if rows <= most else [height for height in _HEIGHTS if height <= most]
+    return tuple((height, _tile_time(height, vectors), _tile_time(height, last)) for height in heights)
 
 
 def _idle(panels: int, threads: int) -> float:
@@ -59,7 +57,6 @@ def _idle(panels: int, threads: int) -> float:
     return -(-panels // threads) * threads / panels
 
 
-@cache
 def _tile_time(rows: int, vectors: int) -> float:
     """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4.
 

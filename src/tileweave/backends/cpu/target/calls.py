@@ -16,16 +16,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tileweave.backends.base import Outcome, Point, PythonRow, Row, Wanted
+from tileweave.backends.base import NOWHERE, Apart, Outcome, Point, PythonRow, Row, Wanted
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
-from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address
+from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address, span
 
 Array = np.ndarray[Any, Any]
 _WORD = struct.Struct("=q")
 
 _SOURCE = f"""
-; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, known addresses, busy, arguments,
+; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, spans, busy, arguments,
 ; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong
 define ptr @call(ptr %self, ptr %objects, i64 %count) nounwind {{
   %result = call ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 false)
@@ -49,10 +49,19 @@ take:
   %mine = extractvalue {{ i64, i1 }} %pair, 1
   br i1 %mine, label %look, label %answer
 look:
-  %looked = call i64 @looked(ptr %head, ptr %objects, i1 %asked)
+  %looked = call i64 @looked(ptr %head, ptr %objects)
   %fits = icmp eq i64 %looked, 0
-  br i1 %fits, label %work, label %give
+  %compares = and i1 %fits, %asked
+  br i1 %compares, label %compare, label %found
+compare:
+  %compared = call i64 @apart(ptr %head, ptr %objects)
+  br label %found
+found:
+  %outcome = phi i64 [ %looked, %look ], [ %compared, %compare ]
+  %ready = icmp eq i64 %outcome, 0
+  br i1 %ready, label %work, label %give
 work:
+  call void @pointed(ptr %head, ptr %objects)
   %save.at = getelementptr i64, ptr %head, i64 10
   %save = load ptr, ptr %save.at
   %thread = call ptr %save()
@@ -65,32 +74,26 @@ give:
   store atomic i64 0, ptr %busy release, align 8
   br label %answer
 answer:
-  %outcome = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %looked, %give ]
+  %said = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %outcome, %give ]
   %integer.at = getelementptr i64, ptr %head, i64 12
   %integer = load ptr, ptr %integer.at
-  %result = call ptr %integer(i64 %outcome)
+  %result = call ptr %integer(i64 %said)
   ret ptr %result
 }}
 
-; looks at the objects and has the environments name them; an Outcome
-define internal i64 @looked(ptr %head, ptr %objects, i1 %asked) nounwind {{
+; whether the objects are what is wanted; an Outcome
+define internal i64 @looked(ptr %head, ptr %objects) nounwind {{
 entry:
   %type = load i64, ptr %head
   %wanted.count.at = getelementptr i64, ptr %head, i64 1
   %wanted.count = load i64, ptr %wanted.count.at
   %wanted.at = getelementptr i64, ptr %head, i64 2
   %wanted = load ptr, ptr %wanted.at
-  %points.count.at = getelementptr i64, ptr %head, i64 3
-  %points.count = load i64, ptr %points.count.at
-  %points.at = getelementptr i64, ptr %head, i64 4
-  %points = load ptr, ptr %points.at
-  %known.at = getelementptr i64, ptr %head, i64 7
-  %known = load ptr, ptr %known.at
   br label %looks
 looks:
   %w = phi i64 [ 0, %entry ], [ %w.next, %looked ]
   %w.more = icmp slt i64 %w, %wanted.count
-  br i1 %w.more, label %look, label %points.loop
+  br i1 %w.more, label %look, label %done
 look:
   %row = getelementptr {{ i64, i64, i64, ptr, i64 }}, ptr %wanted, i64 %w
   %number = load i64, ptr %row
@@ -131,7 +134,7 @@ array:
 extents:
   %d = phi i64 [ 0, %array ], [ %d.next, %extent.fits ]
   %d.more = icmp slt i64 %d, %rank
-  br i1 %d.more, label %extent, label %addressed
+  br i1 %d.more, label %extent, label %looked
 extent:
   %own.dim.at = getelementptr i64, ptr %own.dims, i64 %d
   %own.dim = load i64, ptr %own.dim.at
@@ -148,22 +151,25 @@ extent:
 extent.fits:
   %d.next = add i64 %d, 1
   br label %extents
-addressed:
-  br i1 %asked, label %compared, label %looked
-compared:
-  %own.data.at = getelementptr i8, ptr %object, i64 {OBJECT_DATA}
-  %own.data = load i64, ptr %own.data.at
-  %known.data.at = getelementptr i64, ptr %known, i64 %w
-  %known.data = load i64, ptr %known.data.at
-  %equal = icmp eq i64 %own.data, %known.data
-  %any = icmp eq i64 %known.data, 0
-  %same = or i1 %equal, %any
-  br i1 %same, label %looked, label %moved
 looked:
   %w.next = add i64 %w, 1
   br label %looks
+done:
+  ret i64 {Outcome.DONE}
+misfit:
+  ret i64 {Outcome.MISFIT}
+}}
+
+; has the environments name the operands that lie in objects
+define internal void @pointed(ptr %head, ptr %objects) nounwind {{
+entry:
+  %points.count.at = getelementptr i64, ptr %head, i64 3
+  %points.count = load i64, ptr %points.count.at
+  %points.at = getelementptr i64, ptr %head, i64 4
+  %points = load ptr, ptr %points.at
+  br label %points.loop
 points.loop:
-  %p = phi i64 [ 0, %looks ], [ %p.next, %point ]
+  %p = phi i64 [ 0, %entry ], [ %p.next, %point ]
   %p.more = icmp slt i64 %p, %points.count
   br i1 %p.more, label %point, label %done
 point:
@@ -182,11 +188,91 @@ point:
   %p.next = add i64 %p, 1
   br label %points.loop
 done:
+  ret void
+}}
+
+; whether results lie apart from each other and from what is read, but for what they may be written over; an Outcome
+; %spans: objects: count, rows, results: count, all: count, first bytes, lengths, what may be written over
+define internal i64 @apart(ptr %head, ptr %objects) nounwind {{
+entry:
+  %spans.at = getelementptr i64, ptr %head, i64 7
+  %spans = load ptr, ptr %spans.at
+  %moving = load i64, ptr %spans
+  %rows.at = getelementptr i64, ptr %spans, i64 1
+  %rows = load ptr, ptr %rows.at
+  %results.at = getelementptr i64, ptr %spans, i64 2
+  %results = load i64, ptr %results.at
+  %all.at = getelementptr i64, ptr %spans, i64 3
+  %all = load i64, ptr %all.at
+  %starts.at = getelementptr i64, ptr %spans, i64 4
+  %starts = load ptr, ptr %starts.at
+  %lengths.at = getelementptr i64, ptr %spans, i64 5
+  %lengths = load ptr, ptr %lengths.at
+  %over.at = getelementptr i64, ptr %spans, i64 6
+  %over = load ptr, ptr %over.at
+  br label %objects.loop
+objects.loop:
+  %o = phi i64 [ 0, %entry ], [ %o.next, %object ]
+  %o.more = icmp slt i64 %o, %moving
+  br i1 %o.more, label %object, label %results.loop
+object:
+  %row = getelementptr {{ i64, i64, i64 }}, ptr %rows, i64 %o
+  %place = load i64, ptr %row
+  %number.at = getelementptr i64, ptr %row, i64 1
+  %number = load i64, ptr %number.at
+  %low.at = getelementptr i64, ptr %row, i64 2
+  %low = load i64, ptr %low.at
+  %own.at = getelementptr ptr, ptr %objects, i64 %number
+  %own = load ptr, ptr %own.at
+  %data.at = getelementptr i8, ptr %own, i64 {OBJECT_DATA}
+  %data = load i64, ptr %data.at
+  %first = add i64 %data, %low
+  %first.at = getelementptr i64, ptr %starts, i64 %place
+  store i64 %first, ptr %first.at
+  %o.next = add i64 %o, 1
+  br label %objects.loop
+results.loop:
+  %r = phi i64 [ 0, %objects.loop ], [ %r.next, %others ]
+  %r.more = icmp slt i64 %r, %results
+  br i1 %r.more, label %result, label %done
+result:
+  %r.start.at = getelementptr i64, ptr %starts, i64 %r
+  %r.start = load i64, ptr %r.start.at
+  %r.length.at = getelementptr i64, ptr %lengths, i64 %r
+  %r.length = load i64, ptr %r.length.at
+  %r.stop = add i64 %r.start, %r.length
+  %r.over = mul i64 %r, %all
+  %r.next = add i64 %r, 1
+  br label %others
+others:
+  %s = phi i64 [ %r.next, %result ], [ %s.next, %passed ]
+  %s.more = icmp slt i64 %s, %all
+  br i1 %s.more, label %other, label %results.loop
+other:
+  %s.start.at = getelementptr i64, ptr %starts, i64 %s
+  %s.start = load i64, ptr %s.start.at
+  %s.length.at = getelementptr i64, ptr %lengths, i64 %s
+  %s.length = load i64, ptr %s.length.at
+  %s.stop = add i64 %s.start, %s.length
+  %begins = icmp slt i64 %r.start, %s.stop
+  %ends = icmp slt i64 %s.start, %r.stop
+  %meets = and i1 %begins, %ends
+  br i1 %meets, label %met, label %passed
+met:
+  %over.number = add i64 %r.over, %s
+  %allowed.at = getelementptr i8, ptr %over, i64 %over.number
+  %allowed = load i8, ptr %allowed.at
+  %may = icmp ne i8 %allowed, 0
+  %same = icmp eq i64 %r.start, %s.start
+  %passes = and i1 %may, %same
+  br i1 %passes, label %passed, label %shared
+passed:
+  %s.next = add i64 %s, 1
+  br label %others
+done:
   ret i64 {Outcome.DONE}
-misfit:
-  ret i64 {Outcome.MISFIT}
-moved:
-  ret i64 {Outcome.MOVED}
+shared:
+  ret i64 {Outcome.SHARED}
 }}
 
 define void @run(ptr %head) nounwind {{
@@ -314,18 +400,20 @@ class NativeCalls:
             bound.place(self._memory.address)
         return len(self._bound) - 1
 
-    def sequence(self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = ()) -> Row:
+    def sequence(
+        self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+    ) -> Row:
         """These calls in one native loop."""
         chosen = [self._bound[call] for call in calls]
         if _takes_objects():
-            return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, self)
-        head = NativeRow(chosen, (), (), self)
+            return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, apart, self)
+        head = NativeRow(chosen, (), (), apart, self)
         run, address = _code().function("run", None, ctypes.c_void_p), ctypes.addressof(head.head)
 
         def alone(_kept: object = head) -> None:
             run(address)
 
-        return PythonRow(lambda one, array: _write(self._word(one), address_of(array)), alone, points, wanted)
+        return PythonRow(lambda one, array: _write(self._word(one), address_of(array)), alone, points, wanted, apart)
 
     def _word(self, point: Point) -> int:
         """Where an environment names an operand."""
@@ -340,13 +428,19 @@ class NativeRow:
         calls: what is called.
         points: with the address that takes the operand's.
         wanted: as `Calls.sequence`.
+        apart: as `Calls.sequence`.
         kept: kept alive.
     """
 
-    __slots__ = ("_kept", "_known", "_wanted", "again", "head", "run")
+    __slots__ = ("_kept", "again", "head", "run")
 
     def __init__(
-        self, calls: Sequence[Bound], points: Sequence[tuple[Point, int]], wanted: Sequence[Wanted], kept: object
+        self,
+        calls: Sequence[Bound],
+        points: Sequence[tuple[Point, int]],
+        wanted: Sequence[Wanted],
+        apart: Apart,
+        kept: object,
     ) -> None:
         rows = _words([word for bound in calls for word in (bound.entry.code.addresses["entry"], bound.address)])
         pointed = _words([word for point, at in points for word in (point.number, point.offset_bytes, at)])
@@ -361,16 +455,33 @@ class NativeRow:
         objects = 1 + max(numbers, default=-1)
         tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
-        self._known = _words([0] * len(wanted))
-        self._wanted = tuple(wanted)
-        self.head = _words([id(np.ndarray), *words, ctypes.addressof(self._known), 0, objects, *_python()])
-        self._kept = (tables, extents, calls, kept, _code(), self._known)
+        spans = _spans(apart)
+        self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python()])
+        self._kept = (tables, extents, calls, kept, _code(), spans)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
 
-    def accept(self, *objects: Any) -> None:
-        """Have `again` take objects that lie where these do; anywhere for None."""
-        given = [objects[about.number] for about in self._wanted]
-        self._known[: len(given)] = [0 if one is None else address_of(one) for one in given]
+
+def _spans(apart: Apart) -> tuple[Any, ...]:
+    """The table of what has to lie apart, and the tables that it names."""
+    alike = [(k, array) for k, array in enumerate(apart.results) if array.size]
+    reads = [(k, number, array) for k, (number, array) in enumerate(apart.sources) if array.size]
+    places = [*((k + apart.first, array) for k, array in alike), *((number, array) for _, number, array in reads)]
+    bounds = [span(array) for _, array in places]
+    moving = [
+        word
+        for place, ((number, array), (first, _)) in enumerate(zip(places, bounds, strict=True))
+        if number >= 0
+        for word in (place, number, first - address_of(array))
+    ]
+    over = (ctypes.c_int8 * max(1, len(alike) * len(places)))()
+    for row, (k, _) in enumerate(alike):
+        for column, (source, _, _) in enumerate(reads, len(alike)):
+            over[row * len(places) + column] = source in apart.over[k]
+    rows, starts = _words(moving), _words([first for first, _ in bounds])
+    lengths = _words([stop - first for first, stop in bounds])
+    counts = len(moving) // 3, ctypes.addressof(rows), len(alike), len(places)
+    table = _words([*counts, *map(ctypes.addressof, (starts, lengths, over))])
+    return table, rows, starts, lengths, over
 
 
 def _words(values: Sequence[int]) -> Any:

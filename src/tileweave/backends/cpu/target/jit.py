@@ -76,16 +76,17 @@ def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: boo
     Raises:
         BackendError: LLVM refuses the module; ``source`` and ``log`` keep the evidence.
     """
-    return _uninterrupted(lambda: _compiled(source, names, target, disk))
+    digest = _digest(source, target) if disk else ""
+    code = _KEPT.get(digest)
+    return code if code is not None else _uninterrupted(lambda: _compiled(source, names, target, digest))
 
 
-def _compiled(source: str, names: tuple[str, ...], target: Target, disk: bool) -> Code:
+def _compiled(source: str, names: tuple[str, ...], target: Target, digest: str) -> Code:
     with _LOCK:
         _initialise()
         _unmap()
-        if not disk:
+        if not digest:
             return _link(_assemble(source, target), names, target, source, from_cache=False)
-        digest = _digest(source, target)
         code = _KEPT.get(digest)
         if code is None:
             code = _KEPT[digest] = _stored(source, names, target, digest)

@@ -85,6 +85,8 @@ class Settings:
 
     def tile(self, chosen: tuple[int, int], choices: tuple[int, ...], registers: int, lanes: int) -> tuple[int, int]:
         """The register tile (rows, vectors): the wished one where panels and registers allow it, or the chosen."""
+        if self.mr is None and self.nr is None:
+            return chosen
         rows, vectors = self.mr or chosen[0], chosen[1] if self.nr is None else -(-self.nr // lanes)
         fits = vectors in choices and rows * vectors + vectors + 1 <= registers
         return (rows, vectors) if fits else chosen
@@ -96,7 +98,7 @@ DEFAULT = Settings()
 
 def wished(c: ProductBlocking, settings: Settings) -> ProductBlocking:
     """A cut with the wishes that it can have."""
-    if settings == DEFAULT:
+    if settings is DEFAULT or settings == DEFAULT:
         return c
     width = c.columns.sums.width_bytes
     kc = c.kc

@@ -36,6 +36,7 @@ _FLAGS = (
 _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # Locals begin with a pattern: a value that was never set shows.
 _FAST = ("-O2", "-ftrivial-auto-var-init=pattern", "-fsanitize=alignment")
+_PLAIN = ("-O0", *_FAST[1:])
 _CHECKED = (
     "-O1", "-ftrivial-auto-var-init=pattern", "-fsanitize=thread,alignment,bounds", "--param",
     "tsan-distinguish-volatile=1", "-fno-inline-small-functions",
@@ -168,6 +169,7 @@ def build_program(
     folder: Path,
     *,
     instrumented: bool,
+    optimise: bool = True,
     include: Sequence[str] = (),
     define: Sequence[str] = (),
     extra: Callable[[Translation], str] | None = None,
@@ -179,6 +181,7 @@ def build_program(
         source: the file.
         folder: where the program and the translated text go.
         instrumented: whether every access of memory calls the checker.
+        optimise: whether the compiler does, where it is not instrumented.
         include: more folders of headers.
         define: macros, ``NAME=VALUE``.
         extra: C++ that is added at the end, from what was translated: the main of a kernel on its own.
@@ -189,7 +192,7 @@ def build_program(
     translated = folder / "translated.cpp"
     whole = translation.text + (f'# 1 "<launch>"\n{extra(translation)}\n' if extra else "")
     translated.write_text(re.sub(r"\bTW_PLAIN\b", PLAIN, whole))
-    flags = [*_FLAGS, "-fpreprocessed", *(_CHECKED if instrumented else _FAST)]
+    flags = [*_FLAGS, "-fpreprocessed", *(_CHECKED if instrumented else _FAST if optimise else _PLAIN)]
     if not instrumented and re.search(r"\bvolatile\b(?!\s*\()", source.read_text(errors="replace")):
         flags.append("-fsanitize-coverage=trace-pc")  # threads may spin on plain memory: they yield at branches
     library = runtime_library()

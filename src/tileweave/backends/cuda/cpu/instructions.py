@@ -262,7 +262,8 @@ def _fence(block: AsmBlock, s: Statement) -> str:
         ),
         2,
     )
-    return f"::tw::fence({scope});"
+    total = "sc" in s.modifiers or s.opcode.startswith("membar")
+    return f"::tw::fence({scope}, {str(total).lower()});"
 
 
 @handles(r"mbarrier\.")
@@ -330,16 +331,19 @@ def _copy_arrive(block: AsmBlock, s: Statement) -> str:
     return f"::tw::copy_arrive({block.address(s.operands[0])}, {str('noinc' in s.modifiers).lower()});"
 
 
+def _without_hints(s: Statement) -> str:
+    """The name of a bulk copy's row; a destination in the block itself is one in the cluster."""
+    plain = re.sub(r"\.(tile|L2::cache_hint)(?=\.|$)", "", s.opcode)
+    return plain.replace("shared::cta.global", "shared::cluster.global")
+
+
 @handles(r"cp\.(reduce\.)?async\.bulk\.tensor\.")
 def _box(block: AsmBlock, s: Statement) -> str:
     match = re.search(r"tensor\.(\d)d", s.opcode)
     rank = int(match.group(1)) if match else 0
     loads = "complete_tx::bytes" in s.opcode
     pair = "cta_group::2" in s.opcode
-    plain = re.sub(r"\.(tile|L2::cache_hint)(?=\.|$)", "", s.opcode).replace(
-        "shared::cta.global", "shared::cluster.global"
-    )
-    row_of(block, plain)
+    row_of(block, _without_hints(s))
     memory = s.operands[1] if loads else s.operands[0]
     if len(memory.parts) != 2 or len(block.listed(memory.parts[1])) != rank:
         raise block.fail(f"a box of rank {rank} needs {rank} coordinates", "[map, {x, ..}]")
@@ -373,6 +377,7 @@ def _hint(block: AsmBlock, s: Statement) -> str:
 @handles(r"cp\.async\.bulk\.(shared|global)")
 def _bulk(block: AsmBlock, s: Statement) -> str:
     o = s.operands
+    row_of(block, _without_hints(s))
     if s.modifiers[3].startswith("shared"):
         source = block.address(o[1])
         if s.modifiers[4] == "shared::cta":  # to another block of the cluster, whose mbarrier learns of it

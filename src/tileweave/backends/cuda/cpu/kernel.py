@@ -156,7 +156,7 @@ def _memory(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def launch_on_cpu(
     text: str, launches: Sequence[Launch], *, devices: int, order: str | int, window: int, seconds: int, check: bool,
-    include: Sequence[str] = (), source: Path | None = None,
+    optimise: bool = True, include: Sequence[str] = (), source: Path | None = None,
 ) -> tuple[Outcome, tuple[Finding, ...]]:  # fmt: skip
     """Compiles a text once and launches its kernels one after the other; the arrays are updated in place."""
     with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
@@ -170,7 +170,7 @@ def launch_on_cpu(
             lines = [_launch_line(translation, arguments, one, d, devices) for one in launches for d in range(devices)]
             return MAIN.format(body="\n".join(arguments.lines + lines))
 
-        program, _ = build_program(path, folder, instrumented=check, include=include, extra=main)
+        program, _ = build_program(path, folder, instrumented=check, optimise=optimise, include=include, extra=main)
         outcome = run_program(
             program, [], folder=folder, scratch=folder, order=order, checking=check, devices=devices, window=window,
             seconds=seconds,

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.device import device_array
-from tileweave.backends.cuda.launch import run as launch
-from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_places
+from tileweave.backends.cuda.launch import run_all
+from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_places, together
 from tileweave.errors import BackendError
-from tileweave.kernel.dispatch import Lowered, global_tensors, lower
+from tileweave.kernel.dispatch import Lowered, Schedule, global_tensors, lower
 from tileweave.kernel.dispatch.context import printed
 from tileweave.kernel.dispatch.layouts.claims import verify_claims
 from tileweave.kernel.dispatch.layouts.places import cosize, memory_layout
+from tileweave.kernel.dispatch.schedules import registered
 from tileweave.kernel.ir import Kernel, Tensor
 from tileweave.kernel.threads import Place, ThreadProgram
 
-__all__ = ["arguments", "lowered", "run", "run_program", "text"]
+
+def lowered(kernel: Kernel, arch: str) -> Lowered:
+    """The thread program of a kernel and the choices that made it; the last ones are kept."""
+    return _lowered(kernel, arch, registered())
 
 
 @lru_cache(64)
-def lowered(kernel: Kernel, arch: str) -> Lowered:
-    """The thread program of a kernel and the choices that made it; the last ones are kept."""
+def _lowered(kernel: Kernel, arch: str, schedules: tuple[Schedule, ...]) -> Lowered:
     return lower(kernel, arch)
 
 
@@ -64,14 +69,48 @@ def run(
         BackendError: the text breaks a rule; ``error.findings`` lists each, with the user's lines.
         VerifyError: with `check`, an address, box or descriptor is not where its tensor's layout says.
     """
-    named = arrays if isinstance(arrays, Mapping) else dict(zip([p.name for p in kernel.params], arrays, strict=True))
-    program = lowered(kernel, arch).program
-    if check:
-        verify_claims(program)
-    given, after = arguments(kernel, program, named)
-    run_program(program, given, on, check=check, order=order, seconds=seconds)
-    for finish in after:
-        finish()
+    run_together([(kernel, arrays)], on, arch, check=check, order=order, seconds=seconds)
+
+
+def run_together(
+    runs: Sequence[tuple[Kernel, Mapping[str, Any] | Sequence[Any]]],
+    on: Literal["cpu", "cuda"] = "cpu",
+    arch: str = "sm_90a",
+    *,
+    check: bool = False,
+    order: str | int = "forward",
+    seconds: int = 60,
+    optimise: bool = True,
+) -> None:
+    """Runs kernels one after the other, on arrays of each, as one text that is compiled once.
+
+    Args:
+        runs: kernels with their arrays, as in :func:`run`; an array that several are given is one array to all.
+        on, arch, check, order, seconds: as in :func:`run`.
+        optimise: whether g++ does; unoptimised text compiles in half the time and runs some five times as long.
+
+    Raises:
+        BackendError, VerifyError: as :func:`run`; or the kernels want meshes of different sizes.
+    """
+    programs, launches, after = [], [], []
+    names: Counter[str] = Counter()
+    for kernel, arrays in runs:
+        named = (
+            arrays if isinstance(arrays, Mapping) else dict(zip([p.name for p in kernel.params], arrays, strict=True))
+        )
+        program = lowered(kernel, arch).program
+        if check:
+            verify_claims(program)
+        names[program.name] += 1
+        if names[program.name] > 1:
+            program = replace(program, name=f"{program.name}_{names[program.name]}")
+        given, finish = arguments(kernel, program, named)
+        programs.append(program)
+        launches.append(_launch(program, given))
+        after += finish
+    _launch_all(programs, launches, on, check=check, order=order, seconds=seconds, optimise=optimise)
+    for finish_one in after:
+        finish_one()
 
 
 def run_program(
@@ -84,14 +123,29 @@ def run_program(
     seconds: int = 60,
 ) -> None:
     """Launches a thread program; arguments are those of :func:`tileweave.backends.cuda.run`, for each parameter."""
-    source, places = text_and_places(program)
+    _launch_all([program], [_launch(program, arguments)], on, check=check, order=order, seconds=seconds)
+
+
+def _launch(program: ThreadProgram, arguments: Mapping[str, Any]) -> Launch:
+    return Launch(
+        program.grid, 32 * program.warps, arguments, program.name, shared_bytes(program), program.cluster
+    )  # fmt: skip
+
+
+def _launch_all(
+    programs: Sequence[ThreadProgram], launches: Sequence[Launch], on: Literal["cpu", "cuda"], *, check: bool,
+    order: str | int, seconds: int, optimise: bool = True,
+) -> None:  # fmt: skip
+    devices = {program.devices for program in programs}
+    if len(devices) != 1:
+        raise BackendError("run(..)", f"kernels of {sorted(devices)} devices", legal="meshes of one size")
+    source, places = together(programs)
     try:
-        launch(
-            source, program.grid, 32 * program.warps, arguments, on, shared=shared_bytes(program),
-            cluster=program.cluster, check=check, order=order, seconds=seconds, devices=program.devices,
-        )  # fmt: skip
+        run_all(
+            source, launches, on, devices=devices.pop(), order=order, seconds=seconds, check=check, optimise=optimise
+        )
     except BackendError as error:
-        raise _located(error, program, places) from None
+        raise located(error, programs[0].name, lambda place, frames: _user(place, frames, places)) from None
 
 
 def arguments(
@@ -162,20 +216,15 @@ def _array(value: Any, name: str) -> Any:
     return np.from_dlpack(value) if found is None else found
 
 
-def _located(error: BackendError, program: ThreadProgram, places: tuple[Place | None, ...]) -> BackendError:
-    """The error with the user's lines in place of the printed ones."""
+def located(error: BackendError, name: str, line: Callable[[str, tuple[str, ...]], str]) -> BackendError:
+    """The error with the user's lines in place of the printed ones: `line` of a place and of its frames."""
     findings = error.facts.get("findings") if error.facts else None
     if not findings:
         return error
-    from dataclasses import replace
-
-    shown = tuple(
-        replace(f, place=_user(f.place, f.frames[0], places), other=_user(f.other, f.frames[1], places))
-        for f in findings
-    )
+    shown = tuple(replace(f, place=line(f.place, f.frames[0]), other=line(f.other, f.frames[1])) for f in findings)
     wrong = [f for f in shown if not f.note] or list(shown)
     more = {f"also {i}": str(f) for i, f in enumerate(wrong[1:6], 1)}
-    return BackendError(f"{program.name}.run(..)", str(wrong[0]), inputs=more, facts={**error.facts, "findings": shown})
+    return BackendError(f"{name}.run(..)", str(wrong[0]), inputs=more, facts={**error.facts, "findings": shown})
 
 
 def _user(where: str, frames: tuple[str, ...], places: tuple[Place | None, ...]) -> str:

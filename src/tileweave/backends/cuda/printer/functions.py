@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tileweave.errors import BackendError
 
-__all__ = ["FUNCTIONS", "HELPERS", "TYPES", "applied", "constant"]
-
 #: PTX name of an element type -> its C++ type.
 TYPES = {
     "f16": "__half",
@@ -14,6 +12,7 @@ TYPES = {
     "f64": "double",
     "e4m3": "__nv_fp8_e4m3",
     "e5m2": "__nv_fp8_e5m2",
+    "e8m0": "tw_e8m0",
     "s8": "signed char",
     "s16": "short",
     "s32": "int",
@@ -29,6 +28,17 @@ TYPES = {
 }
 
 _NARROW = {"f16": ("__half2float", "__float2half_rn"), "bf16": ("__bfloat162float", "__float2bfloat16_rn")}
+
+#: Powers of two in 8 bits, which are read only: 2^(bits - 127), and all ones is no number.
+E8M0 = """struct tw_e8m0 {
+  unsigned char bits;
+  __host__ __device__ operator float() const {
+    const unsigned wide = bits == 255 ? 0x7fc00000u : bits ? (unsigned)bits << 23 : 0x00400000u;
+    float value;
+    memcpy(&value, &wide, 4);
+    return value;
+  }
+};"""
 
 #: Function -> its text over {0}, {1}, ..; ``tw_`` names are helpers.
 FUNCTIONS = {
@@ -148,7 +158,7 @@ def _computed(text: str, source: str, target: str) -> str:
 def _wide(text: str, dtype: str) -> str:
     if dtype in _NARROW:
         return f"{_NARROW[dtype][0]}({text})"
-    if dtype in ("e4m3", "e5m2"):
+    if dtype in ("e4m3", "e5m2", "e8m0"):
         return f"float({text})"
     return text
 
@@ -157,6 +167,8 @@ def _cast(text: str, source: str, target: str) -> str:
     if source == target:
         return text
     wide = _wide(text, source)
+    if target == "e8m0":
+        raise BackendError("cast(.., 'e8m0')", "no CUDA text rounds to powers of two", legal="e8m0 is read only")
     if source == "f64" and target in (*_NARROW, "e4m3", "e5m2"):
         wide = f"tw_odd({wide})"
     if target in _NARROW:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from tileweave.kernel.atoms import BITS, Atom, atom
 
-__all__ = ["HELPER_TEXT", "helper_name", "product_helper"]
-
 _HEAD = "__device__ __forceinline__ "
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tileweave.backends.cuda.printer.functions import HELPERS, TYPES, applied, constant
+from tileweave.backends.cuda.printer.functions import E8M0, HELPERS, TYPES, applied, constant
 from tileweave.backends.cuda.printer.helpers import HELPER_TEXT, helper_name, product_helper
 from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, bounds, c_prelude, constant_of, simplify, symbols_of, to_c
@@ -32,8 +32,6 @@ from tileweave.kernel.threads import (
     instructions,
     statements,
 )
-
-__all__ = ["shared_bytes", "text_and_places", "text_of"]
 
 #: Shared memory that a block may declare without asking.
 _STATIC = 48 * 1024
@@ -231,7 +229,9 @@ def _load(printer: _Printer, item: Instruction) -> str:
     dtype = target.buffer.dtype
     printer.need("tw_fill")
     fill = (
-        constant(item.option("fill", 0), dtype)
+        "tw_e8m0{0}"
+        if dtype == "e8m0"
+        else constant(item.option("fill", 0), dtype)
         if item.option("fill", 0) or dtype not in ("f16", "bf16", "e4m3", "e5m2")
         else f"{TYPES[dtype]}(0.f)"
     )
@@ -497,6 +497,8 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
         printer.helpers = {"prelude": "\n".join([*(["#include <stdint.h>"] * wide), *used]), **printer.helpers}
     written = frozenset(_written(program.body))
     parameters = ", ".join(_parameter(b, written) for b in program.parameters)
+    if "tw_e8m0" in body + parameters:
+        printer.helpers = {"tw_e8m0": E8M0, **printer.helpers}
     includes = _includes(body + "".join(printer.helpers.values()) + parameters)
     cluster = (
         "" if all(n == 1 for n in program.cluster) else f" __cluster_dims__({', '.join(map(str, program.cluster))})"
@@ -513,6 +515,24 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
     before = "\n".join([comment, *notes, *includes, "", *printer.helpers.values(), "", head])
     text = "\n".join([before, body, "}", ""])
     return text, (*(None for _ in before.splitlines()), *printer.places, None)
+
+
+def together(programs: Sequence[ThreadProgram]) -> tuple[str, tuple[Place | None, ...]]:
+    """Several programs, whose names differ, as one text: the helpers of each lie in a namespace of its own."""
+    if len(programs) == 1:
+        return text_and_places(programs[0])
+    bodies: list[str] = []
+    includes: dict[str, None] = {}
+    places: list[Place | None] = []
+    for program in programs:
+        text, known = text_and_places(program)
+        lines = text.splitlines()
+        includes |= dict.fromkeys(line for line in lines if line.startswith("#include"))
+        kept = ["" if line.startswith("#include") else line for line in lines]
+        bodies += [f"namespace of_{program.name} {{", *kept, f"}}  // {program.name}"]
+        bodies.append(f"using of_{program.name}::{program.name};")
+        places += [None, *known, None, None]
+    return "\n".join([*includes, *bodies, ""]), (*(None for _ in includes), *places)
 
 
 def _written(statements: Sequence[Statement]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, Part, blocked, holding, part_of
+from tileweave.kernel.dispatch.layouts.registers import Holding, Part, RegisterDigit, blocked, holding, part_of
 from tileweave.kernel.ir import Alloc, Line, On, Op, Region, Statement, Tensor
 from tileweave.kernel.ir.statements import blocks_of
 from tileweave.layout import Coord, Iter, Layout
@@ -222,7 +222,7 @@ def _alone(shape: tuple[int, ...]) -> Holding:
     """One thread holds everything."""
     digits, stride = [], 1
     for dim in range(len(shape))[::-1]:
-        digits.append(Digit("reg", stride, shape[dim], dim, 1))
+        digits.append(RegisterDigit("reg", stride, shape[dim], dim, 1))
         stride *= shape[dim]
     layout = Layout(tuple(Iter(d.extent, Coord.of({"reg": d.stride})) for d in reversed(digits)))
     return Holding(layout, shape, tuple(d for d in digits if d.extent > 1), 0)

@@ -1,8 +1,8 @@
 """Where instructions go and where their tensors' layouts say that they should: every address, box and descriptor.
 
 Dispatch notes with each address which element of which tensor it is of. Here both are computed, for all lanes and for
-values of the loops' symbols, and compared: a row of `ldmatrix`, a box of a tensor map and a descriptor of `wgmma` as
-the hardware reads them, element by element. A difference is named by a rule and the kernel's line.
+values of the loops' symbols, and compared: a row of `ldmatrix`, a box of a tensor map and a descriptor of `wgmma` or
+`tcgen05.mma` as the hardware reads them, element by element. A difference is named by a rule and the kernel's line.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tileweave.errors import VerifyError
 from tileweave.index import Expr, bounds, evaluate, symbols_of
 from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.ir import Tensor
+from tileweave.kernel.ir import DTYPES, Tensor
 from tileweave.kernel.threads import (
     Address,
     Buffer,
-    Element,
+    ClaimedElement,
     Instruction,
     Place,
     Slots,
@@ -33,8 +33,8 @@ from tileweave.kernel.threads import (
 
 Array = np.ndarray[Any, Any]
 _SAMPLES, _FREE = 6, 1000
-#: A code of a descriptor -> the width of its swizzle in bytes.
-_WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}
+#: A code of a descriptor -> the width of its swizzle in bytes: of `wgmma`, and of `tcgen05.mma`.
+_WIDTHS, _WIDTHS_100 = {0: 0, 1: 128, 2: 64, 3: 32}, {0: 0, 2: 128, 4: 64, 6: 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _values(item: Instruction, random: Random) -> Values:
 
 
 def _draw(symbol: Expr, found: dict[str, Array], random: Random) -> None:
-    """Values of a symbol within its range, the least and the greatest among them; first of those that bound it."""
+    """Values of a symbol within its range, the least two and the greatest among them; first of those that bound it."""
     if str(symbol) in found:
         return
     _, start, stop, factor = symbol.args
@@ -107,7 +107,8 @@ def _draw(symbol: Expr, found: dict[str, Array], random: Random) -> None:
         # the warps of a part are counted from its first: for others, whose numbers are negative, there is a branch
         least = -(-max(int(low[k]) if low is not None else 0, 0) // step)
         most = max(least, (int(high[k]) - 1) // step if high is not None else least + _FREE)
-        drawn.append(step * ((least, most)[k // 32] if k < 64 else random.randint(least, most)))
+        fixed = (least, most, min(least + 1, most))  # neighbours differ in every stage of a ring
+        drawn.append(step * (fixed[k // 32] if k < 96 else random.randint(least, most)))
     found[str(symbol)] = np.repeat(drawn, 32)
 
 
@@ -131,7 +132,7 @@ def _number(value: Any, values: Values) -> Any:
     return np.asarray(evaluate(value, names))
 
 
-def _at(element: Element, values: Values) -> list[Any]:
+def _at(element: ClaimedElement, values: Values) -> list[Any]:
     return [_number(one, values) for one in element.at]
 
 
@@ -153,7 +154,7 @@ def _addresses(item: Instruction, values: Values, maps: Mapping[str, TensorBox])
                 yield "row" if "matrix" in item.atom else "address", what
 
 
-def _named(element: Element) -> str:
+def _named(element: ClaimedElement) -> str:
     return f"{element.tensor.name}[{', '.join(map(str, element.at))}]"
 
 
@@ -221,35 +222,70 @@ def _swizzled(address: Array, width: int) -> Array:
 
 
 def _descriptors(item: Instruction, values: Values, maps: Mapping[str, TensorBox]) -> Found:
-    """A descriptor of `wgmma` finds element (mn, k) of its tile where the tensor's layout puts it."""
-    if not item.atom.startswith("wgmma.mma_async"):
+    """A descriptor finds element (mn, k) of its tile where the tensor's layout puts it."""
+    if item.atom.startswith("wgmma.mma_async"):
+        row = atom(item.atom)
+        majors = item.option("transposed", (False, False))
+        for k, role in enumerate("ab"):
+            yield from _descriptor(item, role, item.operands[k + 1], row[role].shape, majors[k], _WIDTHS, values)
+    elif item.atom.startswith("tcgen05.mma"):
+        number = item.operands[3]
+        decoded, declared = _decoded(number), dict(item.option("declared"))
+        wrong = [f"{name} {decoded[name]}, not {want}" for name, want in declared.items() if decoded[name] != want]
+        if wrong:
+            yield "descriptor", f"of the instruction, 0x{number:08x}, says {', '.join(wrong)}"
+            return
+        blocks = 2 if "cta_group::2" in item.atom else 1
+        for k, role in enumerate("ab"):
+            shape = (declared["mn"[k]] // blocks, 256 // _bits(item.atom))
+            turned = bool(decoded[f"{role} transposed"])
+            yield from _descriptor(item, role, item.operands[k + 1], shape, turned, _WIDTHS_100, values)
+
+
+def _bits(name: str) -> int:
+    """Bits of an element of A and B of a ``tcgen05.mma``."""
+    return DTYPES[atom(name)["a"].dtype].bits
+
+
+def _decoded(number: int) -> dict[str, int]:
+    """The fields of the instruction descriptor of ``tcgen05.mma`` (PTX ISA, table of instruction descriptors)."""
+    fields = {"d": (4, 3), "a": (7, 7), "b": (10, 7), "a transposed": (15, 1), "b transposed": (16, 1)}
+    found = {name: number >> at & mask for name, (at, mask) in fields.items()}
+    return {**found, "n": 8 * (number >> 17 & 63), "m": 16 * (number >> 24 & 31)}
+
+
+def _descriptor(
+    item: Instruction, role: str, operand: Any, shape: tuple[int, ...], turned: bool, widths: dict[int, int],
+    values: Values,
+) -> Found:  # fmt: skip
+    """One operand of a product in shared memory."""
+    if not isinstance(operand, Address) or operand.element is None or operand.element.whole is None:
         return
-    row = atom(item.atom)
-    majors = item.option("transposed", (False, False))
-    for role, operand, turned in zip("ab", item.operands[1:3], majors, strict=True):
-        if not isinstance(operand, Address) or operand.element is None or operand.element.whole is None:
-            continue
-        lbo, sbo, code = item.option(role)
-        tensor = operand.element.whole
-        bytes_ = tensor.element.bits // 8
-        offset = _canonical(turned, _WIDTHS[code], bytes_, lbo, sbo)
-        mn, k = (n.reshape(-1) for n in np.indices(row[role].shape))
-        dims = item.option(f"{role}_dims")
-        for sample in range(0, 32 * _SAMPLES, 32):
-            at = [int(np.broadcast_to(c, 32 * _SAMPLES)[sample]) for c in _at(operand.element, values)]
-            start = int(np.broadcast_to(_number(operand.offset, values), 32 * _SAMPLES)[sample]) * bytes_
-            moved: list[Any] = [np.full(mn.shape, c) for c in at]
-            for dim, more in zip(dims, (mn, k), strict=True):
-                moved[dim] = moved[dim] + more
-            wrong = _swizzled(start + offset(mn, k), _WIDTHS[code]) != places.offset(tensor, moved) * bytes_
-            if wrong.any():
-                x = int(np.flatnonzero(wrong)[0])
-                yield (
-                    "descriptor",
-                    f"finds element ({mn[x]}, {k[x]}) of {role.upper()} elsewhere than the layout of {tensor.name}: "
-                    f"offsets {lbo} and {sbo}, swizzle {_WIDTHS[code]}{', transposed' * bool(turned)}",
-                )
-                break
+    lbo, sbo, code = item.option(role)
+    tensor = operand.element.whole
+    bytes_ = tensor.element.bits // 8
+    if code not in widths:
+        yield "descriptor", f"of {role.upper()} has swizzle {code}, which is none"
+        return
+    width = widths[code]
+    offset = _canonical(turned, width, bytes_, lbo, sbo)
+    mn, k = (n.reshape(-1) for n in np.indices(shape))
+    dims = item.option(f"{role}_dims")
+    for sample in range(0, 32 * _SAMPLES, 32):
+        at = [int(np.broadcast_to(c, 32 * _SAMPLES)[sample]) for c in _at(operand.element, values)]
+        start = int(np.broadcast_to(_number(operand.offset, values), 32 * _SAMPLES)[sample]) * bytes_
+        moved: list[Any] = [np.full(mn.shape, c) for c in at]
+        for dim, more in zip(dims, (mn, k), strict=True):
+            moved[dim] = moved[dim] + more
+        wrong = _swizzled(start + offset(mn, k), width) != places.offset(tensor, moved) * bytes_
+        if wrong.any():
+            x = int(np.flatnonzero(wrong)[0])
+            yield (
+                "descriptor",
+                f"finds element ({mn[x]}, {k[x]}) of {role.upper()} elsewhere than the layout of {tensor.name}: "
+                f"offsets {lbo} and {sbo}, swizzle {width}{', transposed' * bool(turned)}",
+            )
+            return
 
 
 def _canonical(turned: bool, width: int, bytes_: int, lbo: int, sbo: int) -> Callable[[Array, Array], Array]:

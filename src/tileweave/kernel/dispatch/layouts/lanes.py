@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, equal, simplify
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding, closed, pieces
+from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit, closed, pieces
 from tileweave.kernel.threads import LANE
 from tileweave.layout.analysis import Conversion, conversion
 
@@ -81,7 +81,7 @@ def within(have: Holding, want: Holding, bits: int) -> Within | str:
     return Within(plan, tuple(loops), slots, into)
 
 
-def _key(piece: Digit) -> tuple[int, int, int]:
+def _key(piece: RegisterDigit) -> tuple[int, int, int]:
     return piece.extent, piece.dim, piece.weight
 
 

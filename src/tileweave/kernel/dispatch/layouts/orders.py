@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.kernel.dispatch.layouts.registers import Digit, Holding
+from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit
 from tileweave.kernel.ir import Dtype
 from tileweave.kernel.meaning import FUNCTIONS, neutral, rounded
 
@@ -66,7 +66,7 @@ class TreeOrder:
     held: Holding
     axes: tuple[int, ...]
     distances: tuple[int, ...]
-    warps: tuple[Digit, ...]
+    warps: tuple[RegisterDigit, ...]
 
     def __call__(self, values: Array, exists: Array | None, fn: str, to: Dtype) -> Array:
         """The values combined in this order, with the reduced extents 1."""

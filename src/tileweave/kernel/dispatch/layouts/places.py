@@ -145,6 +145,8 @@ def vector(region: Region, most: int) -> int:
 
 
 def _divisor(value: ExprLike) -> int:
+    if isinstance(value, Expr) and value.op in ("min", "max"):
+        return gcd(*map(_divisor, value.args))
     return divisor(value) if isinstance(value, Expr) else value or 1 << 30
 
 

@@ -22,7 +22,7 @@ AXES = ("warp", "lane", "reg")
 
 
 @dataclass(frozen=True, slots=True)
-class Digit:
+class RegisterDigit:
     """A digit of a thread's or slot's number: ``(axis // stride) % extent``, and what it adds to a coordinate.
 
     Args:
@@ -57,7 +57,7 @@ class Holding:
 
     layout: Layout
     shape: tuple[int, ...]
-    digits: tuple[Digit, ...]
+    digits: tuple[RegisterDigit, ...]
     warps: int
 
     @cached_property
@@ -108,7 +108,7 @@ class Holding:
         The slots that remain close up: the digits of ``reg`` keep their order.
         """
         kept = [d for d in self.digits if d.dim >= 0 and d.dim not in dims]
-        places: dict[Digit, int] = {}
+        places: dict[RegisterDigit, int] = {}
         width = 1
         for digit in sorted((d for d in kept if d.axis == "reg"), key=lambda d: d.stride):
             places[digit] = width
@@ -136,7 +136,7 @@ def holding(layout: Layout, shape: Sequence[int], warps: int, where: str = "hold
         (2, (3, 3), 2)
     """
     inputs = {"layout": layout, "shape": tuple(shape)}
-    digits: list[Digit] = []
+    digits: list[RegisterDigit] = []
     for dim, block in enumerate(group(layout, tuple(shape))):
         weight = prod(it.extent for it in block)
         for it in block:
@@ -158,20 +158,20 @@ def holding(layout: Layout, shape: Sequence[int], warps: int, where: str = "hold
     return Holding(layout, tuple(shape), tuple(digits), warps)
 
 
-def pieces(held: Holding) -> list[Digit]:
+def pieces(held: Holding) -> list[RegisterDigit]:
     """The digits of a holding as bits, and what is odd."""
     found = []
     for d in held.digits:
         extent, stride, weight = d.extent, d.stride, d.weight
         while extent % 2 == 0:
-            found.append(Digit(d.axis, stride, 2, d.dim, weight))
+            found.append(RegisterDigit(d.axis, stride, 2, d.dim, weight))
             extent, stride, weight = extent // 2, 2 * stride, 2 * weight
         if extent > 1:
-            found.append(Digit(d.axis, stride, extent, d.dim, weight))
+            found.append(RegisterDigit(d.axis, stride, extent, d.dim, weight))
     return found
 
 
-def closed(parts: Sequence[Digit]) -> tuple[Layout, tuple[int, ...]]:
+def closed(parts: Sequence[RegisterDigit]) -> tuple[Layout, tuple[int, ...]]:
     """The layout of some digits, whose slots close up; and the slots that they were."""
     strides: dict[int, int] = {}
     slots, width = [0], 1
@@ -207,7 +207,7 @@ def part_of(held: Holding, begin: Sequence[ExprLike], extent: Sequence[int], dim
         begin, extent: per dimension of the tensor.
         dims: the dimensions that the box shows, in its order.
     """
-    kept: list[Digit] = [p for p in pieces(held) if p.dim < 0]
+    kept: list[RegisterDigit] = [p for p in pieces(held) if p.dim < 0]
     shape, first = [1] * len(dims), 0
     for dim, (start, length) in enumerate(zip(begin, extent, strict=True)):
         if not isinstance(start, int):
@@ -234,14 +234,14 @@ def iter_at(extent: int, axis: str, stride: int) -> Iter:
     return Iter(extent, Coord.of({axis: stride}))
 
 
-def _digit(stride: Coord, extent: int, dim: int, weight: int, where: str, inputs: dict[str, object]) -> Digit:
+def _digit(stride: Coord, extent: int, dim: int, weight: int, where: str, inputs: dict[str, object]) -> RegisterDigit:
     terms = stride.terms
     if len(terms) != 1 or terms[0][0] not in AXES or terms[0][1] < 1:
         raise LayoutError(
             where, f"iter {extent}:{stride} is no place of a thread or slot", inputs=inputs,
             legal="one axis an iter (warp, lane, reg), positive strides",
         )  # fmt: skip
-    return Digit(terms[0][0], terms[0][1], extent, dim, weight)
+    return RegisterDigit(terms[0][0], terms[0][1], extent, dim, weight)
 
 
 def blocked(

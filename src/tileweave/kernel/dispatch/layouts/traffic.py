@@ -16,7 +16,7 @@ _SECTOR, _BANKS, _WORD = 32, 32, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Traffic:
     """One access of the first warp: what memory serves, and what it would serve at best.
 
     Args:
@@ -42,7 +42,7 @@ class Access:
         return f"{self.name} {self.buffer}, {self.bytes_each} B a lane: {self.served} {self.unit}{worse}"
 
 
-def accesses(program: ThreadProgram) -> Iterator[Access]:
+def accesses(program: ThreadProgram) -> Iterator[Traffic]:
     """The accesses of a program, each instruction at the first step of its loops; masks are not looked at."""
     for item in instructions(program.body):
         found = access_of(item)
@@ -50,7 +50,7 @@ def accesses(program: ThreadProgram) -> Iterator[Access]:
             yield found
 
 
-def access_of(item: Instruction) -> Access | None:
+def access_of(item: Instruction) -> Traffic | None:
     """The access of an instruction, if it is one that is counted."""
     where = next((o for o in item.operands if isinstance(o, Address)), None)
     if where is None:
@@ -70,10 +70,10 @@ def access_of(item: Instruction) -> Access | None:
         phase = phases_of(np.arange(lanes), width, _BANKS, _WORD)
         load = loads(phase, starts, width, _BANKS, _WORD)
         served, least = int(load.max(axis=1).sum()), int((-(-load.sum(axis=1) // _BANKS)).sum())
-        return Access(item.atom, where.buffer.name, width, "passes", served, least, item.at)
+        return Traffic(item.atom, where.buffer.name, width, "passes", served, least, item.at)
     touched = np.unique((starts[:, None] + np.arange(width)) // _SECTOR)
     needed = np.unique(starts[:, None] + np.arange(width)).size
-    return Access(item.atom, where.buffer.name, width, "sectors", touched.size, -(-needed // _SECTOR), item.at)
+    return Traffic(item.atom, where.buffer.name, width, "sectors", touched.size, -(-needed // _SECTOR), item.at)
 
 
 def _lanes(where: Address, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

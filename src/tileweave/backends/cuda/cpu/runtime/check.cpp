@@ -61,7 +61,7 @@ static_assert(sizeof(Cell) == 32, "allocations reserve 32 bytes for each word");
 namespace {
 struct Who { const Clocks *known, *proxy; uint32_t block; unsigned lane; Clock clock; uint16_t flags; uint32_t site, first; const Fiber* fiber; const char* unit; };
 struct BlockFacts { uint3 index; unsigned threads; dim3 extent; };
-struct Sync { Clocks device; std::map<uint32_t, Clocks> block; };
+struct Sync { Clocks device, total; std::map<uint32_t, Clocks> block; };
 struct BankLog { std::map<uint32_t, std::array<std::vector<uint32_t>, 32>> sites; std::map<uint32_t, unsigned> width; size_t entries = 0; };
 struct BankSum { u64 passes = 0, least = 0, requests = 0; unsigned lane_a = 0, lane_b = 0, bank = 0; };
 
@@ -230,12 +230,14 @@ void order_by(Fiber* f, const void* p, int flags) {
   if (flags & READ) {
     f->pending.join(s.device);
     f->pending_block.join(s.block[me]);
+    f->observed.join(s.total);
     if (flags & ACQUIRE) { f->known.join(f->pending_block); if (!(flags & BLOCK_SCOPE)) f->known.join(f->pending); }
   }
   if (flags & WRITE) {
-    if (!(flags & READ)) { s.device = {}; s.block.clear(); }
+    if (!(flags & READ)) { s.device = {}; s.total = {}; s.block.clear(); }
     s.device.join(f->fenced);
     s.block[me].join(f->fenced_block);
+    s.total.join(f->fenced_total);
     if (flags & RELEASE) { auto all = snapshot(f); s.block[me].join(all); if (!(flags & BLOCK_SCOPE)) s.device.join(all); released(f); }
   }
 }

@@ -44,7 +44,7 @@ struct WarpGroup {
 };
 struct Warp { Block* block; unsigned first, count, alive; std::vector<std::unique_ptr<Meeting>> meetings; const void* asking[32] = {}; unsigned together[32] = {}; };
 
-struct NamedBarrier { unsigned expected = 0, arrived = 0; std::vector<Fiber*> waiting; Clocks clocks, proxy; int votes = 0, count = 0; };
+struct NamedBarrier { unsigned expected = 0, arrived = 0; std::vector<Fiber*> waiting; Clocks clocks, proxy, observed; int votes = 0, count = 0; };
 struct MBarrier {
   unsigned count = 0, pending = 0, phase = 0; long bytes = 0; unsigned expected_bytes = 0;
   bool fenced = false; uint32_t init_block = 0; unsigned init_lane = 0; Clock init_clock = 0; const void* init_pc = nullptr;
@@ -62,6 +62,7 @@ struct Fiber {
   unsigned batches_seen = 0, batches_waited = 0, cluster_phase = 0; bool wgmma_fenced = false; u64 tensor_after = 0;
   unsigned steps = 0;                     // accesses since it was switched to
   Clock clock = 1; Clocks known, proxy, fenced, fenced_block, pending, pending_block;
+  Clocks fenced_total, observed;          // of fences in the one order of all, __threadfence() and fence.sc: what barriers carry on
 };
 struct Block {
   Grid* grid; uint3 index; uint32_t uid; unsigned slot, rank, live, threads; char* shared; uint8_t* valid; struct Cell* cells; size_t shared_top;

@@ -23,10 +23,10 @@ void wake_all(std::vector<Fiber*>& waiting) {
   for (auto* f : list) wake(f);
 }
 void open(NamedBarrier& n) {
-  for (auto* f : n.waiting) acquire(f, n.clocks, n.proxy);
+  for (auto* f : n.waiting) { acquire(f, n.clocks, n.proxy); if (checking) f->observed.join(n.observed); }
   n.count = n.votes;
   if (checking && !n.waiting.empty()) barrier_opened(n.waiting[0]->block);
-  n.arrived = 0; n.votes = 0; n.clocks = {}; n.proxy = {};
+  n.arrived = 0; n.votes = 0; n.clocks = {}; n.proxy = {}; n.observed = {};
   wake_all(n.waiting);
 }
 int at_barrier(Block* b, unsigned id, unsigned threads, bool wait, int predicate, const void* pc) {
@@ -37,6 +37,7 @@ int at_barrier(Block* b, unsigned id, unsigned threads, bool wait, int predicate
     fail("barrier-part", pc, "barrier %u is reached by a part of block (%u,%u,%u): %u of its %u threads have left", id, b->index.x, b->index.y, b->index.z, b->threads - b->live, b->threads);
   n.votes += predicate;
   release(current, n.clocks, n.proxy);
+  if (checking) n.observed.join(current->observed);
   if (wait) n.waiting.push_back(current);
   if (++n.arrived > n.expected) fail("barrier-count", pc, "more than %u threads come to barrier %u", n.expected, id);
   progress();
@@ -329,12 +330,15 @@ bool barrier_test(u64 at, u64 phase, bool parity, bool wait) {
 }
 
 // --- fences and accesses by name
-void fence(int scope) {
+// A fence of the total order is also behind what another lane observed before a barrier, if that was behind such a fence.
+void fence(int scope, bool total) {
   Fiber* f = current;
   if (!checking) return;
   f->known.join(f->pending_block);
   f->fenced_block = snapshot(f);
+  if (scope >= 2 && total) f->known.join(f->observed);
   if (scope >= 1) { f->known.join(f->pending); f->fenced = snapshot(f); }
+  if (scope >= 2 && total) f->fenced_total = f->fenced;
   released(f);
 }
 void proxy_fence() {

@@ -91,7 +91,7 @@ enum WarpOp { SYNC_WARP, BALLOT, ANY, ALL, SHFL_IDX, SHFL_UP, SHFL_DOWN, SHFL_BF
 u64 warp(int op, unsigned mask, u64 value = 0, unsigned lane = 0, unsigned segment = 31, bool* flag = nullptr);
 unsigned active_mask();
 void cluster_arrive(), cluster_wait(), grid_sync();
-void fence(int scope);       // 0 block, 1 cluster, 2 device, 3 system
+void fence(int scope, bool total = true);   // 0 block, 1 cluster, 2 device, 3 system; whether in one order of all
 void proxy_fence();
 void pause();                // lets other threads run
 void trap(const char* what) __attribute__((noreturn));

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tileweave.kernel.atoms import BITS
-from tileweave.kernel.dispatch.estimate import estimated
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.traffic import accesses
 from tileweave.kernel.dispatch.lower import lower
-from tileweave.kernel.ir import Kernel, Op
-
-__all__ = ["explain"]
+from tileweave.kernel.dispatch.report.estimate import estimated
+from tileweave.kernel.dispatch.rows import reasons
+from tileweave.kernel.ir import Kernel, On, Op
 
 
 def ordered(kernel: Kernel, arch: str = "sm_90a") -> tuple[Kernel, dict[Op, Callable[..., Any]]]:
@@ -35,6 +34,10 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
     threads = 32 * program.warps
     rows = [f"{kernel.name} for {arch}: {grid} blocks of {threads} threads{clusters}, {bytes_} bytes of shared memory"]
     rows += [f"  shared {b.name}: {b.elements} x {b.dtype} {b.note}".rstrip() for b in program.shared]
+    for block in kernel.body:
+        found = reasons(block, arch) if isinstance(block, On) else ()
+        rows += [f"  {str(block.line).rpartition('/')[2]}  the row"] * bool(found)
+        rows += [f"      {c.name:<13} {'yes' if c.legal else 'no'}: {c.reason}" for c in found]
     for choice in choices:
         where = str(choice.op.line).rpartition("/")[2]
         target = ", ".join(map(str, choice.op.outs))

@@ -19,7 +19,7 @@ from tileweave.kernel.threads import Allocate, Branch, Instruction, Loop, Repeat
 
 
 @dataclass(frozen=True)
-class Rates:
+class ProcessorRates:
     """One processor: what it does in a cycle, and what a multiprocessor has.
 
     Args:
@@ -39,9 +39,9 @@ class Rates:
 
 #: A100, H200 and B200, from their data sheets.
 RATES = {
-    "sm_80": Rates(108, 1.41e9, 1.555e12, 2048, 163 << 10),
-    "sm_90a": Rates(132, 1.755e9, 4.8e12, 4096, 227 << 10),
-    "sm_100a": Rates(148, 1.85e9, 8e12, 8192, 227 << 10),
+    "sm_80": ProcessorRates(108, 1.41e9, 1.555e12, 2048, 163 << 10),
+    "sm_90a": ProcessorRates(132, 1.755e9, 4.8e12, 4096, 227 << 10),
+    "sm_100a": ProcessorRates(148, 1.85e9, 8e12, 8192, 227 << 10),
 }
 #: Registers of a multiprocessor, the most of a thread, and what addresses and counters take beside the tensors.
 _REGISTERS, _MOST, _OTHERS = 65536, 255, 32

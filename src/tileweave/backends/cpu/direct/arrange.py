@@ -1,0 +1,105 @@
+"""Constant operands of products in another order: weights whose summed axes lie as those of what they multiply.
+
+The windows of a convolution that is no direct one move through several summed axes. Where the weights have them in the
+same order, they merge into one, and panels are packed in whole vectors instead of element by element.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.teir.ir.dtypes import width_bytes
+from tileweave.teir.ir.program import Axis, Id, Iteration, Program
+from tileweave.teir.merged.form import Merged
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An array in row-major order of some axes.
+
+    Args:
+        shape: their extents, outermost first.
+        strides: bytes along them in the array that is given.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The elements in this order."""
+        found = np.lib.stride_tricks.as_strided(array, self.shape, self.strides, writeable=False)
+        return np.ascontiguousarray(found).reshape(-1)
+
+
+def reordered(form: Merged, constant: Collection[str]) -> tuple[Program, dict[str, Ordered]] | None:
+    """The program on a constant operand in another order, and that order; None where nothing is gained."""
+    found = [op for op in form.operations() if op.kind == "Contraction"]
+    if len(found) != 1:
+        return None
+    program, (op,) = form.program, found
+    users = [j for other in form.operations() for j in other.operands]
+    for mine in (0, 1):
+        j, other = op.operands[mine], op.operands[1 - mine]
+        spec = program.tensors[j]
+        if spec.name not in constant or users.count(j) != 1:
+            continue
+        axes = [axis for axis in program.axes if axis.extent > 1 and axis.strides[j]]
+        if any(axis.offsets[j] for axis in program.axes) or not _dense(axes, j, width_bytes(spec.dtype)):
+            continue
+        # what is written moves first, then the summed axes as the other operand lies
+        axes.sort(key=lambda axis: (not axis.strides[op.operands[2]], -abs(axis.strides[other]), -axis.strides[j]))
+        extents = [axis.extent for axis in axes]
+        new = {axis.id: width_bytes(spec.dtype) * prod(extents[k + 1 :]) for k, axis in enumerate(axes)}
+        tensors = [replace(one, shape=None) if one is spec else one for one in program.tensors]
+        made = replace(program, tensors=tuple(tensors), axes=tuple(_moved(axis, j, new) for axis in program.axes))
+        joined = _joined(made, [axis.id for axis in axes])
+        if len(joined.axes) < len(made.axes):
+            return joined, {spec.name: Ordered(tuple(extents), tuple(axis.strides[j] for axis in axes))}
+    return None
+
+
+def _dense(axes: list[Axis], j: int, width: int) -> bool:
+    """Whether axes walk through one stretch of memory, each element once."""
+    for axis in sorted(axes, key=lambda axis: axis.strides[j]):
+        if axis.strides[j] != width:
+            return False
+        width *= axis.extent
+    return True
+
+
+def _moved(axis: Axis, j: int, new: dict[Any, int]) -> Axis:
+    strides = tuple(new.get(axis.id, 0) if k == j else stride for k, stride in enumerate(axis.strides))
+    return replace(axis, strides=strides)
+
+
+def _joined(program: Program, order: Sequence[Id]) -> Program:
+    """The program with neighbours of these axes as one where every tensor moves alike, and nothing iterates them."""
+    looped = {node.axis for node in program.nodes if isinstance(node, Iteration)}
+    axes = {axis.id: axis for axis in program.axes}
+    gone: set[Id] = set()
+    for first, second in reversed(list(pairwise(order))):
+        outer, inner = axes[first], axes[second]
+        alike = all(a == inner.extent * b for a, b in zip(outer.strides, inner.strides, strict=True))
+        uses = [frozenset(_roles(program, id)) for id in (first, second)]
+        if alike and uses[0] == uses[1] and looped.isdisjoint((first, second)) and not any(outer.offsets):
+            axes[first] = replace(inner, id=first, extent=outer.extent * inner.extent)
+            gone.add(second)
+    primitives = tuple(
+        replace(one, axes=tuple((role, tuple(id for id in ids if id not in gone)) for role, ids in one.axes))
+        for one in program.primitives
+    )
+    return replace(program, axes=tuple(axes[a.id] for a in program.axes if a.id not in gone), primitives=primitives)
+
+
+def _roles(program: Program, axis: Id) -> Iterator[tuple[Id, str]]:
+    """Where primitives consume an axis."""
+    return ((one.id, role) for one in program.primitives for role, ids in one.axes if axis in ids)

@@ -1,0 +1,1 @@
+"""What dispatch says of its choices: reasons, resources, pictures."""

@@ -1,0 +1,72 @@
+"""Where the blocks of an executable's tasks lie: in a result, beside others that are read with them, or alone.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from tileweave.graph import Sink
+from tileweave.lower.reads import bounds, written_over
+from tileweave.lower.values import Home
+from tileweave.planner.plan import Step
+from tileweave.planner.tasks import Task
+from tileweave.space import Box
+
+
+def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink, int]) -> dict[int, Home]:
+    """Tasks whose block is a part of a result as it is; the results have the numbers of their sinks."""
+    found: dict[int, Home] = {}
+    for task in tasks:
+        node = steps[task.step].node
+        if isinstance(node, Sink):
+            for piece in task.reads[0].pieces:
+                if piece.task >= 0 and piece.whole and len(tasks[piece.task].outs) == 1:
+                    hold = node.tensor.type.box.translate(piece.map.offset)
+                    found.setdefault(piece.task, Home((-1, sinks[node]), hold))
+    return found
+
+
+def together(tasks: Sequence[Task], free: Sequence[Task]) -> dict[int, Home]:
+    """Blocks of one tensor of which some are read together, where they fill a box: slices of one buffer.
+
+    Args:
+        tasks: all of them.
+        free: those of which a kernel makes the block, and of which it may lie anywhere.
+    """
+    several = [read for task in tasks for read in task.reads if len(read.pieces) > 1]
+    wanted = {tasks[piece.task].step for read in several for piece in read.pieces if piece.task >= 0}
+    layers: defaultdict[tuple[int, int], list[Task]] = defaultdict(list)
+    seen: defaultdict[tuple[int, Box], int] = defaultdict(int)
+    for task in free:
+        if task.step in wanted:
+            layer = seen[task.step, task.out]  # partial results of one block lie in layers
+            seen[task.step, task.out] += 1
+            layers[task.step, layer].append(task)
+    found: dict[int, Home] = {}
+    for (step, layer), members in layers.items():
+        hold = bounds([task.out for task in members])
+        if len(members) > 1 and hold.size == sum(task.out.size for task in members):
+            home = Home((len(tasks) + step, layer), hold)
+            found.update((task.number, home) for task in members)
+    return found
+
+
+def alone(tasks: Sequence[Task]) -> dict[int, Home]:
+    """A buffer for each."""
+    return {task.number: Home((task.number, 0), task.out) for task in tasks}
+
+
+def in_place(steps: Sequence[Step], tasks: Sequence[Task], homes: dict[int, Home]) -> dict[int, Home]:
+    """The same, but that what only a pointwise operation reads lies where its result does, and is written over."""
+    readers = Counter(number for task in tasks for number in task.needs)
+    for task in reversed(tasks):
+        home = homes.get(task.number)
+        for piece in written_over(steps[task.step], task) if home is not None else ():
+            own = homes.get(piece.task) == Home((piece.task, 0), piece.block)
+            if home is not None and own and readers[piece.task] == 1:
+                homes[piece.task] = Home(home.key, home.hold.translate(piece.map.offset))
+                break
+    return homes

@@ -1,0 +1,371 @@
+"""The files that a run writes: each under a temporary name beside its target, and all appear together, or none.
+
+One that is filled in place may have a journal of what is finished, from which an equal run goes on. What a killed
+process has left is removed by the next one that writes to its folder. One behind a URL is made on this host and goes
+there whole, at the end; a zarr behind a URL is written in place, its metadata last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from tileweave.errors import StorageError
+from tileweave.graph import FileTarget, TensorType
+from tileweave.lower.reads import slices
+from tileweave.runtime.io import assembled, npyfile, safefile, tables, zarrfile
+from tileweave.runtime.io.files import check_targets, folder_of, where_it_lies
+from tileweave.runtime.io.journal import Identity, Journal, begin_journal, discard, kept_by_journals, open_journal
+from tileweave.runtime.io.mapped import MappedWriter
+from tileweave.space import Box
+
+Array = np.ndarray[Any, Any]
+RESUMABLE = ("npy", "zarr", "hdf5")
+"""Formats whose parts are on disk, where they stay, as soon as they are written."""
+
+
+class SinkWriter(Protocol):
+    """A tensor that is being written to a file; boxes may come in any order and from several threads."""
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box."""
+
+
+class _File(Protocol):
+    def add(self, key: str, kind: TensorType) -> SinkWriter: ...
+
+    def prepare(self) -> None: ...
+
+    def publish(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class _InPlace(_File, Protocol):
+    def suspend(self) -> None: ...
+
+
+def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> Sinks:
+    """Checked targets, opened for writing under temporary names.
+
+    Args:
+        targets: what goes where.
+        identity: of a run that may be gone on with where it does not end well.
+
+    Raises:
+        StorageError: as `check_targets`; where the disk has no room; where another plan's unfinished run left a file.
+    """
+    for folder in {folder_of(one) for one, _ in targets}:
+        sweep(folder)
+    return Sinks(targets, identity)
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A file of a run, under its temporary name; what is finished of it, where that is recorded."""
+
+    file: _File
+    temporary: Path | None
+    journal: Journal | None
+
+
+class Sinks:
+    """The files of one run. They appear together at `commit`; after `abort` nothing is left of them but what a journal
+    tells of.
+
+    Args:
+        targets: checked by `check_targets`; several may be members of one file.
+        identity: where given, files that are filled in place get journals, and those of an equal run that did not end
+            are gone on with.
+    """
+
+    def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> None:
+        self._identity, self._mark = identity, f"tmp-{HOST}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._files: dict[str, _Opened] = {}
+        self._grids: defaultdict[str, dict[str, zarrfile.Grid]] = defaultdict(dict)
+        for one, _ in targets:
+            self._grids[where_it_lies(one)][one.key] = one.grid
+        self.writers: list[SinkWriter] = []
+        self._targets = []
+        try:
+            opened = [(self._open(one), kind) for one, kind in targets]
+            self._forget_what_has_ended([one for one, _ in opened])
+            check_targets(opened)
+            for one, kind in targets:
+                self.writers.append(self._add(one, kind))
+            for one, _ in targets:
+                self._begin(one)
+            for (one, _), writer in zip(targets, self.writers, strict=True):
+                journal = self._files[where_it_lies(one)].journal
+                if journal is not None:
+                    journal.watch(one.key, cast("Any", writer))
+            self._targets = [(one, kind) for one, kind in targets if not self._published(one)]
+        except BaseException:
+            self.abort()
+            raise
+
+    def _open(self, one: FileTarget) -> FileTarget:
+        """Finds what an earlier run has left of a file; the target, to be replaced where it is that run's own."""
+        lies = where_it_lies(one)
+        if self._identity is not None and one.format in RESUMABLE and "://" not in lies and lies not in self._files:
+            journal = open_journal(Path(lies), self._identity, f"sink({one.path!r})")
+            if journal is not None:
+                file = _local_file(one, Path(lies), journal.temporary, self._grids[lies])
+                self._files[lies] = _Opened(_Published() if journal.published else file, journal.temporary, journal)
+        return replace(one, overwrite=True) if self._published(one) else one
+
+    def _forget_what_has_ended(self, targets: Sequence[FileTarget]) -> None:
+        """Removes the journals of a run whose files have all appeared, and that was stopped while it removed them."""
+        if all(isinstance(opened.file, _Published) for opened in self._files.values()):
+            others = [Path(lies) for one in targets if (lies := where_it_lies(one)) not in self._files]
+            refused = any(not one.overwrite for one in targets if where_it_lies(one) not in self._files)
+            if refused and all(path.exists() for path in others):
+                for opened in self._files.values():
+                    cast("Journal", opened.journal).remove()
+
+    def _published(self, one: FileTarget) -> bool:
+        opened = self._files.get(where_it_lies(one))
+        return opened is not None and isinstance(opened.file, _Published)
+
+    def _add(self, one: FileTarget, kind: TensorType) -> SinkWriter:
+        lies = where_it_lies(one)
+        try:
+            if lies not in self._files:
+                self._files[lies] = _new_file(one, lies, self._mark, self._grids[lies])
+            return self._files[lies].file.add(one.key, kind)
+        except StorageError:
+            raise
+        except Exception as error:  # the disk is full, or the store refuses, each in its own words
+            raise StorageError(
+                f"sink({one.path!r})", f"it cannot be written: {error}", inputs={"tensor": kind}
+            ) from error
+
+    def _begin(self, one: FileTarget) -> None:
+        opened = self._files[where_it_lies(one)]
+        if self._identity is None or opened.journal is not None or opened.temporary is None:
+            return
+        if one.format in RESUMABLE:
+            opened.journal = begin_journal(Path(where_it_lies(one)), opened.temporary, self._identity, self._mark)
+
+    def finished(self, one: FileTarget) -> set[Box]:
+        """The parts of a sink that are on disk."""
+        journal = self._files[where_it_lies(one)].journal
+        return journal.finished[one.key] if journal is not None else set()
+
+    def record(self, one: FileTarget, box: Box) -> None:
+        """A part of a sink has been written."""
+        journal = self._files[where_it_lies(one)].journal
+        if journal is not None:
+            journal.record(one.key, box)
+
+    def commit(self) -> None:
+        """Every file appears, whole. Where one cannot be completed, none appears.
+
+        Raises:
+            StorageError: a file cannot be completed, or another one has appeared in its place meanwhile.
+        """
+        published: dict[str, Journal | None] = {}
+        try:
+            for opened in self._files.values():
+                if opened.journal is not None:
+                    opened.journal.complete()
+                opened.file.prepare()
+            check_targets(self._targets)
+            for path in list(self._files):
+                self._files[path].file.publish()
+                published[path] = self._files.pop(path).journal
+            for path, journal in published.items():
+                if journal is not None:
+                    journal.remove()
+                elif "://" not in path:
+                    discard(Path(path), _remove)
+        except OSError as error:
+            raise StorageError("sink(tensor, path)", f"a file cannot be completed: {error}") from error
+        finally:
+            for journal in filter(None, published.values()):
+                journal.close()
+            self.abort()
+
+    def abort(self) -> None:
+        """Removes every file that has not appeared, or leaves it with its journal where some of it is finished."""
+        while self._files:
+            _, opened = self._files.popitem()
+            with suppress(Exception):  # the next file's remains must go too
+                if opened.journal is None:
+                    opened.file.abort()
+                else:
+                    _leave(cast("_InPlace", opened.file), opened.journal)
+
+
+def _leave(file: _InPlace, journal: Journal) -> None:
+    try:
+        journal.sync()
+    finally:
+        if any(journal.finished.values()):
+            file.suspend()
+            journal.close()
+        else:
+            file.abort()
+            journal.remove()
+
+
+class _Published:
+    """A file that an earlier run has completed and given its name, before it could end."""
+
+    def add(self, key: str, kind: TensorType) -> SinkWriter:
+        return self
+
+    def write(self, box: Box, block: Array) -> None:
+        raise StorageError("sink(tensor, path)", "it is written already")
+
+    def sync(self, boxes: Sequence[Box]) -> None:
+        return
+
+    def prepare(self) -> None:
+        return
+
+    publish = suspend = abort = prepare
+
+
+def _new_file(one: FileTarget, lies: str, mark: str, grids: Mapping[str, zarrfile.Grid]) -> _Opened:
+    if "://" in lies:
+        if one.format != "zarr":
+            fs, inside = zarrfile.remote(lies, f"sink({lies!r})")
+            return _Opened(assembled.SentFile(fs, inside, mark, lambda a, b: _local_file(one, a, b, {})), None, None)
+        folder, _, name = lies.rpartition("/")
+        return _Opened(zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}", grids), None, None)
+    path = Path(lies)
+    temporary = path.with_name(f".{path.name}.{mark}")
+    return _Opened(_local_file(one, path, temporary, grids), temporary, None)
+
+
+def _local_file(one: FileTarget, path: Path, temporary: Path, grids: Mapping[str, zarrfile.Grid]) -> _File:
+    match one.format:
+        case "npy":
+            return npyfile.InPlaceFile(path, temporary, lambda at, _, kind: npyfile.npy_writer(at, kind))
+        case "npz":
+            return assembled.AssembledFile(path, temporary, npyfile.write_npz)
+        case "hdf5":
+            return npyfile.InPlaceFile(path, temporary, tables.add_dataset)
+        case "parquet":
+            return assembled.AssembledFile(path, temporary, tables.write_parquet)
+        case "safetensors":
+            return assembled.AssembledFile(path, temporary, safefile.write_safe)
+    return zarrfile.ZarrDirectory(path, temporary, grids)
+
+
+HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+"""This host, as it stands in temporary names."""
+_MARK = re.compile(r"\..+\.tmp-([A-Za-z0-9_]+)-(\d+)-[0-9a-f]{8}(-old|-\d+)?$")
+
+
+def sweep(folder: Path) -> int:
+    """Removes temporary files of runs of this host whose process is gone: it was killed, and could not do so itself.
+
+    What a killed run had set aside to replace it comes back, where nothing has taken its place.
+
+    Returns:
+        How many there were.
+    """
+    count = 0
+    with suppress(OSError):
+        kept = kept_by_journals(folder)
+        for path in folder.iterdir():
+            found = _MARK.match(path.name)
+            if found is None or found[1] != HOST or path.name in kept or _alive(int(found[2])):
+                continue
+            count += 1
+            whole = path.with_name(path.name[1 : path.name.rindex(".tmp-")])
+            if found[3] == "-old" and not whole.exists():
+                path.rename(whole)
+            else:
+                _remove(path)
+    return count
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    with suppress(OSError, IndexError):  # one that has ended, but was not waited for, is in the list of processes too
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A file that is being written, as another process finds it until the run commits.
+
+    Args:
+        format: ``raw`` (row-major elements from an offset on) or ``zarr``.
+        path: of the temporary file.
+        key: the member of a zarr group.
+        type: of the tensor.
+        offset_bytes: where its elements begin.
+    """
+
+    format: str
+    path: str
+    key: str
+    type: TensorType
+    offset_bytes: int = 0
+
+
+def handle_of(writer: SinkWriter) -> Handle | None:
+    """How another process writes what a writer writes; None where one process alone may write."""
+    if isinstance(writer, MappedWriter):
+        if writer.path.parent.name.startswith(assembled.SENT):  # on its way to a URL: this host alone has it
+            return None
+        return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes)
+    if isinstance(writer, zarrfile.ZarrWriter):
+        return Handle("zarr", writer.store, writer.key, writer.type)
+    return None
+
+
+class Reopened:
+    """A file that another process has created and commits, for stores of this process."""
+
+    def __init__(self, handle: Handle) -> None:
+        self.whole_blocks = handle.format == "zarr"
+        self._handle = handle
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box; they have left this process when this returns."""
+        handle = self._handle
+        if box.empty:
+            return
+        if handle.format == "zarr":
+            zarrfile.reopen_zarr(handle.path, handle.key, handle.type).write(box, block)
+            return
+        kind = handle.type
+        memory = np.memmap(handle.path, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
+        np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
+        memory.flush()
+
+    def take(self, block: Array) -> None:
+        """Stores all values at once."""
+        self.write(self._handle.type.box, block)
+
+    def finished(self, box: Box) -> None:
+        """The process that commits the file hears of it when the task is done."""
