@@ -133,8 +133,9 @@ def test_a_program_that_raises_shows_its_own_traceback(folder, capsys):
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err and "line 2" in err and "cli/graph.py" not in err
     Path("idle.py").write_text("import tileweave as tw\n")
-    assert main(["graph", "show", "idle.py"]) == 0
-    assert "runs nothing" in capsys.readouterr().err
+    for command in (["graph", "show"], ["plan"]):
+        assert main([*command, "idle.py"]) == 2
+        assert "idle.py runs no graph" in capsys.readouterr().err
 
 
 # ── check ──
@@ -203,7 +204,7 @@ def test_check_names_the_place_in_a_document(folder, capsys):
         (["rewrite", "whole.json", "--rules", "linear,nothing"], "'nothing' is no rule"),
         (["rewrite"], "no graph is named"),
         (["diff", "whole.json", "program.py"], "diff takes one graph, the program has 2"),
-        (["diff", "whole.json", "idle.py"], "a program that plans or runs something"),
+        (["diff", "whole.json", "idle.py"], "idle.py runs no graph"),
     ],
 )
 def test_bad_input_is_refused_in_one_message(folder, capsys, words, said):

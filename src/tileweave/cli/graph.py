@@ -17,7 +17,7 @@ from typing import Any, cast
 from tileweave.cli.files import check_new, count, document_at, draw
 from tileweave.cli.model import SUFFIXES as MODELS
 from tileweave.cli.model import graph_of_model
-from tileweave.cli.program import execute
+from tileweave.cli.program import execute, nothing_runs
 from tileweave.errors import GraphError, StorageError, VerifyError
 from tileweave.graph import (
     OPTIMIZATIONS,
@@ -166,7 +166,7 @@ def _load(word: str, options: argparse.Namespace) -> _Found:
     with redirect_stdout(io.StringIO()):  # what the program prints is no part of the answer
         status = execute(program, Session(machines=_roomy, planned=planned, as_written=True), failed=_status)
     if not graphs and not status:
-        print(f"{path}: the program runs nothing", file=sys.stderr)
+        raise nothing_runs(f"tileweave graph {options.graph_command}", path)
     labels = tuple(f"{path}#{k}" if len(graphs) > 1 else path for k in range(1, len(graphs) + 1))
     return _chosen_graph(_Found(path, tuple(graphs), labels, status), number)
 

@@ -123,6 +123,8 @@ def plan_program(options: argparse.Namespace) -> int:
         status = execute(options, settings)
     finally:
         sys.stdout = out
+    if not plans and status == 0:
+        raise nothing_runs("tileweave plan", options.program)
     _keep(options, plans)
     if options.json:
         print(json.dumps([plan.to_json() for plan in plans], indent=2))
@@ -131,8 +133,6 @@ def plan_program(options: argparse.Namespace) -> int:
             print(f"graph {number} of {len(plans)}")
             print(difference(plan, planning.graphs, before, options.diff) if options.diff else plan.explain())
             print()
-        if not plans and status == 0:
-            print("the program runs nothing")
     if options.draw and plans:
         draw(options.draw, plans[0]._repr_svg_())
     if options.html and plans:
@@ -140,6 +140,13 @@ def plan_program(options: argparse.Namespace) -> int:
         print(f"written: {options.html}", file=sys.stderr)
     planning.check()
     return status
+
+
+def nothing_runs(asked: str, program: str) -> PlanError:
+    """The error of a program that was to be planned or shown and asks for no result."""
+    return PlanError(
+        asked, f"{program} runs no graph", legal="a program that calls tw.run(..), as those in examples/ do"
+    )
 
 
 def execute(
