@@ -57,6 +57,20 @@ def graphs():
     yield "linear_relu", tw.relu(x @ tw.source(half[1].T)), "product by tiles of 128 x 128 x 64, relu, copy: wgmma"
     yield "rows", tw.softmax(tw.source(many.astype(np.float32)), axis=1), "rows of 300: reducemax"
     yield "fused", tw.tanh(tw.source(many.astype(np.float32)) * 2 + bias), "rows of 300: mul, add, tanh"
+    q, k, v = (tw.source(random.standard_normal((2, 3, 90, d)).astype(np.float32)) for d in (40, 40, 24))
+    scores = "attention of 90 queries to 90 keys, 64 x 64 at a time"
+    yield "attention", tw.attention(q, k, v), f"{scores}, mul: fma"
+    yield "attention", tw.attention(q, k, v, causal=True, cap=3.0), f"{scores}, mul, div, tanh, mul, select: fma"
+    late = np.tri(90, k=70, dtype=bool) & ~np.tri(90, k=64, dtype=bool)  # the first tile of keys has none that is seen
+    yield "attention", tw.attention(q, k, v, mask=late), f"{scores}, mul, select: fma"
+    yield "matmul", tw.transpose(q, (1, 0, 2, 3)) @ tw.transpose(k, (1, 0, 3, 2)), "6 products by tiles of 64 x 64 x 16"
+    yield "einsum", tw.einsum("abc,adc->dab", q[0], v[0, :, :, :1] + k[1]), "3 products by tiles of 64 x 64 x 16"
+    x = tw.source(random.standard_normal((7, 30, 50)).astype(np.float32))
+    yield "conv", tw.stencil(x, np.arange(27, dtype=np.float32).reshape(3, 3, 3)), "stencil of 3 x 3 x 3"
+    yield "conv", tw.stencil(x[0], np.arange(15, dtype=np.float32).reshape(5, 3)), "stencil of 5 x 3"
+    yield "conv", tw.conv(tw.unsqueeze(x, 1), np.ones((1, 1, 3, 2), np.float32), dilation=3), "stencil of 3 x 2"
+    chosen = tw.where(x > 0.5, tw.clip(x, -1, 1), tw.sigmoid(x))
+    yield "rows", tw.rms_norm(chosen), "rows of 50: fill, sigmoid, max, min, greater, select"
 
 
 def test_a_plan_for_a_machine_with_a_device_names_its_kernels_and_runs_on_the_cpu(monkeypatch):
@@ -69,7 +83,7 @@ def test_a_plan_for_a_machine_with_a_device_names_its_kernels_and_runs_on_the_cp
         row = next(line for line in shown.split("on sm_90a:")[1].splitlines() if name in line)
         assert kernel in row and "; not run here: no driver" in row
         assert "on sm_90a" not in plain.explain() and [s.kernel.backend for s in plan.steps].count("sm_90a") == 0
-        assert (np.asarray(tw.run(plan)) == np.asarray(tw.run(plain))).all()
+        np.testing.assert_array_equal(np.asarray(tw.run(plan)), np.asarray(tw.run(plain)))
         assert from_document(to_document(plan), plan.graph) == plan
 
 
