@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from dataclasses import replace
 from random import Random
 from typing import get_args
@@ -136,23 +137,38 @@ def test_json_gives_the_kernel_back_with_its_lines():
     assert to_json(again) == to_json(good())
 
 
+HEAD = '{"format": "tileweave.kernel", "version": 1, "kernel": '
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "place", "problem"),
     [
-        "",
-        "[]",
-        "{}",
-        '{"format": "tileweave.kernel", "version": 1, "kernel": 3}',
-        '{"format": "tileweave.kernel", "version": 1, "kernel": {"is": "Kernel"}}',
-        '{"format": "tileweave.kernel", "version": 1, "kernel": {"is": "os.system"}}',
-        '{"format": "tileweave.kernel", "version": 1, "kernel": {"is": "Expr", "nodes": [["add", 0, 7]]}}',
-        '{"format": "tileweave.kernel", "version": 1, "kernel": {"is": "Layout", "shard": 3}}',
+        ("", "$", "it is not JSON"),
+        ("[]", "$", "[] is not an object with the keys format, version, kernel"),
+        ('{"format": "tileweave.kernel", "format": 1}', "$", "repeat"),
+        (HEAD.replace("1", "2") + "3}", "$.version", "2 is not version 1"),
+        (HEAD + "NaN}", "$", "NaN is no JSON number"),
+        (HEAD + "3}", "$.kernel", "3 is not a kernel"),
+        (HEAD + '{"is": "Kernel"}}', "$.kernel", "no Kernel: "),
+        (HEAD + '{"is": "os.system"}}', "$.kernel.is", '"os.system" is not one of Expr, Layout, float, Line'),
+        (HEAD + '{"is": "Expr", "nodes": [["add", 0, 7]]}}', "$.kernel.nodes[0][1]", "0 is not the number of a node"),
+        (HEAD + '{"is": "Expr", "nodes": [["const", 0, 7]]}}', "$.kernel.nodes[0]", "is not a node of 1 parts"),
+        (HEAD + '{"is": "Layout", "shard": 3}}', "$.kernel", "the key 'replica' is missing"),
+        (HEAD + '{"is": "Line", "file": "a", "number": "b"}}', "$.kernel.number", '"b" is not Line.number'),
+        (HEAD + "[" * 700 + "]" * 700 + "}", "$.kernel", "it nests too deeply"),
     ],
 )
-def test_a_text_that_is_no_kernel_is_refused(text):
+def test_a_text_that_is_no_kernel_is_refused_at_its_place(text, place, problem):
     with pytest.raises(VerifyError) as caught:
         from_json(text)
-    assert caught.value.rule == "json"
+    assert caught.value.rule == "json" and caught.value.path == place
+    assert f"from_json(text): {place}: " in str(caught.value) and problem in str(caught.value)
+
+
+def test_json_holds_infinities():
+    kernel = inside(Op("fill", (whole(R),), (Scalar(-math.inf, "f32"),)))
+    assert from_json(to_json(kernel)) == kernel and '"value": "-inf"' in to_json(kernel)
+    json.loads(to_json(kernel), parse_constant=pytest.fail)
 
 
 def bad_kernels():

@@ -1,7 +1,8 @@
 """Kernels as JSON, both ways: `from_json(to_json(kernel)) == kernel`, the user's lines included.
 
 One form for every frozen value: ``{"is": class, field: ..}`` without the fields that have their default.
-Expressions are tables of nodes, operands first; layouts are lists of iters. Reading executes nothing.
+Expressions are tables of nodes, operands first; layouts are lists of iters; infinities and NaN are ``{"is": "float",
+"value": "-inf"}``. Reading executes nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 from dataclasses import MISSING, fields
 from functools import cache
+from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from tileweave.document import Place, load
 from tileweave.errors import TileweaveError, VerifyError
 from tileweave.index import Expr, as_expr, symbol
 from tileweave.index.expr import CONDITIONS, NUMBERS, node_of
@@ -49,6 +52,8 @@ def _data(value: Any) -> Any:
         return {"is": "Layout", **rows, "offset": _coord(value.offset)}
     if isinstance(value, tuple):
         return [_data(one) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        return {"is": "float", "value": repr(value)}
     if type(value).__name__ in _CLASSES:
         found: dict[str, Any] = {"is": type(value).__name__}
         for one in fields(value):
@@ -82,54 +87,53 @@ def from_json(text: str) -> Kernel:
     """The kernel that a text of `to_json` denotes.
 
     Raises:
-        VerifyError: the text is no kernel; rule ``json``. The kernel itself is not verified: `verify` does that.
+        VerifyError: the text is no kernel; rule ``json``, with the place. The kernel itself is not verified: `verify`
+            does that.
     """
+    whole = load(text, "a kernel of a usual depth").record("format", "version", "kernel")
+    whole["format"].choice(FORMAT)
+    if whole["version"].integer() != VERSION:
+        whole["version"].is_not(f"version {VERSION}")
     try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise _refused(f"no JSON: {error}", "$") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise _refused(f"no document of {FORMAT}, version {VERSION}", "$")
-    kernel = _value(data.get("kernel"), "$.kernel")
-    if not isinstance(kernel, Kernel):
-        raise _refused("no kernel", "$.kernel")
-    return kernel
+        kernel = _value(whole["kernel"])
+    except RecursionError:
+        whole["kernel"].refuse("it nests too deeply", "what to_json wrote")
+    return kernel if isinstance(kernel, Kernel) else whole["kernel"].is_not("a kernel")
 
 
-def _refused(problem: str, path: str) -> VerifyError:
-    return VerifyError(
-        "from_json(text)", f"{problem} at {path}", legal="what to_json wrote", facts={"rule": "json", "path": path}
-    )
-
-
-def _value(data: Any, path: str) -> Any:
+def _value(place: Place) -> Any:
+    data = place.value
     if isinstance(data, list):
-        return tuple(_value(one, f"{path}[{number}]") for number, one in enumerate(data))
+        return place.list(_value)
     if not isinstance(data, dict):
         return data
-    name = data.get("is")
+    fields_of = dict(place.entries())
+    if "is" not in fields_of:
+        place.is_not('a value with its kind, {"is": ..}')
+    name = fields_of.pop("is").choice("Expr", "Layout", "float", *_CLASSES)
     try:
+        if name == "float":
+            return float(place.record("is", "value")["value"].choice("inf", "-inf", "nan"))
         if name == "Expr":
-            return _read_expression(data["nodes"])
+            return _read_expression(place.record("is", "nodes")["nodes"])
         if name == "Layout":
+            parts = place.record("is", "shard", "replica", "offset")
             shard, replica = (
-                tuple(Iter(_value(extent, path), _read_coord(stride, path)) for extent, stride in data[part])
+                tuple(Iter(_value(extent), _read_coord(stride)) for extent, stride in parts[part].pairs())
                 for part in ("shard", "replica")
             )
-            return Layout(shard, replica, _read_coord(data["offset"], path))
-        known = _CLASSES.get(name) if isinstance(name, str) else None
-        if known is None:
-            raise _refused(f"{name!r} is no kind of value", path)
-        given = {key: _value(one, f"{path}.{key}") for key, one in data.items() if key != "is"}
+            return Layout(shard, replica, _read_coord(parts["offset"]))
+        known = _CLASSES[name]
+        given = {key: _value(one) for key, one in fields_of.items()}
         hints = _hints(known)
         for key, one in given.items():
             if key in hints and not _fits(one, hints[key]):
-                raise _refused(f"{name}.{key} is a {type(one).__name__} ({one!r})", path)
+                fields_of[key].is_not(f"{name}.{key}")
         return known(**given)
     except VerifyError:
         raise
-    except (TypeError, KeyError, IndexError, ValueError, AttributeError, TileweaveError) as error:
-        raise _refused(f"{name} cannot be made ({str(error).splitlines()[0]})", path) from None
+    except (TypeError, ValueError, AttributeError, TileweaveError) as error:
+        place.refuse(f"no {name}: {str(error).splitlines()[0]}", "what to_json wrote")
 
 
 @cache
@@ -159,24 +163,30 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) if isinstance(hint, type) else value is hint
 
 
-def _read_coord(data: dict[str, Any], path: str) -> Coord:
-    return Coord(tuple((axis, _value(value, path)) for axis, value in data.items()))
+def _read_coord(place: Place) -> Coord:
+    return Coord(tuple((axis, _value(one)) for axis, one in place.entries()))
 
 
-def _read_expression(rows: list[list[Any]]) -> Expr:
+def _read_expression(place: Place) -> Expr:
     nodes: list[Expr] = []
-    for op, *args in rows:
-        ends = args if op not in ("sym", "const", "true") else args[1:] if op == "sym" else []
-        if op not in (*NUMBERS, *CONDITIONS) or any(b is not None and not 0 <= b < len(nodes) for b in ends):
-            raise ValueError(f"{op!r} of {args} is no node")
+
+    def node(part: Place) -> Expr:
+        number = part.integer()
+        return nodes[number] if 0 <= number < len(nodes) else part.is_not("the number of a node before")
+
+    for row in place.items():
+        head, *rest = row.items() or (row,)
+        op = head.choice(*NUMBERS, *CONDITIONS)
+        wanted = {"sym": 4, "const": 1, "true": 1}.get(op, len(rest))
+        if len(rest) != wanted:
+            row.is_not(f"a node of {wanted} parts")
         if op == "sym":
-            name, low, high, step = args
-            bounds = (None if b is None else nodes[b] for b in (low, high))
-            nodes.append(symbol(name, *bounds, multiple_of=1 if step is None else nodes[step]))
+            low, high, step = (None if part.value is None else node(part) for part in rest[1:])
+            nodes.append(symbol(rest[0].text(), low, high, multiple_of=1 if step is None else step))
         elif op == "const":
-            nodes.append(as_expr(args[0]))
+            nodes.append(as_expr(rest[0].integer()))
         elif op == "true":
-            nodes.append(node_of("true", (bool(args[0]),)))
+            nodes.append(node_of("true", (bool(rest[0].value),)))
         else:
-            nodes.append(made(op, [nodes[part] for part in args]))
-    return nodes[-1]
+            nodes.append(made(op, [node(part) for part in rest]))
+    return nodes[-1] if nodes else place.is_not("a table of nodes")
