@@ -7,6 +7,7 @@ and moves data: `execute` takes the slots of all agents, flat, and returns them 
 from __future__ import annotations
 
 from collections import defaultdict
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -47,7 +48,7 @@ class MoveCost:
 
 
 @dataclass(frozen=True)
-class ConversionStep:
+class ConversionStep(ABC):
     """One step of a conversion.
 
     Args:
@@ -61,13 +62,13 @@ class ConversionStep:
     element_bytes: int
 
     @property
+    @abstractmethod
     def cost(self) -> MoveCost:
         """What it costs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def execute(self, state: State) -> State:
         """Move data: as placed before -> as placed after."""
-        raise NotImplementedError
 
 
 def holders(have: Places, want: Places, least: int) -> Array:

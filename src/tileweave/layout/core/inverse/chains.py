@@ -6,17 +6,26 @@ difference of their indices is an equation between the coefficients of the level
 level after the other, solves the equations that have become due over the integers, and leaves a chain at the first that
 has no solution. A chain refined is at least as good, so consecutive levels need differ by a prime only: all chains are
 tried.
+
+Beyond `BOUND` primes are not listed. What a level q leaves to decide are the quotients of the points by it, so of the
+factors with the same quotients one is tried: the quotient of a point by a number, rounded down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from itertools import combinations
+from math import gcd
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tileweave.layout.core.checks import BOUND
 from tileweave.layout.core.coord import IntArray
 from tileweave.layout.core.symbolic import primes
+
+STEPS = 1 << 14
+"""The most chains that are looked at where values reach `BOUND`."""
 
 _CHUNK = 1 << 22
 """How many entries of a table of levels by points are compared at a time."""
@@ -37,27 +46,42 @@ class _Node(NamedTuple):
 
 
 def chain_through(
-    values: IntArray, indices: IntArray, strides: Sequence[int], among: Sequence[int] | None = None
-) -> tuple[list[int], list[int]] | None:
+    values: IntArray, indices: IntArray, strides: Sequence[int]
+) -> tuple[list[int], list[int]] | Literal["undecided"] | None:
     """Levels and coefficients with ``sum of c(q) * (floor(y / q) - floor(y0 / q)) = x - x0`` at all points, or None.
 
     Args:
         values: the y, distinct and ascending.
         indices: the x of each.
-        strides: levels that divide one of these are tried first.
-        among: the levels that are tried; left out, all.
+        strides: levels that divide one of these are tried first; where values reach `BOUND`, chains of these and of
+            their common divisors before all others.
     """
+    if int(values[-1]) < BOUND:
+        return _search(values, indices, strides, None)
+    among = sorted({*strides, *(gcd(a, b) for a, b in combinations(strides, 2))})
+    found = _search(values, indices, strides, among)
+    return _search(values, indices, strides, None) if found is None else found
+
+
+def _search(
+    values: IntArray, indices: IntArray, strides: Sequence[int], among: Sequence[int] | None
+) -> tuple[list[int], list[int]] | Literal["undecided"] | None:
+    """The search over the chains of some levels, or of all."""
     low, high = values[:-1], values[1:]
     top = int(values[-1])
-    factors = primes(top) if among is None else np.zeros(0, np.int64)
+    factors = primes(min(top, BOUND)) if among is None else np.zeros(0, np.int64)
     state = np.stack([indices[:-1] - indices[1:], high - low])
     start = np.array([[0], [1]], low.dtype)
     stack = [(_Node((1,), np.concatenate([start, state], 1), low, high), 0)]
+    visited, complete = 0, True
     while stack:
         node, q = stack.pop()
         grown = _grown(node, q) if q else node
+        visited += 1
         if grown is None:
             continue
+        if visited > STEPS and top >= BOUND:
+            return "undecided"
         width = len(grown.levels)
         solved = _solved(grown.state, np.arange(width, grown.state.shape[1]))
         if not isinstance(solved, int):
@@ -67,10 +91,17 @@ def chain_through(
         tried = factors[: np.searchsorted(factors, most + 1)]
         if among is not None:
             tried = np.array([q // p for q in among if q % p == 0 and p < q <= p * most], low.dtype)
+        elif most > BOUND:
+            ends = np.unique(np.concatenate([grown.low, grown.high]) // p)
+            rounds = most // BOUND
+            complete = complete and rounds * len(ends) <= _CHUNK
+            times = np.arange(1, min(rounds, _CHUNK // len(ends)) + 1).astype(ends.dtype)
+            large = np.unique(ends[:, None] // times)
+            tried = np.concatenate([tried.astype(ends.dtype), large[(large > BOUND) & (large <= most)]])
         ahead = _may_follow(grown, tried)
-        ahead.sort(key=lambda q: any(d % (p * q) == 0 for d in strides))  # long digits first: few iters
+        ahead.sort(key=lambda q: (any(d % (p * q) == 0 for d in strides), any(d // p == q for d in strides)))
         stack += [(grown, q) for q in ahead]
-    return None
+    return None if complete else "undecided"
 
 
 def _may_follow(node: _Node, factors: IntArray) -> list[int]:

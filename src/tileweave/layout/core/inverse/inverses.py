@@ -7,7 +7,7 @@ the last dimension is fastest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from math import gcd, prod
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.layout.core.checks import BOUND, Witness, need_numbers, refuse, undecided
 from tileweave.layout.core.coord import DEFAULT_AXIS, Coord
-from tileweave.layout.core.inverse.chains import chain_through
+from tileweave.layout.core.inverse.chains import STEPS, chain_through
 from tileweave.layout.core.inverse.complement import need_bare, rising_rows
 from tileweave.layout.core.inverse.longest import Moving, longest_inverse, points_of
 from tileweave.layout.core.layout import Layout, layout_of
@@ -114,13 +114,13 @@ def left_inverse(layout: Layout, *, axis: str = DEFAULT_AXIS) -> Layout:
 
     Strides that nest without overlap are inverted directly, at any size: values in gaps that are whole runs go to
     indices from the layout's size on, in the order of the complement. Others are inverted by an exact search over the
-    chains of levels, all of them where the values stay below `BOUND`, and those made of strides beyond; what such an
-    inverse does at values that the layout skips is arbitrary.
+    chains of levels: all of them where the values stay below `BOUND`, at most `STEPS` beyond. What such an inverse does
+    at values that the layout skips is arbitrary.
 
     Raises:
         LayoutError: a value is negative.
         NoLayout: two indices collide, or no layout takes the values back.
-        Undecided: the strides do not nest, a value is `BOUND` or more, and no chain of strides will do.
+        Undecided: the strides do not nest, a value is `BOUND` or more, and the search passed its steps.
 
     Example:
         >>> print(left_inverse(Layout(((2, 1), (5, 3)))))
@@ -206,15 +206,14 @@ def _inverse_by_chain(
     indices, values = indices[order] + base, values[order] + low
     strides = sorted({d for d, _n, _w in moving})
     unit = 1 if top < BOUND or low else gcd(*strides)  # beyond the bound, a level at the common divisor comes first
-    among = None if top < BOUND * unit else sorted({*strides, *(gcd(a, b) for a, b in combinations(strides, 2))})
-    found = chain_through(values // unit, indices, strides, among)
+    found = chain_through(values // unit, indices, [d // unit for d in strides])
+    if found == "undecided":
+        raise undecided(where, f"values up to {top}: the search for levels", inputs, STEPS)
     if found is not None:
         levels, steps = [unit * q for q in found[0]], found[1]
         end = levels[-1] * (top // levels[-1] + 1)
         offset = base - sum(c * (low // q) for q, c in zip(levels, steps, strict=True))
         return rows_of(end, [(q, c) for q, c in zip(levels, steps, strict=True) if c], 0), offset
-    if top >= BOUND:
-        raise undecided(where, f"values up to {top}: the search for levels", inputs)
     points, shown = (tuple(v[:8].tolist()) for v in (indices, values))
     condition = "no chain of levels takes the values back to the indices, and all were tried"
     raise refuse(where, Witness(points, shown, condition), inputs)
