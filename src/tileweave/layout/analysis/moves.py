@@ -6,8 +6,8 @@ and moves data: `execute` takes the slots of all agents, flat, and returns them 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
