@@ -55,6 +55,27 @@ def test_a_convolution_takes_in_the_chain_behind_it(groups, dtype):
                 np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("kind", ["bool", "int8", "int64", "float64"])
+def test_the_chain_may_read_what_is_of_another_type_than_the_sums(kind):
+    """A mask chooses among the sums: an ONNX Trilu or Where behind a Conv."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print(f"seed {seed}")
+    draw = np.random.default_rng(seed)
+    for constant in (True, False):
+        filters, (height, width) = int(draw.integers(1, 40)), draw.integers(3, 40, 2).tolist()
+        x = draw.standard_normal((2, 3, height, width)).astype(np.float32)
+        w = read_only(draw.standard_normal((filters, 3, 3, 3)).astype(np.float32))
+        mask = draw.integers(0, 2, (filters, height - 2, width - 2)).astype(kind)
+        given = tw.source(shape=x.shape, dtype="float32", name="x")
+        chosen = tw.source(read_only(mask)) if constant else tw.source(shape=mask.shape, dtype=kind, name="mask")
+        y = tg.where(tg.not_equal(chosen, np.zeros((), kind)), tg.relu(tg.conv(given, w)), np.float32(-1))
+        bound = {given: x} if constant else {given: x, chosen: mask}
+        sums = np.asarray(tg.conv(x.astype(np.float64), w.astype(np.float64)))
+        expected = np.where(mask != 0, np.maximum(sums, 0), -1)
+        for machines in (1, 3):
+            np.testing.assert_allclose(tw.run(tw.plan(y, tw.machines(machines)), bind=bound), expected, atol=1e-4)
+
+
 def test_what_is_read_elsewhere_too_stays_apart():
     """The sums that somebody else reads are stored; the chain behind them is an operation of its own."""
     x, w = np.ones((1, 3, 12, 12), np.float32), np.ones((8, 3, 3, 3), np.float32)

@@ -388,7 +388,8 @@ def _windowed_chain(operation: Operation, views: Mapping[str, View], out: View) 
     names = {f"in{k + 1}": f"in{k + 2}" for k in range(len(extras))}
     rows = [spec for spec in chain.tensors if spec.role == "scratch"]
     tensors = (
-        *(TensorSpec(f"in{k}", dtype, "in") for k in range(len(extras) + 2)),
+        *(TensorSpec(f"in{k}", dtype, "in") for k in range(2)),
+        *(TensorSpec(names[spec.name], spec.dtype, "in") for spec in chain.tensors if spec.name in names),
         TensorSpec("out", dtype, "out"),
         TensorSpec("sums", dtype, "scratch", last + out.dtype.itemsize),
         *rows,
