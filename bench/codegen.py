@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from index import rows as layouts
 from tileweave.backends import triton
 from tileweave.backends.cuda import templates
 from tileweave.backends.cuda.templates import transpose
@@ -20,13 +21,11 @@ from tileweave.backends.mlir.kernels import KERNELS as MLIR_KERNELS
 from tileweave.backends.mlir.kernels import kernel as mlir_kernel
 from tileweave.index import (
     Expr,
-    as_expr,
     cost,
     evaluate,
     maximum,
     minimum,
     ops,
-    select,
     simplify,
     symbol,
     symbols,
@@ -34,7 +33,6 @@ from tileweave.index import (
 )
 from tileweave.layout import cute, lego
 from tileweave.layout.analysis.memory import bank_conflicts, coalescing
-from tileweave.layout.lego import Row
 from tileweave.layout.template.accessor import at
 
 REPEATS = 9
@@ -121,58 +119,36 @@ def _product(row: Expr, column: Expr, deep: Expr, at_k: Expr, M: Expr, N: Expr, 
     ]  # fmt: skip
 
 
-LEGO = (
-    ("tiles of two levels, sizes open", 6, 390),
-    ("grouped program ids, sizes open", 12, 1010),
-    ("grouped program ids, 64 x 32", 6, 401),
-    ("bricks of 384^3 from x, y, z", 28, 1148),
-    ("anti-diagonals, size open", 35, 386),
-)
-"""What LEGO's public generator makes of a layout: operations as it prints them, and its milliseconds."""
-
-
-def pieces() -> list[tuple[tuple[Expr, ...], tuple[Expr, ...], float]]:
-    """The layouts of `LEGO` through our simplifier: expressions before and after, and seconds."""
-    M, N, BM, BN = symbols("M N BM BN", 1, 1 << 15)
-    i, j = symbol("i", 0, M), symbol("j", 0, N)
-    a, b = symbol("a", 0, BM), symbol("b", 0, BN)
-    tiled = lego.GroupBy((M * BM, N * BN), lego.OrderBy(Row(M * BM, N * BN))).apply(i * BM + a, j * BN + b)
-    pid = symbol("pid", 0, M * N)
-    small = symbol("pid", 0, 64 * 32)
-    x, y, z = (symbol(name, 0, 384) for name in "xyz")
-    bricks = lego.OrderBy(lego.RegP((48, 8, 48, 8, 48, 8), (1, 3, 5, 2, 4, 6))).GroupBy((384, 384, 384))
-    n = symbol("n", 1, 1 << 15)
-    p, q = symbol("p", 0, n), symbol("q", 0, n)
-    rest = 2 * n - 1
-    made = (
-        lambda: (tiled,),
-        lambda: tuple(lego.grouped(M, N, 8).inv(pid)),
-        lambda: tuple(lego.grouped(64, 32, 8).inv(small)),
-        lambda: (bricks.apply(z, y, x),),
-        lambda: (
-            select(p + q < n, (p + q + 1) * (p + q) // 2 + p, n * n - n + p - (rest - p - q) * (rest - p - q - 1) // 2),
-        ),
-    )
-    out = []
-    for make in made:
-        given = tuple(as_expr(e) for e in make())
-        out.append((given, tuple(simplify(given)), seconds(lambda given=given: simplify(given))))
-    return out
-
-
-def forms() -> list[tuple[str, str, str]]:
-    """What LEGO's generator prints for whole kernels, as far as it is known, and what ours prints there."""
+def forms() -> list[tuple[str, str, str, str]]:
+    """Parts of kernels for which LEGO's layout or text is known: by hand, LEGO's, and ours."""
     K, N, k, row, column, i, q = symbols("K N k row column i q", 0, 1 << 15)
     pointers = [(row * 64 + i) * K + k * 32 + q, (k * 32 + i) * N + column * 64 + q]
     base, step, base_b, step_b = symbols("base step base_b step_b", 0, 1 << 15)
     sums = [base + k * step, base_b + k * step_b]
     text = mlir_kernel("transpose_shared").fill(M=4096, N=4096, threads=32).text
     counted = len(re.findall(r"= arith\.(?!constant|index_cast)", text)), len(re.findall("index_cast", text))
-    flat = [row * N + i]
+    tile = [cute.parse("(32,32):(33,1)"), cute.parse("(32,32):(32,1)"), transpose.buffer("swizzled")[0]]
+    columns = [bank_conflicts(np.asarray(at(layout, LANES, LANES * 0))).passes[0] for layout in tile]
+    rows_ = {b: [cute.parse(f"({b + 1},{b + 1}):({b + w},1)") for w in (1, 2)] for b in (16, 64)}
+    nw = {b: [nw_passes(x, b) for x in (one, lego.antidiagonal(b + 1), two)] for b, (one, two) in rows_.items()}
+    ids = np.arange(36)
+    pid = symbol("pid", 0, 36)
+    mine = {tuple(int(evaluate(e, {"pid": int(p)})) for e in lego.grouped(9, 4, 4).inv(pid)) for p in ids}
+    across, apart = coalescing(LANES).sectors[0], coalescing(LANES * 384 * 384).sectors[0]
+    wrong = [100 * float(np.mean([d / 8 for d in range(1, r + 1)])) for r in (1, 2)]
     return [
-        ("a step of the Triton product's loop", f"{ops(pointers)}: pointers anew", f"{ops(sums)}: base + k * step"),
-        ("transpose_shared in MLIR, 4096 x 4096", "50 and 9 casts", f"{counted[0]} and {counted[1]} casts"),
-        ("a row of softmax and of layernorm", str(ops(flat)), str(ops(simplify(flat)))),
+        ("operations of a step of the Triton product's loop", "2", f"{ops(pointers)}", f"{ops(sums)}"),
+        ("distinct program ids, 9 x 4 blocks in groups of 4", "36 of 36", "32 of 36", f"{len(mine)} of 36"),
+        ("a row of softmax and of layernorm, operations", "2", "2", str(ops(simplify([row * N + i])))),
+        ("transpose_shared in MLIR, 4096 x 4096: operations, casts", "", "50 and 9", f"{counted[0]} and {counted[1]}"),
+        ("transpose_shared, passes of a column", *map(str, columns)),
+        ("transpose_naive, sectors that a warp writes, of 4", *[str(coalescing(LANES * 4096).sectors[0])] * 3),
+        *(
+            (f"Needleman-Wunsch, passes of an access, {b} x {b} pairs", *(f"{n:.1f}" for n in nw[b]))
+            for b in (64, 16)
+        ),
+        ("stencil's baseline, sectors that a warp reads, of 4", str(across), str(apart), str(across)),
+        ("stencil on bricks, wrong neighbours, r = 1 and 2", "0", f"{wrong[0]} %, {wrong[1]} %", "0"),
     ]  # fmt: skip
 
 
@@ -232,18 +208,21 @@ def passes(kernel: str) -> str:
     return ""
 
 
-def rows() -> list[tuple[str, list[Expr], list[Expr], float]]:
+def rows() -> Iterator[tuple[str, list[Expr], list[Expr], float]]:
     """Kernel, its expressions as given and as printed, and the seconds of filling."""
-    out = []
-    for name, entry in triton.KERNELS.items():
-        parts = entry.template().fill("triton").parts
-        out.append((f"triton {name}", parts, seconds(lambda e=entry: e.template().fill("triton"))))
+
+    def row(name: str, parts: Iterable[Any], fill: Callable[[], object]) -> tuple[str, list[Expr], list[Expr], float]:
+        listed = list(parts)
+        return name, [p.before for p in listed], [p.after for p in listed], seconds(fill)
+
+    for name, program in triton.KERNELS.items():
+        filled = program.template().fill("triton")
+        yield row(f"triton {name}", filled.parts, lambda e=program: e.template().fill("triton"))
     for name, kernel in templates.KERNELS.items():
-        parts = tuple(part for filled in kernel.text().parts.values() for part in filled.parts)
-        out.append((f"cuda {name}", parts, seconds(lambda e=kernel: e.text())))
+        parts = (part for filled in kernel.text().parts.values() for part in filled.parts)
+        yield row(f"cuda {name}", parts, lambda e=kernel: e.text())
     for name, entry in MLIR_KERNELS.items():
-        out.append((f"mlir {name}", entry.fill().parts, seconds(lambda e=entry: e.fill())))
-    return [(name, [p.before for p in parts], [p.after for p in parts], taken) for name, parts, taken in out]
+        yield row(f"mlir {name}", entry.fill().parts, lambda e=entry: e.fill())
 
 
 def nw_passes(layout: object, b: int = 64) -> float:
@@ -274,15 +253,19 @@ def main() -> None:
         print(
             f"| {name} | {ops(before)} | {ops(after)} | {ops(mine) if mine else ''} "
             f"| {cost(before)} | {cost(after)} | {cost(mine) if mine else ''} "
-            f"| {vector} | {passes(kernel)} | {sectors} | {taken * 1e3:.0f} |"
+            f"| {vector} | {passes(kernel)} | {sectors} | {taken * 1e3:.0f} |",
+            flush=True,
         )
     print("\n| layout | operations: as given | LEGO | printed | LEGO, ms | ms |")
     print("|---|---|---|---|---|---|")
-    for (name, theirs, milliseconds), (given, found, taken) in zip(LEGO, pieces(), strict=True):
-        print(f"| {name} | {ops(given)} | {theirs} | {ops(found)} | {milliseconds} | {taken * 1e3:.1f} |")
-    print("\n| part of a kernel | LEGO | printed |\n|---|---|---|")
-    for row in forms():
-        print(f"| {' | '.join(row)} |")
+    for case in layouts():
+        if case.lego is not None:
+            taken = seconds(lambda exprs=case.exprs: simplify(exprs))
+            counts = f"{ops(case.exprs)} | {case.lego[0]} | {ops(simplify(case.exprs))}"
+            print(f"| {case.name} | {counts} | {case.lego[1]} | {taken * 1e3:.1f} |", flush=True)
+    print("\n| part of a kernel | by hand | LEGO | ours |\n|---|---|---|---|")
+    for line in forms():
+        print(f"| {' | '.join(line)} |")
     print("\n| buffer of Needleman-Wunsch, 64 x 64 pairs | words | passes for each access of a warp | operations |")
     print("|---|---|---|---|")
     i, j = symbol("i", 0, 65), symbol("j", 0, 65)

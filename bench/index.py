@@ -101,11 +101,13 @@ def tile_by(levels: Sequence[Index], index: Index) -> ExprLike:
 
 @dataclass
 class Row:
-    """One layout: its raw expressions, and the operations that the best other simplifier leaves of them."""
+    """One layout: its raw expressions, the operations that the best other simplifier leaves of them, and, where they
+    were measured, the operations and milliseconds of LEGO's public generator."""
 
     name: str
     exprs: Sequence[ExprLike]
     bar_ops: int
+    lego: tuple[int, int] | None = None
 
 
 def two_level_tile() -> list[Row]:
@@ -116,8 +118,8 @@ def two_level_tile() -> list[Row]:
     whole = [symbol("p", 0, M // BM), symbol("k", 0, K // BK), symbol("i", 0, BM), symbol("s", 0, BK)]
     divided = tile_by([[M // BM, K // BK], [BM, BK]], whole)
     return [
-        Row("2-level tile, row, symbolic", [order_by(position, row(rows_ * BM, cols_ * BK))], 6),
-        Row("2-level tile, col, symbolic", [order_by(position, col(rows_ * BM, cols_ * BK))], 6),
+        Row("2-level tile, row, symbolic", [order_by(position, row(rows_ * BM, cols_ * BK))], 6, (6, 390)),
+        Row("2-level tile, col, symbolic", [order_by(position, col(rows_ * BM, cols_ * BK))], 6, (6, 204)),
         Row("2-level tile, row, M a multiple of BM", [order_by(divided, row(M, K))], 6),
         Row("2-level tile, col, M a multiple of BM", [order_by(divided, col(M, K))], 6),
     ]
@@ -134,8 +136,8 @@ def grouped_program_ids() -> list[Row]:
     first = pid // (G * nn) * G
     size = minimum(nm - first, G)  # Triton's own formula: the last group may be smaller
     return [
-        Row("grouped pid inverse, symbolic", inverse(ng, G, nn, symbol("pid", 0, ng * G * nn)), 7),
-        Row("grouped pid inverse, 64x32, G=8", inverse(8, 8, 32, symbol("pid", 0, 64 * 32)), 6),
+        Row("grouped pid inverse, symbolic", inverse(ng, G, nn, symbol("pid", 0, ng * G * nn)), 7, (12, 1010)),
+        Row("grouped pid inverse, 64x32, G=8", inverse(8, 8, 32, symbol("pid", 0, 64 * 32)), 6, (6, 401)),
         Row("grouped pid, any count", [first + pid % (G * nn) % size, pid % (G * nn) // size], 14),
     ]
 
@@ -146,8 +148,8 @@ def bricks() -> list[Row]:
     X, Y, Z = symbols("x y z", 0, 384)
     stripes = Perm([48, 8] * 3, [0, 2, 4, 1, 3, 5])
     return [
-        Row("bricks 384^3, 6 indices", [order_by(position, row(48, 48, 48), row(8, 8, 8))], 10),
-        Row("bricks 384^3 from (x, y, z)", [order_by(flat([X, Y, Z], [384] * 3), stripes)], 16),
+        Row("bricks 384^3, 6 indices", [order_by(position, row(48, 48, 48), row(8, 8, 8))], 10, (10, 3853)),
+        Row("bricks 384^3 from (x, y, z)", [order_by(flat([X, Y, Z], [384] * 3), stripes)], 16, (28, 1148)),
     ]
 
 
@@ -169,8 +171,8 @@ def figure_9() -> list[Row]:
     n = symbol("n", 1)
     return [
         Row("figure 9, block and in-tile coordinates", [block_j * 2 + block_i, inner_i, inner_j], 6),
-        Row("figure 9, whole", [whole], 20),
-        Row("antidiag n, symbolic", [antidiagonal(n)(symbol("i", 0, n), symbol("j", 0, n))], 27),
+        Row("figure 9, whole", [whole], 20, (37, 1447)),
+        Row("antidiag n, symbolic", [antidiagonal(n)(symbol("i", 0, n), symbol("j", 0, n))], 27, (35, 386)),
     ]
 
 
@@ -183,9 +185,9 @@ def five_levels() -> list[Row]:
     y, x = symbol("y", 0, height), symbol("x", 0, width)
     interleaved = Perm(heights + widths, [k + 5 * axis for k in range(5) for axis in (0, 1)])
     return [
-        Row("5-level 2D, 10 indices", [order_by(tile_by(levels, index), row(height, width))], 18),
-        Row("5-level 2D inverse", tiled(levels).inv(position), 18),
-        Row("5-level storage from (x, y)", [order_by(flat([y, x], [height, width]), interleaved)], 34),
+        Row("5-level 2D, 10 indices", [order_by(tile_by(levels, index), row(height, width))], 18, (18, 1730)),
+        Row("5-level 2D inverse", tiled(levels).inv(position), 18, (18, 2994)),
+        Row("5-level storage from (x, y)", [order_by(flat([y, x], [height, width]), interleaved)], 34, (39, 563)),
     ]
 
 
@@ -199,9 +201,9 @@ def others() -> list[Row]:
     index = [symbol(f"u{k}{axis}", 0, sizes[k][axis]) for k in range(3) for axis in range(3)]
     whole = [prod(level[axis] for level in sizes) for axis in range(3)]
     return [
-        Row("figure 10 as 8x4, inverse", unflat(scattered, [8, 4]), 14),
-        Row("LUD inverse, symbolic", unflat(position, [R, R, T, T]), 2),
-        Row("3-level 3D, symbolic", [order_by(tile_by(sizes, index), row(*whole))], 16),
+        Row("figure 10 as 8x4, inverse", unflat(scattered, [8, 4]), 14, (14, 177)),
+        Row("LUD inverse, symbolic", unflat(position, [R, R, T, T]), 2, (2, 847)),
+        Row("3-level 3D, symbolic", [order_by(tile_by(sizes, index), row(*whole))], 16, (26, 8300)),
     ]
 
 
@@ -225,6 +227,7 @@ def main() -> None:
             "raw_ops": ops(case.exprs),
             "ops": ops(result),
             "bar_ops": case.bar_ops,
+            **({"lego_ops": case.lego[0], "lego_ms": case.lego[1]} if case.lego else {}),
             "median_ms": round(statistics.median(times), 3),
             "processor_ms": round(statistics.median(processor), 3),
             "spread_ms": round(max(times) - min(times), 3),

@@ -55,7 +55,10 @@ def substitute(
     new: dict[Expr, Expr] = {}
     for node in symbols_of(roots):  # each after the symbols of its bounds
         name, *limits = node.args
-        bounds = [None if b is None else rebuilt((b,), lambda n, _parts: new.get(n))[b] for b in limits]
+        bounds = [
+            rebuilt((b,), lambda n, _parts: new.get(n))[b] if b is not None and b.parts else new.get(b, b)
+            for b in limits
+        ]
         value = values.get(node, values.get(name))
         if value is None:
             if bounds != limits:

@@ -56,6 +56,7 @@ class Tally:
         self._remainders: dict[tuple[Expr, ...], Expr] = {}
         self._written: dict[Expr, int] = {}  # operations when written out, divisions and remainders below left out
         self._single: dict[Expr, tuple[int, int, int]] = {}
+        self._inner: dict[Expr, tuple[Expr, ...]] = {}  # node -> those of its parts that have parts themselves
         self._quotients: set[tuple[Expr, ...]] = set()
         self.wide = self.cost = self.ops = 0
 
@@ -71,18 +72,19 @@ class Tally:
                 self._enter(node)
         if not _divides(root):
             self.ops += by * self._written[root]
-        uses, turn = self._uses, 0 if by > 0 else 1
-        stack = [root]
+        uses, turn, inner = self._uses, 0 if by > 0 else 1, self._inner
+        stack = [root] if root.parts else []
         while stack:
             node = stack.pop()
             before = uses.get(node, 0)
             uses[node] = before + by
-            if before == turn and node.parts:
+            if before == turn:
                 self._present(node, by)
-                stack += node.parts
+                stack += inner[node]
 
     def _enter(self, node: Expr) -> None:
         parts = node.parts
+        self._inner[node] = tuple([part for part in parts if part.parts])
         own = sum([self._written[part] for part in parts if not _divides(part)], 1 if parts else 0)
         self._written[node] = own
         wide = self._is_wide is not None and bool(parts) and not node.is_condition and self._is_wide(node)

@@ -8,15 +8,19 @@ place in its block.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from tileweave.index import Expr, ExprLike, symbol
+from tileweave.kernel.atoms import BITS
 from tileweave.kernel.ir.values import Tensor
 
 #: The lane of a thread in its warp.
 LANE = symbol("lane", 0, 32)
+#: Bytes of shared memory that a block may declare without asking.
+STATIC_SHARED = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Buffer:
     elements: int
     alignment: int = 16
     note: str = field(default="", compare=False)
+
+    @property
+    def bytes(self) -> int:
+        """Of all elements; a barrier has 8."""
+        return 8 * self.elements if self.space == "barrier" else self.elements * BITS[self.dtype] // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +237,50 @@ class ThreadProgram:
     cluster: tuple[int, ...] = (1,)
     maps: tuple[tuple[str, TensorBox], ...] = ()
     devices: int = 1
+
+    def shared_places(self) -> tuple[dict[str, int], int]:
+        """Where each part of shared memory begins, and where all end."""
+        places, at = {}, 0
+        for buffer in self.shared:
+            at = -(-at // buffer.alignment) * buffer.alignment
+            places[buffer.name] = at
+            at += buffer.bytes
+        return places, at
+
+    @property
+    def dynamic_bytes(self) -> int:
+        """Bytes of dynamic shared memory that a launch asks for: 0 where the block's declarations suffice."""
+        total = self.shared_places()[1]
+        return 0 if total <= STATIC_SHARED else total
+
+    @property
+    def varying(self) -> frozenset[str]:
+        """The names of local symbols that are assigned more than once."""
+        named = Counter(str(s.symbol) for s in statements(self.body) if isinstance(s, Local))
+        return frozenset(name for name, count in named.items() if count > 1)
+
+
+Spell = TypeVar("Spell", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Spellings(Generic[Spell]):
+    """How a printer spells instructions: the first function whose prefix an instruction's name has."""
+
+    functions: list[tuple[str, Spell]] = field(default_factory=list)
+
+    def __call__(self, prefix: str) -> Callable[[Spell], Spell]:
+        """Registers a function behind those that are there."""
+
+        def register(function: Spell) -> Spell:
+            self.functions.append((prefix, function))
+            return function
+
+        return register
+
+    def of(self, name: str) -> Spell | None:
+        """The function for an instruction."""
+        return next((spell for prefix, spell in self.functions if name.startswith(prefix)), None)
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:

@@ -29,6 +29,18 @@ BUGS = {
     "rows that are not masked": ("mma_gemm", "bool inside = row + i < rows && ", "bool inside = ", "out-of-bounds"),
     "tiles without padding": ("mma_gemm", "PITCH = BK + 8", "PITCH = BK", "bank-conflict"),
     "rows that are not aligned": ("mma_gemm", "PITCH = BK + 8", "PITCH = BK + 4", "misaligned"),
+    # objects.cu
+    "object used after delete": ("objects", "  out[t] = changes", "  delete shape;\n  out[t] = changes", "use-after-free"),
+    "memory freed twice": ("objects", "  free(numbers);\n", "  free(numbers);\n  free(numbers);\n", "double-free"),
+    "object deleted twice": ("objects", "  delete shape;\n", "  delete shape;\n  if (t == 39) delete shape;\n", "use-after-free"),
+    "memory of a kernel read before it is written": ("objects", "i < 8; i++) numbers", "i < 7; i++) numbers", "uninitialised"),
+    "array of a kernel that is too short": ("objects", "malloc(8 *", "malloc(7 *", "out-of-bounds"),
+    # library.cu
+    "flag without release": ("library", "ready.store(1, cuda::memory_order_release)", "ready.store(1, cuda::memory_order_relaxed)", "race-grid"),
+    "flag without acquire": ("library", "ready.load(cuda::memory_order_acquire)", "ready.load(cuda::memory_order_relaxed)", "race-grid"),
+    "arrival without a wait": ("library", "full.arrive_and_wait()", "full.arrive()", "race-async"),
+    "wait for the copy of a group": ("library", "  cg::wait(block);\n", "", "race-async"),
+    "wait of a pipeline": ("library", "      pipe.consumer_wait();\n", "", "race-async"),
     # ring_gemm.cu
     "count of arrivals too small": ("ring_gemm", "barrier_init(shared_address(&empty[s]), 128)", "barrier_init(shared_address(&empty[s]), 127)", "mbarrier-unfinished"),
     "count of arrivals too large": ("ring_gemm", "barrier_init(shared_address(&empty[s]), 128)", "barrier_init(shared_address(&empty[s]), 129)", "deadlock"),

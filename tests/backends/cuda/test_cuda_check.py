@@ -11,7 +11,7 @@ from tileweave.backends.cuda.checked import check, check_kernel
 from tileweave.cli.main import main
 from tileweave.errors import BackendError
 
-RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday")
+RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday", "objects", "library")
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed", 11])
@@ -242,6 +242,7 @@ def test_ptx_without_an_emulation_is_refused_with_its_line(tmp_path):
         ("\n__global__ void f(cudaTextureObject_t t) {}\nint main() {}\n", "textures and surfaces have no emulation"),
         ("\n#include <thrust/sort.h>\nint main() {}\n", "no header thrust/sort.h"),
         ("\nint main() { cudaGraph_t graph; }\n", "graphs have no emulation: cudaGraph_t"),
+        ("\nint main() { f<<<1, 2>>(3); }\n", "a launch <<< that does not end"),
     ],
 )
 def test_what_the_fibers_do_not_have_is_refused_with_its_line(text, problem, tmp_path):
@@ -277,3 +278,114 @@ def test_asm_that_orders_memory_says_so():
         path.write_text(text)
         report = check(path)
     assert [(f.rule, f.note) for f in report.findings] == [("asm-clobber", True)] and report.errors == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("empty.cu", "", "empty.cu has no main, and no kernel was asked for\n  legal  a whole program"),
+        (
+            "one.cu",
+            "__global__ void f(int n) {}",
+            "no main, and no kernel was asked for\n  legal  --launch .* for one of f",
+        ),
+        ("text.py", "x = 1", r"text.py is no CUDA source file\n  legal  .cu, "),
+    ],
+)
+def test_a_file_that_is_no_program_is_refused(name, text, problem, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(BackendError, match=problem):
+        check(path)
+
+
+def test_comments_and_strings_in_other_encodings_stay(tmp_path):
+    path = tmp_path / "latin.cu"
+    path.write_bytes(b'#include <cstdio>\n// caf\xe9\nint main() { return "\xb5"[0] != (char)0xb5; }\n')
+    assert check(path).status == 0
+
+
+def test_a_header_with_asm_may_come_before_everything(tmp_path):
+    (
+        tmp_path / "product.cuh"
+    ).write_text("""__device__ inline void product(float* d, const unsigned* a, const unsigned* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+""")
+    path = tmp_path / "f.cu"
+    path.write_text("""#include "product.cuh"
+__global__ void f(float* x) {
+  unsigned ones[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+  float d[4] = {0, 0, 0, 0};
+  product(d, ones, ones);
+  x[threadIdx.x] = d[threadIdx.x % 4];
+}
+int main() {
+  float* x; cudaMallocManaged(&x, 128);
+  f<<<1, 32>>>(x); cudaDeviceSynchronize();
+  return x[31] != 16;
+}
+""")
+    report = check(path)
+    assert (report.status, report.errors) == (0, ())
+
+
+def test_volatile_does_not_order_the_lanes_of_a_warp(tmp_path):
+    path = tmp_path / "volatile.cu"
+    path.write_text("""__global__ void f(int* x) {
+  volatile __shared__ int box[64];
+  const int t = threadIdx.x;
+  box[t] = t; box[t + 32] = t;
+  for (int n = 32; n; n /= 2) box[t] += box[t + n];
+  if (t == 0) *x = box[0];
+}
+""")
+    report = check_kernel(path, 1, 32, {"x": np.zeros(1, np.int32)})
+    assert {f.rule for f in report.errors} == {"race-warp"} and "volatile or not" in report.errors[0].text
+
+
+def test_errors_of_the_host_have_their_names_and_texts(tmp_path):
+    path = tmp_path / "errors.cu"
+    path.write_text("""#include <cstdio>
+__global__ void f(int*) {}
+void show(cudaError_t e) { printf("%d %s: %s\\n", (int)e, cudaGetErrorName(e), cudaGetErrorString(e)); }
+int main() {
+  f<<<1, 2048>>>(nullptr); show(cudaGetLastError());
+  show(cudaSetDevice(9)); float* x; show(cudaMalloc(&x, (size_t)1 << 50)); show(cudaErrorIllegalAddress);
+}
+""")
+    assert check(path).output.splitlines() == [
+        "9 cudaErrorInvalidConfiguration: invalid configuration argument",
+        "101 cudaErrorInvalidDevice: invalid device ordinal",
+        "2 cudaErrorMemoryAllocation: out of memory",
+        "700 cudaErrorIllegalAddress: an illegal memory access was encountered",
+    ]
+
+
+def test_a_kernel_that_launches_is_refused_at_its_line(tmp_path):
+    path = tmp_path / "child.cu"
+    path.write_text("""__global__ void child() {}
+__global__ void parent() {
+  child<<<1, 1>>>();
+}
+int main() { parent<<<1, 1>>>(); return cudaDeviceSynchronize(); }
+""")
+    (finding,) = check(path).errors
+    assert (finding.rule, finding.place) == ("unsupported", f"{path}:3")
+
+
+def test_pinned_memory_is_not_touched_while_it_is_copied(tmp_path):
+    path = tmp_path / "pinned.cu"
+    text = """int main() {
+  int *h, *d; cudaMallocHost(&h, 64); cudaMalloc(&d, 64); cudaMemset(d, 0, 64);
+  cudaStream_t s; cudaStreamCreate(&s);
+  cudaMemcpyAsync(h, d, 64, cudaMemcpyDeviceToHost, s);
+  WAIT
+  return h[3];
+}
+"""
+    for wait, rules in (("cudaStreamSynchronize(s);", []), ("", ["host-race"])):
+        path.write_text(text.replace("WAIT", wait))
+        assert [f.rule for f in check(path).errors] == rules

@@ -90,10 +90,15 @@ def check_kernel(
     return Report((*findings, *_died(outcome.status, findings)), outcome.status, outcome.output)
 
 
+_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c")
+
+
 def _file(path: str | Path) -> Path:
     source = Path(path).resolve()
     if not source.is_file():
         raise BackendError("cuda check", f"no file {path}", legal="a CUDA source file")
+    if source.suffix not in _SUFFIXES:
+        raise BackendError("cuda check", f"{path} is no CUDA source file", legal=", ".join(_SUFFIXES))
     return source
 
 

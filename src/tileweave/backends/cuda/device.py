@@ -17,6 +17,7 @@ from tileweave.backends.cuda.cpu.source import KernelSignature, signatures
 from tileweave.backends.cuda.parameters import CUDA, HOST, MANAGED, PINNED, Parameter, check_launch, host_array
 from tileweave.errors import BackendError
 from tileweave.kernel.ir import dtype_of
+from tileweave.kernel.threads import STATIC_SHARED
 
 _WHERE = "run(text, .., on='cuda')"
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -245,7 +246,7 @@ def symbol_of(cubin: bytes, name: str) -> str:
 def _launch(driver: Any, memory: _Memory, module: Any, one: Launch, signature: KernelSignature, symbol: str) -> None:
     function = _ok(driver.cuModuleGetFunction(module, symbol.encode()))
     kinds = driver.CUfunction_attribute
-    if one.shared > 48 << 10:
+    if one.shared > STATIC_SHARED:
         _ok(driver.cuFuncSetAttribute(function, kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, one.shared))
     cluster = extent(one.cluster, "cluster")
     if cluster[0] * cluster[1] * cluster[2] > 8:

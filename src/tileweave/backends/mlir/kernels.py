@@ -13,11 +13,12 @@ import numpy as np
 
 from tileweave.backends.cuda.arguments import Launch
 from tileweave.backends.cuda.templates.entry import LARGEST, Size, Trial, check_choice, count, held, size
-from tileweave.backends.cuda.templates.product import STATIC_SHARED, stored_tile
+from tileweave.backends.cuda.templates.product import stored_tile
 from tileweave.backends.mlir.launch import Order, run_all
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, const, divisor, symbol
+from tileweave.index import Expr, const, divisor, substitute, symbol
 from tileweave.kernel.atoms import atom
+from tileweave.kernel.threads import STATIC_SHARED
 from tileweave.layout.lego import GroupBy, OrderBy, PartialTiles, xor_swizzle
 from tileweave.layout.notation.lego_slices import Slice
 from tileweave.layout.template import Filled, Template, template
@@ -173,27 +174,26 @@ def matmul(
     WM, WN, mma = BM // 2, BN // 2, atom(_MMA)
     # of each 8 x 8 matrix, ldmatrix wants the row that lane 4 * row holds in the register of that matrix
     row, depth = held(mma["a"], lane % 8 * 4, lane // 8 * 2)
-    at_a = [
-        at(stored["a"][0], warp // 2 * WM + 16 * i + row, 16 * kk + depth) + used["a"]
-        for kk in range(BK // 16) for i in range(WM // 16)
-    ]  # fmt: skip
-    at_b = [
-        _pair(stored["b"][0], b, warp % 2 * WN + 16 * j, 16 * kk, lane) + used["b"]
-        for kk in range(BK // 16)
-        for j in range(WN // 16)
-    ]
-    at_c = []
-    for i, j, h in product(range(WM // 16), range(WN // 8), (0, 1)):
-        down, across = held(mma["d"], lane, 2 * h)
-        at_c.append(at(stored["c"][0], warp // 2 * WM + 16 * i + down, warp % 2 * WN + 8 * j + across))
+    i, kk, h = symbol("i_", 0, WM // 16), symbol("kk_", 0, BK // 16), symbol("h_", 0, 2)
+    pair, x = symbol("pair_", 0, WN // 16), symbol("x_", 0, WN // 8)
+    at_a = at(stored["a"][0], warp // 2 * WM + i * 16 + row, kk * 16 + depth) + used["a"]
+    at_b = _pair(stored["b"][0], b, warp % 2 * WN + pair * 16, kk * 16, lane) + used["b"]
+    down, across = held(mma["d"], lane, h * 2)
+    at_c = at(stored["c"][0], warp // 2 * WM + i * 16 + down, warp % 2 * WN + x * 8 + across)
     return template(
-        FOLDER / "matmul.mlir.j2", grid=(count(n, BN), count(m, BM)), at_a=tuple(at_a), at_b=tuple(at_b),
-        at_c=tuple(at_c), steps=const(0) + count(k, BK), trans=str(b == "row").lower(), BK=BK, WM=WM,
-        WN=WN, stages=stages, **bindings,
+        FOLDER / "matmul.mlir.j2", grid=(count(n, BN), count(m, BM)), at_a=_unrolled(at_a, kk, i),
+        at_b=_unrolled(at_b, kk, pair), at_c=_unrolled(at_c, i, x, h), steps=const(0) + count(k, BK),
+        trans=str(b == "row").lower(), BK=BK, WM=WM, WN=WN, stages=stages, **bindings,
     )  # fmt: skip
 
 
-def _pair(layout: Any, order: str, column: Any, depth: int, lane: Any) -> Any:
+def _unrolled(place: Expr, *counters: Expr) -> tuple[Expr, ...]:
+    """An offset for all values of some counters, the last one fastest: made once, then each with its numbers."""
+    values = product(*(range(counter.args[2].args[0]) for counter in counters))
+    return tuple(substitute(place, dict(zip(counters, chosen, strict=True))) for chosen in values)
+
+
+def _pair(layout: Any, order: str, column: Any, depth: Any, lane: Any) -> Any:
     """Where a lane's row of ldmatrix.x4 begins that loads two fragments of B side by side.
 
     Of B by rows the matrices are read transposed: a row runs along n.

@@ -25,6 +25,7 @@ from tileweave.layout.notation.cute_tuples import (
     Stride,
     compact_strides,
     flat_tuple,
+    inner_product,
     make_shape,
     tuple_text,
     zip_shape,
@@ -213,7 +214,18 @@ class ComposedLayout:
         """The value at a linear index (first mode fastest) or a coordinate; with `_`, the slice that it leaves."""
         if any(map(is_free, crd)):
             return self.slice(crd[0] if len(crd) == 1 else crd)
-        return simple(self.outer(self.offset + self.inner(*crd)))
+        return simple(self._placed(crd))
+
+    def _placed(self, crd: tuple[Any, ...]) -> Any:
+        """The value at a coordinate; an expression is simplified once, where the outermost layout has it."""
+        if isinstance(self.inner, ComposedLayout):
+            inside = self.inner._placed(crd)
+        elif any(isinstance(c, Expr) for c in crd):
+            at = crd[0] if len(crd) == 1 else crd
+            inside = inner_product(at, self.inner.shape, self.inner.stride, "layout(coordinate)")
+        else:
+            inside = self.inner(*crd)
+        return self.outer(self.offset + inside)
 
     def with_inner(self, inner: CuteLayout | ComposedLayout) -> ComposedLayout:
         """The same with another inner layout."""

@@ -291,7 +291,7 @@ class TemplateFilling:
                 offset = symbol("zero", 0, 1) * 0 + offset
             if use.kind not in ("mask", "guard"):
                 self._part(use.name, "offset", offset, offset)
-                if isinstance(mask, Expr) and mask.op != "true":
+                if isinstance(mask, Expr) and mask.op != "true" and _has_choices(offset):
                     masked.setdefault(mask, {})[use.name] = offset
             if use.kind in ("mask", "guard", "load", "store", "choice") and isinstance(mask, Expr):
                 self._part(use.name, "mask", mask, mask)
@@ -311,7 +311,7 @@ class TemplateFilling:
     def _program(self, order: Sequence[int]) -> tuple[Printable, dict[Expr, Expr]]:
         """The expressions ready to print; in loops as base + step * counter, and symbol -> base."""
         bases: dict[Expr, Expr] = {}
-        taken = {str(s) for part in self.parts.values() for s in symbols_of((part.before,))}
+        taken = {str(s) for s in symbols_of(part.before for part in self.parts.values())}
         taken |= set(re.findall(r"[A-Za-z_]\w*", self.source.text))
         levels = {key: self._level_of(part.after, part.name) for key, part in self.parts.items()}
         shown: dict[tuple[str, str], Expr] = {}
@@ -322,7 +322,7 @@ class TemplateFilling:
                 shown[key] = self._by_step(part.after, scope.loop, key[0], taken, bases)
         self.shown = shown
         nodes = [*bases.values(), *shown.values()]
-        ranges = [s for s in dict.fromkeys(s for node in nodes for s in symbols_of((node,))) if _is_range(s)]
+        ranges = [s for s in symbols_of(nodes) if _is_range(s)]
         rename = {s.args[0]: fresh(taken, k, "i") for k, s in enumerate(ranges)}
         self.ranges = {s: rename[s.args[0]] for s in ranges}
         ready = program(self.where, tuple(nodes), self.target.dialect, rename, normal=self.facts, strict=True)
@@ -572,6 +572,11 @@ def _helpers(text: str) -> str:
     """The helper functions that a CUDA text calls, without headers: NVRTC has none."""
     lines = c_prelude("int64_t", cuda=True).replace("int64_t", "long long").split("\n")
     return "\n".join(line for line in lines if (name := re.search(r"tw_\w+", line)) and f"{name[0]}(" in text)
+
+
+def _has_choices(expr: Expr) -> bool:
+    """Whether something in an expression is simpler where a condition holds: sums and products of symbols are not."""
+    return any(node.op not in ("add", "sub", "mul", "const", "sym") for node in walk((expr,)))
 
 
 def _list(names: Any) -> str:

@@ -60,7 +60,14 @@ def compiler() -> str:
 
 def _call(command: Sequence[str], what: str, source: str = "") -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=_COMPILE_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise BackendError(
             what, f"the compiler took more than {_COMPILE_SECONDS} s", facts={"source": source}
@@ -157,7 +164,8 @@ def preprocess(source: Path, include: Sequence[str] = (), define: Sequence[str] 
         missing = re.search(r"(\S+?:\d+):\d+: fatal error: (\S+): No such file", str(error.facts.get("log", "")))
         if missing is None:
             raise
-        ours = ", ".join(sorted(path.name for path in INCLUDE.glob("*.h") if not path.name.startswith("tileweave")))
+        names = sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.rglob("*") if path.is_file())
+        ours = ", ".join(name for name in names if not name.startswith("tileweave"))
         raise BackendError(
             "cuda check", f"no header {missing[2]}", inputs={"at": missing[1]}, legal=f"-I DIR, or one of {ours}",
             facts=error.facts,
@@ -191,7 +199,7 @@ def build_program(
     translation = translate(text, str(source))
     translated = folder / "translated.cpp"
     whole = translation.text + (f'# 1 "<launch>"\n{extra(translation)}\n' if extra else "")
-    translated.write_text(re.sub(r"\bTW_PLAIN\b", PLAIN, whole))
+    translated.write_text(re.sub(r"\bTW_PLAIN\b", PLAIN, whole), "utf-8", "surrogateescape")
     flags = [*_FLAGS, "-fpreprocessed", *(_CHECKED if instrumented else _FAST if optimise else _PLAIN)]
     if not instrumented and re.search(r"\bvolatile\b(?!\s*\()", source.read_text(errors="replace")):
         flags.append("-fsanitize-coverage=trace-pc")  # threads may spin on plain memory: they yield at branches
@@ -199,5 +207,14 @@ def build_program(
     program, compiled = folder / "program", folder / "program.o"
     _call([compiler(), *flags, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)
     linked = [str(compiled), *map(str, objects), str(library)]
-    _call([compiler(), "-no-pie", *linked, f"-Wl,-rpath,{library.parent}", "-o", str(program)], "cuda check")
+    try:
+        _call([compiler(), "-no-pie", *linked, f"-Wl,-rpath,{library.parent}", "-o", str(program)], "cuda check")
+    except BackendError as error:
+        if "undefined reference to `main'" not in str(error.facts.get("log", "")):
+            raise
+        names = ", ".join(kernel.name for kernel in translation.kernels)
+        legal = f"--launch GRID,BLOCK --arg NAME=VALUE for one of {names}" if names else "a whole program"
+        raise BackendError(
+            "cuda check", f"{source.name} has no main, and no kernel was asked for", legal=legal
+        ) from None
     return program, translation

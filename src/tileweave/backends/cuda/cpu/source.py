@@ -84,7 +84,7 @@ def translate(preprocessed: str, main: str) -> Translation:
     started = False
     for file, header, lines in _regions(preprocessed):
         system = header and not file.endswith(_WITH_ASM)
-        if file == main and not system and not started and lines:
+        if not (system or started or file.startswith("<")) and lines:  # the first region that may hold asm
             started, head = True, len(out)
         if not lines:
             continue
@@ -219,6 +219,8 @@ class _Translator:
                 self.shadows[token] = len(self.scopes) + declared
             if token not in self.shadows:
                 return _COORDINATES[token]
+        if token in ("malloc", "free") and not member and "(" in tokens[(j := skip_space(tokens, i + 1)) : j + 1]:
+            return f"::tw::{token}"  # in a kernel, of the heap of kernels
         if token in self.globals and not member:
             return self.globals[token]
         return token

@@ -13,7 +13,7 @@ import numpy as np
 from tileweave.backends.cuda.arguments import Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.device import device_array
 from tileweave.backends.cuda.launch import run_all
-from tileweave.backends.cuda.printer.printer import shared_bytes, text_and_places, together
+from tileweave.backends.cuda.printer.printer import text_and_places, together
 from tileweave.errors import BackendError
 from tileweave.kernel.dispatch import Lowered, Schedule, global_tensors, lower
 from tileweave.kernel.dispatch.context import printed
@@ -128,7 +128,7 @@ def run_program(
 
 def _launch(program: ThreadProgram, arguments: Mapping[str, Any]) -> Launch:
     return Launch(
-        program.grid, 32 * program.warps, arguments, program.name, shared_bytes(program), program.cluster
+        program.grid, 32 * program.warps, arguments, program.name, program.dynamic_bytes, program.cluster
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,27 +26,16 @@ from tileweave.kernel.threads import (
     Place,
     Repeat,
     Slots,
+    Spellings,
     Statement,
     ThreadProgram,
     instructions,
-    statements,
 )
 
-#: Shared memory that a block may declare without asking.
-_STATIC = 48 * 1024
 _INT = (1 << 31) - 1
 _RENAMED = {f"blockIdx_{axis}": f"blockIdx.{axis}" for axis in "xyz"}
 
-Spell = Callable[["_Printer", Instruction], str]
-_SPELL: list[tuple[str, Spell]] = []
-
-
-def _spells(prefix: str) -> Callable[[Spell], Spell]:
-    def register(function: Spell) -> Spell:
-        _SPELL.append((prefix, function))
-        return function
-
-    return register
+_spells: Spellings[Callable[[_Printer, Instruction], str]] = Spellings()
 
 
 @dataclass
@@ -170,9 +158,9 @@ class _Printer:
         self.emit(depth, "}")
 
     def instruction(self, item: Instruction) -> str:
-        for prefix, spell in _SPELL:
-            if item.atom.startswith(prefix):
-                return spell(self, item)
+        spell = _spells.of(item.atom)
+        if spell is not None:
+            return spell(self, item)
         raise BackendError("text('cuda')", f"no CUDA text for {item.atom}", inputs={"line": str(item.at)})
 
     def guarded(self, item: Instruction, text: str) -> str:
@@ -428,25 +416,6 @@ def _simple(printer: _Printer, item: Instruction) -> str:
     return printer.guarded(item, text)
 
 
-def shared_bytes(program: ThreadProgram) -> int:
-    """Bytes of dynamic shared memory that a launch asks for: 0 where the block's declarations suffice."""
-    total = _offsets(program)[1]
-    return 0 if total <= _STATIC else total
-
-
-def _size(buffer: Buffer) -> int:
-    return 8 * buffer.elements if buffer.space == "barrier" else buffer.elements * BITS[buffer.dtype] // 8
-
-
-def _offsets(program: ThreadProgram) -> tuple[dict[str, int], int]:
-    places, at = {}, 0
-    for buffer in program.shared:
-        at = -(-at // buffer.alignment) * buffer.alignment
-        places[buffer.name] = at
-        at += _size(buffer)
-    return places, at
-
-
 def _parameter(buffer: Buffer, written: frozenset[str]) -> str:
     if buffer.space == "map":
         return f"const __grid_constant__ CUtensorMap {buffer.name}"
@@ -469,16 +438,15 @@ def text_of(program: ThreadProgram) -> str:
 
 def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ...]]:
     """The CUDA C++ of a program, and for each of its lines the user's line that it came from."""
-    named = Counter(str(s.symbol) for s in statements(program.body) if isinstance(s, Local))
-    printer = _Printer(program, varying=frozenset(name for name, count in named.items() if count > 1))
-    places, total = _offsets(program)
-    if total > _STATIC:
+    printer = _Printer(program, varying=program.varying)
+    places, total = program.shared_places()
+    if program.dynamic_bytes:
         align = max(b.alignment for b in program.shared)
         printer.emit(1, f"extern __shared__ __align__({max(align, 16)}) unsigned char tw_memory[];")
     for buffer in program.shared:
         note = f"  // {buffer.note}" if buffer.note else ""
         kind = "unsigned long long" if buffer.space == "barrier" else TYPES[buffer.dtype]
-        if total > _STATIC:
+        if program.dynamic_bytes:
             printer.emit(
                 1, f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>(tw_memory + {places[buffer.name]});{note}"
             )

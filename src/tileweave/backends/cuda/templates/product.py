@@ -23,6 +23,7 @@ from tileweave.backends.cuda.templates.entry import (
 from tileweave.errors import LayoutError
 from tileweave.index import symbol
 from tileweave.kernel.atoms import atom
+from tileweave.kernel.threads import STATIC_SHARED
 from tileweave.layout import cute
 from tileweave.layout.lego import PartialTiles, Template, template
 from tileweave.layout.template.accessor import at
@@ -30,8 +31,6 @@ from tileweave.layout.template.accessor import at
 THREADS, CHUNK = 128, 8
 """Threads of a block, 2 x 2 warps; and elements of 16 bytes."""
 MMA = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-STATIC_SHARED = 48 << 10
-"""Bytes of shared memory that a block has without asking."""
 SWIZZLE_BYTES = 128
 """Rows of a tile as long as all banks, beyond which a wider swizzle moves nothing more."""
 

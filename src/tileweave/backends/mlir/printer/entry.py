@@ -11,7 +11,7 @@ import numpy as np
 from tileweave.backends.cuda.arguments import Launch
 from tileweave.backends.cuda.printer.entry import arguments, located, lowered
 from tileweave.backends.mlir.launch import Order, run_all
-from tileweave.backends.mlir.printer.printer import dynamic_bytes, text_and_places
+from tileweave.backends.mlir.printer.printer import text_and_places
 from tileweave.backends.mlir.signature import merged
 from tileweave.errors import BackendError
 from tileweave.kernel.ir import Kernel
@@ -77,7 +77,7 @@ def run_together(
         texts[name], places = text_and_places(program)
         given, after = arguments(kernel, program, named)
         flat = {key: _flat(value) for key, value in given.items()}
-        launches.append(Launch(program.grid, 32 * program.warps, flat, name, dynamic_bytes(program)))
+        launches.append(Launch(program.grid, 32 * program.warps, flat, name, program.dynamic_bytes))
         finish += [partial(_back, given, flat), *after]
     source = texts[launches[0].kernel or ""] if len(runs) == 1 else merged(texts)
     try:

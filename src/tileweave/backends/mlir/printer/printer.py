@@ -6,7 +6,6 @@ Registers are private memory that LLVM keeps in registers once loops over them a
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,12 +32,12 @@ from tileweave.kernel.threads import (
     Place,
     Repeat,
     Slots,
+    Spellings,
     Statement,
     ThreadProgram,
     statements,
 )
 
-_STATIC = 48 * 1024
 _WORKGROUP = "#gpu.address_space<workgroup>"
 _UNROLLED = "#llvm.loop_annotation<unroll = <full = true>>"
 _NONE = "the dialects have no operation for it that is lowered"
@@ -55,16 +54,7 @@ _DECLINED = {
     "fence": _NONE,
 }
 
-Spell = Callable[["_Printer", Instruction], None]
-_SPELL: list[tuple[str, Spell]] = []
-
-
-def _spells(prefix: str) -> Callable[[Spell], Spell]:
-    def register(function: Spell) -> Spell:
-        _SPELL.append((prefix, function))
-        return function
-
-    return register
+_spells: Spellings[Callable[[_Printer, Instruction], None]] = Spellings()
 
 
 @dataclass
@@ -269,13 +259,12 @@ class _Printer:
         self.line("}")
 
     def instruction(self, item: Instruction) -> None:
-        for prefix, spell in _SPELL:
-            if item.atom.startswith(prefix):
-                try:
-                    spell(self, item)
-                except Unsayable as error:
-                    raise _declined(str(error), _NONE, item.at) from None
-                return
+        spell = _spells.of(item.atom)
+        if spell is not None:
+            try:
+                return spell(self, item)
+            except Unsayable as error:
+                raise _declined(str(error), _NONE, item.at) from None
         reason = next((why for prefix, why in _DECLINED.items() if item.atom.startswith(prefix)), _NONE)
         raise _declined(item.atom, reason, item.at)
 
@@ -476,22 +465,6 @@ def _atomic(printer: _Printer, item: Instruction) -> None:
         printer.write(old, printer.add(text))
 
 
-def dynamic_bytes(program: ThreadProgram) -> int:
-    """Bytes of dynamic shared memory that a launch asks for: 0 where the block's declarations suffice."""
-    total = _places(program)[-1]
-    return 0 if total <= _STATIC else total
-
-
-def _places(program: ThreadProgram) -> list[int]:
-    """Where each part of shared memory begins; the end last."""
-    places, at = [], 0
-    for buffer in program.shared:
-        at = -(-at // max(buffer.alignment, 16)) * max(buffer.alignment, 16)
-        places.append(at)
-        at += buffer.elements * BITS[buffer.dtype] // 8
-    return [*places, at]
-
-
 def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ...]]:
     """The MLIR of a program, and for each of its lines the user's line that it came from.
 
@@ -499,8 +472,7 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
         BackendError: the dialects cannot say a statement; names it, the reason and the user's line.
     """
     _refuse_whole(program)
-    named = Counter(str(s.symbol) for s in statements(program.body) if isinstance(s, Local))
-    printer = _Printer(program, frozenset(name for name, count in named.items() if count > 1))
+    printer = _Printer(program, program.varying)
     for name in (*(b.name for b in (*program.parameters, *program.shared)), "warp", "lane", "thread", "v"):
         printer.taken[name] = 0
     registers = [s.buffer for s in statements(program.body) if isinstance(s, Allocate)]
@@ -530,12 +502,11 @@ def _assembled(program: ThreadProgram, printer: _Printer, head: list[str]) -> tu
     grid = " x ".join(map(str, program.grid))
     before = [f"// {program.name}: {grid} blocks of {threads} threads, for {program.arch}."]
     before += [f"//   {b.name}: {b.note}" for b in (*program.parameters, *program.shared) if b.note]
-    total = _places(program)[-1]
-    if total > _STATIC:
-        starts = zip(program.shared, _places(program), strict=False)
+    starts, _ = program.shared_places()
+    if program.dynamic_bytes:
         views = ["%shared_memory = gpu.dynamic_shared_memory : memref<?xi8, " + _WORKGROUP + ">"]
-        for buffer, at in starts:
-            views.append(f"%{buffer.name}_at = arith.constant {at} : index")
+        for buffer in program.shared:
+            views.append(f"%{buffer.name}_at = arith.constant {starts[buffer.name]} : index")
             source = f"memref<?xi8, {_WORKGROUP}>"
             views.append(
                 f"%{buffer.name} = memref.view %shared_memory[%{buffer.name}_at][] : {source} to {printer.type(buffer)}"
@@ -545,7 +516,7 @@ def _assembled(program: ThreadProgram, printer: _Printer, head: list[str]) -> tu
         f"%{b.name}: {TYPES[b.dtype] if b.space == 'value' else printer.type(b)}" for b in program.parameters
     )
     before += ["module {", "  gpu.module @kernels {", f"    gpu.func @{program.name}({arguments})"]
-    if program.shared and total <= _STATIC:
+    if program.shared and not program.dynamic_bytes:
         listed = [f"%{b.name}: {printer.type(b)} {{llvm.align = {max(16, b.alignment)} : i64}}" for b in program.shared]
         before.append(f"        workgroup({', '.join(listed)})")
     before.append(f"        kernel attributes {{known_block_size = array<i32: {threads}, 1, 1>}} {{")

@@ -92,7 +92,7 @@ def estimated(program: ThreadProgram) -> Estimate:
     rates = RATES.get(program.arch) or RATES["sm_80"]
     counts: Counter[str] = Counter()
     _count(program, program.body, 1.0, program.warps, counts)
-    shared = sum(8 * b.elements if b.space == "barrier" else b.elements * BITS[b.dtype] // 8 for b in program.shared)
+    shared = sum(b.bytes for b in program.shared)
     threads = 32 * program.warps
     registers = _OTHERS + int(counts["registers"])
     problem = ""

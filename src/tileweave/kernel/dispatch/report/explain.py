@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tileweave.kernel.atoms import BITS
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.traffic import accesses
 from tileweave.kernel.dispatch.lower import lower
@@ -28,7 +27,7 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
         arch: the target.
     """
     program, choices = lower(kernel, arch)
-    bytes_ = sum(8 * b.elements if b.space == "barrier" else b.elements * BITS[b.dtype] // 8 for b in program.shared)
+    bytes_ = sum(b.bytes for b in program.shared)
     grid = " x ".join(map(str, program.grid))
     clusters = f" in clusters of {kernel.grid.cluster}" if kernel.grid.cluster > 1 else ""
     threads = 32 * program.warps

@@ -105,6 +105,10 @@ bool both_strong(unsigned a, uint32_t block_a, const Who& w) {
   if (!(a & STRONG) || !(w.flags & STRONG)) return false;
   return block_a == w.block || !((a | w.flags) & BLOCK_SCOPE);
 }
+// Lanes of a warp that speak through volatile shared memory, as when they ran in step.
+bool only_in_step(unsigned a, uint32_t block, unsigned lane, const void* p, const Who& w) {
+  return (a & w.flags & VOLATILE) && block == w.block && lane / 32 == w.lane / 32 && block_of_shared(p);
+}
 // A plain read that races with atomics does no harm where it is only what the lane then compares: it waits for the verdict.
 struct Doubt { const char* rule; const void *pc, *other; std::string text; };
 std::map<std::array<u64, 3>, std::vector<Doubt>> doubts;   // by address, block and lane of the read
@@ -113,6 +117,7 @@ void race(const void* p, const Who& w, uint32_t block, unsigned lane, uint32_t s
   const char *rule = "race-grid", *remedy = "no barrier can order two blocks: use atomics and fences, or another launch";
   bool asynchronous = (flags & ASYNC) || (w.flags & ASYNC);
   if (asynchronous) { rule = "race-async"; remedy = "the wait for the asynchronous operation, or the barrier after it, is missing"; }
+  else if (only_in_step(flags, block, lane, p, w)) { rule = "race-warp"; remedy = "lanes of a warp do not run in step, volatile or not: __syncwarp() is missing between reading and writing"; }
   else if ((flags & STRONG) && (w.flags & STRONG)) { rule = "race-scope"; remedy = "both are atomic, but one only within its block"; }
   else if (block == w.block && lane / 32 == w.lane / 32) { rule = "race-warp"; remedy = "lanes of a warp do not run in step: __syncwarp() is missing"; }
   else if (block == w.block) { rule = "race-block"; remedy = "__syncthreads() is missing"; }
@@ -135,14 +140,14 @@ void compared(const void* p, size_t size, const Fiber* f) {
 void visit(Cell& c, const void* p, bool read, bool write, const Who& w) {
   Record& last = c.write;
   if (last.block && !before(last.block, last.lane, last.clock, w)) {
-    if (!both_strong(last.flags, last.block, w)) race(p, w, last.block, last.lane, last.site, last.flags, (last.flags & READ) ? "updated" : "wrote", write ? "writes" : "reads");
+    if (!both_strong(last.flags, last.block, w) || (!write && only_in_step(last.flags, last.block, last.lane, p, w))) race(p, w, last.block, last.lane, last.site, last.flags, (last.flags & READ) ? "updated" : "wrote", write ? "writes" : "reads");
   } else if (last.block >= w.first && last.block && (w.flags & ASYNC) && w.proxy && !(last.flags & ASYNC) && w.proxy->get(last.block, last.lane) < last.clock) {
     note("proxy-fence", sites[w.site], sites[last.site], "%s reaches %s, which %s wrote by ordinary stores, and no fence.proxy.async lies between", w.unit, place_of(p).c_str(), name_of(last.block, last.lane).c_str());
   }
   if (write && c.readers) {
     for (auto& r : readers[c.readers])
       if (r.block >= w.first) for (unsigned l = 0; l < 32; l++)
-        if ((r.mask >> l & 1) && !before(r.block, r.warp * 32u + l, r.clock, w) && !both_strong(r.flags, r.block, w)) { race(p, w, r.block, r.warp * 32u + l, r.site, r.flags, "read", "writes"); break; }
+        if ((r.mask >> l & 1) && !before(r.block, r.warp * 32u + l, r.clock, w) && (!both_strong(r.flags, r.block, w) || only_in_step(r.flags, r.block, r.warp * 32u, p, w))) { race(p, w, r.block, r.warp * 32u + l, r.site, r.flags, "read", "writes"); break; }
     readers[c.readers].clear();
     free_readers.push_back(c.readers);
     c.readers = 0;
@@ -299,7 +304,7 @@ void check_access(const void* p, size_t size, int flags, const void* pc) {
     return;
   }
   if (++f->steps > 4096) { f->pc = pc; yield(true); }
-  Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE)), site_of(pc), f->block->grid->first_uid, f, nullptr};
+  Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE | VOLATILE)), site_of(pc), f->block->grid->first_uid, f, nullptr};
   if (Block* b = block_of_shared(p)) need_running(b, pc, "accesses");
   if (Block* b = block_of_shared(p)) if (b == f->block) log_bank(f, (char*)p - b->shared, size, w.site);
   if (flags & COMPARE) compared(p, size, f);

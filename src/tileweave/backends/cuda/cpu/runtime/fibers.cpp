@@ -327,6 +327,9 @@ void enqueue_action(void* stream, void (*action)(void*), void* data, void* event
   operations.push_back(new StreamOp{next_sequence++, stream, device_now, nullptr, action, data, event});
 }
 
+void need_host(const char* kernel) {
+  if (current) fail("unsupported", TW_PC, "%s launches %s: launches by kernels have no emulation", thread_name(current).c_str(), kernel);
+}
 int enqueue(const LaunchOptions& o, void* state, void (*call)(void*), void (*drop)(void*), const void* kernel) {
   Grid* g = new Grid();
   g->options = o; g->state = state; g->call = call; g->drop = drop; g->device = device_now;
@@ -409,6 +412,7 @@ Block* block_of_shared(const void* p) {
   size_t slot = ((char*)p - shared_arena) / SHARED_BYTES;
   return slot < slots.size() ? slots[slot] : nullptr;
 }
+bool is_shared(const void* p) { return block_of_shared(p); }
 uint32_t shared_offset(const void* p) {
   Block* b = block_of_shared(p);
   if (!b) fail("address-space", TW_PC, "%p is not an address in shared memory", p);
@@ -462,6 +466,26 @@ Allocation* allocate(size_t bytes, const char* name, bool managed, bool host, co
 void deallocate(Allocation* a) {
   a->freed = true;
   mprotect(a->region, a->region_bytes, PROT_NONE);       // a later use is a fault with a name
+}
+char *heap_low = (char*)~0ull, *heap_high = nullptr;   // a pointer outside is of no interest, also when the program ends
+bool in_kernel() noexcept { return current; }
+void* heap_allocate(size_t n) {
+  Allocation* a = allocate(n, format("the %zu bytes that a kernel allocated", n).c_str(), false, false, TW_PC);
+  if (!a) return nullptr;
+  a->heap = true;
+  heap_low = std::min(heap_low, a->region);
+  heap_high = std::max(heap_high, a->region + a->region_bytes);
+  return a->base;
+}
+bool heap_free(void* p, const void* from) {
+  if ((char*)p < heap_low || (char*)p >= heap_high) return false;
+  Allocation* a = allocation_at(p);
+  if (!a || !a->heap) return false;
+  const void* pc = from ? from : TW_PC;
+  if (!current) fail("host-free", pc, "the host frees %s", a->name.c_str());
+  if (a->freed) fail("double-free", pc, "%s frees %s twice", thread_name(current).c_str(), a->name.c_str());
+  deallocate(a);
+  return true;
 }
 Allocation* allocation_at(const void* p) {
   char* c = (char*)p;

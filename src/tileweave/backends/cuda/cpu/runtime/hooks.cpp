@@ -23,27 +23,29 @@ void __ubsan_handle_out_of_bounds_abort(tw_bounds* d, uintptr_t i) { __ubsan_han
 }
 
 // -fsanitize=thread: every access of memory; on the host it must not touch memory of the device.
-static void host_access(const void* p, const void* pc) {
+static void host_access(const void* p, const void* pc, bool write) {
   Allocation* a = allocation_at(p);
-  if (!a || a->host) return;
-  if (!a->managed) note("host-access", pc, nullptr, "the host accesses %s, which is memory of the device", a->name.c_str());
+  if (!a) return;
+  if (a->host) {
+    if (copy_is_pending(a, write)) note("host-race", pc, nullptr, "the host %s %s while an asynchronous copy of it is pending: cudaStreamSynchronize() is missing", write ? "writes" : "reads", a->name.c_str());
+  } else if (!a->managed) note("host-access", pc, nullptr, "the host accesses %s, which is memory of the device", a->name.c_str());
   else if (work_is_pending()) note("host-race", pc, nullptr, "the host accesses %s while work for the device is pending: cudaDeviceSynchronize() is missing", a->name.c_str());
 }
 static inline void seen(void* p, size_t size, int flags, const void* pc) {
   if (current) {
     if ((flags & STRONG) && !on_stack(p)) { current->pc = pc; yield(flags & READ); }
     check_access(p, size, flags, pc);
-  } else if (checking) host_access(p, pc);
+  } else if (checking) host_access(p, pc, flags & WRITE);
 }
 #define TW_HOOKS(n) \
   void __tsan_read##n(void* p) { seen(p, n, READ, TW_PC); } \
   void __tsan_write##n(void* p) { seen(p, n, WRITE, TW_PC); } \
   void __tsan_unaligned_read##n(void* p) { seen(p, n, READ, TW_PC); } \
   void __tsan_unaligned_write##n(void* p) { seen(p, n, WRITE, TW_PC); } \
-  void __tsan_volatile_read##n(void* p) { seen(p, n, READ | STRONG, TW_PC); } \
-  void __tsan_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG, TW_PC); if (current) changed(); } \
-  void __tsan_unaligned_volatile_read##n(void* p) { seen(p, n, READ | STRONG, TW_PC); } \
-  void __tsan_unaligned_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG, TW_PC); if (current) changed(); }
+  void __tsan_volatile_read##n(void* p) { seen(p, n, READ | STRONG | VOLATILE, TW_PC); } \
+  void __tsan_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG | VOLATILE, TW_PC); if (current) changed(); } \
+  void __tsan_unaligned_volatile_read##n(void* p) { seen(p, n, READ | STRONG | VOLATILE, TW_PC); } \
+  void __tsan_unaligned_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG | VOLATILE, TW_PC); if (current) changed(); }
 #define TW_ATOMICS(n, T) \
   T __tsan_atomic##n##_load(const volatile T* p, int) { seen((void*)p, sizeof(T), READ | STRONG, TW_PC); return *p; } \
   void __tsan_atomic##n##_store(volatile T* p, T v, int) { seen((void*)p, sizeof(T), WRITE | STRONG, TW_PC); *p = v; if (current) changed(); } \
@@ -62,8 +64,8 @@ void __tsan_write_range(void* p, size_t n) { seen(p, n, WRITE, TW_PC); }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_init() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void** p, void*) { seen(p, 8, WRITE, TW_PC); }
+void __tsan_vptr_read(void** p) { seen(p, 8, READ, TW_PC); }
 void __tsan_atomic_thread_fence(int) {}
 void __tsan_atomic_signal_fence(int) {}
 }

@@ -31,8 +31,10 @@ void need_range(const char* p, size_t n, const char* what, const void* pc) {
   if (p < a->base || p + n > a->base + a->bytes)
     fail("out-of-bounds", pc, "%s of %zu bytes reaches %ld bytes past the end of %s", what, n, (long)(p + n - (a->base + a->bytes)), a->name.c_str());
 }
+std::vector<Copy*> pending_copies;
 void run_copy(void* data) {
   Copy& c = *(Copy*)data;
+  pending_copies.erase(std::find(pending_copies.begin(), pending_copies.end(), &c));
   for (size_t r = 0; r < c.rows; r++) {
     char* to = c.to + r * c.to_pitch;
     const char* from = c.from ? c.from + r * c.from_pitch : nullptr;
@@ -51,12 +53,19 @@ cudaError_t copy(const Copy& c, cudaMemcpyKind kind, void* stream, bool wait) {
   if (c.from && kind == cudaMemcpyHostToDevice && on_device(c.from)) fail("copy-kind", c.pc, "cudaMemcpyHostToDevice from an address of the device");
   if (c.from && kind == cudaMemcpyDeviceToHost && on_device(c.to)) fail("copy-kind", c.pc, "cudaMemcpyDeviceToHost to an address of the device");
   if (c.from && kind == cudaMemcpyHostToDevice && !allocation_at(c.to) && on_device(c.from)) return result(cudaErrorInvalidValue);
-  enqueue_action(stream, run_copy, new Copy(c));
+  pending_copies.push_back(new Copy(c));
+  enqueue_action(stream, run_copy, pending_copies.back());
   if (wait) drain();
   return cudaSuccess;
 }
 double now() { timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
 }  // namespace
+bool tw::copy_is_pending(const Allocation* a, bool write) {
+  if (a->region == a->base) return false;                    // a variable: copies of pageable memory wait
+  auto inside = [&](const char* p) { return p >= a->base && p < a->base + a->bytes; };
+  for (auto* c : pending_copies) if (inside(c->to) || (write && c->from && inside(c->from))) return true;
+  return false;
+}
 
 cudaError_t tw_malloc(void** p, size_t n, bool managed, bool host) {
   drain();
@@ -98,15 +107,20 @@ cudaError_t cudaGetLastError() { auto e = last_error; last_error = cudaSuccess; 
 cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t e) {
   switch (e) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
-    default: return "cudaErrorUnknown";
+#define TW_ERROR(name, number, text) case name: return #name;
+#include "include/tileweave_errors.h"
+#undef TW_ERROR
   }
+  return "unrecognized error code";
 }
-const char* cudaGetErrorString(cudaError_t e) { return e == cudaSuccess ? "no error" : cudaGetErrorName(e); }
+const char* cudaGetErrorString(cudaError_t e) {
+  switch (e) {
+#define TW_ERROR(name, number, text) case name: return text;
+#include "include/tileweave_errors.h"
+#undef TW_ERROR
+  }
+  return "unrecognized error code";
+}
 cudaError_t cudaSetDevice(int d) { if (d < 0 || d >= devices) return result(cudaErrorInvalidDevice); device_now = d; return cudaSuccess; }
 cudaError_t cudaGetDevice(int* d) { *d = device_now; return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) { *n = devices; return cudaSuccess; }
@@ -116,6 +130,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->totalGlobalMem = 1ull << 36; p->sharedMemPerBlock = 49152; p->sharedMemPerBlockOptin = SHARED_LIMIT; p->sharedMemPerMultiprocessor = 233472; p->regsPerBlock = 65536; p->warpSize = 32;
   p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024; p->maxThreadsDim[2] = 64; p->maxGridSize[0] = 2147483647; p->maxGridSize[1] = p->maxGridSize[2] = 65535;
   p->major = 9; p->multiProcessorCount = 4; p->maxThreadsPerMultiProcessor = 2048; p->clockRate = p->memoryClockRate = 1000000; p->memoryBusWidth = 512; p->l2CacheSize = 1 << 22;
+  p->totalConstMem = 65536; p->memPitch = 2147483647; p->textureAlignment = 512; p->regsPerMultiprocessor = 65536; p->maxBlocksPerMultiProcessor = 32; p->asyncEngineCount = 3;
+  p->concurrentKernels = p->deviceOverlap = p->canMapHostMemory = p->streamPrioritiesSupported = 1;
   p->cooperativeLaunch = p->managedMemory = p->concurrentManagedAccess = p->unifiedAddressing = 1;
   return cudaSuccess;
 }

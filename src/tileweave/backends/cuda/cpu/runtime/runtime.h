@@ -79,12 +79,13 @@ struct Grid {
   uint32_t first_uid; unsigned places = 0; NamedBarrier barrier;
 };
 
-struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed; };
+struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed, heap = false; };
 
 extern Fiber* current;          // null on the host
 extern bool checking;           // the program is instrumented
 extern bool proxies;            // an asynchronous operation or a proxy fence was seen
 constexpr size_t SHARED_BYTES = 256 << 10, SHARED_LIMIT = 232448, ASYNC_SLOTS = 64;
+bool copy_is_pending(const Allocation*, bool write);   // into this pinned memory, or (before it is written) from it
 bool work_is_pending();         // whether launches or copies wait for a synchronisation
 void barrier_opened(Block*);
 extern char* shared_arena; extern unsigned resident;

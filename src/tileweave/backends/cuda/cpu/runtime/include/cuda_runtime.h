@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #ifdef __cplusplus
 #include <cmath>
 #endif
@@ -120,7 +121,22 @@ template <class T, class U, class V> TW_FLATTEN T atomicCAS_system(T* p, U e, V 
 #define __stcg(p, v) (*(p) = (v))
 #define __stwt(p, v) (*(p) = (v))
 #define __nanosleep(n) ((void)(n), ::tw::pause())
+#define __prof_trigger(n) ((void)(n))
 #define __trap() ::tw::trap("__trap()")
 TW_INLINE long long clock64() { return (long long)tw::special("%clock64"); }
+
+// `new` of a kernel's text; the runtime's own, and that of the host, are the library's.
+extern "C" char __executable_start, end;
+#define TW_QUIET TW_PLAIN __attribute__((no_sanitize_coverage))   // the runtime calls them too, while it switches threads
+#define TW_NEW(form) \
+  TW_QUIET void* operator new form(size_t n) { \
+    char* from = (char*)__builtin_return_address(0); \
+    void* p = tw::in_kernel() && from >= &__executable_start && from < &end ? tw::heap_allocate(n) : __builtin_malloc(n ? n : 1); \
+    if (!p) __builtin_trap(); \
+    return p; \
+  } \
+  TW_QUIET void operator delete form(void* p) noexcept { if (!tw::heap_free(p, __builtin_return_address(0))) __builtin_free(p); } \
+  TW_QUIET void operator delete form(void* p, size_t) noexcept { if (!tw::heap_free(p, __builtin_return_address(0))) __builtin_free(p); }
+TW_NEW() TW_NEW([])
 
 #include "tileweave_numbers.h"

@@ -38,12 +38,21 @@ template <class Key, class T> TW_INLINE T& shared(const char* name, size_t align
 template <class T> TW_INLINE T* dynamic(const char* name, size_t align) {
   return static_cast<T*>(dynamic_shared(name, align > alignof(T) ? align : alignof(T)));
 }
+bool is_shared(const void* p);
 uint32_t shared_offset(const void* p);       // the 32-bit address that instructions take
 void* generic(u64 address, int space);       // the host address of a PTX address
 enum Space { GENERIC, SHARED, GLOBAL, LOCAL, CONSTANT };
 
+// --- the heap of kernels: new and malloc, delete and free
+bool in_kernel() noexcept;
+void* heap_allocate(size_t bytes);
+bool heap_free(void* p, const void* pc = nullptr);   // whether it was of that heap
+TW_INLINE void* malloc(size_t bytes) { return in_kernel() ? heap_allocate(bytes) : __builtin_malloc(bytes); }
+__attribute__((always_inline)) TW_INLINE void free(void* p) { if (!heap_free(p)) __builtin_free(p); }
+
 // --- launches; the runtime keeps a copy of the arguments until the grid has run
 struct LaunchOptions { dim3 grid, block, cluster; size_t shared = 0; void* stream = nullptr; bool cooperative = false; const char* name = ""; };
+void need_host(const char* kernel);          // launches by kernels have no emulation
 int enqueue(const LaunchOptions&, void* state, void (*call)(void*), void (*drop)(void*), const void* kernel);
 template <class F, class Tuple, size_t... I> TW_INLINE void apply(F& f, Tuple& args);
 template <int... I> struct Seq {};
@@ -76,8 +85,9 @@ struct Launch {
     options.shared = shared; options.stream = stream;
   }
   TW_PLAIN Launch& of(const void* k) { kernel = k; return *this; }
-  template <class F, class... A> TW_PLAIN int run(F body, const A&... a) {
+  template <class F, class... A> __attribute__((always_inline)) TW_INLINE int run(F body, const A&... a) {
     using C = Call<F, typename Decay<A>::type...>;
+    need_host(options.name);
     return enqueue(options, new C(body, a...), C::run, C::drop, kernel);
   }
 };
@@ -97,7 +107,7 @@ void pause();                // lets other threads run
 void trap(const char* what) __attribute__((noreturn));
 
 // --- atomics: the thread yields first, then the operation is whole
-enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512 };
+enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512, VOLATILE = 1024 };
 void access(const void* p, size_t size, int flags);
 void changed();              // an atomic has changed memory: a thread that spins may go on
 template <class T, class F> TW_RAW T update(T* p, F f) {

@@ -6,8 +6,9 @@ struct CUevent_st;
 typedef CUstream_st* cudaStream_t;
 typedef CUevent_st* cudaEvent_t;
 enum cudaError_t {
-  cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorInvalidDevice = 101,
-  cudaErrorNotReady = 600, cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorLaunchFailure = 719, cudaErrorNotSupported = 801
+#define TW_ERROR(name, number, text) name = number,
+#include "tileweave_errors.h"
+#undef TW_ERROR
 };
 typedef cudaError_t cudaError;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
@@ -23,6 +24,8 @@ struct cudaLaunchConfig_t { dim3 gridDim, blockDim; size_t dynamicSmemBytes = 0;
 struct cudaDeviceProp {
   char name[256]; size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor; int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3];
   int major, minor, multiProcessorCount, maxThreadsPerMultiProcessor, clockRate, memoryClockRate, memoryBusWidth, l2CacheSize, cooperativeLaunch, managedMemory, concurrentManagedAccess, unifiedAddressing;
+  size_t totalConstMem, memPitch, textureAlignment; int regsPerMultiprocessor, maxBlocksPerMultiProcessor, asyncEngineCount, concurrentKernels, deviceOverlap, canMapHostMemory, integrated, ECCEnabled,
+      kernelExecTimeoutEnabled, computeMode, streamPrioritiesSupported, pageableMemoryAccess, pciBusID, pciDeviceID, pciDomainID;
 };
 
 cudaError_t tw_malloc(void** p, size_t bytes, bool managed, bool host);
@@ -80,6 +83,8 @@ TW_INLINE cudaError_t cudaDriverGetVersion(int* v) { *v = 13000; return cudaSucc
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceReset();
+TW_INLINE cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }  // the names of old programs
+TW_INLINE cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorString(cudaError_t);
@@ -115,6 +120,8 @@ cudaError_t tw_dynamic_limit(const void* kernel, cudaFuncAttribute, int value);
 template <class F> TW_INLINE cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute a, int value) { return tw_dynamic_limit((const void*)kernel, a, value); }
 template <class F> TW_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F, size_t = 0, int limit = 0) { *grid = 4; *block = limit ? limit : 256; return cudaSuccess; }
 template <class F> TW_INLINE cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, F, int, size_t) { *n = 1; return cudaSuccess; }
+struct cudaFuncAttributes { size_t sharedSizeBytes, constSizeBytes, localSizeBytes; int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, maxDynamicSharedSizeBytes; };
+template <class F> TW_INLINE cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, F) { *a = {0, 0, 0, 1024, 32, 90, 90, 49152}; return cudaSuccess; }
 cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags, cudaDriverEntryPointQueryResult* = nullptr);
 TW_INLINE cudaError_t cudaGetDriverEntryPoint(const char* s, void** f, int flags, cudaDriverEntryPointQueryResult* q = nullptr) { return cudaGetDriverEntryPoint(s, f, (unsigned long long)flags, q); }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version, unsigned long long flags, cudaDriverEntryPointQueryResult* = nullptr);
