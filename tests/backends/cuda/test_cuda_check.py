@@ -364,16 +364,27 @@ int main() {
     ]
 
 
-def test_a_kernel_that_launches_is_refused_at_its_line(tmp_path):
-    path = tmp_path / "child.cu"
-    path.write_text("""__global__ void child() {}
-__global__ void parent() {
-  child<<<1, 1>>>();
-}
-int main() { parent<<<1, 1>>>(); return cudaDeviceSynchronize(); }
+@pytest.mark.parametrize(
+    ("statement", "rule", "text"),
+    [
+        ("child<<<1, 1>>>();", "unsupported", "launches by kernels have no emulation"),
+        (
+            "assert(threadIdx.x < 40);",
+            "assertion",
+            "thread (40,0,0) of block (0,0,0): assertion `threadIdx.x < 40' failed",
+        ),
+    ],
+)
+def test_what_ends_a_kernel_is_named_at_its_line(statement, rule, text, tmp_path):
+    path = tmp_path / "end.cu"
+    path.write_text(f"""__global__ void child() {{}}
+__global__ void parent() {{
+  {statement}
+}}
+int main() {{ parent<<<1, 64>>>(); return cudaDeviceSynchronize(); }}
 """)
     (finding,) = check(path).errors
-    assert (finding.rule, finding.place) == ("unsupported", f"{path}:3")
+    assert (finding.rule, finding.place) == (rule, f"{path}:3") and text in finding.text
 
 
 def test_pinned_memory_is_not_touched_while_it_is_copied(tmp_path):

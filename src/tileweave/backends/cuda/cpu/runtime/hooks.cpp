@@ -1,4 +1,7 @@
 // What g++ calls from instrumented code: alignment, bounds of arrays.
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "runtime.h"
 
 using namespace tw;
@@ -20,6 +23,13 @@ void __ubsan_handle_out_of_bounds(tw_bounds* d, uintptr_t i) {
   fail("out-of-bounds", TW_PC, "%s uses index %ld of an array of type %s", thread_name(current).c_str(), (long)i, d->array->name);
 }
 void __ubsan_handle_out_of_bounds_abort(tw_bounds* d, uintptr_t i) { __ubsan_handle_out_of_bounds(d, i); }
+}
+
+// assert(): in a kernel, with the thread; on the host as ever.
+extern "C" [[noreturn]] void __assert_fail(const char* what, const char* file, unsigned line, const char* function) noexcept {
+  if (current) fail("assertion", TW_PC, "%s: assertion `%s' failed", thread_name(current).c_str(), what);
+  fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, what);
+  abort();
 }
 
 // -fsanitize=thread: every access of memory; on the host it must not touch memory of the device.
