@@ -58,7 +58,7 @@ def run(equation: str, sizes: dict[str, int], threads: int, options: argparse.Na
     a[:], b[:] = rng.random(a.shape, np.float32), rng.random(b.shape, np.float32)
     operands = [dense(shape, "FP32") for shape in shapes]
     kernel = compile(emit_contraction(equation, operands[:2], operands[2]), threads=threads)
-    peers, notes = einsum_peers(equation, a, b, threads)
+    peers, notes = einsum_peers(equation, (a, b), threads)
     call, flops = peak("FP32", threads)
     times = interleaved({"tileweave": kernel.prepare(a, b, c), **peers, "peak": call}, options.rounds)
     gflop = 2 * math.prod(sizes.values()) / 1e9

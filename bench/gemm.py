@@ -60,19 +60,21 @@ def lines(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     return raw[start : start + count].reshape(tuple(shape))
 
 
-def seconds(call: Callable[[], object], least: float) -> float:
+def seconds(call: Callable[[], object], least: float, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds per call, calls being repeated until the least time has passed."""
     count = 0
-    start = time.perf_counter()
+    start = clock()
     while True:
         call()
         count += 1
-        passed = time.perf_counter() - start
+        passed = clock() - start
         if passed >= least:
             return passed / count
 
 
-def interleaved(candidates: Candidates, rounds: int, least: float = 0.02) -> dict[str, list[float]]:
+def interleaved(
+    candidates: Candidates, rounds: int, least: float = 0.02, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Seconds per call of every candidate in every round; each candidate runs once before.
 
     A pause before each lets the threads of the one before fall asleep: libraries let them spin for a while, and they
@@ -80,14 +82,14 @@ def interleaved(candidates: Candidates, rounds: int, least: float = 0.02) -> dic
     """
     for call in candidates.values():
         call()
-    short = {name: seconds(call, 0) < least for name, call in candidates.items()}
+    short = {name: seconds(call, 0, clock) < least for name, call in candidates.items()}
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, call in candidates.items():
             time.sleep(PAUSE)
             if short[name]:
                 call()
-            times[name].append(seconds(call, least))
+            times[name].append(seconds(call, least, clock))
     return times
 
 
@@ -203,7 +205,7 @@ def _row(n: int, threads: int, options: argparse.Namespace) -> dict[str, object]
     kernel = compile(emit_contraction("ik,kj->ij", (square, square), dense((n, n), sums)), threads=threads)
     compiled = time.perf_counter() - start
     call, flops = peak(options.dtype, threads)
-    peers, notes = einsum_peers("ik,kj->ij", a, b, threads)
+    peers, notes = einsum_peers("ik,kj->ij", (a, b), threads)
     if options.dtype == "BF16":
         np.matmul(a.astype(np.float32), b.astype(np.float32), out=d)
     else:  # as fast as these two can be asked: into a given array

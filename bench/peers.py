@@ -34,6 +34,8 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 Candidates = dict[str, Callable[[], object]]
+MATMUL = ("ik,kj->ij", "ij,jk->ik", "bij,bjk->bik", "ij,j->i", "i,ij->j")
+"""Einsums for which a user of NumPy writes `@`."""
 TARGETS = (
     (24, 24, 24),
     (96, 24, 24),
@@ -83,22 +85,26 @@ def in_turn(threads: Sequence[int]) -> int | None:
     return threads[0]
 
 
-def einsum_peers(equation: str, a: Array, b: Array, threads: int) -> tuple[Candidates, dict[str, object]]:
+def einsum_peers(equation: str, arrays: Sequence[Array], threads: int) -> tuple[Candidates, dict[str, object]]:
     """A call per peer that is installed, and what a row says of them: the settings chosen, the peers left out."""
     candidates: Candidates = {}
-    if a.dtype.kind == "f":  # elsewhere NumPy multiplies element by element
-        candidates["numpy"] = lambda: np.einsum(equation, a, b, optimize=True)
+    first, path = arrays[0], np.einsum_path(equation, *arrays, optimize=True)[0]
+    if first.dtype.kind in "fi" and first.dtype.itemsize > 2:  # elsewhere NumPy multiplies element by element
+        candidates["numpy"] = lambda: np.einsum(equation, *arrays, optimize=path)
+        if equation in MATMUL:
+            candidates["numpy_matmul"] = lambda: np.matmul(*arrays)
     notes: dict[str, object] = {}
     torch, jax, etops = optional("torch"), optional("jax"), optional("etops")
     if torch is not None:
-        ta, tb = torch_array(torch, a), torch_array(torch, b)
-        candidates["torch"] = lambda: torch.einsum(equation, ta, tb)
+        tensors = [torch_array(torch, array) for array in arrays]
+        candidates["torch"] = lambda: torch.einsum(equation, *tensors)
     if jax is not None:
-        ja, jb = jax.numpy.asarray(a), jax.numpy.asarray(b)
-        jitted = jax.jit(lambda x, y: jax.numpy.einsum(equation, x, y))
-        candidates["jax"] = lambda: jitted(ja, jb).block_until_ready()
-    if etops is not None and a.dtype == np.float32:
-        candidates["etops"], (target, candidates["etops_tuned"]) = etops_calls(etops, equation, a, b, threads)
+        given = [jax.numpy.asarray(array) for array in arrays]
+        jitted = jax.jit(lambda *values: jax.numpy.einsum(equation, *values))
+        candidates["jax"] = lambda: jitted(*given).block_until_ready()
+    dense = len(arrays) == 2 and all(array.flags.c_contiguous for array in arrays)
+    if etops is not None and dense and first.dtype == np.float32:
+        candidates["etops"], (target, candidates["etops_tuned"]) = etops_calls(etops, equation, *arrays, threads)
         notes["etops_target"] = target
     missing = [name for name, module in (("torch", torch), ("jax", jax), ("etops", etops)) if module is None]
     if missing:

@@ -91,7 +91,7 @@ def run(case: str, threads: int, options: argparse.Namespace) -> dict[str, objec
     call, flops = peak("FP32", threads)
     big, copied = lines((1 << 25,), "float32"), lines((1 << 25,), "float32")
     copy = compile(_copy(1 << 25), threads=threads).prepare(big, copied)
-    peers, notes = einsum_peers(equation, a, b, threads)
+    peers, notes = einsum_peers(equation, (a, b), threads)
     candidates = {"tileweave": kernel.prepare(a, b, c), **peers, "peak": call, "copy": copy}
     times = interleaved(candidates, options.rounds, 0.01)
     gflop = 2 * math.prod(sizes.values()) / 1e9

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import index
 
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
+from tileweave.backends.cpu.gemm.dots import copied, emit_dots, working_bytes
 from tileweave.backends.cpu.gemm.micro import Ahead, Edges, Start, Stores, Tile, emit_tile
 from tileweave.backends.cpu.gemm.panels import (
     LANE_BYTES,
@@ -36,6 +37,14 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Op
+
+PARAMETERS = [
+    *(("ptr", name) for name in ("memory", "shared", "r", "v", "out")),
+    *(("i64", name) for name in ("r0", "r1", "v0", "v1", "block")),
+    *(("i1", name) for name in ("init", "relu", "fresh")),
+    ("ptr", "start"),
+]
+"""Of a block's function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +81,15 @@ class BlockWriter:
         self.start = start
         self.stage = staging_of(c, target) if op.init == () else None
         self.layout = memory_map(c, self.stage)
+        if c.b is ReadFrom.ALONG:
+            self.layout = replace(self.layout, thread_bytes=working_bytes(c))
 
     def emit(self) -> None:
         """Add them."""
+        if self.cut.b is ReadFrom.ALONG:
+            clips = self.op.relu is not None
+            emit_dots(self.module, self.target, f"{self.name}.block", self.cut, PARAMETERS, self.start, clips)
+            return
         self.helpers()
         self.tiles()
         self.block()
@@ -82,6 +97,13 @@ class BlockWriter:
     def explain(self) -> str:
         """What is prefetched, and how the output is stored."""
         c = self.cut
+        if c.b is ReadFrom.ALONG:
+            few = (
+                ""
+                if copied(c) is None
+                else f"the few {'rows' if copied(c) is c.rows else 'columns'} are copied first; "
+            )
+            return f"{few}prefetch: none; stores: through the caches"
         if self.following is not None:
             fetched = f"B's next panels, {self.following.at_once} lines every {TURN} products"
         elif self.asks_columns:
@@ -291,9 +313,7 @@ class BlockWriter:
         f = Function(
             self.module,
             f"{self.name}.block",
-            [("ptr", "memory"), ("ptr", "shared"), ("ptr", "r"), ("ptr", "v"), ("ptr", "out")]
-            + [("i64", "r0"), ("i64", "r1"), ("i64", "v0"), ("i64", "v1"), ("i64", "block")]
-            + [("i1", "init"), ("i1", "relu"), ("i1", "fresh"), ("ptr", "start")],
+            PARAMETERS,
         )
         row_tables = "%shared" if c.shared else f.at("%memory", where.at_rows)
         column_tables = f.at("%memory", where.at_columns)

@@ -14,8 +14,8 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-from tileweave.backends.cpu.gemm.in_place import may_read_in_place
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
+from tileweave.backends.cpu.gemm.tile import may_read_in_place
 from tileweave.teir.merged.form import Mode
 
 
@@ -25,6 +25,7 @@ class ReadFrom(Enum):
     IN_PLACE = "read in place"
     PACKED = "packed"
     SHARED = "packed once for all threads"
+    ALONG = "read in place in vectors along what is summed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class ProductBlocking:
         row_panels: row panels per chunk.
         column_panels: column panels per chunk.
         a: how the row operand is read.
-        b: how the vector operand is read; never `SHARED`.
+        b: how the vector operand is read; never `SHARED`. `ALONG`: by `dots`, with the row operand likewise.
         keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
         transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
             memory and not the output's; 0 where they run along the output's.
@@ -77,7 +78,7 @@ class ProductBlocking:
     @property
     def b_in_place(self) -> bool:
         """Whether the vector operand is read where it lies."""
-        return self.b is ReadFrom.IN_PLACE
+        return self.b is ReadFrom.IN_PLACE or self.b is ReadFrom.ALONG
 
     @property
     def shared(self) -> bool:
@@ -202,6 +203,8 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | No
 
     Every sum is formed in the blocks of K that it would have, in the same order. None where that code cannot serve.
     """
+    if ReadFrom.ALONG in (c.b, other.b):
+        return None
     k, width, lanes = c.contracted, other.columns.width, other.columns.lanes
     theirs = other.contracted
     if c.swapped is not other.swapped or (k.interleaved, k.paired) != (theirs.interleaved, theirs.paired):

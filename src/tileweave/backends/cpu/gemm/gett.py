@@ -12,9 +12,9 @@ from dataclasses import replace
 from math import prod
 
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
-from tileweave.backends.cpu.gemm.in_place import InPlace, read_in_place
+from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.tile import choose_tile
+from tileweave.backends.cpu.gemm.tile import InPlace, choose_tile, read_in_place
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
@@ -85,6 +85,9 @@ def block_product(
     c = _blocked(
         target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, where
     )
+    dots = cut_dots(c, target, threads) if settings == DEFAULT else None
+    if dots is not None:
+        return dots
     if not transposed:
         return wished(c, settings)
     unit = transposed[2]

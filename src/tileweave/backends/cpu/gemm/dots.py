@@ -1,0 +1,325 @@
+"""Few rows or few columns, the others dense along what is summed: dot products, several side by side in registers.
+
+Vectors run along the summed axis of both operands, and their lanes are added at the end. So a matrix that meets one
+vector, or a few, is read once, where the tiles of `micro` would first transpose it. The few may lie otherwise: they are
+copied first.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
+from tileweave.backends.cpu.gemm.micro import multiply_add
+from tileweave.backends.cpu.gemm.panels import Panels
+from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.llvm.elements import Element, convert, vector, zero
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.meanings import relu
+from tileweave.backends.cpu.llvm.sizes import known
+from tileweave.backends.cpu.target.target import Target
+
+_FEW_ROWS, _FEW_COLUMNS, _AT_ONCE = 16, 8, 6
+"""Rows, or columns, that are few, and how many of them a tile has at most. 24 x 512 x 2048 takes 486 us so and 559 in
+packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240."""
+_MANY = 64
+"""Rows or columns for which the few that they meet are copied."""
+_SUMS = 8
+"""Sums that must be under way for a core to multiply and add in each cycle."""
+_PARALLEL_FLOPS = 500_000
+
+
+def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlocking | None:
+    """The contraction as dot products; None where another way is faster or the operands do not lie so.
+
+    Args:
+        c: how it is cut otherwise.
+        target: the processor.
+        threads: that share the work.
+    """
+    rows, columns, summed, out = c.rows, c.columns, c.contracted, c.columns.sums
+    lanes = lanes_of(target, out)
+    if summed.paired or not out.plain or lanes < 4 or len(rows.dims) > 1 or len(columns.dims) != 1:
+        return None
+    m, n = rows.total, columns.total
+    lie = [summed.dense(k, panels.element.width_bytes) for k, panels in enumerate((rows, columns))]
+    if not lie[m <= _FEW_ROWS] or not (all(lie) or (len(summed.dims) == 1 and max(m, n) >= _MANY)):
+        return None
+    if n < 2 or (m > _FEW_ROWS and n > _FEW_COLUMNS):
+        return None
+    few = m if m <= _FEW_ROWS else n
+    if summed.dims[0].extent < (few if few > _FEW_COLUMNS else 2) * lanes:  # adding lanes costs more than packing
+        return None
+    some = -(-few // -(-few // _AT_ONCE))
+    others = max(w for w in (8, 4, 2, 1) if w <= lanes and (w == 1 or some * w + min(some, w) < target.registers))
+    mr, nr = (some, min(others, 1 << (n - 1).bit_length())) if m <= _FEW_ROWS else (others, min(some, lanes))
+    if nr < 2:
+        return None
+    wide = replace(columns, width=nr, lanes=1 << (nr - 1).bit_length())
+    tall = replace(rows, width=mr, lanes=1)
+    row_panels, column_panels = tall.panels, wide.panels
+    if threads > 1 and c.flops > _PARALLEL_FLOPS and c.batches < 4 * threads:
+        parts = -(-4 * threads // c.batches)
+        if m <= _FEW_ROWS:
+            column_panels = -(-column_panels // parts)
+        else:
+            row_panels = -(-row_panels // parts)
+    return replace(
+        c,
+        rows=tall,
+        columns=wide,
+        kc=summed.total,
+        row_panels=row_panels,
+        column_panels=column_panels,
+        a=ReadFrom.IN_PLACE,
+        b=ReadFrom.ALONG,
+        keep_a=False,
+        transposed_panels=0,
+    )
+
+
+def copied(c: ProductBlocking) -> Panels | None:
+    """The few rows, or the few columns, where they are copied first."""
+    for k, panels in enumerate((c.rows, c.columns)):
+        if not c.contracted.dense(k, panels.element.width_bytes):
+            return panels
+    return None
+
+
+def working_bytes(c: ProductBlocking) -> int:
+    """Bytes of the copies that a thread makes."""
+    panels = copied(c)
+    return 0 if panels is None else c.columns.sums.width_bytes * panels.total * c.contracted.total + 64
+
+
+def lanes_of(target: Target, out: Element) -> int:
+    """Products of one vector."""
+    return min(target.lanes(out.width_bytes), 16)
+
+
+def emit_dots(
+    module: Module,
+    target: Target,
+    name: str,
+    c: ProductBlocking,
+    parameters: Sequence[tuple[str, str]],
+    start: bool,
+    clips: bool,
+) -> None:
+    """Add ``name``: all tiles of some row panels and some column panels.
+
+    Args:
+        module: where it is added.
+        target: the processor.
+        name: of the function.
+        c: how the contraction is cut.
+        parameters: of the function, those of every block.
+        start: whether sums that are stored begin with a row.
+        clips: whether a ReLU may be wanted.
+    """
+    f = Function(module, name, parameters)
+    work = _Dots(f, target, c, start, clips)
+    work.copy()
+    f.loop("%v0", "%v1", lambda column, _: _nothing(f.loop("%r0", "%r1", lambda row, _: work.tile(row, column))))
+    f.ret()
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+class _Dots:
+    """Writes one tile."""
+
+    def __init__(self, f: Function, target: Target, c: ProductBlocking, start: bool, clips: bool) -> None:
+        self.f = f
+        self.target = target
+        self.cut = c
+        self.start = start
+        self.clips = clips
+        self.out = c.columns.sums
+        self.lanes = lanes_of(target, self.out)
+        self.type = vector(self.out.memory, self.lanes)
+        self.few = copied(c)
+
+    def copy(self) -> None:
+        """The few into working memory, each dense along what is summed, in the type of the sums."""
+        f, panels, width = self.f, self.few, self.out.width_bytes
+        if panels is None:
+            return
+        (summed,), which, element = self.cut.contracted.dims, int(panels is self.cut.columns), panels.element
+        source = "%v" if which else "%r"
+        stride = panels.dims[0].strides[0] if panels.dims else 0
+
+        def one(k: Value, _: list[str]) -> None:
+            near, into = f.at(source, f.mul(k, summed.strides[which])), f.at("%memory", f.mul(k, width))
+
+            def other(index: Value, _: list[str]) -> None:
+                value = f.load(element.memory, f.at(near, f.mul(index, stride)), element.width_bytes)
+                value = convert(f, self.target, value, element, self.out)
+                f.store(self.out.memory, value, f.at(into, f.mul(index, summed.extent * width)), width)
+
+            f.loop(0, panels.total, other)
+
+        f.loop(0, summed.extent, one)
+
+    def tile(self, row: Value, column: Value) -> None:
+        """The products of two panels; those beyond the last row or column repeat it, and are not stored."""
+        f, c = self.f, self.cut
+        rows = self.places(c.rows, row)
+        columns = self.places(c.columns, column)
+        sides = ("%r", c.rows, rows), ("%v", c.columns, columns)
+        bases = [
+            [f.at("%memory" if panels is self.few else base, operand) for operand, _ in found]
+            for base, panels, found in sides
+        ]
+        sums = [zero(self.out, self.lanes)] * (len(rows) * len(columns))
+        sums = self.nested(len(c.contracted.dims) - 1, bases, sums)
+        left = f.sub(c.rows.total, f.mul(row, c.rows.width))
+        count = f.min(f.sub(c.columns.total, f.mul(column, c.columns.width)), c.columns.width)
+        mask = vectors.mask_below(f, str(count), c.columns.lanes)
+        places = [output for _, output in columns]
+        for k, (_, output) in enumerate(rows):
+            total = self.added(sums[k * len(columns) : (k + 1) * len(columns)])
+            store = partial(self.store_run, total, f.at("%out", output), places[0], mask)
+            if not c.columns.output_dense:
+                store = partial(self.scatter, total, f.at("%out", output), places)
+            f.when(f.compare("slt", k, left) if k else 1, store)
+
+    def places(self, panels: Panels, number: Value) -> list[tuple[Value, Value]]:
+        """Where the indices of a panel lie in the operand and in the output."""
+        f = self.f
+        if not panels.dims:
+            return [(0, 0)] * panels.width
+        (dim,) = panels.dims
+        far = dim.strides[0] if panels is not self.few else self.cut.contracted.total * self.out.width_bytes
+        first = f.mul(number, panels.width)
+        indices = [f.min(f.add(first, k), panels.total - 1) if k else first for k in range(panels.width)]
+        return [(f.mul(index, far), f.mul(index, dim.strides[1])) for index in indices]
+
+    # ---- sums ---------------------------------------------------------------------------------------------------
+
+    def nested(self, level: int, bases: Sequence[list[str]], sums: list[str]) -> list[str]:
+        """The products of all summed axes up to a level."""
+        if not level:
+            return self.along(bases, sums)
+        f, dim = self.f, self.cut.contracted.dims[level]
+
+        def one(index: Value, carried: list[str]) -> Sequence[Value]:
+            a, b = (f.mul(index, stride) for stride in dim.strides)
+            moved = [f.at(base, a) for base in bases[0]], [f.at(base, b) for base in bases[1]]
+            return self.nested(level - 1, moved, carried)
+
+        return list(map(str, f.loop(0, dim.extent, one, carry=[(self.type, s) for s in sums], nonempty=True)))
+
+    def along(self, bases: Sequence[list[str]], sums: list[str]) -> list[str]:
+        """The products of the dense axis: some vectors at a time where there are few sums, vectors, then the rest."""
+        f, extent, lanes = self.f, self.cut.contracted.dims[0].extent, self.lanes
+        several = max(1, _SUMS // len(sums))
+        begin: Value = 0
+        if several > 1:
+            begin = (extent // (several * lanes)) * (several * lanes)
+            carry = [(self.type, s) for s in sums + [zero(self.out, lanes)] * (len(sums) * (several - 1))]
+
+            def turn(k: Value, carried: list[str]) -> Sequence[Value]:
+                parts = [carried[p * len(sums) : (p + 1) * len(sums)] for p in range(several)]
+                return [s for p, part in enumerate(parts) for s in self.products(bases, f.add(k, p * lanes), part)]
+
+            carried = list(map(str, f.loop(0, begin, turn, step=several * lanes, carry=carry)))
+            sums = carried[: len(sums)]
+            for p in range(1, several):
+                sums = [self.plus(a, b) for a, b in zip(sums, carried[p * len(sums) :], strict=False)]
+        end = (extent // lanes) * lanes
+        made = f.loop(
+            begin, end, lambda k, now: self.products(bases, k, now), step=lanes, carry=[(self.type, s) for s in sums]
+        )
+        sums, rest = list(map(str, made)), extent - end
+
+        def last() -> Sequence[Value]:
+            return self.products(bases, end, sums, vectors.mask_below(f, str(rest), lanes))
+
+        left: Value = int(rest > 0) if known(rest) else f.compare("sgt", rest, 0)
+        return list(map(str, f.choose(left, [self.type] * len(sums), last, lambda: sums)))
+
+    def products(self, bases: Sequence[list[str]], k: Value, sums: Sequence[str], mask: str | None = None) -> list[str]:
+        """The sums with one more vector of products each."""
+        a, b = (
+            [self.read(self.out if panels is self.few else panels.element, base, k, mask) for base in side]
+            for side, panels in zip(bases, (self.cut.rows, self.cut.columns), strict=True)
+        )
+        pairs = [(x, y) for x in a for y in b]
+        return [multiply_add(self.f, self.out, self.lanes, x, y, s) for (x, y), s in zip(pairs, sums, strict=True)]
+
+    def read(self, element: Element, base: str, k: Value, mask: str | None) -> str:
+        """A vector of an operand in the type of the sums; lanes that are masked are zero, unread."""
+        place = self.f.at(base, self.f.mul(k, element.width_bytes))
+        found = vectors.load(self.f, element, self.lanes, place, mask)
+        return convert(self.f, self.target, found, element, self.out, self.lanes)
+
+    def plus(self, a: str, b: str, lanes: int = 0) -> str:
+        sign = "fadd" if self.out.floating else "add"
+        return self.f.value(f"{sign} {vector(self.out.memory, lanes or self.lanes)} {a}, {b}")
+
+    def added(self, sums: list[str]) -> str:
+        """The lanes of each sum added up, in one lane of the result each.
+
+        A round joins two vectors, in which the sums then alternate in runs of ``run`` lanes.
+        """
+        lanes, run = self.lanes, 1
+        sums = sums + [zero(self.out, lanes)] * (self.cut.columns.lanes - len(sums))
+        while len(sums) > 1:
+            even = [k if not k & run else k - run + lanes for k in range(lanes)]
+            odd = [k + run if not k & run else k + lanes for k in range(lanes)]
+            sums = [
+                self.plus(self.shuffle(a, b, even), self.shuffle(a, b, odd))
+                for a, b in zip(sums[::2], sums[1::2], strict=True)
+            ]
+            run *= 2
+        (total,) = sums
+        while lanes > self.cut.columns.lanes:
+            half = lanes // 2
+            low, high = (self.shuffle(total, total, range(at, at + half), lanes) for at in (0, half))
+            total, lanes = self.plus(low, high, half), half
+        return total
+
+    def shuffle(self, a: str, b: str, indices: Sequence[int], lanes: int = 0) -> str:
+        full = vector(self.out.memory, lanes or self.lanes)
+        mask = "<" + ", ".join(f"i32 {index}" for index in indices) + ">"
+        return self.f.value(f"shufflevector {full} {a}, {full} {b}, <{len(indices)} x i32> {mask}")
+
+    # ---- the output ---------------------------------------------------------------------------------------------
+
+    def store_run(self, total: str, line: str, column: Value, mask: str) -> None:
+        """A row of sums that lie side by side in the output."""
+        f, lanes = self.f, self.cut.columns.lanes
+        kind, none = f"<{lanes} x i1>", f"<{lanes} x i1> zeroinitializer"
+        if self.start:
+            wanted = f.value(f"select i1 %init, {kind} {mask}, {none}")
+            total = self.plus(total, vectors.load(f, self.out, lanes, f.at("%start", column), wanted), lanes)
+        held, place = f.value(f"select i1 %init, {none}, {kind} {mask}"), f.at(line, column)
+        total = self.plus(total, vectors.load(f, self.out, lanes, place, held), lanes)
+        vectors.store(f, self.out, lanes, self.clipped(total, lanes), place, mask)
+
+    def scatter(self, total: str, line: str, columns: Sequence[Value]) -> None:
+        """A row of sums one by one: all are read before any is stored, since the last column may stand there twice."""
+        f, kind, width = self.f, self.out.memory, self.out.width_bytes
+        full = vector(kind, self.cut.columns.lanes)
+        spots = [f.at(line, column) for column in columns]
+        values = [f.value(f"extractelement {full} {total}, i64 {k}") for k in range(len(spots))]
+
+        def added() -> Sequence[Value]:
+            return [self.plus(v, f.load(kind, spot, width), 1) for v, spot in zip(values, spots, strict=True)]
+
+        for value, spot in zip(f.choose("%init", [kind] * len(values), lambda: values, added), spots, strict=True):
+            f.store(kind, self.clipped(str(value), 1), spot, width)
+
+    def clipped(self, value: str, lanes: int) -> str:
+        """A sum after the ReLU, where that is asked for."""
+        if not self.clips:
+            return value
+        full = vector(self.out.memory, lanes)
+        return self.f.value(f"select i1 %relu, {full} {relu(self.f, value, self.out, lanes)}, {full} {value}")
